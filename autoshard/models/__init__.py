@@ -1,0 +1,79 @@
+"""Built-in example programs: real training and serving steps, as abstract shapes only.
+
+Every built-in is one plain JAX function with the arguments of its real size as
+`jax.ShapeDtypeStruct`, so that it can be traced and planned without a device and without weights:
+
+    from autoshard import models
+
+    fn, args, options = models.build("llama3-8b")    # the real sizes
+    fn, args, options = models.tiny("llama3-8b")     # the same code, small enough to run anywhere
+    values = models.concrete("llama3-8b", args, seed=0)
+
+Models live in one module each and are imported when they are asked for; this module imports
+nothing heavy. A module with choices of its own (`llama.llama`, `mlp.mlp`, ...) offers them as a
+factory which returns the same triple.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autoshard.models.training import Step
+
+__all__ = ["build", "concrete", "names", "tiny"]
+
+_LLAMA = tuple(
+    f"llama3-{size}{variant}"
+    for size in ("1b", "8b", "70b", "405b")
+    for variant in ("", "-unrolled", "-decode")
+)
+
+_MODULES = {
+    "mlp": "mlp",
+    **dict.fromkeys(_LLAMA, "llama"),
+    "mixtral-8x7b": "mixtral",
+    "mixtral-8x7b-unrolled": "mixtral",
+    "vit-l16": "vision_transformer",
+    "resnet50": "resnet",
+    "unet": "unet",
+    "gnn": "graph_network",
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names that `build` and `tiny` accept."""
+    return tuple(_MODULES)
+
+
+def build(name: str) -> Step:
+    """Return `(fn, args, options)` of the built-in `name` at its real size.
+
+    `options` holds `donate_argnums`: the positions of the arguments that the step replaces.
+    Raises ValueError, with the nearest names, if there is no such built-in.
+    """
+    return _module(name).build(name)
+
+
+def tiny(name: str) -> Step:
+    """Return the built-in `name` with small sizes that eight devices divide; see `build`."""
+    return _module(name).tiny(name)
+
+
+def concrete(name: str, args: Any, seed: int = 0) -> Any:
+    """Return random arrays for the abstract `args` of the built-in `name`.
+
+    Weights are random, optimizer state and caches are zero, and integers stay within their range
+    (a vocabulary, a number of classes, a number of nodes). Equal seeds give equal arrays.
+    """
+    return _module(name).sample(args, seed)
+
+
+def _module(name: str) -> Any:
+    if name not in _MODULES:
+        near = difflib.get_close_matches(name, _MODULES, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(_MODULES)}."
+        raise ValueError(f"no built-in program is called {name!r}; {hint}")
+    return importlib.import_module(f"autoshard.models.{_MODULES[name]}")

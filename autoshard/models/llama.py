@@ -1,0 +1,244 @@
+"""Llama 3: training and decoding steps of the dense models, 1B to 405B.
+
+Sizes from "The Llama 3 Herd of Models", table 3 (https://arxiv.org/abs/2407.21783), and for 1B
+from https://huggingface.co/meta-llama/Llama-3.2-1B, whose embedding also is the output layer:
+
+    model   layers   width   heads   key/value heads   hidden   vocabulary   parameters
+    1B          16    2048      32                 8     8192       128256       1.24e9
+    8B          32    4096      32                 8    14336       128256       8.03e9
+    70B         80    8192      64                 8    28672       128256      70.6e9
+    405B       126   16384     128                 8    53248       128256     405.8e9
+
+Two modes. `train` is a next-token AdamW step on `tokens` and `targets` of shape
+`[batch, sequence]` (targets come shifted, so that the sequence keeps a length that divides).
+`decode` produces one token per sequence: bfloat16 weights, a key/value cache of `sequence`
+positions that is donated, and one `position` shared by all sequences. The cache is carried through
+the scan over layers, not scanned over, so that it is updated in place.
+
+Logits are bfloat16 products that the loss widens to float32; the compiler fuses the widening, so
+`[batch, sequence, vocabulary]` never lies in memory in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from autoshard.models import training, transformer
+from autoshard.models.training import Step, abstract, project
+
+
+@dataclass(frozen=True, slots=True)
+class Llama:
+    """The sizes of one dense decoder-only transformer."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    hidden: int
+    vocabulary: int = 128256
+    theta: float = 500_000.0
+    tied: bool = False
+
+    @property
+    def head_size(self) -> int:
+        """Width of one head."""
+        return self.width // self.heads
+
+
+CONFIGS = {
+    "llama3-1b": Llama(16, 2048, 32, 8, 8192, tied=True),
+    "llama3-8b": Llama(32, 4096, 32, 8, 14336),
+    "llama3-70b": Llama(80, 8192, 64, 8, 28672),
+    "llama3-405b": Llama(126, 16384, 128, 8, 53248),
+}
+
+
+def llama(
+    config: Llama | str,
+    batch: int = 64,
+    sequence: int = 4096,
+    *,
+    layers: int | None = None,
+    scan: bool = True,
+    checkpoint: bool = True,
+    mode: Literal["train", "decode"] = "train",
+) -> Step:
+    """A step of one Llama: `train` on `[batch, sequence]` tokens, or `decode` with such a cache.
+
+    `config` is a record or a name in `CONFIGS`; `layers` overrides its depth. With `scan` the
+    weights of all layers are stacked, else they are a list; with `checkpoint` each layer is
+    computed again in the backward pass.
+    """
+    config = CONFIGS[config] if isinstance(config, str) else config
+    if layers is not None:
+        config = replace(config, layers=layers)
+    if mode == "decode":
+        return _decode(config, batch, sequence, scan)
+    if mode == "train":
+        return _train(config, batch, sequence, scan, checkpoint)
+    raise ValueError(f"mode is {mode!r}; it must be 'train' or 'decode'")
+
+
+def weights(config: Llama, *, scan: bool = True, dtype: Any = jnp.float32) -> dict[str, Any]:
+    """The abstract parameters."""
+    layer = {
+        "attention_norm": abstract(config.width, dtype=dtype),
+        **transformer.attention_weights(
+            config.width, config.heads, config.kv_heads, config.head_size, dtype
+        ),
+        "ffn_norm": abstract(config.width, dtype=dtype),
+        **transformer.swiglu_weights(config.width, config.hidden, dtype),
+    }
+    params = {
+        "embedding": abstract(config.vocabulary, config.width, dtype=dtype),
+        "layers": training.stacked(layer, config.layers, scan=scan),
+        "final_norm": abstract(config.width, dtype=dtype),
+    }
+    if not config.tied:
+        params["unembedding"] = abstract(config.width, config.vocabulary, dtype=dtype)
+    return params
+
+
+def logits_of(params: Any, x: jax.Array) -> jax.Array:
+    """Next-token logits `[b, s, vocabulary]`; without an output layer, by the embedding."""
+    with jax.named_scope("unembed"):
+        x = transformer.rms_norm(x, params["final_norm"])
+        if "unembedding" in params:
+            return project("bsd,dv->bsv", x, params["unembedding"])
+        return project("bsd,vd->bsv", x, params["embedding"])
+
+
+def _train(config: Llama, batch: int, sequence: int, scan: bool, checkpoint: bool) -> Step:
+    tokens = abstract(batch, sequence, dtype=jnp.int32)
+
+    def layer(x: jax.Array, weights: Any, angles: jax.Array) -> tuple[jax.Array, None]:
+        with jax.named_scope("attention"):
+            normed = transformer.rms_norm(x, weights["attention_norm"])
+            x = x + transformer.attention(weights, normed, angles)
+        with jax.named_scope("ffn"):
+            normed = transformer.rms_norm(x, weights["ffn_norm"])
+            return x + transformer.swiglu(weights, normed), None
+
+    def loss(params: Any, batch: Any) -> jax.Array:
+        with jax.named_scope("embed"):
+            x = training.look_up(params["embedding"], batch["tokens"]).astype(jnp.bfloat16)
+            angles = transformer.rotary_angles(jnp.arange(sequence), config.head_size, config.theta)
+        x, _ = training.repeat(layer, x, params["layers"], angles, checkpoint=checkpoint)
+        logits = logits_of(params, x)
+        with jax.named_scope("loss"):
+            return training.cross_entropy(logits, batch["targets"])
+
+    data = {"tokens": tokens, "targets": tokens}
+    return training.adamw_step(loss, weights(config, scan=scan), data)
+
+
+def _decode(config: Llama, batch: int, context: int, scan: bool) -> Step:
+    params = weights(config, scan=scan, dtype=jnp.bfloat16)
+    block = abstract(batch, context, config.kv_heads, config.head_size, dtype=jnp.bfloat16)
+    cache = training.stacked({"keys": block, "values": block}, config.layers, scan=scan)
+
+    def layer(
+        x: jax.Array, weights: Any, cache: Any, index: Any, position: jax.Array, angles: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        with jax.named_scope("attention"):
+            normed = transformer.rms_norm(x, weights["attention_norm"])
+            queries, keys, values = transformer.queries_keys_values(weights, normed, angles)
+            cache = {
+                "keys": _write(cache["keys"], keys, index, position),
+                "values": _write(cache["values"], values, index, position),
+            }
+            out = transformer.attend(
+                queries, _read(cache["keys"], index), _read(cache["values"], index), position
+            )
+            x = x + project("bsnh,nhd->bsd", out, weights["wo"])
+        with jax.named_scope("ffn"):
+            normed = transformer.rms_norm(x, weights["ffn_norm"])
+            return x + transformer.swiglu(weights, normed), cache
+
+    def decode_step(
+        params: Any, cache: Any, tokens: jax.Array, position: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        with jax.named_scope("embed"):
+            x = training.look_up(params["embedding"], tokens)[:, None, :]
+            angles = transformer.rotary_angles(position[None], config.head_size, config.theta)
+        if scan:
+            with jax.named_scope("layers"):
+                (x, cache), _ = lax.scan(
+                    lambda carry, one: (
+                        layer(carry[0], one[0], carry[1], one[1], position, angles),
+                        None,
+                    ),
+                    (x, cache),
+                    (params["layers"], jnp.arange(config.layers)),
+                )
+        else:
+            updated = []
+            for index, (one, block) in enumerate(zip(params["layers"], cache, strict=True)):
+                with jax.named_scope(f"layer_{index}"):
+                    x, block = layer(x, one, block, None, position, angles)
+                updated.append(block)
+            cache = updated
+        return logits_of(params, x)[:, 0], cache
+
+    tokens, position = abstract(batch, dtype=jnp.int32), abstract(dtype=jnp.int32)
+    return Step(decode_step, (params, cache, tokens, position), {"donate_argnums": (1,)})
+
+
+def _write(cache: jax.Array, new: jax.Array, layer: Any, position: jax.Array) -> jax.Array:
+    """Put `new: [b, 1, k, h]` into the cache at `position` (of one layer, where it has several)."""
+    start = (0, position, 0, 0)
+    if layer is not None:
+        new, start = new[None], (layer, *start)
+    return lax.dynamic_update_slice(cache, new, start, allow_negative_indices=False)
+
+
+def _read(cache: jax.Array, layer: Any) -> jax.Array:
+    if layer is None:
+        return cache
+    return lax.dynamic_index_in_dim(cache, layer, keepdims=False, allow_negative_indices=False)
+
+
+def build(name: str) -> Step:
+    """The built-in `name` at its real size."""
+    config = CONFIGS["-".join(name.split("-")[:2])]
+    if name.endswith("-decode"):
+        return llama(config, batch=64, sequence=8192, mode="decode")
+    largest = config is CONFIGS["llama3-405b"]
+    batch, sequence = (256, 8192) if largest else (64, 4096)
+    return llama(config, batch, sequence, scan=not name.endswith("-unrolled"))
+
+
+def tiny(name: str) -> Step:
+    """The built-in `name`, small."""
+    real = CONFIGS["-".join(name.split("-")[:2])]
+    config = replace(
+        real,
+        layers=3 if real.layers > 100 else 2,
+        width=64,
+        heads=8,
+        kv_heads=8 if real.tied else 4,
+        hidden=128,
+        vocabulary=128,
+    )
+    mode = "decode" if name.endswith("-decode") else "train"
+    return llama(config, 8, 16, scan=not name.endswith("-unrolled"), mode=mode)
+
+
+def sample(args: Any, seed: int) -> Any:
+    """Random arguments: tokens below the vocabulary; decoding starts at position 0."""
+    vocabulary = args[0]["embedding"].shape[0]
+    if len(args) == 4:
+        params, cache, tokens, position = args
+        named = training.sample(
+            {"params": params, "cache": cache, "tokens": tokens, "position": position},
+            seed,
+            {"tokens": vocabulary},
+        )
+        return named["params"], named["cache"], named["tokens"], named["position"]
+    return training.sample(args, seed, {"tokens": vocabulary, "targets": vocabulary})

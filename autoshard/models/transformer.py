@@ -1,0 +1,105 @@
+"""The blocks of a decoder-only transformer: RMS norm, rotary positions, grouped attention, SwiGLU.
+
+Sizes are letters in the einsums below: `b` sequences, `q` and `s` positions, `d` model width,
+`n` query heads = `k` key/value heads times `g` queries each, `h` head size, `f` hidden width.
+
+- RMS norm: https://arxiv.org/abs/1910.07467, in float32.
+- Rotary embedding: https://arxiv.org/abs/2104.09864, each head split into two halves.
+- Grouped-query attention: https://arxiv.org/abs/2305.13245; keys and values are never repeated.
+- SwiGLU: https://arxiv.org/abs/2002.05202.
+
+Attention is plain: scores, causal mask, softmax in float32, weighted sum. Nothing is fused by
+hand, so that every tensor is visible to the sharder.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from autoshard.models.training import abstract, project
+
+MASKED = -1e30
+
+
+def rms_norm(x: jax.Array, scale: jax.Array, epsilon: float = 1e-5) -> jax.Array:
+    """`x / sqrt(mean(x^2) + epsilon) * scale` over the last dimension."""
+    wide = x.astype(jnp.float32)
+    mean_square = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
+    return (wide * lax.rsqrt(mean_square + epsilon) * scale).astype(x.dtype)
+
+
+def rotary_angles(positions: jax.Array, head_size: int, theta: float) -> jax.Array:
+    """Angles `[positions, head_size / 2]` of the rotary embedding."""
+    exponents = jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size
+    return positions.astype(jnp.float32)[:, None] * theta**-exponents
+
+
+def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
+    """Rotate `x: [b, s, heads, h]` by `angles: [s, h / 2]`."""
+    cosine, sine = jnp.cos(angles)[:, None, :], jnp.sin(angles)[:, None, :]
+    left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = (left * cosine - right * sine, right * cosine + left * sine)
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+
+
+def attention_weights(width: int, heads: int, kv_heads: int, head_size: int, dtype: Any) -> Any:
+    """The abstract weights that `queries_keys_values` and `attention` read."""
+    return {
+        "wq": abstract(width, heads, head_size, dtype=dtype),
+        "wk": abstract(width, kv_heads, head_size, dtype=dtype),
+        "wv": abstract(width, kv_heads, head_size, dtype=dtype),
+        "wo": abstract(heads, head_size, width, dtype=dtype),
+    }
+
+
+def queries_keys_values(
+    weights: Any, x: jax.Array, angles: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Queries `[b, s, n, h]`, keys and values `[b, s, k, h]` of `x: [b, s, d]`."""
+    queries = rotate(project("bsd,dnh->bsnh", x, weights["wq"]), angles)
+    keys = rotate(project("bsd,dkh->bskh", x, weights["wk"]), angles)
+    return queries, keys, project("bsd,dkh->bskh", x, weights["wv"])
+
+
+def attend(
+    queries: jax.Array, keys: jax.Array, values: jax.Array, position: jax.Array | int
+) -> jax.Array:
+    """Causal attention of queries at `position`, `position + 1`, ... over keys at 0, 1, ..."""
+    batch, length, heads, head_size = queries.shape
+    kv_heads = keys.shape[2]
+    queries = queries.reshape(batch, length, kv_heads, heads // kv_heads, head_size)
+    scores = jnp.einsum("bqkgh,bskh->bkgqs", queries, keys).astype(jnp.float32)
+    shape = (length, keys.shape[1])
+    asking = lax.broadcasted_iota(jnp.int32, shape, 0) + position
+    visible = lax.broadcasted_iota(jnp.int32, shape, 1) <= asking
+    scores = jnp.where(visible, scores / math.sqrt(head_size), MASKED)
+    shares = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
+    out = jnp.einsum("bkgqs,bskh->bqkgh", shares, values)
+    return out.reshape(batch, length, heads, head_size)
+
+
+def attention(weights: Any, x: jax.Array, angles: jax.Array) -> jax.Array:
+    """Causal self-attention of `x: [b, s, d]`."""
+    queries, keys, values = queries_keys_values(weights, x, angles)
+    return project("bsnh,nhd->bsd", attend(queries, keys, values, 0), weights["wo"])
+
+
+def swiglu_weights(width: int, hidden: int, dtype: Any) -> Any:
+    """The abstract weights that `swiglu` reads."""
+    return {
+        "gate": abstract(width, hidden, dtype=dtype),
+        "up": abstract(width, hidden, dtype=dtype),
+        "down": abstract(hidden, width, dtype=dtype),
+    }
+
+
+def swiglu(weights: Any, x: jax.Array) -> jax.Array:
+    """The gated feed-forward layer `(silu(x W_gate) * x W_up) W_down`."""
+    gate = jax.nn.silu(project("bsd,df->bsf", x, weights["gate"]))
+    up = project("bsd,df->bsf", x, weights["up"])
+    return project("bsf,fd->bsd", gate * up, weights["down"])
