@@ -1,0 +1,381 @@
+"""What a cluster can do: its chips, how they are wired, and how much of the peak is reached.
+
+A **machine** is `n` equal chips and a network of nested levels, the innermost first:
+
+    v5p-64          torus 4x4x4
+    2xv5p-64        torus 4x4x4, then a switch of 2 slices (the data-center network)
+    h100-64         switch of 8 (NVLink), then a switch of 8 hosts (InfiniBand)
+
+The sizes of the levels multiply to `n`. Bandwidths are bytes per second that **one chip sends in
+one direction** while all the others do the same: a host whose 8 chips share a 400 GB/s network card
+has 50 GB/s per chip. A torus gives the figure of one link, of which a chip has two per dimension.
+Every rate stands beside an `efficiency`, the fraction of it that programs reach; the product is
+what the cost laws in `autoshard.cost` use.
+
+`load` reads a preset by name, or a TOML file of the same form:
+
+    family-chips    v5p-64, v5e-16, h100-8, gb200-nvl72-72    chips as JAX counts devices
+    family-AxBxC    v5p-4x4x8                                 the torus, spelled out
+    KxNAME          2xv5p-64                                  K slices over the slow network
+    path/to/my.toml                                           with `chips` or `topology` in it
+
+A TPU7x chip is two devices to JAX; there, "chip" means one such device.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib import resources
+from pathlib import Path
+from types import MappingProxyType
+
+from autoshard.machine_file import MachineError, MachineFile, SwitchRules, TorusRules, read
+
+__all__ = [
+    "Chip",
+    "Level",
+    "Machine",
+    "MachineError",
+    "Network",
+    "Switch",
+    "Torus",
+    "load",
+    "presets",
+    "submachine",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """One accelerator, as JAX counts devices.
+
+    Attributes:
+      name: how its vendor calls it.
+      peak_flops: FLOP/s of the matrix unit by dtype, dense, at JAX's default precision.
+      vector_flops: FLOP/s of the units that do elementwise arithmetic in float32.
+      memory_bytes: device memory that a program can address, bytes.
+      memory_bandwidth: bytes/s between device memory and the chip.
+      reserve_bytes: memory left to the runtime and to fragmentation, bytes.
+      launch_seconds: fixed cost of one (fused) operation, seconds.
+      matmul_efficiency, memory_efficiency: fractions of the peaks that programs reach.
+    """
+
+    name: str
+    peak_flops: Mapping[str, float]
+    vector_flops: float
+    memory_bytes: float
+    memory_bandwidth: float
+    reserve_bytes: float
+    launch_seconds: float
+    matmul_efficiency: float
+    memory_efficiency: float
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory that a plan may fill, in bytes."""
+        return self.memory_bytes - self.reserve_bytes
+
+    def matmul_flops(self, dtype: str) -> float:
+        """Return the peak FLOP/s of the matrix unit for operands of a dtype.
+
+        All 8-bit floats share the key ``float8``. A dtype that the matrix unit does not know
+        (``int32``, ``complex64``) runs on the vector unit.
+        """
+        key = str(dtype)
+        if key not in self.peak_flops:
+            key = re.sub(r"^float(8|4)_.*", r"float\1", re.sub(r"^uint", "int", key))
+        return self.peak_flops.get(key, self.vector_flops)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.matmul_flops('bfloat16') / 1e12:,.0f} TFLOP/s bf16, "
+            f"{self.memory_bytes / 2**30:,.0f} GiB at {self.memory_bandwidth / 1e9:,.0f} GB/s"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Torus:
+    """Chips on a grid, each wired to its two neighbours in every dimension.
+
+    Attributes:
+      dimensions: chips along each dimension.
+      wraps: per dimension, whether the last chip is wired to the first (a ring, not a line).
+      link_bandwidth: bytes/s of one link in one direction.
+      hop_seconds: latency of one link.
+      efficiency: fraction of `link_bandwidth` that programs reach.
+      name: how the vendor calls the network.
+    """
+
+    dimensions: tuple[int, ...]
+    wraps: tuple[bool, ...]
+    link_bandwidth: float
+    hop_seconds: float
+    efficiency: float
+    name: str = "torus"
+
+    @property
+    def chips(self) -> int:
+        return math.prod(self.dimensions)
+
+    def __str__(self) -> str:
+        shape = "x".join(
+            f"{size}{'' if wrap else '|'}"
+            for size, wrap in zip(self.dimensions, self.wraps, strict=True)
+        )
+        return f"{self.name} {shape} ({self.link_bandwidth / 1e9:g} GB/s a link)"
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Units (chips, or whole inner levels) that reach each other at equal speed.
+
+    Attributes:
+      size: units joined.
+      chip_bandwidth: bytes/s that one chip sends through it, all chips sending at once.
+      latency_seconds: one message, end to end.
+      efficiency: fraction of `chip_bandwidth` that programs reach.
+      pair_bandwidth: bytes/s between one pair, where pairs have wires of their own (a full mesh
+        without a switch); infinite where only `chip_bandwidth` limits.
+      name: how the vendor calls the network.
+    """
+
+    size: int
+    chip_bandwidth: float
+    latency_seconds: float
+    efficiency: float
+    pair_bandwidth: float = math.inf
+    name: str = "switch"
+
+    @property
+    def chips(self) -> int:
+        return self.size
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.size} ({self.chip_bandwidth / 1e9:g} GB/s a chip)"
+
+
+Level = Torus | Switch
+Network = tuple[Level, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Equal chips and the nested levels of their network, innermost first.
+
+    Attributes:
+      name: the name under which it was loaded.
+      family: preset or file it came from.
+      chip: the accelerator.
+      network: levels from the innermost; their sizes multiply to `chips`.
+      overlap: fraction in [0, 1] of a collective's time that hides behind compute when nothing but
+        its own inputs delays it.
+      sources: what the numbers were read from.
+    """
+
+    name: str
+    family: str
+    chip: Chip
+    network: Network
+    overlap: float
+    sources: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.network:
+            raise MachineError(f"machine {self.name!r} has no network level; give at least one")
+
+    @property
+    def chips(self) -> int:
+        """Number of chips, as JAX counts devices."""
+        return math.prod(level.chips for level in self.network)
+
+    def __str__(self) -> str:
+        levels = ", then ".join(map(str, self.network))
+        return f"{self.name}: {self.chips} x {self.chip}; {levels}; overlap {self.overlap:g}"
+
+
+def presets() -> tuple[str, ...]:
+    """Return the families that ship with autoshard."""
+    folder = resources.files("autoshard") / "machines"
+    return tuple(sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".toml")))
+
+
+def load(name_or_path: str | Path, *, chips: int | None = None) -> Machine:
+    """Return a machine by preset name, or from a TOML file of the presets' form.
+
+    Args:
+      name_or_path: see the module's grammar. A name that ends in ``.toml`` is a path.
+      chips: for a file or a bare family, how many chips; overrides the file.
+
+    Raises:
+      MachineError: no such preset (near matches are proposed), a number of chips or a torus that
+        the hardware does not come in, or a faulty file (every fault is listed).
+
+    >>> print(load("v5p-64").network[0])
+    ICI 4x4x4 (100 GB/s a link)
+    >>> load("h100-64").chips
+    64
+    """
+    text = str(name_or_path)
+    if text.endswith(".toml"):
+        path = Path(text)
+        if not path.is_file():
+            raise MachineError(f"no machine file {text!r}; give the path of a TOML file, or a name")
+        file = read(path.read_text(encoding="utf-8"), where=text)
+        size = file.topology if chips is None else str(chips)
+        if size is None:
+            raise MachineError(
+                f"{text}: it says neither `chips` nor `topology`; write one, or load it with chips="
+            )
+        return _build(file, file.name, size, slices=1)
+    slices, family, size = _parse(text)
+    if chips is not None:
+        size = str(chips)
+    if family not in presets() or size is None:
+        raise MachineError(_unknown(text, family))
+    folder = resources.files("autoshard") / "machines"
+    toml = (folder / f"{family}.toml").read_text(encoding="utf-8")
+    return _build(read(toml, where=f"{family}.toml"), text, size, slices=slices)
+
+
+def submachine(machine: Machine, chips: int) -> Machine:
+    """Return a part of a machine with fewer chips, inner levels filled first.
+
+    A torus is cut along its major dimensions; a dimension that is cut loses its wrap-around.
+
+    Raises:
+      MachineError: the levels cannot be cut to that number.
+
+    >>> print(submachine(load("v5p-64"), 16).network[0])
+    ICI 1|x4x4 (100 GB/s a link)
+    """
+    levels: list[Level] = []
+    left = chips
+    for level in machine.network:
+        if isinstance(level, Switch):
+            size = math.gcd(left, level.size) if left % level.size else level.size
+            levels.append(replace(level, size=size))
+            left //= size
+            continue
+        sizes: list[int] = []
+        for length in reversed(level.dimensions):
+            sizes.insert(0, math.gcd(left, length))
+            left //= sizes[0]
+        kept = zip(sizes, level.dimensions, level.wraps, strict=True)
+        wraps = tuple(wrap and size == length for size, length, wrap in kept)
+        levels.append(replace(level, dimensions=tuple(sizes), wraps=wraps))
+    if left != 1:
+        shape = " then ".join(map(str, machine.network))
+        raise MachineError(
+            f"{machine.name} ({shape}) has no part of {chips} chips; take a divisor of its levels"
+        )
+    network = tuple(level for level in levels if level.chips > 1) or (levels[0],)
+    return replace(machine, name=f"{machine.name}[{chips}]", network=network)
+
+
+def _parse(text: str) -> tuple[int, str, str | None]:
+    match = re.fullmatch(r"(?:(\d+)x)?([a-z].*?)(?:-(\d+(?:x\d+)*))?", text.strip().lower())
+    if match is None:
+        return 1, text, None
+    family = match[2].replace("tpu-", "")
+    return int(match[1] or 1), {"tpu7x": "v7x"}.get(family, family), match[3]
+
+
+def _unknown(text: str, family: str) -> str:
+    known = presets()
+    lines = [f"no machine {text!r}"]
+    if family in known:
+        lines.append(f"  how many chips? write for example {family}-64")
+    near = difflib.get_close_matches(family, known, n=3, cutoff=0.5)
+    if near and family not in known:
+        lines.append(f"  did you mean {' or '.join(near)}?")
+    lines.append(f"  presets, each with a number of chips: {', '.join(known)}")
+    lines.append("  or give the path of a .toml file of the same form")
+    return "\n".join(lines)
+
+
+def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
+    chip = Chip(**{**file.chip, "peak_flops": MappingProxyType(file.chip["peak_flops"])})  # type: ignore[arg-type]
+    topology = tuple(map(int, size.split("x"))) if "x" in size else None
+    fixed = math.prod(
+        rules.size for rules in file.levels if isinstance(rules, SwitchRules) and rules.size
+    )
+    has_torus = any(isinstance(rules, TorusRules) for rules in file.levels)
+    if topology and not has_torus:
+        raise MachineError(f"{name}: {file.name} has no torus to shape; give a number of chips")
+    left = math.prod(topology) * fixed if topology else int(size)
+    if left < 1 or slices < 1:
+        raise MachineError(f"{name}: {slices} x {left} chips; a machine has at least one chip")
+    network: list[Level] = []
+    for rules in file.levels:
+        if isinstance(rules, TorusRules):
+            network.append(_torus(rules, left, topology, name=name))
+            left = 1
+            continue
+        if rules.size is None:
+            units, left, slices = left * slices, 1, 1
+        else:
+            units = max(unit for unit in range(1, rules.size + 1) if left % unit == 0)
+            if units < rules.size and units < left and 2 * units < rules.size:
+                raise MachineError(
+                    f"{name}: {left} chips do not spread evenly over {rules.name} units of "
+                    f"{rules.size}; take a multiple of {rules.size}, or fewer than one unit"
+                )
+            left //= units
+        if units > 1:
+            network.append(_switch(rules, units))
+    if left * slices > 1:
+        raise MachineError(f"{name}: no network of {file.name} joins {left * slices} such units")
+    return Machine(
+        name=name,
+        family=file.name,
+        chip=chip,
+        network=tuple(network) or (_switch(_switch_rules(file), 1),),
+        overlap=file.overlap,
+        sources=file.sources,
+    )
+
+
+def _torus(rules: TorusRules, chips: int, topology: tuple[int, ...] | None, *, name: str) -> Torus:
+    shape = topology or rules.standard_shape(chips)
+    if shape is None or not rules.allows(shape):
+        wanted = "x".join(map(str, topology)) if topology else f"{chips} chips"
+        most = rules.maximum_chips or 2 * chips
+        sizes = sorted(
+            (count for count in range(1, min(4 * chips, most) + 1) if rules.standard_shape(count)),
+            key=lambda count: abs(count - math.prod(topology or (chips,))),
+        )
+        near = ", ".join(
+            f"{'x'.join(map(str, rules.standard_shape(count) or ()))} ({count})"
+            for count in sorted(sizes[:3])
+        )
+        raise MachineError(
+            f"{name}: the hardware does not come as {wanted} in {rules.rank} dimensions; "
+            f"nearest: {near}"
+        )
+    return Torus(
+        dimensions=shape,
+        wraps=rules.ring_closures(shape),
+        link_bandwidth=rules.link_bandwidth,
+        hop_seconds=rules.hop_seconds,
+        efficiency=rules.efficiency,
+        name=rules.name,
+    )
+
+
+def _switch(rules: SwitchRules, units: int) -> Switch:
+    return Switch(
+        size=units,
+        chip_bandwidth=rules.chip_bandwidth,
+        latency_seconds=rules.latency_seconds,
+        efficiency=rules.efficiency,
+        pair_bandwidth=rules.pair_bandwidth,
+        name=rules.name,
+    )
+
+
+def _switch_rules(file: MachineFile) -> SwitchRules:
+    return next(rules for rules in file.levels if isinstance(rules, SwitchRules))

@@ -1,0 +1,285 @@
+"""Machine files: what may stand in one, and every fault of one at once.
+
+A machine file is TOML. Rates are in bytes/s and FLOP/s, sizes in bytes, times in seconds:
+
+    name = "v5p"
+    sources = ["https://..."]
+    overlap = 0.8                   # fraction of a prefetchable collective that compute hides
+    topology = "4x4x4"              # or `chips = 64`; only in a file that is loaded by its path
+    [chip]                          # the fields of `autoshard.machine.Chip`
+    [chip.peak_flops]               # dtype = FLOP/s
+    [[network]]                     # one table per level, innermost first
+    kind = "torus"                  # or "switch"
+
+A torus table also says which shapes the hardware comes in: `lengths` are those a dimension may
+have, or every dimension is a multiple of `cube`. Rings close in all dimensions of a torus made of
+whole cubes (optical switches join their faces), or in dimensions of exactly `wrap_length`, or as
+`wraps` says. A switch without `size` is open: it joins as many units as the machine needs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+class MachineError(ValueError):
+    """A machine that does not exist, or whose description is faulty."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorusRules:
+    """A torus level of a family: its rates, and the shapes it comes in."""
+
+    rank: int
+    link_bandwidth: float
+    hop_seconds: float
+    efficiency: float
+    name: str = "torus"
+    lengths: tuple[int, ...] = ()
+    cube: int | None = None
+    wrap_length: int | None = None
+    wraps: tuple[bool, ...] = ()
+    maximum_chips: int | None = None
+
+    def allows(self, shape: Sequence[int]) -> bool:
+        """Tell whether the hardware comes in this shape."""
+        if len(shape) != self.rank or math.prod(shape) > (self.maximum_chips or math.inf):
+            return False
+        if self.cube and all(length % self.cube == 0 for length in shape):
+            return True
+        return not self.lengths or all(length in self.lengths for length in shape)
+
+    def ring_closures(self, shape: Sequence[int]) -> tuple[bool, ...]:
+        """Return for each dimension whether its last chip is wired to its first."""
+        if self.wraps:
+            return self.wraps
+        if self.cube:
+            return (all(length % self.cube == 0 for length in shape),) * len(shape)
+        return tuple(length == self.wrap_length for length in shape)
+
+    def standard_shape(self, chips: int) -> tuple[int, ...] | None:
+        """Return the most compact shape with that many chips, or None where there is none.
+
+        >>> TorusRules(3, 1.0, 0.0, 1.0, lengths=(1, 2, 4), cube=4).standard_shape(256)
+        (4, 8, 8)
+        """
+        divisors = [length for length in range(1, chips + 1) if chips % length == 0]
+        shapes = (
+            (*heads, chips // math.prod(heads))
+            for heads in itertools.combinations_with_replacement(divisors, self.rank - 1)
+            if chips % math.prod(heads) == 0 and heads[-1] <= chips // math.prod(heads)
+        )
+        return min(filter(self.allows, shapes), key=sum, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchRules:
+    """A switched level of a family: its rates, and how many units it joins (None: any number)."""
+
+    chip_bandwidth: float
+    latency_seconds: float
+    efficiency: float
+    size: int | None = None
+    pair_bandwidth: float = math.inf
+    name: str = "switch"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFile:
+    """A machine file whose every entry has been checked."""
+
+    name: str
+    sources: tuple[str, ...]
+    overlap: float
+    topology: str | None
+    chip: Mapping[str, object]
+    levels: tuple[TorusRules | SwitchRules, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """What a key may hold: a kind of value and, for numbers, a closed range."""
+
+    kind: str
+    least: float = 0.0
+    most: float = math.inf
+    required: bool = True
+
+
+_FRACTION = _Key("number", math.ulp(0.0), 1.0)
+_RATE = _Key("number", math.ulp(0.0))
+_SECONDS = _Key("number")
+_COUNT = _Key("integer", 1, required=False)
+_TEXT = _Key("text", required=False)
+
+_MACHINE = {
+    "name": _Key("text"),
+    "sources": _Key("list of texts", required=False),
+    "overlap": _Key("number", 0.0, 1.0),
+    "chips": _COUNT,
+    "topology": _TEXT,
+    "chip": _Key("table"),
+    "network": _Key("list of tables"),
+}
+_CHIP = {
+    "name": _Key("text"),
+    "peak_flops": _Key("table of rates"),
+    "vector_flops": _RATE,
+    "memory_bytes": _RATE,
+    "memory_bandwidth": _RATE,
+    "reserve_bytes": _SECONDS,
+    "launch_seconds": _RATE,
+    "matmul_efficiency": _FRACTION,
+    "memory_efficiency": _FRACTION,
+}
+_TORUS = {
+    "kind": _Key("text"),
+    "name": _TEXT,
+    "rank": _Key("integer", 1, 4),
+    "link_bandwidth": _RATE,
+    "hop_seconds": _SECONDS,
+    "efficiency": _FRACTION,
+    "lengths": _Key("list of integers", 1, required=False),
+    "cube": _COUNT,
+    "wrap_length": _COUNT,
+    "wraps": _Key("list of booleans", required=False),
+    "maximum_chips": _COUNT,
+}
+_SWITCH = {
+    "kind": _Key("text"),
+    "name": _TEXT,
+    "size": _COUNT,
+    "chip_bandwidth": _RATE,
+    "pair_bandwidth": _Key("number", math.ulp(0.0), required=False),
+    "latency_seconds": _SECONDS,
+    "efficiency": _FRACTION,
+}
+_LEVELS = {"torus": _TORUS, "switch": _SWITCH}
+
+
+def read(toml: str, *, where: str) -> MachineFile:
+    """Return the checked content of a machine file.
+
+    Args:
+      toml: its text.
+      where: what to call it in an error.
+
+    Raises:
+      MachineError: it is not TOML, or has unknown, missing or impossible entries; all are listed.
+    """
+    try:
+        content = tomllib.loads(toml)
+    except tomllib.TOMLDecodeError as error:
+        raise MachineError(f"{where} is not TOML: {error}") from error
+    faults = _Faults(where)
+    faults.check_table(content, _MACHINE, "")
+    chip = content.get("chip")
+    if isinstance(chip, dict):
+        faults.check_table(chip, _CHIP, "chip.")
+    network = content.get("network")
+    tables = network if isinstance(network, list) else []
+    if not tables:
+        faults.found.append("network: no level; write at least one [[network]] table")
+    for index, table in enumerate(tables):
+        faults.check_level(table, index, last=index == len(tables) - 1)
+    if "chips" in content and "topology" in content:
+        faults.found.append("chips and topology are both given; keep one")
+    faults.raise_if_any()
+    return MachineFile(
+        name=content["name"],
+        sources=tuple(content.get("sources", ())),
+        overlap=float(content["overlap"]),
+        topology=content.get("topology") or (str(content["chips"]) if "chips" in content else None),
+        chip=content["chip"],
+        levels=tuple(map(_rules, tables)),
+    )
+
+
+def _rules(table: Mapping[str, object]) -> TorusRules | SwitchRules:
+    entries = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in table.items()
+        if key != "kind"
+    }
+    return (TorusRules if table["kind"] == "torus" else SwitchRules)(**entries)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class _Faults:
+    """Collects every fault of a file, so that one error can name them all."""
+
+    where: str
+    found: list[str] = field(default_factory=list)
+
+    def check_level(self, table: object, index: int, *, last: bool) -> None:
+        prefix = f"network[{index}]."
+        kind = table.get("kind") if isinstance(table, dict) else None
+        if not isinstance(table, dict) or kind not in _LEVELS:
+            self.found.append(f"{prefix}kind is {kind!r}; write 'torus' or 'switch'")
+            return
+        self.check_table(table, _LEVELS[kind], prefix)
+        if kind == "switch" and "size" not in table and not last:
+            self.found.append(f"{prefix}size is missing; only the outermost switch may be open")
+        wraps, rank = table.get("wraps"), table.get("rank")
+        if isinstance(wraps, list) and len(wraps) != rank:
+            self.found.append(f"{prefix}wraps has {len(wraps)} entries for rank {rank}")
+
+    def check_table(self, table: Mapping[str, object], keys: Mapping[str, _Key], at: str) -> None:
+        for name in table:
+            if name not in keys:
+                near = difflib.get_close_matches(name, keys, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(keys)}"
+                self.found.append(f"{at}{name} is no key; {hint}")
+        for name, key in keys.items():
+            if name in table:
+                self.check_value(table[name], key, at + name)
+            elif key.required:
+                self.found.append(f"{at}{name} is missing; write a {key.kind}")
+
+    def check_value(self, value: object, key: _Key, at: str) -> None:
+        if key.kind.startswith("list of "):
+            if not isinstance(value, list):
+                self.found.append(f"{at} is {value!r}; write a {key.kind}")
+                return
+            single = key.kind.removeprefix("list of ").removesuffix("s")
+            for index, item in enumerate(value):
+                self.check_value(item, _Key(single, key.least, key.most), f"{at}[{index}]")
+        elif key.kind == "table of rates":
+            if not isinstance(value, dict) or not value:
+                self.found.append(f"{at} is {value!r}; write a table of dtype = FLOP/s")
+                return
+            for name, rate in value.items():
+                self.check_value(rate, _RATE, f"{at}.{name}")
+        elif not isinstance(value, _TYPES[key.kind]) or (
+            isinstance(value, bool) and key.kind != "boolean"
+        ):
+            self.found.append(f"{at} is {value!r}; write a {key.kind}")
+        elif isinstance(value, int | float) and not key.least <= value <= key.most:
+            self.found.append(f"{at} is {value}; it must be {_range(key)}")
+
+    def raise_if_any(self) -> None:
+        if self.found:
+            count = f"{len(self.found)} fault{'s' if len(self.found) > 1 else ''}"
+            raise MachineError(
+                f"{self.where} has {count}:\n" + "\n".join(f"  * {fault}" for fault in self.found)
+            )
+
+
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "text": str,
+    "number": (int, float),
+    "integer": int,
+    "boolean": bool,
+    "table": dict,
+}
+
+
+def _range(key: _Key) -> str:
+    if math.isinf(key.most):
+        return "positive" if key.least == math.ulp(0.0) else f"at least {key.least:g}"
+    return f"{'above 0' if key.least == math.ulp(0.0) else f'from {key.least:g}'} to {key.most:g}"
