@@ -1,0 +1,264 @@
+"""Seconds of a collective over any set of mesh axes, from the wires it runs on.
+
+Every collective costs ``latency + bytes / rate``: the alpha-beta model. With ``n`` chips in a
+group, ``s`` the bytes of one shard and ``V = n s`` the bytes of the gathered result:
+
+* **all-gather, one level.** Each chip receives ``s (n - 1)`` bytes. A switch delivers them at the
+  chip's bandwidth ``B``; a ring at twice, a line at once the link's (``W``), because a chip has one
+  link per direction; several torus dimensions at the sum of theirs:
+
+      switch  s (n-1) / B  + ceil(log2 n) latency
+      torus   s (n-1) / sum_i W_i  +  (hops to the farthest chip) hop
+
+* **all-gather, nested levels.** From the outermost level in: level ``l`` receives what the levels
+  outside it have gathered, ``s * prod_{k>l} n_k * (n_l - 1)`` bytes. The levels work as a pipeline,
+  so the slowest one is the time. Every chip of a host drives its share of the host's network.
+* **reduce-scatter** is an all-gather run backwards, **all-reduce** is both, exactly.
+* **all-to-all** of ``V`` local bytes: half of everything crosses the middle of a torus dimension,
+  ``V floor(n^2/4)/n`` bytes per line, over one link (line) or two (ring); a switch passes
+  ``V (n-1)/n`` at the chip's bandwidth. Dimensions and levels work at the same time.
+* **collective-permute** moves all ``V`` bytes of a chip. A transposition of axes loads the middle
+  of a torus as an all-to-all does; and nothing is faster than one path.
+* **all-slice** reads and writes the slice in device memory: nothing is free.
+
+More axes cannot be faster: gathering a shard over ``A + B`` contains gathering it over ``A``. Where
+the formulas disagree (they bound bandwidth per level and dimension, and a strided piece of a torus
+dimension is a narrow place they may miss) the smaller set's time is the floor.
+
+Sources: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
+MPICH", IJHPCA 2005 (alpha-beta, logarithmic steps at full bandwidth); Chan, Heimlich, Purkayastha,
+van de Geijn, "Collective communication: theory, practice, and experience", CCPE 2007 (meshes and
+tori); https://jax-ml.github.io/scaling-book/sharding/ (rings, lines, several torus axes,
+all-to-all) and https://jax-ml.github.io/scaling-book/gpus/ (nested levels).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, overload
+
+import numpy as np
+
+from autoshard.cost.placement import Piece, place, runs
+from autoshard.machine import Machine, MachineError, Switch, Torus
+
+Kind = Literal[
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+    "collective_permute",
+    "all_slice",
+]
+KINDS: tuple[Kind, ...] = (
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+    "collective_permute",
+    "all_slice",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The two numbers of the alpha-beta model: seconds, and seconds per byte."""
+
+    latency_seconds: float
+    seconds_per_byte: float
+
+
+_FREE = Rate(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class MeshTopology:
+    """A logical mesh laid on a machine, and the price of its collectives.
+
+    Attributes:
+      machine: the cluster.
+      mesh_shape: sizes of the mesh axes, major to minor; their product is `machine.chips`.
+      pieces: per mesh axis, the parts of physical dimensions that it occupies.
+
+    Raises:
+      MachineError: the mesh has not as many devices as the machine has chips.
+    """
+
+    machine: Machine
+    mesh_shape: tuple[int, ...]
+    pieces: tuple[tuple[Piece, ...], ...] = field(init=False, repr=False, compare=False)
+    _rates: dict[tuple[str, tuple[int, ...]], Rate] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        shape = tuple(int(size) for size in self.mesh_shape)
+        object.__setattr__(self, "mesh_shape", shape)
+        if math.prod(shape) != self.machine.chips or min(shape, default=1) < 1:
+            raise MachineError(
+                f"mesh {'x'.join(map(str, shape)) or '()'} has {math.prod(shape)} devices but "
+                f"{self.machine.name} has {self.machine.chips} chips; choose sizes whose product "
+                f"is {self.machine.chips}, or load a machine of {math.prod(shape)} chips"
+            )
+        object.__setattr__(self, "pieces", place(self.machine, shape))
+
+    def group_size(self, axes: Iterable[int]) -> int:
+        """Return how many chips take part in one collective over these axes."""
+        return math.prod(self.mesh_shape[axis] for axis in set(axes))
+
+    @overload
+    def collective_seconds(self, kind: Kind, axes: Sequence[int], bytes: float) -> float: ...
+    @overload
+    def collective_seconds(
+        self, kind: Kind, axes: Sequence[int], bytes: np.ndarray
+    ) -> np.ndarray: ...
+    def collective_seconds(
+        self, kind: Kind, axes: Sequence[int], bytes: float | np.ndarray
+    ) -> float | np.ndarray:
+        """Return the seconds of one collective, every group along `axes` running it at once.
+
+        Args:
+          kind: one of `KINDS`.
+          axes: the mesh axes that it runs over, in any order. Over no axis, or over axes of size 1
+            only, nothing happens and the time is 0.
+          bytes: per chip; an array gives an array. all_gather: of the result; reduce_scatter: of
+            the operand; all_reduce, all_to_all, collective_permute: of either; all_slice: of the
+            result.
+
+        Raises:
+          ValueError: no such kind or axis.
+        """
+        rate = self.rate(kind, axes)
+        return rate.latency_seconds + rate.seconds_per_byte * bytes
+
+    def rate(self, kind: Kind, axes: Sequence[int]) -> Rate:
+        """Return latency and seconds per byte of a collective; see `collective_seconds`."""
+        key = (kind, tuple(axes))
+        rate = self._rates.get(key)
+        if rate is None:
+            rate = self._rates[key] = self._find_rate(kind, key[1])
+        return rate
+
+    def _find_rate(self, kind: Kind, axes: tuple[int, ...]) -> Rate:
+        if kind not in KINDS:
+            raise ValueError(f"no collective {kind!r}; use one of {', '.join(KINDS)}")
+        unknown = [axis for axis in axes if not 0 <= axis < len(self.mesh_shape)]
+        if unknown:
+            raise ValueError(
+                f"{kind} over axes {axes}: no axis {unknown} in the mesh {self.mesh_shape}; "
+                f"axes are numbered 0 to {len(self.mesh_shape) - 1}"
+            )
+        group = tuple(sorted({axis for axis in axes if self.mesh_shape[axis] > 1}))
+        if not group:
+            return _FREE
+        if group != axes:
+            return self.rate(kind, group)
+        chip = self.machine.chip
+        if kind == "all_slice":
+            return Rate(chip.launch_seconds, 2 / (chip.memory_bandwidth * chip.memory_efficiency))
+        if kind in ("all_gather", "reduce_scatter"):
+            shard = self._floored("gather", group)
+            return Rate(
+                chip.launch_seconds + shard.latency_seconds,
+                shard.seconds_per_byte / self.group_size(group),
+            )
+        if kind == "all_reduce":
+            half = self.rate("all_gather", group)
+            return Rate(2 * half.latency_seconds, 2 * half.seconds_per_byte)
+        pattern = self._floored(kind, group)
+        return Rate(chip.launch_seconds + pattern.latency_seconds, pattern.seconds_per_byte)
+
+    def _floored(self, pattern: str, group: tuple[int, ...]) -> Rate:
+        """Return the pattern's rate, no less than that of any part of the group.
+
+        The bytes are those of a shard for "gather", of the local value otherwise: what stays the
+        same when axes are added.
+        """
+        key = (f"floored {pattern}", group)
+        if key not in self._rates:
+            rates = [_RATES_OF[pattern](self, group)]
+            if len(group) > 1:
+                rates += [
+                    self._floored(pattern, tuple(a for a in group if a != axis)) for axis in group
+                ]
+            self._rates[key] = Rate(
+                max(rate.latency_seconds for rate in rates),
+                max(rate.seconds_per_byte for rate in rates),
+            )
+        return self._rates[key]
+
+    def _pieces_by_level(self, group: tuple[int, ...]) -> list[list[Piece]]:
+        levels: list[list[Piece]] = [[] for _ in self.machine.network]
+        for axis in group:
+            for piece in self.pieces[axis]:
+                levels[piece.level].append(piece)
+        return levels
+
+
+def _gather(topology: MeshTopology, group: tuple[int, ...]) -> Rate:
+    latency, slowest, gathered = 0.0, 0.0, 1
+    levels = list(zip(topology.machine.network, topology._pieces_by_level(group), strict=True))
+    for level, pieces in reversed(levels):
+        size = math.prod(piece.length for piece in pieces)
+        if size == 1:
+            continue
+        if isinstance(level, Switch):
+            bandwidth = _switch_bandwidth(level, size)
+            latency += math.ceil(math.log2(size)) * level.latency_seconds
+        else:
+            bandwidth = 0.0
+            for spans in runs(pieces, level).values():
+                bandwidth += min(span.links for span in spans) * _link(level)
+                latency += sum(span.hops for span in spans) * level.hop_seconds
+        slowest = max(slowest, gathered * (size - 1) / bandwidth)
+        gathered *= size
+    return Rate(latency, slowest)
+
+
+def _all_to_all(topology: MeshTopology, group: tuple[int, ...]) -> Rate:
+    latency, slowest = 0.0, 0.0
+    for level, pieces in zip(
+        topology.machine.network, topology._pieces_by_level(group), strict=True
+    ):
+        size = math.prod(piece.length for piece in pieces)
+        if size == 1:
+            continue
+        if isinstance(level, Switch):
+            slowest = max(slowest, (size - 1) / size / _switch_bandwidth(level, size))
+            latency += math.ceil(math.log2(size)) * level.latency_seconds
+            continue
+        for spans in runs(pieces, level).values():
+            crossing = sum(span.length**2 // 4 / span.length / span.links for span in spans)
+            slowest = max(slowest, crossing / _link(level))
+            latency += sum(span.hops for span in spans) * level.hop_seconds
+    return Rate(latency, slowest)
+
+
+def _permute(topology: MeshTopology, group: tuple[int, ...]) -> Rate:
+    latency, slowest = 0.0, _all_to_all(topology, group).seconds_per_byte
+    for level, pieces in zip(
+        topology.machine.network, topology._pieces_by_level(group), strict=True
+    ):
+        if not pieces:
+            continue
+        if isinstance(level, Switch):
+            slowest = max(slowest, 1 / _switch_bandwidth(level, 2))
+            latency += level.latency_seconds
+            continue
+        for spans in runs(pieces, level).values():
+            slowest = max(slowest, max(span.stride for span in spans) / _link(level))
+            latency += sum(span.hops for span in spans) * level.hop_seconds
+    return Rate(latency, slowest)
+
+
+_RATES_OF = {"gather": _gather, "all_to_all": _all_to_all, "collective_permute": _permute}
+
+
+def _switch_bandwidth(level: Switch, size: int) -> float:
+    return level.efficiency * min(level.chip_bandwidth, (size - 1) * level.pair_bandwidth)
+
+
+def _link(level: Torus) -> float:
+    return level.efficiency * level.link_bandwidth
