@@ -15,8 +15,9 @@ Two modes. `train` is a next-token AdamW step on `tokens` and `targets` of shape
 positions that is donated, and one `position` shared by all sequences. The cache is carried through
 the scan over layers, not scanned over, so that it is updated in place.
 
-Logits are bfloat16 products that the loss widens to float32; the compiler fuses the widening, so
-`[batch, sequence, vocabulary]` never lies in memory in float32.
+Logits are bfloat16 products that the loss widens to float32, so that the compiler may fuse the
+widening and keep the largest tensor of the step, `[batch, sequence, vocabulary]`, in bfloat16.
+Rotary frequencies are those of Llama 3.0: without the later scaling for long contexts.
 """
 
 from __future__ import annotations
@@ -168,15 +169,14 @@ def _decode(config: Llama, batch: int, context: int, scan: bool) -> Step:
             x = training.look_up(params["embedding"], tokens)[:, None, :]
             angles = transformer.rotary_angles(position[None], config.head_size, config.theta)
         if scan:
+
+            def scanned(carry: Any, one: Any) -> tuple[Any, None]:
+                (x, cache), (weights, index) = carry, one
+                return layer(x, weights, cache, index, position, angles), None
+
             with jax.named_scope("layers"):
-                (x, cache), _ = lax.scan(
-                    lambda carry, one: (
-                        layer(carry[0], one[0], carry[1], one[1], position, angles),
-                        None,
-                    ),
-                    (x, cache),
-                    (params["layers"], jnp.arange(config.layers)),
-                )
+                counted = (params["layers"], jnp.arange(config.layers))
+                (x, cache), _ = lax.scan(scanned, (x, cache), counted)
         else:
             updated = []
             for index, (one, block) in enumerate(zip(params["layers"], cache, strict=True)):

@@ -1,0 +1,192 @@
+"""Mixtral 8x7B: a sparse mixture-of-experts transformer, as a training step.
+
+Sizes from https://arxiv.org/abs/2401.04088, table 1: 32 layers, width 4096, 32 heads, 8 key/value
+heads, 8 experts of hidden width 14336 of which 2 are active, vocabulary 32000, 46.7e9 parameters.
+
+Dispatch is GShard's (https://arxiv.org/abs/2006.16668, section 3.2). The tokens of a sequence are
+split into groups, and each expert accepts at most
+
+    capacity = ceil(active * group / experts * capacity_factor)
+
+tokens per group (rounded up to a multiple of 8), in order of choice, then of position; an expert
+does not see the tokens over its capacity.
+One-hot `dispatch` and weighted `combine` tensors `[b, g, t, e, c]` (sequence, group, token,
+expert, slot) turn routing into einsums, so that sharding the experts becomes an all-to-all. The
+load-balance loss is `experts * sum(share of first choices * mean probability)`
+(https://arxiv.org/abs/2101.03961, section 2.2). The router computes in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from autoshard.models import training, transformer
+from autoshard.models.training import Step, abstract, project
+
+
+@dataclass(frozen=True, slots=True)
+class Mixtral:
+    """The sizes of one mixture-of-experts transformer."""
+
+    layers: int = 32
+    width: int = 4096
+    heads: int = 32
+    kv_heads: int = 8
+    hidden: int = 14336
+    vocabulary: int = 32000
+    theta: float = 1_000_000.0
+    experts: int = 8
+    active: int = 2
+    group: int = 1024
+    capacity_factor: float = 1.25
+    balance_coefficient: float = 0.02
+
+    @property
+    def head_size(self) -> int:
+        """Width of one head."""
+        return self.width // self.heads
+
+    @property
+    def capacity(self) -> int:
+        """Slots of one expert for one group of tokens, rounded up to a multiple of 8."""
+        slots = self.active * self.group / self.experts * self.capacity_factor
+        return 8 * math.ceil(slots / 8)
+
+
+def mixtral(
+    config: Mixtral | None = None,
+    batch: int = 64,
+    sequence: int = 4096,
+    *,
+    layers: int | None = None,
+    scan: bool = True,
+    checkpoint: bool = True,
+) -> Step:
+    """The AdamW step of a mixture of experts on `[batch, sequence]` tokens.
+
+    Raises ValueError if the groups do not divide the sequence.
+    """
+    config = config or Mixtral()
+    if layers is not None:
+        config = replace(config, layers=layers)
+    if sequence % config.group:
+        raise ValueError(
+            f"groups of {config.group} tokens do not divide a sequence of {sequence}; "
+            "choose a group that does"
+        )
+    tokens = abstract(batch, sequence, dtype=jnp.int32)
+
+    def layer(x: jax.Array, weights: Any, angles: jax.Array) -> tuple[jax.Array, jax.Array]:
+        with jax.named_scope("attention"):
+            normed = transformer.rms_norm(x, weights["attention_norm"])
+            x = x + transformer.attention(weights, normed, angles)
+        with jax.named_scope("experts"):
+            normed = transformer.rms_norm(x, weights["ffn_norm"])
+            out, balance = experts(config, weights, normed)
+            return x + out, balance
+
+    def loss(params: Any, batch: Any) -> jax.Array:
+        with jax.named_scope("embed"):
+            x = training.look_up(params["embedding"], batch["tokens"]).astype(jnp.bfloat16)
+            angles = transformer.rotary_angles(jnp.arange(sequence), config.head_size, config.theta)
+        x, balance = training.repeat(layer, x, params["layers"], angles, checkpoint=checkpoint)
+        with jax.named_scope("unembed"):
+            x = transformer.rms_norm(x, params["final_norm"])
+            logits = project("bsd,dv->bsv", x, params["unembedding"])
+        with jax.named_scope("loss"):
+            penalty = config.balance_coefficient * jnp.mean(balance)
+            return training.cross_entropy(logits, batch["targets"]) + penalty
+
+    data = {"tokens": tokens, "targets": tokens}
+    return training.adamw_step(loss, weights(config, scan=scan), data)
+
+
+def weights(config: Mixtral, *, scan: bool = True) -> dict[str, Any]:
+    """The abstract parameters."""
+    width, hidden = config.width, config.hidden
+    layer = {
+        "attention_norm": abstract(width),
+        **transformer.attention_weights(
+            width, config.heads, config.kv_heads, config.head_size, jnp.float32
+        ),
+        "ffn_norm": abstract(width),
+        "router": abstract(width, config.experts),
+        "gate": abstract(config.experts, width, hidden),
+        "up": abstract(config.experts, width, hidden),
+        "down": abstract(config.experts, hidden, width),
+    }
+    return {
+        "embedding": abstract(config.vocabulary, width),
+        "layers": training.stacked(layer, config.layers, scan=scan),
+        "final_norm": abstract(width),
+        "unembedding": abstract(width, config.vocabulary),
+    }
+
+
+def route(config: Mixtral, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The combine tensor `[b, g, t, e, c]` and the load-balance loss of `logits: [b, g, t, e]`.
+
+    An entry of the combine tensor is the weight with which a token uses a slot of an expert, or 0.
+    The weights of one token's experts are its probabilities, normalised over those chosen.
+    """
+    probabilities = jax.nn.softmax(logits, axis=-1)
+    left = probabilities
+    taken = jnp.zeros((*logits.shape[:2], 1, config.experts), jnp.float32)
+    chosen_total = jnp.zeros(logits.shape[:3], jnp.float32)
+    combine = jnp.zeros((*logits.shape, config.capacity), jnp.float32)
+    balance = jnp.zeros((), jnp.float32)
+    for choice in range(config.active):
+        mask = jax.nn.one_hot(jnp.argmax(left, axis=-1), config.experts, dtype=jnp.float32)
+        if choice == 0:
+            share = jnp.mean(mask, axis=(0, 1, 2))
+            mean = jnp.mean(probabilities, axis=(0, 1, 2))
+            balance = config.experts * jnp.sum(share * mean)
+        slot = jnp.sum((jnp.cumsum(mask, axis=2) - 1 + taken) * mask, axis=-1)
+        weight = jnp.sum(probabilities * mask, axis=-1)
+        # A slot at or over the capacity has no one in its one-hot: the token is dropped.
+        slots = jax.nn.one_hot(slot.astype(jnp.int32), config.capacity, dtype=jnp.float32)
+        combine = combine + (weight[..., None] * mask)[..., None] * slots[..., None, :]
+        taken = taken + jnp.sum(mask, axis=2, keepdims=True)
+        chosen_total = chosen_total + weight
+        left = left * (1 - mask)
+    return combine / chosen_total[..., None, None], balance
+
+
+def experts(config: Mixtral, weights: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The mixture-of-experts layer on `x: [b, s, d]`, and its load-balance loss."""
+    grouped = x.reshape(x.shape[0], -1, config.group, x.shape[2])
+    with jax.named_scope("router"):
+        wide = grouped.astype(jnp.float32)
+        logits = project("bgtd,de->bgte", wide, weights["router"])
+        combine, balance = route(config, logits)
+        dispatch = (combine > 0).astype(x.dtype)
+        combine = combine.astype(x.dtype)
+    inputs = jnp.einsum("bgtec,bgtd->ebgcd", dispatch, grouped)
+    gate = jax.nn.silu(project("ebgcd,edf->ebgcf", inputs, weights["gate"]))
+    up = project("ebgcd,edf->ebgcf", inputs, weights["up"])
+    outputs = project("ebgcf,efd->ebgcd", gate * up, weights["down"])
+    return jnp.einsum("bgtec,ebgcd->bgtd", combine, outputs).reshape(x.shape), balance
+
+
+def build(name: str) -> Step:
+    """The built-in `name` at its real size."""
+    return mixtral(scan=not name.endswith("-unrolled"))
+
+
+def tiny(name: str) -> Step:
+    """The built-in `name`, small."""
+    config = Mixtral(
+        layers=2, width=64, heads=8, kv_heads=4, hidden=64, vocabulary=128, experts=8, group=16
+    )
+    return mixtral(config, 8, 32, scan=not name.endswith("-unrolled"))
+
+
+def sample(args: Any, seed: int) -> Any:
+    """Random arguments: tokens below the vocabulary."""
+    vocabulary = args[0]["embedding"].shape[0]
+    return training.sample(args, seed, {"tokens": vocabulary, "targets": vocabulary})

@@ -1,0 +1,149 @@
+"""ViT-L/16: an image classifier made of a patch convolution and a transformer encoder.
+
+Sizes from https://arxiv.org/abs/2010.11929, table 1: 24 layers, width 1024, 16 heads, hidden
+width 4096, patches of 16 x 16 pixels, 304e6 parameters with 1000 classes. Tokens are averaged
+before the classifier rather than led by a class token (https://arxiv.org/abs/2205.01580): a
+224 x 224 image then is 196 tokens, which can be sharded, where 197 is prime.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from autoshard.models import training
+from autoshard.models.training import Step, abstract, layer_norm, project
+
+
+@dataclass(frozen=True, slots=True)
+class VisionTransformer:
+    """The sizes of one vision transformer."""
+
+    layers: int = 24
+    width: int = 1024
+    heads: int = 16
+    hidden: int = 4096
+    patch: int = 16
+    image: int = 224
+    classes: int = 1000
+
+    @property
+    def tokens(self) -> int:
+        """Patches of one image."""
+        return (self.image // self.patch) ** 2
+
+
+def vision_transformer(
+    config: VisionTransformer | None = None,
+    batch: int = 1024,
+    *,
+    layers: int | None = None,
+    scan: bool = True,
+    checkpoint: bool = True,
+) -> Step:
+    """The AdamW step on `[batch, image, image, 3]` images and integer labels."""
+    config = config or VisionTransformer()
+    if layers is not None:
+        config = replace(config, layers=layers)
+
+    def loss(params: Any, batch: Any) -> jax.Array:
+        with jax.named_scope("embed"):
+            x = batch["images"].astype(jnp.bfloat16)
+            kernel = params["patch_kernel"].astype(x.dtype)
+            x = lax.conv_general_dilated(
+                x,
+                kernel,
+                window_strides=(config.patch, config.patch),
+                padding="VALID",
+                dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            )
+            x = x.reshape(x.shape[0], config.tokens, config.width)
+            x = x + (params["patch_bias"] + params["positions"]).astype(x.dtype)
+        x, _ = training.repeat(_layer, x, params["layers"], checkpoint=checkpoint)
+        with jax.named_scope("classify"):
+            x = layer_norm(x, params["final_scale"], params["final_bias"])
+            pooled = jnp.mean(x.astype(jnp.float32), axis=1)
+            logits = project("bd,dc->bc", pooled, params["head"]) + params["head_bias"]
+        with jax.named_scope("loss"):
+            return training.cross_entropy(logits, batch["labels"])
+
+    data = {
+        "images": abstract(batch, config.image, config.image, 3),
+        "labels": abstract(batch, dtype=jnp.int32),
+    }
+    return training.adamw_step(loss, weights(config, scan=scan), data)
+
+
+def weights(config: VisionTransformer, *, scan: bool = True) -> dict[str, Any]:
+    """The abstract parameters."""
+    width, heads, head_size = config.width, config.heads, config.width // config.heads
+    layer = {
+        "attention_scale": abstract(width),
+        "attention_bias": abstract(width),
+        "wq": abstract(width, heads, head_size),
+        "wq_bias": abstract(heads, head_size),
+        "wk": abstract(width, heads, head_size),
+        "wk_bias": abstract(heads, head_size),
+        "wv": abstract(width, heads, head_size),
+        "wv_bias": abstract(heads, head_size),
+        "wo": abstract(heads, head_size, width),
+        "wo_bias": abstract(width),
+        "ffn_scale": abstract(width),
+        "ffn_bias": abstract(width),
+        "up": abstract(width, config.hidden),
+        "up_bias": abstract(config.hidden),
+        "down": abstract(config.hidden, width),
+        "down_bias": abstract(width),
+    }
+    return {
+        "patch_kernel": abstract(config.patch, config.patch, 3, width),
+        "patch_bias": abstract(width),
+        "positions": abstract(config.tokens, width),
+        "layers": training.stacked(layer, config.layers, scan=scan),
+        "final_scale": abstract(width),
+        "final_bias": abstract(width),
+        "head": abstract(width, config.classes),
+        "head_bias": abstract(config.classes),
+    }
+
+
+def _layer(x: jax.Array, weights: Any) -> tuple[jax.Array, None]:
+    def affine(equation: str, x: jax.Array, name: str) -> jax.Array:
+        return project(equation, x, weights[name]) + weights[f"{name}_bias"].astype(x.dtype)
+
+    with jax.named_scope("attention"):
+        normed = layer_norm(x, weights["attention_scale"], weights["attention_bias"])
+        queries = affine("bsd,dnh->bsnh", normed, "wq")
+        keys = affine("bsd,dnh->bsnh", normed, "wk")
+        values = affine("bsd,dnh->bsnh", normed, "wv")
+        scores = jnp.einsum("bqnh,bsnh->bnqs", queries, keys).astype(jnp.float32)
+        shares = jax.nn.softmax(scores / math.sqrt(queries.shape[-1]), axis=-1)
+        out = jnp.einsum("bnqs,bsnh->bqnh", shares.astype(x.dtype), values)
+        x = x + affine("bsnh,nhd->bsd", out, "wo")
+    with jax.named_scope("ffn"):
+        normed = layer_norm(x, weights["ffn_scale"], weights["ffn_bias"])
+        hidden = jax.nn.gelu(affine("bsd,df->bsf", normed, "up"))
+        return x + affine("bsf,fd->bsd", hidden, "down"), None
+
+
+def build(name: str) -> Step:
+    """The built-in `name` at its real size."""
+    return vision_transformer()
+
+
+def tiny(name: str) -> Step:
+    """The built-in `name`, small."""
+    config = VisionTransformer(
+        layers=2, width=32, heads=8, hidden=64, patch=4, image=16, classes=16
+    )
+    return vision_transformer(config, 16)
+
+
+def sample(args: Any, seed: int) -> Any:
+    """Random arguments: labels below the number of classes."""
+    return training.sample(args, seed, {"images": 1, "labels": args[0]["head"].shape[1]})
