@@ -1,0 +1,285 @@
+"""The cheapest sequence of collectives from one layout of a value to another.
+
+With the states and single collectives of `autoshard.cost.states` as a graph, and the seconds of
+each collective on this value's bytes as lengths, a reshard is a shortest path. For every state
+``s`` and layout ``t`` the table solves
+
+    d(s, t) = min over collectives s -> u of  seconds(s -> u) + d(u, t),        d(t, t) = 0
+
+by sweeping over ``s`` until nothing changes. States that do not divide the shape are absent.
+
+Lengths are rounded up to whole multiples of ``2^-40`` s (a picosecond). Sums of such numbers are
+exact in double precision up to hours, so that a path costs exactly the sum of its steps and
+
+    d(s, t) <= d(s, u) + d(u, t)
+
+holds without any tolerance. The cost depends on shape, itemsize and mesh alone: keep one
+`ReshardCache` per mesh and ask it.
+
+    >>> from autoshard.machine import load
+    >>> cache = ReshardCache(MeshTopology(load("v5p-64"), (4, 16)))
+    >>> table = cache.table((4096, 8192), 2)
+    >>> for step in table.steps((0, 1), (-1, 0)):
+    ...     print(step.text((4096, 8192), "bf16", ("x", "y")))
+    all_to_all@x: bf16[4096@x, 8192@y] -> bf16[4096, 8192@(y,x)], 1.05 MB, 8.3 us
+    all_to_all@x,y: bf16[4096, 8192@(y,x)] -> bf16[4096@(y,x), 8192], 1.05 MB, 12.3 us
+    all_gather@x: bf16[4096@(y,x), 8192] -> bf16[4096@y, 8192], 4.19 MB, 20.0 us
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoshard.cost.collective import Kind, MeshTopology
+from autoshard.cost.states import ReshardError, State, StateGraph, layout_of, state_graph, state_of
+from autoshard.layout import Layout, canonical, format_state, local_shape
+
+TICKS_PER_SECOND = 2.0**40
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One collective of a reshard.
+
+    Attributes:
+      kind: the collective.
+      axes: mesh axes that it runs over, in mesh order.
+      from_state, to_state: per dimension the axes that shard it, major first, before and after.
+      bytes: local bytes that it counts (see `MeshTopology.collective_seconds`).
+      seconds: its price.
+    """
+
+    kind: Kind
+    axes: tuple[int, ...]
+    from_state: State
+    to_state: State
+    bytes: float
+    seconds: float
+
+    def text(self, shape: Sequence[int], dtype: object, axis_names: Sequence[str]) -> str:
+        """Return the step as one line, with the types before and after in JAX's notation."""
+        before = format_state(dtype, shape, self.from_state, axis_names)
+        after = format_state(dtype, shape, self.to_state, axis_names)
+        names = ",".join(axis_names[axis] for axis in self.axes)
+        return (
+            f"{self.kind}@{names}: {before} -> {after}, "
+            f"{self.bytes / 1e6:.2f} MB, {self.seconds * 1e6:.1f} us"
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReshardTable:
+    """Seconds between all layouts of one value, and the collectives they stand for.
+
+    Attributes:
+      shape, itemsize, topology: of the value, and the mesh it lies on.
+      layouts: row ``i`` and column ``i`` of `seconds` belong to ``layouts[i]``.
+      seconds: float array ``[layouts, layouts]``, from row to column; 0 on the diagonal.
+    """
+
+    shape: tuple[int, ...]
+    itemsize: float
+    topology: MeshTopology
+    layouts: tuple[Layout, ...]
+    seconds: np.ndarray
+    rows: dict[Layout, int] = field(repr=False)
+    _graph: StateGraph = field(repr=False)
+    _lengths: np.ndarray = field(repr=False)
+    _distances: np.ndarray = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.layouts)
+
+    def index(self, layout: Layout) -> int:
+        """Return the row of a layout.
+
+        Raises:
+          LayoutError: it does not divide the shape.
+          ReshardError: it was not among the layouts of this table.
+        """
+        row = self.rows.get(layout)
+        if row is None:
+            row = self.rows.get(canonical(layout, self.topology.mesh_shape))
+        if row is None:
+            local_shape(self.shape, layout, self.topology.mesh_shape)
+            raise ReshardError(
+                f"layout {layout} of shape {self.shape} is not among the {len(self)} layouts of "
+                "this reshard table; ask the cache for a table with it"
+            )
+        return row
+
+    def path(self, source: int, target: int) -> tuple[Step, ...]:
+        """Return the collectives from one row's layout to another's; none if they are equal.
+
+        The seconds of the steps add up to ``seconds[source, target]`` exactly.
+        """
+        graph = self._graph
+        start = graph.rows[state_of(graph.rank, self.layouts[source])]
+        return self._walk(start, target)
+
+    def steps(self, source: Layout, target: Layout) -> tuple[Step, ...]:
+        """Return the collectives from one layout to another."""
+        return self.path(self.index(source), self.index(target))
+
+    def steps_from_state(self, state: State, target: Layout) -> tuple[Step, ...]:
+        """Return the collectives from any ordered state to a layout."""
+        if state not in self._graph.rows:
+            raise ReshardError(f"state {state} is not in the graph of {self.shape}'s layouts")
+        return self._walk(self._graph.rows[state], self.index(target))
+
+    def _walk(self, state: int, target: int) -> tuple[Step, ...]:
+        graph, distances = self._graph, self._distances[:, target]
+        if math.isinf(distances[state]):
+            raise ReshardError(
+                f"state {graph.states[state]} does not divide {self.shape}, so nothing leads "
+                f"from it to layout {self.layouts[target]}"
+            )
+        total = math.prod(self.shape) * self.itemsize
+        steps = []
+        while distances[state] > 0:
+            edges = slice(graph.first[state], graph.first[state + 1])
+            ahead = self._lengths[edges] + distances[graph.target[edges]]
+            edge = int(graph.first[state] + np.argmin(ahead))
+            after = int(graph.target[edge])
+            steps.append(
+                Step(
+                    kind=graph.kinds[edge],
+                    axes=graph.axes[edge],
+                    from_state=graph.states[state],
+                    to_state=graph.states[after],
+                    bytes=float(total / graph.shards[graph.sized_by[edge]].prod()),
+                    seconds=float(self._lengths[edge]),
+                )
+            )
+            state = after
+        return tuple(steps)
+
+
+def reshard_table(
+    graph: StateGraph,
+    shape: Sequence[int],
+    itemsize: float,
+    *,
+    layouts: Iterable[Layout] | None = None,
+) -> ReshardTable:
+    """Price the reshards between layouts of one value.
+
+    Args:
+      graph: the states of the value's rank on its mesh.
+      shape: global sizes.
+      itemsize: bytes per element.
+      layouts: rows and columns of the table; by default all layouts of the graph that divide.
+
+    Raises:
+      ReshardError: a layout is not in the graph.
+      LayoutError: a layout does not divide the shape.
+    """
+    shape, topology = tuple(shape), graph.topology
+    axes = len(topology.mesh_shape)
+    valid = (np.array(shape, dtype=np.int64) % graph.shards == 0).all(axis=1)
+    if layouts is None:
+        every = (layout_of(graph.states[state], axes) for state in np.flatnonzero(valid))
+        chosen = tuple(sorted(layout for layout in every if layout is not None))
+    else:
+        chosen = tuple(dict.fromkeys(canonical(layout, topology.mesh_shape) for layout in layouts))
+        for layout in chosen:
+            local_shape(shape, layout, topology.mesh_shape)
+    missing = [layout for layout in chosen if state_of(graph.rank, layout) not in graph.rows]
+    if missing:
+        raise ReshardError(f"layouts {missing} of {shape} are not in the state graph; rebuild it")
+    targets = np.array(
+        [graph.rows[state_of(graph.rank, layout)] for layout in chosen], dtype=np.int64
+    )
+    local_bytes = math.prod(shape) * itemsize / graph.shards.prod(axis=1)
+    seconds = graph.latency_seconds + graph.seconds_per_byte * local_bytes[graph.sized_by]
+    lengths = np.where(
+        valid[graph.source] & valid[graph.target],
+        np.ceil(seconds * TICKS_PER_SECOND) / TICKS_PER_SECOND,
+        np.inf,
+    )
+    distances = _distances(graph, lengths, valid, targets)
+    return ReshardTable(
+        shape=shape,
+        itemsize=itemsize,
+        topology=topology,
+        layouts=chosen,
+        seconds=distances[targets],
+        rows={layout: row for row, layout in enumerate(chosen)},
+        _graph=graph,
+        _lengths=lengths,
+        _distances=distances,
+    )
+
+
+def _distances(
+    graph: StateGraph, lengths: np.ndarray, valid: np.ndarray, targets: np.ndarray
+) -> np.ndarray:
+    """Return the shortest distances ``[states, targets]``; infinite from states not `valid`."""
+    distances = np.full((len(graph.states), len(targets)), np.inf)
+    distances[targets, np.arange(len(targets))] = 0.0
+    finite = np.isfinite(lengths)
+    outgoing = [
+        (int(state), graph.target[edges][finite[edges]], lengths[edges][finite[edges], None])
+        for state in np.flatnonzero(valid)
+        for edges in [slice(graph.first[state], graph.first[state + 1])]
+        if finite[edges].any()
+    ]
+    changed = True
+    while changed:
+        changed = False
+        for state, heads, length in outgoing:
+            shorter = (distances[heads] + length).min(axis=0)
+            if (shorter < distances[state]).any():
+                np.minimum(distances[state], shorter, out=distances[state])
+                changed = True
+    return distances
+
+
+@dataclass(slots=True)
+class ReshardCache:
+    """Reshard tables of one mesh, each found once.
+
+    Attributes:
+      topology: the mesh on its machine.
+    """
+
+    topology: MeshTopology
+    _graphs: dict[object, StateGraph] = field(default_factory=dict, repr=False)
+    _tables: dict[object, ReshardTable] = field(default_factory=dict, repr=False)
+
+    def table(
+        self,
+        shape: Sequence[int],
+        itemsize: float,
+        *,
+        layouts: Iterable[Layout] | None = None,
+    ) -> ReshardTable:
+        """Return the table of a shape; see `reshard_table`.
+
+        Where `layouts` are given, the paths between them use only dimensions that one of them
+        shards with the same axis. This keeps meshes of many axes affordable.
+        """
+        chosen = None if layouts is None else tuple(dict.fromkeys(layouts))
+        key = (tuple(shape), itemsize, chosen)
+        if key not in self._tables:
+            graph = self.graph(len(key[0]), chosen)
+            self._tables[key] = reshard_table(graph, shape, itemsize, layouts=chosen)
+        return self._tables[key]
+
+    def graph(self, rank: int, layouts: Sequence[Layout] | None = None) -> StateGraph:
+        """Return the state graph of a rank, limited to the dimensions that `layouts` shard."""
+        axes = range(len(self.topology.mesh_shape))
+        allowed = None
+        if layouts is not None:
+            allowed = tuple(
+                tuple(sorted({layout[axis] for layout in layouts} & {*range(rank)}))
+                for axis in axes
+            )
+        key = (rank, allowed)
+        if key not in self._graphs:
+            self._graphs[key] = state_graph(rank, self.topology, allowed)
+        return self._graphs[key]
