@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-
 
 # -- jaxprs ------------------------------------------------------------------------------------
 
@@ -141,6 +139,7 @@ def lower_equations(equations: Sequence[Any], platform: str) -> LoweredModule:
 
     Raises whatever the lowering of one of them raises.
     """
+    import jax
     from jaxlib.mlir import ir, passmanager
 
     structs = [
@@ -154,8 +153,8 @@ def lower_equations(equations: Sequence[Any], platform: str) -> LoweredModule:
         rest = iter(arguments)
         for equation in equations:
             operands = [next(rest) for _ in equation.invars]
-            functions, parameters = equation.primitive.get_bind_params(equation.params)
-            out = equation.primitive.bind(*functions, *operands, **parameters)
+            parameters = equation.primitive.get_bind_params(equation.params)
+            out = equation.primitive.bind(*operands, **parameters)
             results.extend(out if equation.primitive.multiple_results else [out])
         return results
 
@@ -198,14 +197,13 @@ class _ModuleReader:
         self.shapes: list[tuple[int, ...]] = []
 
     def value(self, value: Any) -> int:
-        ir = self.ir
-        is_tensor = ir.RankedTensorType.isinstance(value.type)
-        shape = tuple(ir.RankedTensorType(value.type).shape) if is_tensor else ()
-        self.shapes.append(shape)
+        is_tensor = isinstance(value.type, self.ir.RankedTensorType)
+        self.shapes.append(tuple(value.type.shape) if is_tensor else ())
         return len(self.shapes) - 1
 
     def block(self, block: Any, values: dict[Any, int]) -> list[int]:
         """Reads the ops of a function's `block`; `values` has its arguments; its results."""
+        key, prefix = "sdy.sharding_rule", "#sdy.op_sharding_rule<"
         for view in block.operations:
             op = view.operation
             name, attributes = op.name, op.attributes
@@ -221,8 +219,7 @@ class _ModuleReader:
                 continue
             results = [self.value(result) for result in op.results]
             values.update(zip(op.results, results, strict=True))
-            key = "sdy.sharding_rule"
-            rule = str(attributes[key]) if key in attributes else None
+            rule = str(attributes[key])[len(prefix) : -1] if key in attributes else None
             operator = self.combiner(op) if name in _OPS_WITH_COMBINER else None
             splat = self.splat(attributes["value"]) if name == "stablehlo.constant" else None
             self.ops.append(LoweredOp(name, tuple(operands), tuple(results), rule, operator, splat))
@@ -237,13 +234,9 @@ class _ModuleReader:
         return _REGION_OPERATORS.get(inner[0].name)
 
     def splat(self, attribute: Any) -> float | None:
-        ir = self.ir
-        if not ir.DenseElementsAttr.isinstance(attribute):
+        if not isinstance(attribute, self.ir.DenseElementsAttr) or not attribute.is_splat:
             return None
-        dense = ir.DenseElementsAttr(attribute)
-        if not dense.is_splat:
-            return None
-        scalar = dense.get_splat_value()
+        scalar = attribute.get_splat_value()
         return float(scalar.value) if hasattr(scalar, "value") else None
 
 
@@ -329,8 +322,8 @@ def shardy_sharding_of(value: Any) -> Any | None:
     if parent.name == "func.func":
         if "arg_attrs" not in parent.attributes:
             return None
-        facts = ir.ArrayAttr(parent.attributes["arg_attrs"])[number]
-        return facts["sdy.sharding"] if "sdy.sharding" in facts else None
+        facts = ir.DictAttr(ir.ArrayAttr(parent.attributes["arg_attrs"])[number])
+        return facts["sdy.sharding"] if "sdy.sharding" in facts else None  # noqa: SIM401
     return _sharding_of_number(parent.attributes, number, sdy)
 
 
@@ -377,3 +370,8 @@ def location_frames(location: Any) -> tuple[str, tuple[tuple[str, int], ...]]:
         elif isinstance(here, ir.FusedLoc):
             pending.extend(reversed(list(here.locations)))
     return name, tuple(frames)
+
+
+def partitionable_random_bits(equation: Any) -> bool:
+    """Whether `equation` was traced so that each random number is computed from its index alone."""
+    return bool(getattr(equation.ctx, "threefry_partitionable", True))

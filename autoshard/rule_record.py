@@ -1,0 +1,222 @@
+"""What a sharding rule is: factors, and which dimension of which tensor each of them makes up.
+
+A rule says how an op may be computed in parts. `[i, k] x [k, j] -> [i, j]` has three factors; a
+mesh axis put on factor `i` splits dimension 0 of the first operand and dimension 0 of the result,
+and each device computes its part alone. A dimension may be made of several factors, the major
+first: a reshape from 4x8 to 32 has the rule `([i, j])->([ij])`, and splitting 32 into 4 or fewer
+parts splits `i`. The kind of a factor says what else splitting it costs:
+
+    PASS       nothing: part s of every result depends on part s of the operands alone
+    REDUCE     every device gets a partial result, to be combined with `operator` across devices
+    REPLICATE  not possible: the op needs all of the dimension, so it must not be split
+    PERMUTE    parts of neighbouring devices are needed (slice, pad, convolution windows)
+    BLOCKED    possible, but a sharding is not carried through the op along this factor
+
+The text form is Shardy's: `([i, k], [k, j])->([i, j]) {i=8, j=16, k=8} reduction={k}`, with
+`reduction={k:max}` where the operator is not a sum.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+OPERATORS = ("sum", "max", "min", "and", "or", "prod")
+
+Mapped = tuple[tuple[tuple[int, ...], ...], ...]
+"""Per tensor, per dimension, the indices of its factors, major first."""
+
+
+class FactorKind(Enum):
+    """What splitting a factor over devices costs; the value is its word in the text form."""
+
+    PASS = "pass"
+    REDUCE = "reduction"
+    REPLICATE = "need_replication"
+    PERMUTE = "permutation"
+    BLOCKED = "blocked_propagation"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One factor of a rule: its name, its size, its kind, and the operator of a reduction."""
+
+    name: str
+    size: int
+    kind: FactorKind = FactorKind.PASS
+    operator: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.kind is FactorKind.REDUCE) != (self.operator in OPERATORS):
+            raise ValueError(
+                f"factor {self.name} of kind {self.kind} has operator {self.operator!r}; "
+                f"a REDUCE factor needs one of {', '.join(OPERATORS)}, every other kind None"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How an op may be computed in parts.
+
+    Invariants: factor names differ; a tensor uses a factor at most once; every index exists.
+    `operands[o][d]` are the factors of dimension `d` of operand `o`, major first; a dimension of
+    size 1 may have none. Factors appear in the order of the results' dimensions, then of the
+    operands'.
+    """
+
+    factors: tuple[Factor, ...]
+    operands: Mapped
+    results: Mapped
+
+    def __post_init__(self) -> None:
+        names = [factor.name for factor in self.factors]
+        if len(set(names)) < len(names):
+            raise ValueError(f"factor names must differ, but are {', '.join(names)}")
+        for tensor in (*self.operands, *self.results):
+            used = [index for dimension in tensor for index in dimension]
+            if len(set(used)) < len(used):
+                raise ValueError(f"a tensor uses a factor twice: {_tensor(tensor, self.factors)}")
+            if any(not 0 <= index < len(names) for index in used):
+                raise ValueError(f"factor index out of range 0..{len(names) - 1}: {tensor}")
+
+    def __str__(self) -> str:
+        sides = (
+            "(" + ", ".join(_tensor(tensor, self.factors) for tensor in side) + ")"
+            for side in (self.operands, self.results)
+        )
+        text = "->".join(sides)
+        if self.factors:
+            text += " {" + ", ".join(f"{f.name}={f.size}" for f in self.factors) + "}"
+        for kind in FactorKind:
+            names = [
+                f.name if f.operator in (None, "sum") else f"{f.name}:{f.operator}"
+                for f in self.factors
+                if f.kind is kind
+            ]
+            if names and kind is not FactorKind.PASS:
+                text += f" {kind.value}={{{', '.join(names)}}}"
+        return text
+
+    @staticmethod
+    def parse(text: str) -> Rule:
+        """The rule that `text` spells; the inverse of `str`.
+
+        >>> str(Rule.parse("([i, k], [k, j])->([i, j]) {i=8, j=16, k=8} reduction={k}"))
+        '([i, k], [k, j])->([i, j]) {i=8, j=16, k=8} reduction={k}'
+        """
+        return _parse(text)
+
+    @staticmethod
+    def build(
+        operands: Sequence[Sequence[Hashable]],
+        results: Sequence[Sequence[Hashable]],
+        sizes: Mapping[Hashable, int],
+        *,
+        replicate: Sequence[Hashable] = (),
+        permute: Sequence[Hashable] = (),
+        reduction: Mapping[Hashable, str] | None = None,
+    ) -> Rule:
+        """The rule with one label per dimension; equal labels are one factor, which is named anew.
+
+        >>> str(Rule.build([["row", "column"]], [["row"]], {"row": 2, "column": 3},
+        ...                reduction={"column": "max"}))
+        '([i, j])->([i]) {i=2, j=3} reduction={j:max}'
+        """
+        reduction = reduction or {}
+        order: dict[Hashable, int] = {}
+        for tensor in (*results, *operands):
+            for label in tensor:
+                order.setdefault(label, len(order))
+
+        def kind(label: Hashable) -> FactorKind:
+            if label in reduction:
+                return FactorKind.REDUCE
+            if label in replicate:
+                return FactorKind.REPLICATE
+            return FactorKind.PERMUTE if label in permute else FactorKind.PASS
+
+        factors = tuple(
+            Factor(factor_name(index), sizes[label], kind(label), reduction.get(label))
+            for label, index in order.items()
+        )
+        sides = (
+            tuple(tuple((order[label],) for label in tensor) for tensor in side)
+            for side in (operands, results)
+        )
+        return Rule(factors, *sides)
+
+
+def factor_name(index: int) -> str:
+    """Shardy's name of factor `index`: `i` to `z`, then `z_1`, `z_2`, …"""
+    letters = "ijklmnopqrstuvwxyz"
+    return letters[index] if index < len(letters) else f"z_{index - len(letters) + 1}"
+
+
+_LETTER = re.compile(r"[a-z](?:_\d+)?")
+_RULE = re.compile(
+    r"\((?P<operands>.*?)\)->\((?P<results>.*?)\)(?: \{(?P<sizes>[^}]*)\})?(?P<kinds>.*)"
+)
+_KIND = re.compile(r"(\w+)=\{([^}]*)\}")
+
+
+def _tensor(tensor: tuple[tuple[int, ...], ...], factors: tuple[Factor, ...]) -> str:
+    return "[" + ", ".join(_dimension([factors[i].name for i in d]) for d in tensor) + "]"
+
+
+def _dimension(names: list[str]) -> str:
+    if not names:
+        return "1"
+    if len(names) == 1 or all(_LETTER.fullmatch(name) for name in names):
+        return "".join(names)
+    return "<" + " ".join(names) + ">"
+
+
+@lru_cache(maxsize=65536)
+def _parse(text: str) -> Rule:
+    match = _RULE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"cannot read the rule {text!r}; expected the form "
+            "([i, k], [k, j])->([i, j]) {i=8, j=16, k=8} reduction={k}"
+        )
+    sizes: dict[str, int] = {}
+    for entry in filter(None, (match["sizes"] or "").split(", ")):
+        name, size = entry.split("=")
+        sizes[name] = int(size)
+    kinds: dict[str, tuple[FactorKind, str | None]] = {}
+    for word, names in _KIND.findall(match["kinds"]):
+        kind = FactorKind(word)
+        for name in names.split(", "):
+            name, _, operator = name.partition(":")
+            # Shardy calls some dimensions both blocked and in need of replication: the first wins.
+            kinds.setdefault(
+                name, (kind, (operator or "sum") if kind is FactorKind.REDUCE else None)
+            )
+    index = {name: number for number, name in enumerate(sizes)}
+    factors = tuple(
+        Factor(name, size, *kinds.get(name, (FactorKind.PASS, None)))
+        for name, size in sizes.items()
+    )
+
+    def tensors(side: str) -> Mapped:
+        return tuple(
+            tuple(_indices(dimension, index) for dimension in filter(None, inner.split(", ")))
+            for inner in re.findall(r"\[([^\]]*)\]", side)
+        )
+
+    return Rule(factors, tensors(match["operands"]), tensors(match["results"]))
+
+
+def _indices(dimension: str, index: Mapping[str, int]) -> tuple[int, ...]:
+    if dimension == "1":
+        return ()
+    if dimension in index:
+        return (index[dimension],)
+    names = dimension[1:-1].split() if dimension[0] == "<" else _LETTER.findall(dimension)
+    return tuple(index[name] for name in names)
