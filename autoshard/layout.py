@@ -180,7 +180,9 @@ def layout_table(
         choices = np.concatenate([[REPLICATED], allowed if axis_size > 1 else allowed[:0]])
         factor = np.ones((len(choices), len(shape)), dtype=np.int64)
         factor[np.arange(1, len(choices)), choices[1:]] = axis_size
-        shards = (shards[:, None, :] * factor[None, :, :]).reshape(-1, len(shape))
+        shards = (shards[:, None, :] * factor[None, :, :]).reshape(
+            len(shards) * len(choices), len(shape)
+        )
         codes = np.concatenate(
             [np.repeat(codes, len(choices), axis=0), np.tile(choices, len(codes))[:, None]], axis=1
         )
