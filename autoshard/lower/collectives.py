@@ -38,6 +38,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 from autoshard import compat
@@ -251,24 +252,27 @@ class _Reader:
         attributes = operation.attributes
         operand, result = operation.operands[0], operation.results[0]
         mesh_axes, after = self._layout(attributes["out_sharding"])
+        sizes = dict(mesh_axes)
         if kind == "collective_permute":
-            axes = self._moved_axes(operand, after)
+            sharding = compat.shardy_sharding_of(operand)
+            before = ((),) * len(after) if sharding is None else self._layout(sharding)[1]
+            axes = _permuted(before, after, sizes)
         else:
             axes = tuple(_axes_in(str(attributes[_AXES_ATTRIBUTE[kind]])))
         type_text = result.type
         shape = tuple(type_text.shape)
         dtype, bits = _element_type(str(type_text.element_type))
         local = [
-            -(-size // math.prod(_axis_size(axis, mesh_axes) for axis in dimension))
+            -(-size // math.prod(_axis_size(axis, sizes) for axis in dimension))
             for size, dimension in zip(shape, after, strict=True)
         ]
         elements = math.prod(local)
         if kind == "reduce_scatter":
-            elements *= math.prod(_axis_size(axis, mesh_axes) for axis in axes)
+            elements *= math.prod(_axis_size(axis, sizes) for axis in axes)
         scope, line = _where(operation)
         template = Collective(
             kind=kind,
-            axes=_in_mesh_order(axes, mesh_axes),
+            axes=_printed(axes, sizes),
             bytes=-(-elements * bits // 8),
             count=count,
             scope=scope,
@@ -278,19 +282,6 @@ class _Reader:
             counted_once=unknown,
         )
         return _Found(template, operand, result, _used_once(operand))
-
-    def _moved_axes(self, operand: Any, after: tuple[tuple[_Axis, ...], ...]) -> tuple[_Axis, ...]:
-        """The axes that stand elsewhere in the layout before a permute than in the one after."""
-        sharding = compat.shardy_sharding_of(operand)
-        before = self._layout(sharding)[1] if sharding is not None else ((),) * len(after)
-        moved: dict[_Axis, None] = {}
-        for old, new in zip(before, after, strict=True):
-            while old and new and old[0] == new[0]:
-                old, new = old[1:], new[1:]
-            while old and new and old[-1] == new[-1]:
-                old, new = old[:-1], new[:-1]
-            moved.update(dict.fromkeys((*old, *new)))
-        return tuple(moved)
 
     def _expand(
         self,
@@ -376,17 +367,86 @@ def _axes_in(text: str) -> Iterator[_Axis]:
         yield name, (int(before), int(size)) if size else None
 
 
-def _axis_size(axis: _Axis, mesh_axes: tuple[tuple[str, int], ...]) -> int:
+def _axis_size(axis: _Axis, sizes: Mapping[str, int]) -> int:
     name, part = axis
-    return part[1] if part else dict(mesh_axes)[name]
+    return part[1] if part else sizes[name]
 
 
-def _in_mesh_order(
-    axes: Iterable[_Axis], mesh_axes: tuple[tuple[str, int], ...]
+def permuted_axes(
+    before: Sequence[Sequence[str]], after: Sequence[Sequence[str]], mesh_axes: Mapping[str, int]
 ) -> tuple[str, ...]:
-    position = {name: index for index, (name, _) in enumerate(mesh_axes)}
-    ordered = sorted(set(axes), key=lambda axis: (position[axis[0]], axis[1] or (0, 0)))
-    return tuple(name if part is None else f"{name}:({part[0]}){part[1]}" for name, part in ordered)
+    """The axes of the `collective_permute` between two layouts with equal local shapes.
+
+    Args:
+        before: the axes of each dimension, major first; sub-axes as `"x:(1)2"`.
+        after: the same, of the layout to reach.
+        mesh_axes: sizes by name, in mesh order.
+
+    Axes that stand first or last in a dimension of both layouts take no part.
+
+    >>> permuted_axes([("x", "y"), ()], [("y", "x"), ()], {"x": 2, "y": 4})
+    ('x', 'y')
+    """
+    parsed = [
+        tuple(tuple(_axis(name) for name in dimension) for dimension in layout)
+        for layout in (before, after)
+    ]
+    return _printed(_permuted(parsed[0], parsed[1], mesh_axes), mesh_axes)
+
+
+def _permuted(
+    before: Sequence[Sequence[_Axis]], after: Sequence[Sequence[_Axis]], sizes: Mapping[str, int]
+) -> tuple[_Axis, ...]:
+    cuts: dict[str, set[int]] = {}
+    for layout in (before, after):
+        for name, part in (axis for dimension in layout for axis in dimension):
+            first, size = part or (1, sizes[name])
+            cuts.setdefault(name, set()).update((first, first * size))
+
+    def pieces(axes: Sequence[_Axis]) -> list[_Axis]:
+        found: list[_Axis] = []
+        for name, part in axes:
+            first, size = part or (1, sizes[name])
+            inside = sorted(cut for cut in cuts[name] if first <= cut <= first * size)
+            found.extend((name, (low, high // low)) for low, high in pairwise(inside))
+        return found
+
+    moved: dict[_Axis, None] = {}
+    for dimension_before, dimension_after in zip(before, after, strict=True):
+        old, new = pieces(dimension_before), pieces(dimension_after)
+        while old and new and old[0] == new[0]:
+            old, new = old[1:], new[1:]
+        while old and new and old[-1] == new[-1]:
+            old, new = old[:-1], new[:-1]
+        moved.update(dict.fromkeys((*old, *new)))
+    return tuple(moved)
+
+
+def _axis(name: str) -> _Axis:
+    """`x` or `x:(1)2` as Shardy's pair of name and sub-axis."""
+    whole, _, part = name.partition(":(")
+    if not part:
+        return whole, None
+    before, _, size = part.partition(")")
+    return whole, (int(before), int(size))
+
+
+def _printed(axes: Iterable[_Axis], sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Names in mesh order, with adjacent parts of one axis joined."""
+    parts: dict[str, list[tuple[int, int]]] = {}
+    for name, part in set(axes):
+        parts.setdefault(name, []).append(part or (1, sizes[name]))
+    printed = []
+    for name in (name for name in sizes if name in parts):
+        joined: list[tuple[int, int]] = []
+        for first, size in sorted(parts[name]):
+            if joined and joined[-1][0] * joined[-1][1] == first:
+                joined[-1] = (joined[-1][0], joined[-1][1] * size)
+            else:
+                joined.append((first, size))
+        for first, size in joined:
+            printed.append(name if size == sizes[name] else f"{name}:({first}){size}")
+    return tuple(printed)
 
 
 def _element_type(text: str) -> tuple[str, int]:
