@@ -48,21 +48,6 @@ def array_facts(aval: Any) -> tuple[tuple[int, ...], str, int]:
     return shape, str(dtype), int(dtype.itemsize)
 
 
-def short_dtype(name: str) -> str:
-    """`bfloat16` as `bf16`, `float32` as `f32`, `int32` as `i32`, as jaxprs print them."""
-    for long, short in (
-        ("bfloat", "bf"),
-        ("float", "f"),
-        ("uint", "u"),
-        ("int", "i"),
-        ("complex", "c"),
-        ("bool", "bool"),
-    ):
-        if name.startswith(long):
-            return name.replace(long, short, 1)
-    return name
-
-
 def source_line(equation: Any) -> str:
     """`file.py:12` of the user's line that made `equation`, or an empty string."""
     from jax._src import source_info_util
