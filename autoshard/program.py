@@ -6,7 +6,7 @@ place, between *boundary ops* that carry values across the edge of the region:
 
     enter   a closed-over value becomes visible inside the region (no data is moved)
     carry   the initial value of a loop's carry; the carry has one layout at entry and at exit
-    slice   one iteration's part of a scanned input;  stack: its inverse for a scanned output
+    unstack one iteration's part of a scanned input;  stack: its inverse for a scanned output
     yield   the carry at the end of an iteration;     join: one result out of `cond`'s branches
     return  a result of the step, as it is handed back to the caller
 
@@ -28,6 +28,8 @@ import jax
 import numpy as np
 
 from autoshard import compat
+from autoshard.cost.flops import equation_flops
+from autoshard.layout import short_dtype
 from autoshard.rules import Factor, FactorKind, Rule, UserRule, rules_for
 
 INLINED = frozenset(
@@ -49,7 +51,7 @@ FREE_PRIMITIVES = frozenset(
     "concatenate pad add sub mul div rem neg sign floor ceil max min pow integer_pow exp log sin cos "
     "tanh sqrt rsqrt eq ne lt le gt ge and or not xor select_n clamp copy stop_gradient "
     "shift_left shift_right_logical shift_right_arithmetic full log1p expm1 abs square "
-    "enter carry_free slice_free split".split()
+    "enter unstack split".split()
 )
 
 
@@ -76,7 +78,7 @@ class Value:
         return math.prod(self.shape) * self.itemsize
 
     def __str__(self) -> str:
-        short = compat.short_dtype(self.dtype)
+        short = short_dtype(self.dtype)
         return f"{short}[{','.join(map(str, self.shape))}]"
 
 
@@ -506,7 +508,7 @@ class _Flattener:
                 "backward": place.backward,
                 "trips": place.trips,
                 "region": place.region,
-                "flops": compat_flops(equation),
+                "flops": equation_flops(equation),
                 "literal_shapes": tuple(tuple(getattr(v.aval, "shape", ())) for v in equation.invars),
             }
         )
@@ -522,8 +524,8 @@ class _Flattener:
         inside = place.within(region, place.trips * length)
         arguments = []
         for k, (i, var) in enumerate(zip(operands, body.jaxpr.invars, strict=True)):
-            kind = "enter" if k < consts else "carry" if k < consts + carries else "slice"
-            loops = inside if kind == "slice" else place.within(region, place.trips)
+            kind = "enter" if k < consts else "carry" if k < consts + carries else "unstack"
+            loops = inside if kind == "unstack" else place.within(region, place.trips)
             arguments.append(
                 self._boundary(
                     kind,
@@ -699,9 +701,3 @@ def _boundary_rule(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -
 def _letter(k: int) -> str:
     return chr(ord("i") + k) if k < 18 else f"z_{k - 17}"
 
-
-def compat_flops(equation: Any) -> float:
-    """FLOP of one equation, unsharded; see `autoshard.cost.flops`."""
-    from autoshard.cost.flops import equation_flops
-
-    return equation_flops(equation)

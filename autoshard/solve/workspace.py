@@ -326,9 +326,13 @@ class Workspace:
         if self.base and self.rows.size:
             fixed = len(nodes)
             nodes.append(Node("(fixed)", np.zeros(1)))
+            load = self._base_load()
+            turns = np.flatnonzero(np.diff(load, prepend=np.nan))
+            stops = np.append(self.rows[turns[1:]], self.rows[-1] + 1)
             usages += [
-                Usage(fixed, np.array([amount]), *interval)
-                for interval, amount in self.base.items()
+                Usage(fixed, np.array([load[turn]]), int(self.rows[turn]), int(stop))
+                for turn, stop in zip(turns.tolist(), stops.tolist(), strict=True)
+                if load[turn]
             ]
             kept.append(len(self.names))
         limit = self.limit if self.rows.size else None
@@ -416,10 +420,7 @@ class Workspace:
         pairs = np.array(free, dtype=np.int64)
         np.add.at(begins, np.searchsorted(rows, pairs[:, 0]), 1)
         np.add.at(ends, np.searchsorted(rows, pairs[:, 1]), 1)
-        base = np.zeros(rows.size)
-        if self.base:
-            spans = np.array(list(self.base), dtype=np.int64)
-            base = _loads(rows, spans[:, 0], spans[:, 1], np.array(list(self.base.values())))
+        base = self._base_load()
         begun, ended = np.cumsum(begins), np.cumsum(ends)
         kept: list[int] = []
         for row in range(rows.size):
@@ -436,6 +437,11 @@ class Workspace:
             if not covered:
                 kept.append(row)
         self.rows = rows[kept]
+
+    def _base_load(self) -> Floats:
+        """The fixed bytes at every row."""
+        spans = np.array(list(self.base), dtype=np.int64).reshape(-1, 2)
+        return _loads(self.rows, spans[:, 0], spans[:, 1], np.array(list(self.base.values())))
 
 
 def _loads(times: Integers, starts: Integers, stops: Integers, amounts: Floats) -> Floats:

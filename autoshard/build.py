@@ -1,0 +1,579 @@
+"""From a program and a machine to a `Problem`: what is decided, and what it costs.
+
+Two sorts of nodes:
+
+    value   (a, b, mode): stored in layout a; a resharded copy in layout b, made for the readers
+            of the forward pass, of the backward pass, once for both, or anew for each
+    op      a strategy: axis -> factor, with the settling of partial sums (`autoshard.strategy`)
+
+An op whose result's layout determines its strategy (elementwise and its like) has no node of its
+own: its price is that of its value's layout a. All prices are unary: seconds of the op under the
+strategy, seconds of the reshard a -> b, which is paid once however many ops read the copy. All edges
+are consistency: an op reads a value in a or in b (where the copy is visible to it), an op's result
+is stored as the strategy says, a state's result has the layout of the state, a loop's carry has one
+layout. So the objective is the plan's price itself, and not an approximation of it.
+
+Memory: a value occupies bytes(a) while it lives, its copy bytes(b) from its first reader to its last
+in the phases that it serves, a scattered partial sum its full local size at its op.
+
+Repeated blocks (`autoshard.repeats`) share one node; its price is the sum over the copies and every
+copy has its own usage in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoshard.cost.step import StepPrices
+from autoshard.dataflow import Phase
+from autoshard.decisions import Decisions
+from autoshard.layout import Layout, LayoutTable, layout_table
+from autoshard.program import Program
+from autoshard.repeats import Classes
+from autoshard.rules import Rule
+from autoshard.solve.problem import Edge, Node, Problem, Usage
+from autoshard.strategy import Strategies, enumerate_strategies, is_layout_determined
+
+Rows = NDArray[np.int64]
+
+FORWARD, BACKWARD, KEPT, ANEW = 1, 2, 3, 7
+"""Modes of a copy, as bit sets: forward readers, backward readers, made twice."""
+
+_BIT = {Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.AFTER: 0}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueChoices:
+    """The choices of a value node: rows `stored` and `copy` of `table`, and the copy's mode."""
+
+    table: LayoutTable
+    stored: Rows
+    copy: Rows
+    mode: Rows
+    strategy: Rows | None  # of the op merged into this node, per row of `table`
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Built:
+    """A problem, and what its nodes mean.
+
+    Attributes:
+      problem: numbers only.
+      value_node, op_node: node of every value class and op class, or -1.
+      value_choices, op_strategies: by class.
+    """
+
+    problem: Problem
+    prices: StepPrices
+    classes: Classes
+    value_node: dict[int, int]
+    op_node: dict[int, int]
+    value_choices: dict[int, ValueChoices]
+    op_strategies: dict[int, Strategies]
+
+    def decode(self, choices: Sequence[int]) -> Decisions:
+        """The decisions, op by op and value by value of the whole program, of a solution."""
+        return _decode(self, choices)
+
+    def encode(self, decisions: Decisions) -> list[int] | None:
+        """The choices that decisions on the same program amount to, or None if one is absent."""
+        return _encode(self, decisions)
+
+
+def build(
+    prices: StepPrices,
+    classes: Classes,
+    *,
+    limit: float | None,
+    input_layouts: dict[int, set[Layout]] | None = None,
+    frozen_inputs: frozenset[int] = frozenset(),
+    value_layouts: dict[int, set[Layout]] | None = None,
+) -> Built:
+    """Build the problem.
+
+    Args:
+      prices: cost laws of the program on the machine and mesh.
+      classes: which ops and values share decisions.
+      limit: bytes per device, or None.
+      input_layouts: by flat position of an input, the layouts that it may have.
+      frozen_inputs: flat positions of inputs that may be read in their stored layout only.
+      value_layouts: by value, the layouts in which it may be stored.
+    """
+    return _Builder(prices, classes).run(
+        limit, input_layouts or {}, frozen_inputs, value_layouts or {}
+    )
+
+
+class _Builder:
+    """Collects nodes, edges and usages; one instance per problem."""
+
+    def __init__(self, prices: StepPrices, classes: Classes) -> None:
+        self.prices = prices
+        self.program: Program = prices.program
+        self.flow = prices.dataflow
+        self.classes = classes
+        self.mesh = prices.mesh_shape
+        self.nodes: list[Node] = []
+        self.edges: list[Edge] = []
+        self.usages: list[Usage] = []
+        self.strategies: dict[int, Strategies] = {}
+        self.choices: dict[int, ValueChoices] = {}
+        self.value_node: dict[int, int] = {}
+        self.op_node: dict[int, int] = {}
+        self._by_rule: dict[tuple[Rule, tuple[tuple[int, ...], ...]], Strategies] = {}
+        self._tables: dict[tuple[tuple[int, ...], int], LayoutTable] = {}
+        self._visible: dict[object, tuple[NDArray[np.float64], Rows]] = {}
+        self._equal: dict[int, NDArray[np.float64]] = {}
+        self._pairs: dict[object, NDArray[np.bool_]] = {}
+
+    def run(
+        self,
+        limit: float | None,
+        input_layouts: dict[int, set[Layout]],
+        frozen_inputs: frozenset[int],
+        value_layouts: dict[int, set[Layout]],
+    ) -> Built:
+        program, classes = self.program, self.classes
+        for number, members in enumerate(classes.op_members):
+            self.strategies[number] = self._strategies_of(members[0])
+        allowed: dict[int, set[Layout]] = {}
+        frozen = {int(classes.value_class[program.inputs[k]]) for k in frozen_inputs}
+        by_value = {program.inputs[k]: layouts for k, layouts in input_layouts.items()}
+        for value, layouts in (*by_value.items(), *value_layouts.items()):
+            number = int(classes.value_class[value])
+            allowed[number] = allowed.get(number, layouts) & layouts
+        for number, members in enumerate(classes.value_members):
+            if not program.values[members[0]].free:
+                self._value(number, members, allowed.get(number), number in frozen)
+        for number, members in enumerate(classes.op_members):
+            self._op(number, members)
+        self._connect()
+        reserved = float(program.constant_bytes)
+        problem = Problem(
+            tuple(self.nodes),
+            tuple(self.edges),
+            tuple(self.usages),
+            None if limit is None else limit - reserved,
+        )
+        return Built(
+            problem,
+            self.prices,
+            classes,
+            self.value_node,
+            self.op_node,
+            self.choices,
+            self.strategies,
+        )
+
+    # -- domains -------------------------------------------------------------------------
+
+    def _strategies_of(self, op_index: int) -> Strategies:
+        op = self.program.ops[op_index]
+        shapes = tuple(self.program.values[v].shape for v in op.outputs)
+        key = (op.rule, shapes)
+        if key not in self._by_rule:
+            self._by_rule[key] = enumerate_strategies(op.rule, self.mesh, shapes)
+        return self._by_rule[key]
+
+    def _table(self, value: int) -> LayoutTable:
+        record = self.program.values[value]
+        key = (record.shape, record.itemsize)
+        if key not in self._tables:
+            self._tables[key] = layout_table(record.shape, record.itemsize, self.mesh)
+        return self._tables[key]
+
+    def _merged(self, value: int) -> bool:
+        """Whether the op that makes `value` is decided by the value's layout."""
+        producer = self.program.values[value].producer
+        return producer >= 0 and is_layout_determined(self.program.ops[producer].rule)
+
+    def _value(
+        self,
+        number: int,
+        members: Sequence[int],
+        allowed: set[Layout] | None,
+        frozen: bool,
+    ) -> None:
+        value = members[0]
+        record = self.program.values[value]
+        table = self._table(value)
+        strategy: Rows | None = None
+        stored = np.ones(len(table), dtype=bool)
+        if record.producer >= 0:
+            op_number = int(self.classes.op_class[record.producer])
+            strategies = self.strategies[op_number]
+            position = self.program.ops[record.producer].outputs.index(value)
+            rows = _rows(table, strategies.stored[position])
+            stored[:] = False
+            stored[rows[rows >= 0]] = True
+            if self._merged(value):
+                strategy = np.full(len(table), -1, dtype=np.int64)
+                # The first strategy of every layout stands; there is only one.
+                strategy[rows[::-1]] = np.arange(len(rows))[::-1]
+        if allowed is not None:
+            stored &= np.array([layout in allowed for layout in table.layouts])
+        readable, phases = self._readable(members, table)
+        inner = not self.flow.materialised[value]
+        a, b, mode = self._triples(table, stored, readable, phases, frozen or inner)
+        if strategy is not None:
+            keep = self._reads_itself(number, members, table, strategy, a, b, mode)
+            a, b, mode = a[keep], b[keep], mode[keep]
+        self.choices[number] = ValueChoices(table, a, b, mode, strategy)
+        costs = self._copy_seconds(members, table, a, b, mode)
+        if strategy is not None:
+            op_number = int(self.classes.op_class[record.producer])
+            costs = costs + self._op_seconds(op_number)[strategy[a]]
+        self.value_node[number] = len(self.nodes)
+        self.nodes.append(Node(f"{record.path or 'value'}#{value}", costs))
+        self._value_usages(members, table, a, b, mode)
+
+    def _reads_itself(
+        self,
+        number: int,
+        members: Sequence[int],
+        table: LayoutTable,
+        strategy: Rows,
+        a: Rows,
+        b: Rows,
+        mode: Rows,
+    ) -> NDArray[np.bool_]:
+        """Choices that are consistent where a copy of a block reads the same value of another."""
+        keep = np.ones(len(a), dtype=bool)
+        for value in members:
+            for use in self.flow.readers[value]:
+                outputs = self.program.ops[use.op].outputs
+                if int(self.classes.value_class[outputs[0]]) != number:
+                    continue
+                op_number = int(self.classes.op_class[use.op])
+                rows = _rows(table, self.strategies[op_number].reads[use.position])
+                seen = np.where(mode & _BIT[use.phase], b, a)
+                keep &= (rows[strategy[a]] == a) | (rows[strategy[a]] == seen)
+        return keep
+
+    def _readable(
+        self, members: Sequence[int], table: LayoutTable
+    ) -> tuple[NDArray[np.bool_], set[Phase]]:
+        readable = np.zeros(len(table), dtype=bool)
+        phases: set[Phase] = set()
+        seen: set[tuple[int, int]] = set()
+        for value in members:
+            for use in self.flow.readers[value]:
+                phases.add(use.phase)
+                key = (int(self.classes.op_class[use.op]), use.position)
+                if key not in seen:
+                    seen.add(key)
+                    rows = _rows(table, self.strategies[key[0]].reads[use.position])
+                    readable[rows[rows >= 0]] = True
+        return readable, phases
+
+    def _triples(
+        self,
+        table: LayoutTable,
+        stored: NDArray[np.bool_],
+        readable: NDArray[np.bool_],
+        phases: set[Phase],
+        frozen: bool,
+    ) -> tuple[Rows, Rows, Rows]:
+        own = np.flatnonzero(stored)
+        a, b, mode = [own], [own], [np.zeros(len(own), dtype=np.int64)]
+        if not frozen and phases:
+            pairs = self._transitions(table) & stored[:, None] & readable[None, :]
+            first, second = np.nonzero(pairs)
+            modes = (
+                (FORWARD, BACKWARD, KEPT, ANEW)
+                if {Phase.FORWARD, Phase.BACKWARD} <= phases
+                else (BACKWARD,)
+                if Phase.BACKWARD in phases
+                else (FORWARD,)
+            )
+            for kind in modes:
+                a.append(first)
+                b.append(second)
+                mode.append(np.full(len(first), kind, dtype=np.int64))
+        return np.concatenate(a), np.concatenate(b), np.concatenate(mode)
+
+    def _transitions(self, table: LayoutTable) -> NDArray[np.bool_]:
+        """Which copies are considered: see `_sensible`; found once per set of layouts."""
+        key = table.layouts
+        if key not in self._pairs:
+            self._pairs[key] = _sensible(table.dimensions)
+        return self._pairs[key]
+
+    # -- prices --------------------------------------------------------------------------
+
+    def _op_seconds(self, number: int) -> NDArray[np.float64]:
+        members = self.classes.op_members[number]
+        op = self.program.ops[members[0]]
+        strategies = self.strategies[number]
+        hidden = not any(self.flow.awaited[o] for m in members for o in self.program.ops[m].outputs)
+        once = self.prices.compute_seconds(op, strategies) + self.prices.exposed(
+            hidden
+        ) * self.prices.settle_seconds(op, strategies)
+        times = sum(self.program.ops[m].trips * self.program.ops[m].weight for m in members)
+        return once * times
+
+    def _copy_seconds(
+        self, members: Sequence[int], table: LayoutTable, a: Rows, b: Rows, mode: Rows
+    ) -> NDArray[np.float64]:
+        if (a == b).all():
+            return np.zeros(len(a))
+        reshard = self.prices.reshard(members[0])
+        seconds = reshard.seconds[_reorder(reshard.layouts, table)][:, _reorder(reshard.layouts, table)]
+        times = 0.0
+        for value in members:
+            exposed = self.prices.exposed(self.flow.prefetchable[value])
+            times += exposed * value_trips(self.program, value)
+        return seconds[a, b] * times * np.where(mode == ANEW, 2, 1)
+
+    # -- memory --------------------------------------------------------------------------
+
+    def _value_usages(
+        self, members: Sequence[int], table: LayoutTable, a: Rows, b: Rows, mode: Rows
+    ) -> None:
+        node = self.value_node_of(members[0])
+        own = table.local_bytes[a]
+        copies = table.local_bytes[b]
+        used = {
+            "forward": np.where(mode & FORWARD, copies, 0.0),
+            "backward": np.where(mode & BACKWARD, copies, 0.0),
+            "between": np.where(mode == KEPT, copies, 0.0),
+        }
+        for value in members:
+            start, stop = self.flow.start[value], self.flow.stop[value]
+            if stop > start:
+                self.usages.append(Usage(node, own, start, stop))
+            for part, (first, last) in copy_intervals(self.flow.readers[value]).items():
+                if last > first and used[part].any():
+                    self.usages.append(Usage(node, used[part], first, last))
+
+    def value_node_of(self, value: int) -> int:
+        return self.value_node[int(self.classes.value_class[value])]
+
+    # -- op nodes and edges --------------------------------------------------------------
+
+    def _op(self, number: int, members: Sequence[int]) -> None:
+        op = self.program.ops[members[0]]
+        if all(self.program.values[o].free for o in op.outputs):
+            return
+        if len(op.outputs) == 1 and self._merged(op.outputs[0]):
+            return
+        strategies = self.strategies[number]
+        self.op_node[number] = len(self.nodes)
+        self.nodes.append(Node(f"{op.primitive}#{op.index}", self._op_seconds(number)))
+        extra = np.zeros(len(strategies))
+        for k, output in enumerate(op.outputs):
+            extra += np.maximum(
+                self.prices.local_bytes(output, strategies.written[k])
+                - self.prices.local_bytes(output, strategies.stored[k]),
+                0.0,
+            )
+        if extra.any():
+            for member in members:
+                self.usages.append(Usage(self.op_node[number], extra, member, member + 1))
+
+    def _connect(self) -> None:
+        done: set[tuple[int, int, int, Phase]] = set()
+        program, classes = self.program, self.classes
+        for value in program.values:
+            if value.free:
+                continue
+            for use in self.flow.readers[value.index]:
+                key = (
+                    int(classes.value_class[value.index]),
+                    int(classes.op_class[use.op]),
+                    use.position,
+                    use.phase,
+                )
+                if key not in done:
+                    done.add(key)
+                    self._read_edge(*key)
+        for number, node in self.op_node.items():
+            op = program.ops[classes.op_members[number][0]]
+            for k, output in enumerate(op.outputs):
+                if not program.values[output].free:
+                    self._write_edge(number, node, k, int(classes.value_class[output]))
+        pairs = [(program.inputs[i], program.outputs[o]) for i, o in program.ties]
+        tied: set[tuple[int, int]] = set()
+        for first, second in (*pairs, *program.carries):
+            couple = (int(classes.value_class[first]), int(classes.value_class[second]))
+            if couple[0] == couple[1] or couple in tied:
+                continue
+            tied.add(couple)
+            u, v = (self.choices.get(c) for c in couple)
+            if u is None or v is None:
+                continue
+            self.edges.append(
+                Edge(
+                    self.value_node[couple[0]],
+                    self.value_node[couple[1]],
+                    self._identity(len(u.table)),
+                    u.stored,
+                    v.stored,
+                )
+            )
+
+    def _read_edge(self, value: int, op: int, position: int, phase: Phase) -> None:
+        choices = self.choices[value]
+        if len(choices.table) == 1:
+            return
+        layouts = _rows(choices.table, self.strategies[op].reads[position])
+        node = self.op_node.get(op)
+        if node is None:
+            output = self.program.ops[self.classes.op_members[op][0]].outputs[0]
+            target = int(self.classes.value_class[output])
+            made = self.choices[target]
+            assert made.strategy is not None
+            node = self.value_node[target]
+            layouts = layouts[made.strategy[made.stored]]
+            if target == value:
+                return
+        table, left = self._visible_table(value, phase)
+        self.edges.append(Edge(self.value_node[value], node, table, left, layouts))
+
+    def _visible_table(self, value: int, phase: Phase) -> tuple[NDArray[np.float64], Rows]:
+        """0 where a reader of `phase` finds the layout in a or in b, +inf elsewhere."""
+        choices = self.choices[value]
+        seen = np.where(choices.mode & _BIT[phase], choices.copy, choices.stored)
+        codes = choices.stored * len(choices.table) + seen
+        rows, left = np.unique(codes, return_inverse=True)
+        key = (len(choices.table), rows.tobytes())
+        if key not in self._visible:
+            matrix = np.full((len(rows), len(choices.table)), np.inf)
+            index = np.arange(len(rows))
+            matrix[index, rows // len(choices.table)] = 0.0
+            matrix[index, rows % len(choices.table)] = 0.0
+            self._visible[key] = (matrix, rows)
+        return self._visible[key][0], left.reshape(-1)
+
+    def _write_edge(self, op: int, node: int, position: int, value: int) -> None:
+        choices = self.choices[value]
+        if len(choices.table) == 1:
+            return
+        layouts = _rows(choices.table, self.strategies[op].stored[position])
+        table = self._identity(len(choices.table))
+        self.edges.append(Edge(node, self.value_node[value], table, layouts, choices.stored))
+
+    def _identity(self, size: int) -> NDArray[np.float64]:
+        if size not in self._equal:
+            matrix = np.full((size, size), np.inf)
+            np.fill_diagonal(matrix, 0.0)
+            self._equal[size] = matrix
+        return self._equal[size]
+
+
+def value_trips(program: Program, value: int) -> float:
+    """How often a value is made, and so how often a copy of it is."""
+    record = program.values[value]
+    weight = program.ops[record.producer].weight if record.producer >= 0 else 1.0
+    return record.trips * weight
+
+
+def copy_intervals(readers: Sequence) -> dict[str, tuple[int, int]]:
+    """Program points over which a copy lives for each phase, and in between if it is kept."""
+    result: dict[str, tuple[int, int]] = {}
+    for name, phase in (("forward", Phase.FORWARD), ("backward", Phase.BACKWARD)):
+        uses = [use for use in readers if use.phase is phase]
+        if uses:
+            result[name] = (min(use.op for use in uses), max(use.last for use in uses) + 1)
+    if len(result) == 2:
+        result["between"] = (result["forward"][1], result["backward"][0])
+    return result
+
+
+def _sensible(dimensions: Rows) -> NDArray[np.bool_]:
+    """Which pairs (a, b) of layouts are considered for a stored value and its copy.
+
+    An axis stays, is gathered (d -> none), sliced (none -> d) or moved (d -> d'). Any number of
+    axes may be gathered, with at most one further kind of change; axes that move, move alike. What
+    is left out would take a chain of reshards that two ops with a copy each would share.
+    """
+    old, new = dimensions[:, None, :], dimensions[None, :, :]
+    changed = old != new
+    gathered = changed & (new < 0)
+    sliced = changed & (old < 0)
+    moved = changed & ~gathered & ~sliced
+    rank = int(dimensions.max(initial=-1)) + 2
+    code = np.where(moved, (old + 1) * rank + new + 1, -1)
+    highest = code.max(axis=2)
+    alike = ((code == highest[:, :, None]) | ~moved).all(axis=2)
+    few = ~(sliced.any(axis=2) & (moved.any(axis=2) | gathered.any(axis=2)))
+    return changed.any(axis=2) & alike & few
+
+
+def _rows(table: LayoutTable, dimensions: Rows) -> Rows:
+    """Row in `table` of every layout of `dimensions` `[n, axes]`; -1 where it is absent."""
+    base = len(table.shape) + 1
+    weights = base ** np.arange(table.dimensions.shape[1], dtype=np.int64)
+    lookup = np.full(int(base ** table.dimensions.shape[1]), -1, dtype=np.int64)
+    lookup[(table.dimensions + 1) @ weights] = np.arange(len(table))
+    return lookup[(dimensions + 1) @ weights]
+
+
+def _reorder(layouts: Sequence[Layout], table: LayoutTable) -> Rows:
+    position = {layout: k for k, layout in enumerate(layouts)}
+    return np.array([position[layout] for layout in table.layouts], dtype=np.int64)
+
+
+def _decode(built: Built, choices: Sequence[int]) -> Decisions:
+    program, classes = built.prices.program, built.classes
+    stored: list[Layout | None] = [None] * len(program.values)
+    copy: list[Layout | None] = [None] * len(program.values)
+    mode = [0] * len(program.values)
+    assignment: list[tuple[int, ...] | None] = [None] * len(program.ops)
+    for number, node in built.value_node.items():
+        record, choice = built.value_choices[number], choices[node]
+        a, b = int(record.stored[choice]), int(record.copy[choice])
+        for value in classes.value_members[number]:
+            stored[value] = record.table.layouts[a]
+            copy[value] = record.table.layouts[b] if b != a else None
+            mode[value] = int(record.mode[choice])
+        if record.strategy is not None:
+            producer = program.values[classes.value_members[number][0]].producer
+            op_number = int(classes.op_class[producer])
+            row = built.op_strategies[op_number].assignment[record.strategy[a]]
+            for op in classes.op_members[op_number]:
+                assignment[op] = tuple(row.tolist())
+    for number, node in built.op_node.items():
+        row = built.op_strategies[number].assignment[choices[node]]
+        for op in classes.op_members[number]:
+            assignment[op] = tuple(row.tolist())
+    return Decisions(tuple(stored), tuple(copy), tuple(mode), tuple(assignment))
+
+
+def _encode(built: Built, decisions: Decisions) -> list[int] | None:
+    program, classes = built.prices.program, built.classes
+    result = [-1] * len(built.problem.nodes)
+    for number, node in built.value_node.items():
+        value = classes.value_members[number][0]
+        record = built.value_choices[number]
+        a = decisions.stored[value]
+        b = decisions.copy[value]
+        if a is None or a not in record.table.rows or (b is not None and b not in record.table.rows):
+            return None
+        row = record.table.rows[a]
+        target = row if b is None else record.table.rows[b]
+        match = (record.stored == row) & (record.copy == target)
+        if b is not None:
+            match &= record.mode == decisions.mode[value]
+        found = np.flatnonzero(match)
+        if not len(found):
+            return None
+        result[node] = int(found[0])
+    for number, node in built.op_node.items():
+        op = program.ops[classes.op_members[number][0]]
+        strategies = built.op_strategies[number]
+        wanted = decisions.assignment[op.index]
+        match = (strategies.assignment == np.array(wanted)).all(axis=1)
+        for k, output in enumerate(op.outputs):
+            layout = decisions.stored[output]
+            if layout is not None:
+                match &= (strategies.stored[k] == np.array(layout)).all(axis=1)
+        found = np.flatnonzero(match)
+        if not len(found):
+            return None
+        result[node] = int(found[0])
+    return result

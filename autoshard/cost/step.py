@@ -1,0 +1,155 @@
+"""Seconds of one op under each of its strategies: compute, and settling of partial sums.
+
+Compute is the roofline of the op's local FLOP and local bytes. Bytes are what reaches memory:
+operands and results that are materialised (see `autoshard.dataflow`), except where an op touches
+only a part of an operand (gather, scatter, dynamic slices: twice the part that it moves).
+
+A partial result over the axes U is settled by an all-reduce over U, or by a reduce-scatter over U.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoshard.cost.collective import MeshTopology
+from autoshard.cost.flops import is_matrix_op
+from autoshard.cost.reshard import ReshardCache, ReshardTable
+from autoshard.cost.roofline import op_seconds
+from autoshard.dataflow import Dataflow
+from autoshard.machine import Machine
+from autoshard.program import Op, Program
+from autoshard.strategy import Strategies
+
+Floats = NDArray[np.float64]
+PARTIAL = frozenset(
+    {"gather", "dynamic_slice", "dynamic_update_slice", "scatter", "scatter-add", "scatter_add",
+     "unstack", "stack"}
+)  # fmt: skip
+MOVES_NOTHING = frozenset({"enter", "carry", "yield", "join", "return"})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepPrices:
+    """The cost laws of one program on one machine and mesh (sizes of the mesh's axes)."""
+
+    program: Program
+    dataflow: Dataflow
+    machine: Machine
+    mesh_shape: tuple[int, ...]
+    topology: MeshTopology
+    reshards: ReshardCache
+
+    def reshard(self, value: int) -> ReshardTable:
+        """The table of reshards between all layouts of one value."""
+        record = self.program.values[value]
+        return self.reshards.table(record.shape, record.itemsize)
+
+    def local_bytes(self, value: int, dimensions: NDArray[np.int64]) -> Floats:
+        """Bytes per device of `value` in each of the layouts `[n, axes]`."""
+        sizes = np.asarray(self.mesh_shape)
+        shards = np.where(np.asarray(dimensions) >= 0, sizes, 1).prod(axis=-1)
+        return self.program.values[value].bytes / shards
+
+    def compute_seconds(self, op: Op, strategies: Strategies) -> Floats:
+        """Seconds of one execution of `op`, for every strategy; `[len(strategies)]`."""
+        count = len(strategies)
+        if op.primitive in MOVES_NOTHING:
+            return np.zeros(count)
+        traffic = self._traffic(op, strategies)
+        seconds = op_seconds(
+            self.machine.chip,
+            op.flops / strategies.shards,
+            traffic,
+            self._dtype(op),
+            unit="matrix" if is_matrix_op(op.primitive) else "vector",
+        )
+        launches = any(self.dataflow.materialised[o] for o in op.outputs)
+        fused = 0.0 if launches else self.machine.chip.launch_seconds
+        return np.asarray(seconds) - fused
+
+    def settle_seconds(self, op: Op, strategies: Strategies) -> Floats:
+        """Seconds of the collectives that settle partial results; `[len(strategies)]`."""
+        result = np.zeros(len(strategies))
+        for kind, axes, rows in self.settlements(strategies):
+            for number, output in enumerate(op.outputs):
+                size = self.local_bytes(output, strategies.written[number][rows])
+                result[rows] += self.topology.collective_seconds(kind, axes, size)
+        return result
+
+    def settlements(
+        self, strategies: Strategies
+    ) -> Iterator[tuple[str, tuple[int, ...], NDArray[np.int64]]]:
+        """(kind, axes, rows) of every group of strategies that is settled alike."""
+        for pattern in {tuple(row) for row in strategies.reduced.tolist()}:
+            axes = tuple(axis for axis, on in enumerate(pattern) if on)
+            if not axes:
+                continue
+            same = (strategies.reduced == np.array(pattern)).all(axis=1)
+            for scattered in (False, True):
+                rows = np.flatnonzero(same & (strategies.scattered == scattered))
+                if len(rows):
+                    yield "reduce_scatter" if scattered else "all_reduce", axes, rows
+
+    def exposed(self, hides: bool) -> float:
+        """The fraction of a collective's seconds that adds to the step."""
+        return 1.0 - self.machine.overlap if hides else 1.0
+
+    def _dtype(self, op: Op) -> str:
+        for value in (*op.inputs, *op.outputs):
+            if value >= 0:
+                return self.program.values[value].dtype
+        return "float32"
+
+    def _traffic(self, op: Op, strategies: Strategies) -> Floats:
+        flow = self.dataflow
+        touched = np.zeros(len(strategies))
+        if op.primitive in PARTIAL:
+            return 2.0 * self._moved(op, strategies)
+        for value, dims in self._tensors(op, strategies):
+            if flow.materialised[value]:
+                touched = touched + self.local_bytes(value, dims)
+        return touched
+
+    def _moved(self, op: Op, strategies: Strategies) -> Floats:
+        """Bytes per device of the slice that a partial op reads or writes."""
+        if op.primitive in ("gather", "dynamic_slice", "unstack"):
+            return self.local_bytes(op.outputs[0], strategies.written[0])
+        if op.primitive == "stack":
+            return self.local_bytes(op.inputs[0], strategies.reads[0])
+        update = 1 if op.primitive == "dynamic_update_slice" else 2
+        if update < len(op.inputs) and op.inputs[update] >= 0:
+            return self.local_bytes(op.inputs[update], strategies.reads[update])
+        return self.local_bytes(op.outputs[0], strategies.written[0])
+
+    @staticmethod
+    def _tensors(
+        op: Op, strategies: Strategies
+    ) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        for position, value in enumerate(op.inputs):
+            if value >= 0:
+                yield value, strategies.reads[position]
+        for number, value in enumerate(op.outputs):
+            yield value, strategies.written[number]
+
+
+def step_prices(
+    program: Program, dataflow: Dataflow, machine: Machine, mesh_shape: Sequence[int]
+) -> StepPrices:
+    """The cost laws of `program` on `machine`, arranged as a mesh of `mesh_shape`.
+
+    Raises:
+      ValueError: the mesh does not use all chips of the machine.
+    """
+    shape = tuple(mesh_shape)
+    if math.prod(shape) != machine.chips:
+        raise ValueError(
+            f"mesh {'x'.join(map(str, shape))} has {math.prod(shape)} devices, but {machine.name} "
+            f"has {machine.chips} chips; give axes whose sizes multiply to {machine.chips}"
+        )
+    topology = MeshTopology(machine, shape)
+    return StepPrices(program, dataflow, machine, shape, topology, ReshardCache(topology))

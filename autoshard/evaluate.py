@@ -1,0 +1,272 @@
+"""The independent evaluator: the price of decisions, op by op on the whole program.
+
+It knows nothing of the solver's problem, of folded repeats or of the tables: it walks the program,
+checks that every op reads what is there, adds the seconds of every op and of every collective, and
+sweeps the buffers over time. Every plan is priced here before anyone sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoshard.build import ANEW, BACKWARD, FORWARD, KEPT, copy_intervals, value_trips
+from autoshard.cost.step import StepPrices
+from autoshard.dataflow import Phase
+from autoshard.decisions import Decisions
+from autoshard.layout import Layout, format_state, format_type
+from autoshard.plan import Estimate, Move
+from autoshard.program import Op
+from autoshard.strategy import Strategies, project_assignment
+
+_VISIBLE = {Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.AFTER: 0}
+
+
+class InconsistentPlan(ValueError):
+    """Decisions under which some op reads a layout that is not there; every one is listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The estimate and the planned collectives, in program order."""
+
+    estimate: Estimate
+    moves: tuple[Move, ...]
+
+
+def evaluate(
+    prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
+) -> Evaluation:
+    """Price `decisions` on the unfolded program.
+
+    Raises:
+      InconsistentPlan: the decisions contradict themselves or the program.
+    """
+    check(prices, decisions)
+    program, flow = prices.program, prices.dataflow
+    names = tuple(axis_names)
+    compute = 0.0
+    moves: list[Move] = []
+    events = np.zeros(flow.end + 2)
+    events[0] += program.constant_bytes
+    for value in program.values:
+        if value.producer < 0 and decisions.copy[value.index] is not None:
+            moves += _copies(prices, decisions, value.index, names)
+    for op in program.ops:
+        if decisions.assignment[op.index] is None:
+            continue
+        strategy = one_strategy(prices, op, decisions)
+        compute += float(prices.compute_seconds(op, strategy)[0]) * op.trips * op.weight
+        moves += _settlement(prices, op, strategy, names)
+        for number, output in enumerate(op.outputs):
+            scratch = float(
+                prices.local_bytes(output, strategy.written[number])[0]
+                - prices.local_bytes(output, strategy.stored[number])[0]
+            )
+            if scratch > 0:
+                events[op.index] += scratch
+                events[op.index + 1] -= scratch
+            if decisions.copy[output] is not None:
+                moves += _copies(prices, decisions, output, names)
+    for value in program.values:
+        _occupy(prices, decisions, value.index, events)
+    occupied = np.cumsum(events)[: flow.end]
+    peak = int(occupied.argmax())
+    collective = sum(move.seconds for move in moves)
+    exposed = sum(move.exposed_seconds for move in moves)
+    estimate = Estimate(
+        step_seconds=compute + exposed,
+        lower_seconds=compute,
+        upper_seconds=compute + collective,
+        compute_seconds=compute,
+        collective_seconds=collective,
+        peak_bytes=int(round(occupied[peak])),
+        peak_at=str(program.ops[peak]) if peak < len(program.ops) else "the end of the step",
+    )
+    return Evaluation(estimate, tuple(moves))
+
+
+def one_strategy(prices: StepPrices, op: Op, decisions: Decisions) -> Strategies:
+    """The strategy that `decisions` give to `op`, as an array of one row."""
+    assigned = decisions.assignment[op.index]
+    assert assigned is not None
+    assignment = np.array([assigned], dtype=np.int64)
+    stored = tuple(
+        np.array([decisions.stored[o] or (-1,) * len(assigned)], dtype=np.int64)
+        for o in op.outputs
+    )
+    return project_assignment(op.rule, assignment, stored, prices.mesh_shape)
+
+
+def check(prices: StepPrices, decisions: Decisions) -> None:
+    """Verify that every op reads layouts that are there and stores what it may store.
+
+    Raises:
+      InconsistentPlan: with every offender.
+    """
+    program, flow = prices.program, prices.dataflow
+    problems: list[str] = []
+    sizes = (
+        (decisions.stored, decisions.copy, decisions.mode, decisions.assignment),
+        (program.values, program.values, program.values, program.ops),
+    )
+    if any(len(a) != len(b) for a, b in zip(*sizes, strict=True)):
+        raise InconsistentPlan("the decisions are for a program of another size: search again")
+    for value in program.values:
+        if (decisions.stored[value.index] is None) != value.free:
+            problems.append(f"value {value.index} ({value}) has no layout")
+    if problems:
+        raise InconsistentPlan("\n  - ".join(["the plan is incomplete:", *problems[:20]]))
+    read_phase = {
+        (use.op, use.position): use.phase for uses in flow.readers for use in uses
+    }
+    for op in program.ops:
+        if decisions.assignment[op.index] is None:
+            if not all(program.values[o].free for o in op.outputs):
+                problems.append(f"{op}: no strategy")
+            continue
+        strategy = one_strategy(prices, op, decisions)
+        for position, value in enumerate(op.inputs):
+            if value < 0 or program.values[value].free:
+                continue
+            wanted = tuple(strategy.reads[position][0].tolist())
+            there = {decisions.stored[value]}
+            if decisions.mode[value] & _VISIBLE[read_phase[op.index, position]]:
+                there.add(decisions.copy[value])
+            if wanted not in there:
+                problems.append(
+                    f"{op}: operand {position} ({program.values[value]}) is read in {wanted}, but is "
+                    f"there in {sorted(layout for layout in there if layout)}"
+                )
+        for number, output in enumerate(op.outputs):
+            before = strategy.written[number][0]
+            after = strategy.stored[number][0]
+            may_change = strategy.reduced[0]
+            if ((before != after) & ~may_change).any():
+                problems.append(
+                    f"{op}: result {number} is written in {tuple(before.tolist())} but stored in "
+                    f"{tuple(after.tolist())}, which no settled sum explains"
+                )
+    same = [(program.inputs[i], program.outputs[o], "state") for i, o in program.ties]
+    same += [(first, second, "carry") for first, second in program.carries]
+    for first, second, kind in same:
+        a, b = decisions.stored[first], decisions.stored[second]
+        if a is not None and b is not None and a != b:
+            path = program.values[first].path or str(program.values[first])
+            problems.append(f"{kind} {path} comes in {a} and goes out in {b}")
+    if problems:
+        more = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
+        raise InconsistentPlan(
+            "\n  - ".join(["the plan contradicts itself:", *problems[:20], *more])
+        )
+
+
+def _settlement(
+    prices: StepPrices, op: Op, strategy: Strategies, names: tuple[str, ...]
+) -> list[Move]:
+    flow, program = prices.dataflow, prices.program
+    hidden = not any(flow.awaited[o] for o in op.outputs)
+    moves = []
+    for kind, axes, _ in prices.settlements(strategy):
+        for number, output in enumerate(op.outputs):
+            size = float(prices.local_bytes(output, strategy.written[number])[0])
+            seconds = float(prices.topology.collective_seconds(kind, axes, size))
+            seconds *= op.trips * op.weight
+            value = program.values[output]
+            before, after = (
+                tuple(side[number][0].tolist()) for side in (strategy.written, strategy.stored)
+            )
+            moves.append(
+                Move(
+                    kind=kind,
+                    axes=tuple(names[a] for a in axes),
+                    bytes=int(size),
+                    count=op.trips,
+                    seconds=seconds,
+                    exposed_seconds=seconds * prices.exposed(hidden),
+                    scope=op.scope,
+                    line=op.line,
+                    value=_arrow(value.dtype, value.shape, before, after, names, partial=axes),
+                )
+            )
+    return moves
+
+
+def _arrow(
+    dtype: str,
+    shape: tuple[int, ...],
+    before: Layout,
+    after: Layout,
+    names: tuple[str, ...],
+    partial: tuple[int, ...] = (),
+) -> str:
+    left = format_type(dtype, shape, before, names)
+    if partial:
+        left += f"{{unreduced={','.join(names[a] for a in partial)}}}"
+    return f"{left} -> {format_type(dtype, shape, after, names)}"
+
+
+def _copies(
+    prices: StepPrices, decisions: Decisions, value: int, names: tuple[str, ...]
+) -> list[Move]:
+    program, flow = prices.program, prices.dataflow
+    record = program.values[value]
+    first, second = decisions.stored[value], decisions.copy[value]
+    assert first is not None
+    assert second is not None
+    mode = decisions.mode[value]
+    times = 2 if mode == ANEW else 1
+    exposed = prices.exposed(flow.prefetchable[value])
+    trips = value_trips(program, value)
+    maker = program.ops[record.producer] if record.producer >= 0 else None
+    wanted = Phase.BACKWARD if mode == BACKWARD else Phase.FORWARD
+    at = next((use.op for use in flow.readers[value] if use.phase is wanted), None)
+    place = program.ops[at] if at is not None else maker
+    moves = []
+    for step in prices.reshard(value).steps(first, second):
+        for _ in range(times):
+            moves.append(
+                Move(
+                    kind=step.kind,
+                    axes=tuple(names[a] for a in step.axes),
+                    bytes=int(step.bytes),
+                    count=record.trips,
+                    seconds=step.seconds * trips,
+                    exposed_seconds=step.seconds * trips * exposed,
+                    scope=place.scope if place else "",
+                    line=place.line if place else "",
+                    value=(
+                        f"{format_state(record.dtype, record.shape, step.from_state, names)} -> "
+                        f"{format_state(record.dtype, record.shape, step.to_state, names)}"
+                    ),
+                )
+            )
+    return moves
+
+
+def _occupy(
+    prices: StepPrices, decisions: Decisions, value: int, events: np.ndarray
+) -> None:
+    flow = prices.dataflow
+    layout, copy, mode = decisions.stored[value], decisions.copy[value], decisions.mode[value]
+    if layout is None:
+        return
+    start, stop = flow.start[value], flow.stop[value]
+    if stop > start:
+        size = float(prices.local_bytes(value, np.array(layout)))
+        events[start] += size
+        events[stop] -= size
+    if copy is None:
+        return
+    size = float(prices.local_bytes(value, np.array(copy)))
+    serves = {
+        "forward": bool(mode & FORWARD),
+        "backward": bool(mode & BACKWARD),
+        "between": mode == KEPT,
+    }
+    for part, (first, last) in copy_intervals(flow.readers[value]).items():
+        if serves[part] and last > first:
+            events[first] += size
+            events[last] -= size

@@ -1,0 +1,255 @@
+"""A plan: what was decided, what it costs, how it was proven, and how to read it back.
+
+A plan is immutable and stands alone: its JSON file holds the mesh, the layouts of all inputs and
+outputs, every planned collective, the price, the proof and the decisions from which
+`autoshard.lower` makes a program. It names its program by a fingerprint of the traced graph, and
+refuses to be used with another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from jax.sharding import PartitionSpec
+
+from autoshard.decisions import Decisions
+
+SCHEMA_VERSION = 1
+
+
+class PlanError(ValueError):
+    """A plan file that cannot be used: damaged, of another version, or for another program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One planned collective.
+
+    Attributes:
+      kind: all_gather, all_reduce, reduce_scatter, all_to_all, collective_permute or all_slice.
+      axes: names of the mesh axes that it runs over.
+      bytes: per device and execution; of the result for all_gather and all_slice, else of the
+        operand.
+      count: how often it runs in a step.
+      seconds: all executions together, none hidden.
+      exposed_seconds: what of that adds to the step.
+      scope, line: where in the user's program.
+      value: the type before and after, as `bf16[8@x, 4] -> bf16[8, 4]`.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    bytes: int
+    count: int
+    seconds: float
+    exposed_seconds: float
+    scope: str
+    line: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The price of one step, by the independent evaluator.
+
+    Attributes:
+      step_seconds: compute plus exposed collectives; this is what the solver minimises.
+      lower_seconds: every collective hidden behind compute.
+      upper_seconds: no collective hidden.
+      compute_seconds, collective_seconds: the two parts of the upper bound.
+      peak_bytes: per device, over all program points.
+      peak_at: the op at which the peak stands.
+    """
+
+    step_seconds: float
+    lower_seconds: float
+    upper_seconds: float
+    compute_seconds: float
+    collective_seconds: float
+    peak_bytes: int
+    peak_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How good the plan is known to be, within the space that the README states.
+
+    Attributes:
+      status: "optimal", "feasible" (stopped with a gap).
+      objective, bound: seconds per step of the plan, and that no plan can undercut.
+      gap: (objective - bound) / objective.
+      seconds: spent in the solver.
+      limit_hit: what stopped it ("time", "gap", "interrupted"), or None.
+      meshes: for every mesh shape that was considered, its bound and, where solved, objective.
+    """
+
+    status: str
+    objective: float
+    bound: float
+    gap: float
+    seconds: float
+    limit_hit: str | None = None
+    meshes: tuple[tuple[str, float, float | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A well-known scheme on the same mesh, completed by the same solver at the same prices."""
+
+    name: str
+    step_seconds: float | None
+    peak_bytes: int | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MeshShape:
+    """Named mesh axes, major to minor."""
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{n}={s}" for n, s in zip(self.names, self.sizes, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """See the module docstring. `specs` maps "inputs" and "outputs" to {tree path: spec}."""
+
+    program: str
+    fingerprint: str
+    machine: str
+    memory_limit: float
+    mesh: MeshShape
+    estimate: Estimate
+    proof: Proof
+    specs: Mapping[str, Mapping[str, PartitionSpec]]
+    moves: tuple[Move, ...]
+    baselines: tuple[Baseline, ...]
+    decisions: Decisions
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with a schema version."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "program": self.program,
+            "fingerprint": self.fingerprint,
+            "machine": self.machine,
+            "memory_limit": self.memory_limit,
+            "mesh": dict(zip(self.mesh.names, self.mesh.sizes, strict=True)),
+            "estimate": asdict(self.estimate),
+            "proof": asdict(self.proof),
+            "specs": {
+                side: {path: _spec_to_json(spec) for path, spec in specs.items()}
+                for side, specs in self.specs.items()
+            },
+            "moves": [asdict(move) for move in self.moves],
+            "baselines": [asdict(baseline) for baseline in self.baselines],
+            "decisions": self.decisions.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Plan:
+        """The inverse of `to_json`.
+
+        Raises:
+          PlanError: not a plan, of another schema version, or with missing or faulty fields; all
+            of them are named.
+        """
+        if not isinstance(data, dict) or "schema_version" not in data:
+            raise PlanError("not a plan: there is no schema_version")
+        if data["schema_version"] != SCHEMA_VERSION:
+            raise PlanError(
+                f"the plan has schema version {data['schema_version']!r}, this autoshard reads "
+                f"{SCHEMA_VERSION}: search again"
+            )
+        missing = [f.name for f in fields(cls) if f.name not in data]
+        if missing:
+            raise PlanError(f"the plan is damaged: it lacks {', '.join(missing)}")
+        try:
+            return cls(
+                program=data["program"],
+                fingerprint=data["fingerprint"],
+                machine=data["machine"],
+                memory_limit=float(data["memory_limit"]),
+                mesh=MeshShape(tuple(data["mesh"]), tuple(int(n) for n in data["mesh"].values())),
+                estimate=Estimate(**data["estimate"]),
+                proof=Proof(
+                    **{
+                        **data["proof"],
+                        "meshes": tuple(tuple(row) for row in data["proof"]["meshes"]),
+                    }
+                ),
+                specs={
+                    side: {path: _spec_from_json(spec) for path, spec in specs.items()}
+                    for side, specs in data["specs"].items()
+                },
+                moves=tuple(Move(**{**m, "axes": tuple(m["axes"])}) for m in data["moves"]),
+                baselines=tuple(Baseline(**b) for b in data["baselines"]),
+                decisions=Decisions.from_json(data["decisions"]),
+            )
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise PlanError(f"the plan is damaged: {type(error).__name__}: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan; a file that is there is replaced only once the new one is whole."""
+        target = Path(path)
+        handle, temporary = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.")
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(self.to_json(), file)
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read a plan.
+
+        Raises:
+          PlanError: the file is not there, is no JSON, or is no plan.
+        """
+        try:
+            text = Path(path).read_text()
+        except OSError as error:
+            raise PlanError(f"cannot read the plan {os.fspath(path)!r}: {error.strerror}") from error
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise PlanError(
+                f"{os.fspath(path)!r} is damaged: no JSON at line {error.lineno}, "
+                f"column {error.colno} ({error.msg})"
+            ) from error
+        try:
+            return cls.from_json(data)
+        except PlanError as error:
+            raise PlanError(f"{os.fspath(path)!r}: {error}") from error
+
+    def check_program(self, fingerprint: str, name: str) -> None:
+        """Refuse a program that is not the one that was planned.
+
+        Raises:
+          PlanError: the fingerprints differ.
+        """
+        if fingerprint != self.fingerprint:
+            raise PlanError(
+                f"the plan was made for program {self.program!r} ({self.fingerprint}), but "
+                f"{name!r} traces to {fingerprint}: other shapes, other code or another version of "
+                "JAX; search again"
+            )
+
+
+def _spec_to_json(spec: PartitionSpec) -> list[Any]:
+    return [list(entry) if isinstance(entry, tuple) else entry for entry in spec]
+
+
+def _spec_from_json(data: list[Any]) -> PartitionSpec:
+    return PartitionSpec(*(tuple(entry) if isinstance(entry, list) else entry for entry in data))

@@ -1,0 +1,159 @@
+"""A problem as flat arrays, the form the compiled loops of `kernels` read.
+
+Choices of all nodes lie one after another; so do the entries of all distinct tables, all distinct
+projections and all distinct usage vectors. The choices of node i are
+`costs[node_start[i] : node_start[i + 1]]`. Edge e reads its table at `table_start[e]` (row-major,
+`rows[e]` x `columns[e]`), projects node `u[e]` by `groups[left_start[e] + choice]`, and owns the
+messages from `message_start[e]` on: first one per row, then one per column. Times become memory
+rows 0, 1, ...; nodes with a single choice only lower the `capacity` of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from autoshard.solve.evaluate import LOAD_TOLERANCE
+from autoshard.solve.problem import Problem
+
+
+class Flat(NamedTuple):
+    """See the module; all integers are int64 and all numbers float64."""
+
+    node_start: np.ndarray
+    costs: np.ndarray
+    u: np.ndarray
+    v: np.ndarray
+    rows: np.ndarray
+    columns: np.ndarray
+    table_start: np.ndarray
+    left_start: np.ndarray
+    right_start: np.ndarray
+    message_start: np.ndarray
+    tables: np.ndarray
+    groups: np.ndarray
+    near_start: np.ndarray
+    near_edge: np.ndarray
+    use_start: np.ndarray
+    use_from: np.ndarray
+    use_to: np.ndarray
+    use_amounts: np.ndarray
+    amounts: np.ndarray
+    capacity: np.ndarray
+
+    @property
+    def node_count(self) -> int:
+        return self.node_start.size - 1
+
+
+class _Pool:
+    """Arrays laid one after another, each distinct object once."""
+
+    def __init__(self) -> None:
+        self._start: dict[object, int] = {}
+        self._parts: list[np.ndarray] = []
+        self._keep: list[object] = []
+        self._size = 0
+
+    def place(self, owner: object, key: object, make: Callable[[], np.ndarray]) -> int:
+        start = self._start.get(key)
+        if start is None:
+            start = self._start[key] = self._size
+            part = make().ravel()
+            self._parts.append(part)
+            self._keep.append(owner)
+            self._size += part.size
+        return start
+
+    def array(self, kind: type) -> np.ndarray:
+        if not self._parts:
+            return np.zeros(0, dtype=kind)
+        return np.concatenate(self._parts).astype(kind, copy=False)
+
+
+def row_times(problem: Problem) -> np.ndarray:
+    """The times of the memory rows: every start of a usage that differs between choices."""
+    if problem.limit is None:
+        return np.zeros(0, dtype=np.int64)
+    starts = {
+        usage.start
+        for usage in problem.usages
+        if usage.start < usage.stop and problem.nodes[usage.node].costs.size > 1
+    }
+    # Fixed load alone can break the limit too; it must then have a row of its own.
+    starts |= {usage.start for usage in problem.usages if usage.start < usage.stop}
+    return np.array(sorted(starts), dtype=np.int64)
+
+
+def flatten(problem: Problem) -> Flat:
+    """The arrays of a problem."""
+    sizes = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
+    node_start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    costs = np.concatenate([node.costs for node in problem.nodes] or [np.zeros(0)])
+    tables, groups = _Pool(), _Pool()
+    count = len(problem.edges)
+    fields = {
+        name: np.zeros(count, dtype=np.int64)
+        for name in ("u", "v", "rows", "columns", "table_start", "left_start", "right_start")
+    }
+    near: list[list[int]] = [[] for _ in problem.nodes]
+    for number, edge in enumerate(problem.edges):
+        fields["u"][number], fields["v"][number] = edge.u, edge.v
+        fields["rows"][number], fields["columns"][number] = edge.table.shape
+        fields["table_start"][number] = tables.place(
+            edge.table, (id(edge.table), edge.weight), lambda e=edge: e.table * e.weight
+        )
+        fields["left_start"][number] = groups.place(
+            edge.left, id(edge.left), lambda e=edge: e.left
+        )
+        fields["right_start"][number] = groups.place(
+            edge.right, id(edge.right), lambda e=edge: e.right
+        )
+        near[edge.u].append(number)
+        near[edge.v].append(number)
+    message_sizes = fields["rows"] + fields["columns"]
+    times = row_times(problem)
+    usage = _usage_arrays(problem, times)
+    return Flat(
+        node_start=node_start,
+        costs=costs,
+        **fields,
+        message_start=np.concatenate([[0], np.cumsum(message_sizes)]).astype(np.int64),
+        tables=tables.array(np.float64),
+        groups=groups.array(np.int64),
+        near_start=np.concatenate([[0], np.cumsum([len(n) for n in near])]).astype(np.int64),
+        near_edge=np.array([e for n in near for e in n], dtype=np.int64),
+        **usage,
+    )
+
+
+def _usage_arrays(problem: Problem, times: np.ndarray) -> dict[str, np.ndarray]:
+    amounts = _Pool()
+    per_node: list[list[tuple[int, int, int]]] = [[] for _ in problem.nodes]
+    fixed = np.zeros(times.size + 1)
+    if problem.limit is not None:
+        for usage in problem.usages:
+            first, last = np.searchsorted(times, (usage.start, usage.stop))
+            if first == last:
+                continue
+            if usage.amounts.size == 1:
+                fixed[first] += usage.amounts[0]
+                fixed[last] -= usage.amounts[0]
+            else:
+                where = amounts.place(
+                    usage.amounts, id(usage.amounts), lambda vector=usage.amounts: vector
+                )
+                per_node[usage.node].append((int(first), int(last), where))
+    flat = [entry for entries in per_node for entry in entries]
+    columns = np.array(flat, dtype=np.int64).reshape(-1, 3)
+    limit = 0.0 if problem.limit is None else problem.limit * (1 + LOAD_TOLERANCE)
+    return {
+        "use_start": np.concatenate([[0], np.cumsum([len(e) for e in per_node])]).astype(np.int64),
+        "use_from": np.ascontiguousarray(columns[:, 0]),
+        "use_to": np.ascontiguousarray(columns[:, 1]),
+        "use_amounts": np.ascontiguousarray(columns[:, 2]),
+        "amounts": amounts.array(np.float64),
+        "capacity": limit - np.cumsum(fixed[:-1]),
+    }
