@@ -15,6 +15,7 @@ from autoshard.lower.collectives import (
     compare,
     explicit_collectives,
     normalise,
+    permuted_axes,
 )
 
 MESH = AbstractMesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
@@ -531,6 +532,38 @@ def test_top_k_along_a_sharded_dimension_is_not_listed():
         return put(values), put(places)
 
     assert moves(best, X) == []
+
+
+def test_collectives_written_inside_shard_map_are_not_listed():
+    body = jax.shard_map(
+        lambda v: jax.lax.psum(v, "x"),
+        mesh=MESH,
+        in_specs=PartitionSpec("x"),
+        out_specs=PartitionSpec(),
+    )
+    found = moves(lambda v: body(put(v, None, "y")), X)
+    assert not any(kind == "all_reduce" for kind, *_ in found)
+
+
+def test_results_are_resharded_to_the_shardings_that_jit_is_given():
+    function = jax.jit(lambda v: put(v, "x", None), out_shardings=sharding())
+    lowered = function.trace(X).lower(lowering_platforms=("tpu",))
+    found = normalise(explicit_collectives(lowered))
+    assert [one.kind for one in found] == ["all_slice", "all_gather"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([("x", "y")], [("y", "x")], ("x", "y")),
+        ([("x", "y", "z")], [("x", "z", "y")], ("y", "z")),
+        ([("y",)], [("x", "y:(2)2")], ("x", "y:(1)2")),
+        ([("x",), ("y",)], [("x",), ("y",)], ()),
+        ([("x",), ("z",)], [("z",), ("x",)], ("x", "z")),
+    ],
+)
+def test_permuted_axes(before, after, expected):
+    assert permuted_axes(before, after, {"x": 2, "y": 4, "z": 2}) == expected
 
 
 # -- normalise -----------------------------------------------------------------------------------
