@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-
 # -- jaxprs ------------------------------------------------------------------------------------
 
 
