@@ -1,5 +1,6 @@
 """What the built-ins compute, against independent and simpler computations of the same."""
 
+import functools
 import itertools
 import math
 
@@ -54,15 +55,15 @@ def unstacked(tree, layers):
 
 
 @pytest.mark.parametrize("name", FACTORIES)
-def test_unrolled_layers_compute_what_the_scan_computes(name):
+def test_unrolled_layers_compute_what_the_scan_computes(name, compiled):
     factory, module, repeated = FACTORIES[name]
     scanned, unrolled = factory(scan=True), factory(scan=False, checkpoint=False)
     params, opt_state, batch = module.sample(scanned.args, 0)
-    loss, updated, _ = jax.jit(scanned.fn)(params, opt_state, batch)
+    loss, updated, _ = compiled(scanned.fn)(params, opt_state, batch)
 
     flat = {**params, repeated: unstacked(params[repeated], 2)}
     _, flat_state, _ = module.sample(unrolled.args, 0)
-    flat_loss, flat_updated, _ = jax.jit(unrolled.fn)(flat, flat_state, batch)
+    flat_loss, flat_updated, _ = compiled(unrolled.fn)(flat, flat_state, batch)
 
     assert float(loss) == pytest.approx(float(flat_loss), rel=2e-3)
     assert jax.tree.structure(flat) == jax.tree.structure(unrolled.args[0])
@@ -119,11 +120,12 @@ def test_look_up_is_one_gather_whose_gradient_is_one_scatter():
     assert not {"clamp", "lt", "select_n"} & set(names)
 
 
-def test_attention_is_that_of_jax():
+def test_attention_is_that_of_jax(compiled):
     queries, keys, values = normal(0, 2, 8, 8, 16), normal(1, 2, 8, 2, 16), normal(2, 2, 8, 2, 16)
-    expected = jax.nn.dot_product_attention(queries, keys, values, is_causal=True)
+    theirs = compiled(functools.partial(jax.nn.dot_product_attention, is_causal=True))
+    ours = compiled(transformer.attend)
     np.testing.assert_allclose(
-        transformer.attend(queries, keys, values, 0), expected, rtol=1e-4, atol=1e-5
+        ours(queries, keys, values, 0), theirs(queries, keys, values), rtol=1e-4, atol=1e-5
     )
 
 
@@ -143,22 +145,33 @@ def test_rotated_products_depend_on_the_distance_alone():
 
 @pytest.mark.parametrize("scan", [True, False])
 @pytest.mark.parametrize("tied", [True, False])
-def test_decoding_token_by_token_has_the_loss_of_training(scan, tied):
+def test_decoding_token_by_token_has_the_loss_of_training(scan, tied, compiled):
     config = llama.Llama(2, 32, 8, 4, 64, vocabulary=64, tied=tied)
     train = llama.llama(config, 2, 8, scan=scan)
     decode = llama.llama(config, 2, 8, scan=scan, mode="decode")
     params, opt_state, batch = llama.sample(train.args, 0)
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
     _, cache, _, _ = llama.sample(decode.args, 0)
-    step = jax.jit(decode.fn, **decode.options)
+    step = compiled(decode.fn, **decode.options)
     logits = []
     for position in range(8):
         out, cache = step(params, cache, batch["tokens"][:, position], jnp.int32(position))
         logits.append(out)
     decoded = training.cross_entropy(jnp.stack(logits, 1), batch["targets"])
     wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
-    loss, _, _ = jax.jit(train.fn)(wide, opt_state, batch)
+    loss, _, _ = compiled(train.fn)(wide, opt_state, batch)
     assert float(decoded) == pytest.approx(float(loss), rel=5e-3)
+
+
+@pytest.mark.parametrize("scan", [True, False])
+def test_decoding_updates_its_cache_in_place(scan, compiled):
+    config = llama.Llama(8, 32, 4, 4, 32, vocabulary=32)
+    decode = llama.llama(config, 4, 1024, scan=scan, mode="decode")
+    lowered = compiled(decode.fn, **decode.options).lower(*decode.args)
+    memory = lowered.compile().memory_analysis()
+    cache_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(decode.args[1]))
+    assert memory.alias_size_in_bytes == cache_bytes
+    assert memory.temp_size_in_bytes < cache_bytes
 
 
 def test_the_depth_of_a_llama_is_free():
@@ -242,10 +255,10 @@ def test_more_experts_are_a_choice_of_the_record():
     assert args[0]["layers"]["gate"].shape == (2, 64, 4096, 1024)
 
 
-def test_running_statistics_move_towards_those_of_the_batch():
+def test_running_statistics_move_towards_those_of_the_batch(compiled):
     step = resnet.resnet(resnet.ResNet(blocks=(1,), width=8, image=8, classes=8), 8)
     state, batch = resnet.sample(step.args, 0)
-    updated, _ = jax.jit(step.fn)(state, batch)
+    updated, _ = compiled(step.fn)(state, batch)
     out = jax.lax.conv_general_dilated(
         batch["images"],
         state["params"]["stem"]["kernel"],
@@ -265,12 +278,12 @@ def test_segment_sums_are_those_of_numpy():
     np.testing.assert_allclose(graph_network.sum_into(rows, segments, 8), expected, rtol=1e-5)
 
 
-def test_the_order_of_edges_does_not_matter():
+def test_the_order_of_edges_does_not_matter(compiled):
     step = graph_network.graph_network(SMALL_GRAPH)
     params, opt_state, batch = graph_network.sample(step.args, 0)
     order = np.random.default_rng(0).permutation(SMALL_GRAPH.edges)
     turned = {name: batch[name][order] for name in ("edges", "senders", "receivers")}
-    run = jax.jit(step.fn)
+    run = compiled(step.fn)
     one, two = run(params, opt_state, batch)[0], run(params, opt_state, {**batch, **turned})[0]
     assert float(one) == pytest.approx(float(two), rel=1e-4)
     wrong = {**batch, "senders": batch["senders"][order]}
