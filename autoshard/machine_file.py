@@ -239,12 +239,12 @@ class _Faults:
             if name in table:
                 self.check_value(table[name], key, at + name)
             elif key.required:
-                self.found.append(f"{at}{name} is missing; write a {key.kind}")
+                self.found.append(f"{at}{name} is missing; write {_article(key.kind)}")
 
     def check_value(self, value: object, key: _Key, at: str) -> None:
         if key.kind.startswith("list of "):
             if not isinstance(value, list):
-                self.found.append(f"{at} is {value!r}; write a {key.kind}")
+                self.found.append(f"{at} is {value!r}; write {_article(key.kind)}")
                 return
             single = key.kind.removeprefix("list of ").removesuffix("s")
             for index, item in enumerate(value):
@@ -258,7 +258,7 @@ class _Faults:
         elif not isinstance(value, _TYPES[key.kind]) or (
             isinstance(value, bool) and key.kind != "boolean"
         ):
-            self.found.append(f"{at} is {value!r}; write a {key.kind}")
+            self.found.append(f"{at} is {value!r}; write {_article(key.kind)}")
         elif isinstance(value, int | float) and not key.least <= value <= key.most:
             self.found.append(f"{at} is {value}; it must be {_range(key)}")
 
@@ -283,3 +283,7 @@ def _range(key: _Key) -> str:
     if math.isinf(key.most):
         return "positive" if key.least == math.ulp(0.0) else f"at least {key.least:g}"
     return f"{'above 0' if key.least == math.ulp(0.0) else f'from {key.least:g}'} to {key.most:g}"
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
