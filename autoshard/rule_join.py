@@ -287,6 +287,7 @@ class _Join:
             for leaf in d
         }
         partial = [self.partial.get(value, {}) for value in outputs]
+        sizes = self.sizes_in([*arguments, *outputs], [*operands, *results])
         order: dict[int, int] = {}
         factors: list[Factor] = []
         for leaf in (leaf for tensor in (*results, *operands) for d in tensor for leaf in d):
@@ -303,12 +304,36 @@ class _Join:
             elif leaf in in_used_operands and leaf not in in_results and self.size[leaf] > 1:
                 kind = FactorKind.REPLICATE
             order[leaf] = len(factors)
-            factors.append(Factor(factor_name(len(factors)), self.size[leaf], kind, operator))
+            factors.append(Factor(factor_name(len(factors)), sizes[leaf], kind, operator))
         sides = (
             tuple(tuple(tuple(order[leaf] for leaf in d) for d in tensor) for tensor in side)
             for side in (operands, results)
         )
         return Rule(tuple(factors), *sides)
+
+    def sizes_in(self, values: Sequence[int], tensors: Sequence[list[list[int]]]) -> dict[int, int]:
+        """The size of each factor, as the dimensions that it makes up have it.
+
+        Where a factor stands for dimensions of several sizes it gets the smallest of them, and must
+        not be split as if they were one dimension.
+        """
+        seen: dict[int, list[int]] = {}
+        for value, tensor in zip(values, tensors, strict=True):
+            for size, leaves in zip(self.module.shapes[value], tensor, strict=True):
+                if len(leaves) == 1:
+                    seen.setdefault(leaves[0], []).append(size)
+                elif math.prod(self.size[leaf] for leaf in leaves) != size:
+                    self.replicate(leaves)
+        for leaf, sizes in seen.items():
+            if len(set(sizes)) > 1 and FactorKind.PERMUTE not in self.kinds[leaf]:
+                self.replicate([leaf])
+        alone = {leaf: min(sizes) for leaf, sizes in seen.items()}
+        return {
+            leaf: alone.get(leaf, self.size[leaf])
+            for tensor in tensors
+            for leaves in tensor
+            for leaf in leaves
+        }
 
     def tensor(self, dimensions: Sequence[Sequence[int]]) -> list[list[int]]:
         """The leaves of each dimension; a factor's second use in the tensor becomes a new one."""

@@ -14,7 +14,7 @@ from typing import Any
 from jax.extend.core import JaxprEqn
 
 from autoshard import compat
-from autoshard.rule_record import Rule
+from autoshard.rule_record import FactorKind, Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +31,24 @@ def _build(
     results: Sequence[Sequence[Hashable]],
     *,
     replicate: Sequence[Hashable] = (),
-    reduction: Mapping[Hashable, str] | None = None,
+    summed: Sequence[Hashable] = (),
 ) -> Rule:
-    """`Rule.build` with the sizes read off the equation; equal labels get the largest size."""
-    sizes: dict[Hashable, int] = {}
+    """The rule with one label per dimension, the same label where dimensions go together."""
+    factors: dict[Hashable, tuple[int, FactorKind, str | None]] = {}
     atoms = (*equation.invars, *equation.outvars)
     for labels, atom in zip((*operands, *results), atoms, strict=True):
         for label, size in zip(labels, _shape(atom), strict=True):
-            sizes[label] = max(size, sizes.get(label, 0))
-    return Rule.build(operands, results, sizes, replicate=replicate, reduction=reduction)
+            if label in replicate:
+                factors[label] = size, FactorKind.REPLICATE, None
+            elif label in summed:
+                factors[label] = size, FactorKind.REDUCE, "sum"
+            else:
+                factors[label] = size, FactorKind.PASS, None
+    return Rule.build(_single(operands), _single(results), factors)
+
+
+def _single(tensors: Sequence[Sequence[Hashable]]) -> list[list[list[Hashable]]]:
+    return [[[label] for label in tensor] for tensor in tensors]
 
 
 def _shape(atom: Any) -> tuple[int, ...]:
@@ -125,17 +134,14 @@ def batched(core_rank: int) -> Callable[[JaxprEqn], Rule]:
 
 
 def random_bits(equation: JaxprEqn) -> Rule:
-    """One key per leading dimension; each number is computed from its key and its index alone."""
+    """The keys are a batch; each number of a key is computed from the key and its index alone."""
     key = equation.invars[0]
     operands, results = _unique(equation)
     rank = len(operands[0])
-    results = [[("operand", 0, d) if d < rank else label for d, label in enumerate(results[0])]]
-    own = results[0][rank:]
-    independent = "fry" in str(key.aval.dtype) and compat.partitionable_random_bits(equation)
-    # Keys are small and every device needs all of them.
-    return _build(
-        equation, operands, results, replicate=[*operands[0], *(() if independent else own)]
-    )
+    results[0][:rank] = operands[0]
+    known = "fry" in str(getattr(key.aval, "dtype", ""))
+    independent = known and compat.partitionable_random_bits(equation)
+    return _build(equation, operands, results, replicate=[] if independent else results[0])
 
 
 def key_data(equation: JaxprEqn) -> Rule:
@@ -165,10 +171,8 @@ def ragged_dot(equation: JaxprEqn) -> Rule:
     if len(result) != len(results[0]):  # the ragged dimension is contracted: one result per group
         return replicated(equation)
     whole = [*ragged, *groups, *operands[2]]
-    reduction: dict[Hashable, str] = {
-        ("contract", n): "sum" for n in range(len(contracting[0])) if ("contract", n) not in whole
-    }
-    return _build(equation, operands, [result], replicate=whole, reduction=reduction)
+    summed = [("contract", n) for n in range(len(contracting[0])) if ("contract", n) not in whole]
+    return _build(equation, operands, [result], replicate=whole, summed=summed)
 
 
 def _table() -> dict[str, Override]:

@@ -67,7 +67,9 @@ class Rule:
     Invariants: factor names differ; a tensor uses a factor at most once; every index exists.
     `operands[o][d]` are the factors of dimension `d` of operand `o`, major first; a dimension of
     size 1 may have none. Factors appear in the order of the results' dimensions, then of the
-    operands'.
+    operands'. A dimension has as many elements as its factors' sizes multiplied, but for those
+    along which parts are shifted or nothing may be split (a slice, a concatenation): there one
+    factor stands for dimensions of several sizes, and has the smallest.
     """
 
     factors: tuple[Factor, ...]
@@ -114,42 +116,28 @@ class Rule:
 
     @staticmethod
     def build(
-        operands: Sequence[Sequence[Hashable]],
-        results: Sequence[Sequence[Hashable]],
-        sizes: Mapping[Hashable, int],
-        *,
-        replicate: Sequence[Hashable] = (),
-        permute: Sequence[Hashable] = (),
-        reduction: Mapping[Hashable, str] | None = None,
+        operands: Sequence[Sequence[Sequence[Hashable]]],
+        results: Sequence[Sequence[Sequence[Hashable]]],
+        factors: Mapping[Hashable, tuple[int, FactorKind, str | None]],
     ) -> Rule:
-        """The rule with one label per dimension; equal labels are one factor, which is named anew.
+        """The rule with dimensions as sequences of labels, which are named anew, results first.
 
-        >>> str(Rule.build([["row", "column"]], [["row"]], {"row": 2, "column": 3},
-        ...                reduction={"column": "max"}))
+        `factors` gives the size, the kind and the operator of each label.
+
+        >>> kinds = {"row": (2, FactorKind.PASS, None), "column": (3, FactorKind.REDUCE, "max")}
+        >>> str(Rule.build([[["row"], ["column"]]], [[["row"]]], kinds))
         '([i, j])->([i]) {i=2, j=3} reduction={j:max}'
         """
-        reduction = reduction or {}
         order: dict[Hashable, int] = {}
         for tensor in (*results, *operands):
-            for label in tensor:
+            for label in (label for dimension in tensor for label in dimension):
                 order.setdefault(label, len(order))
-
-        def kind(label: Hashable) -> FactorKind:
-            if label in reduction:
-                return FactorKind.REDUCE
-            if label in replicate:
-                return FactorKind.REPLICATE
-            return FactorKind.PERMUTE if label in permute else FactorKind.PASS
-
-        factors = tuple(
-            Factor(factor_name(index), sizes[label], kind(label), reduction.get(label))
-            for label, index in order.items()
-        )
         sides = (
-            tuple(tuple((order[label],) for label in tensor) for tensor in side)
+            tuple(tuple(tuple(order[label] for label in d) for d in tensor) for tensor in side)
             for side in (operands, results)
         )
-        return Rule(factors, *sides)
+        named = (Factor(factor_name(index), *factors[label]) for label, index in order.items())
+        return Rule(tuple(named), *sides)
 
 
 def factor_name(index: int) -> str:

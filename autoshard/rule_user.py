@@ -60,7 +60,8 @@ def apply_user_rule(user_rule: AnyUserRule, equation: JaxprEqn) -> Rule:
     else:
         return user_rule(equation)
     shapes = [
-        [tuple(atom.aval.shape) for atom in atoms] for atoms in (equation.invars, equation.outvars)
+        [tuple(getattr(atom.aval, "shape", ())) for atom in atoms]
+        for atoms in (equation.invars, equation.outvars)
     ]
     mappings = [parsed.operand_mappings, parsed.result_mappings]
     wrong = [

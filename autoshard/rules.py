@@ -20,7 +20,7 @@ A rule that a `custom_partitioning` call carries is used as it stands.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
@@ -30,6 +30,7 @@ from autoshard.rule_join import join_rules
 from autoshard.rule_overrides import OVERRIDES, Override
 from autoshard.rule_record import Factor, FactorKind, Rule, factor_name
 from autoshard.rule_user import AnyUserRule, UserRule, apply_user_rule
+from autoshard.rule_windows import convolution, pooling
 
 __all__ = [
     "OVERRIDES",
@@ -49,6 +50,14 @@ OPAQUE = frozenset(
 
 PLATFORMS = ("tpu", "cpu")
 """Where an equation is lowered to be asked about: the first platform that knows it."""
+
+AMENDMENTS: Mapping[str, Callable[[JaxprEqn, Rule], Rule]] = {
+    "conv_general_dilated": convolution,
+    "reduce_window_max": pooling,
+    "reduce_window_min": pooling,
+    "reduce_window_sum": pooling,
+}
+"""Primitives whose rule from Shardy is right but for some dimensions."""
 
 _REMEMBERED: dict[Any, Rule] = {}
 """Memo of rules by `_question`; a rule is a pure function of that key."""
@@ -122,10 +131,12 @@ def _ask(equations: Sequence[JaxprEqn], platforms: Sequence[str] = PLATFORMS) ->
         if len(platforms) > 1:
             return _ask(equations, platforms[1:])
         return [(str(error) or type(error).__name__).splitlines()[0]]
-    return [
-        _of_logical_shape(rule, equation)
-        for rule, equation in zip(join_rules(module), equations, strict=True)
-    ]
+    rules: list[Rule | str] = []
+    for rule, equation in zip(join_rules(module), equations, strict=True):
+        amend = AMENDMENTS.get(equation.primitive.name)
+        rule = _of_logical_shape(rule, equation)
+        rules.append(rule if amend is None else amend(equation, rule))
+    return rules
 
 
 def _of_logical_shape(rule: Rule, equation: JaxprEqn) -> Rule:
@@ -136,17 +147,8 @@ def _of_logical_shape(rule: Rule, equation: JaxprEqn) -> Rule:
     ]
     if sides == [list(rule.operands), list(rule.results)]:
         return rule
-    kept = {i for side in sides for tensor in side for dimension in tensor for i in dimension}
-    index = {old: new for new, old in enumerate(sorted(kept))}
-    factors = tuple(
-        Factor(factor_name(index[i]), f.size, f.kind, f.operator)
-        for i, f in enumerate(rule.factors)
-        if i in kept
-    )
-    return Rule(
-        factors,
-        *(tuple(tuple(tuple(index[i] for i in d) for d in t) for t in side) for side in sides),
-    )
+    factors = {i: (f.size, f.kind, f.operator) for i, f in enumerate(rule.factors)}
+    return Rule.build(sides[0], sides[1], factors)
 
 
 def _shape(atom: Any) -> tuple[int, ...]:
