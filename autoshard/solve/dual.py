@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.solve.flat import Flat
+from autoshard.solve.flat import Flat, worst_cost
 from autoshard.solve.kernels import dual_value, min_marginals, priced_costs, sweep
 
 
 @dataclass(slots=True, eq=False)
 class DualAscent:
-    """Messages and prices under way, and the best bound met (without the problem's offset)."""
+    """Messages and prices under way, and the best bound met (without the problem's offset).
+
+    A bound above `worst`, which no plan can cost, proves that the limits cannot be kept.
+    """
 
     flat: Flat
     prices: np.ndarray = field(init=False)
@@ -32,6 +35,7 @@ class DualAscent:
     bound: float = -np.inf
     passes: int = 0
     agility: float = 1.0
+    worst: float = field(init=False)
     _forward: bool = True
     _direction: np.ndarray = field(init=False)
     _theta: np.ndarray = field(init=False)
@@ -39,6 +43,7 @@ class DualAscent:
 
     def __post_init__(self) -> None:
         flat = self.flat
+        self.worst = worst_cost(flat)
         self.prices = np.zeros(flat.capacity.size)
         self.messages = np.zeros(int(flat.message_start[-1]))
         self.best_prices = self.prices.copy()
@@ -54,10 +59,14 @@ class DualAscent:
             if time.monotonic() > deadline:
                 return
             priced_costs(flat, self.prices, self._theta)
-            target = upper if np.isfinite(upper) else self.bound + 0.05 * abs(self.bound)
-            spread = max(1e-300, 1e-3 * abs(target - self.bound)) if self.passes > 1 else 1.0
-            if not np.isfinite(spread):
-                spread = 1.0
+            if self.bound > self.worst:
+                return
+            target = upper
+            if not np.isfinite(upper):
+                best = self.bound if np.isfinite(self.bound) else 0.0
+                target = best + 0.03 * abs(best) + 0.01 * (self.worst - best)
+            spread = 1e-3 * (target - self.bound) if np.isfinite(self.bound) else 1.0
+            spread = max(spread, 1e-12 * abs(target), 1e-30)
             total = sweep(
                 flat, self._theta, self.messages, self._forward, 0.0, spread, expected
             )

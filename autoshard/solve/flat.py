@@ -157,3 +157,26 @@ def _usage_arrays(problem: Problem, times: np.ndarray) -> dict[str, np.ndarray]:
         "amounts": amounts.array(np.float64),
         "capacity": limit - np.cumsum(fixed[:-1]),
     }
+
+
+def edge_spans(flat: Flat) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest finite entry of the table of every edge."""
+    low, high = np.zeros(flat.u.size), np.zeros(flat.u.size)
+    known: dict[int, tuple[float, float]] = {}
+    for e, at in enumerate(flat.table_start.tolist()):
+        if at not in known:
+            table = flat.tables[at : at + int(flat.rows[e] * flat.columns[e])]
+            finite = table[table < np.inf]
+            known[at] = (float(finite.min(initial=np.inf)), float(finite.max(initial=-np.inf)))
+        low[e], high[e] = known[at]
+    return low, high
+
+
+def worst_cost(flat: Flat) -> float:
+    """What no plan without forbidden pairs can exceed."""
+    if flat.node_count == 0:
+        return 0.0
+    total = float(np.maximum.reduceat(flat.costs, flat.node_start[:-1]).sum())
+    low, high = edge_spans(flat)
+    total += float(high.sum())
+    return total + 1e-9 * (abs(total) + float(np.abs(flat.costs).sum()))

@@ -18,7 +18,7 @@ from numba import njit
 from autoshard.solve.kernels import FAST, HUGE, loads, plan_cost, priced_costs
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def _root(parent, node):
     while parent[node] != node:
         parent[node] = parent[parent[node]]
@@ -26,7 +26,7 @@ def _root(parent, node):
     return node
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def choose_forest(flat, order, inside, parent):
     """Mark in `inside` the nodes of `order` that close no cycle; returns how many."""
     count = 0
@@ -64,7 +64,7 @@ def choose_forest(flat, order, inside, parent):
     return count
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def solve_forest(flat, tables, theta, inside, order, picked, held, up_edge, queue, best, out):
     """out = the cheapest plan that differs from `picked` inside the forest only."""
     out[:] = picked
@@ -193,7 +193,7 @@ def solve_forest(flat, tables, theta, inside, order, picked, held, up_edge, queu
         out[node] = choice
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def overload(load, capacity):
     """Bytes over the limits, summed over the rows."""
     total = 0.0
@@ -203,7 +203,7 @@ def overload(load, capacity):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def grow_order(flat, seed, size, order, mark):
     """The first nodes met by breadth-first search from a node, in random order; returns how many."""
     mark[:] = False
@@ -230,14 +230,24 @@ def grow_order(flat, seed, size, order, mark):
     return tail
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, error_model="numpy")
 def improve(
-    flat, tables, base_prices, picked, moves, tries, local_size, jitter, seed, overload_price
+    flat,
+    tables,
+    base_prices,
+    picked,
+    moves,
+    tries,
+    local_size,
+    jitter,
+    seed,
+    overload_price,
+    price_step,
 ):
     """Make `moves` forest moves on `picked` in place; returns (cost, bytes over the limits).
 
     `local_size` bounds the region of a move (0: whole problem); `jitter` is the relative random
-    change of the prices of a move.
+    change of the prices of a move; `price_step` what is added to the price of a row that is over.
     """
     np.random.seed(seed)
     count = flat.node_start.size - 1
@@ -302,7 +312,7 @@ def improve(
                 low = factor
                 for row in range(row_count):
                     if trial_load[row] > flat.capacity[row]:
-                        prices[row] = prices[row] * 1.5 + overload_price * 0.02
+                        prices[row] = prices[row] * 1.5 + price_step
                 factor = factor * 1.5 if high < 0.0 else 0.5 * (low + high)
             else:
                 high = factor

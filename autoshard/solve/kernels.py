@@ -24,7 +24,7 @@ FAST = {"nnan", "nsz", "arcp", "contract", "reassoc"}
 HUGE = 1e300
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def priced_costs(flat: Flat, prices: np.ndarray, out: np.ndarray) -> None:
     """out = costs + amounts times the prices of the rows each usage covers."""
     total = np.zeros(prices.size + 1)
@@ -42,7 +42,7 @@ def priced_costs(flat: Flat, prices: np.ndarray, out: np.ndarray) -> None:
                     out[start + x] += price * flat.amounts[at + x]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def collect(flat, e, to_u, messages, temperature, best, weight):
     """best[g] = (soft) minimum over the other side of T - its messages."""
     rows, columns = flat.rows[e], flat.columns[e]
@@ -105,7 +105,7 @@ def collect(flat, e, to_u, messages, temperature, best, weight):
                 best[h] -= temperature * np.log(weight[h])
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def sweep(flat, theta, messages, forward, temperature, spread, expected):
     """One pass over all nodes; returns the sum of the node minima after it.
 
@@ -207,7 +207,7 @@ def sweep(flat, theta, messages, forward, temperature, spread, expected):
     return bound
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def dual_value(flat, theta, messages):
     """sum_i min h_i + sum_e min (T - M - N): valid for any messages."""
     count = flat.node_start.size - 1
@@ -240,7 +240,7 @@ def dual_value(flat, theta, messages):
     return total
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def min_marginals(flat, theta, messages, out):
     """For each choice, by how much any plan that takes it must exceed the dual value.
 
@@ -278,7 +278,7 @@ def min_marginals(flat, theta, messages, out):
             out[k] -= least
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def loads(flat, picked, out):
     """Bytes at every row under a plan."""
     jumps = np.zeros(flat.capacity.size + 1)
@@ -293,7 +293,7 @@ def loads(flat, picked, out):
         out[row] = total
 
 
-@njit(cache=True, nogil=True, fastmath=FAST)
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
 def plan_cost(flat, costs, tables, picked):
     """The cost of a plan under given unary costs and tables."""
     total = 0.0
@@ -304,3 +304,17 @@ def plan_cost(flat, costs, tables, picked):
         h = flat.groups[flat.right_start[e] + picked[flat.v[e]]]
         total += tables[flat.table_start[e] + g * flat.columns[e] + h]
     return total
+
+
+@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+def held_costs(flat, theta, messages):
+    """Turn priced costs into what the nodes hold, in place."""
+    for e in range(flat.u.size):
+        at = flat.message_start[e]
+        start = flat.node_start[flat.u[e]]
+        for x in range(flat.node_start[flat.u[e] + 1] - start):
+            theta[start + x] += messages[at + flat.groups[flat.left_start[e] + x]]
+        at += flat.rows[e]
+        start = flat.node_start[flat.v[e]]
+        for x in range(flat.node_start[flat.v[e] + 1] - start):
+            theta[start + x] += messages[at + flat.groups[flat.right_start[e] + x]]

@@ -71,11 +71,19 @@ Step = Restrict | Follow | FollowPair | Fixed
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trail:
-    """The inverse of a reduction: `kept` are the original numbers of the nodes that are left."""
+    """The inverse of a reduction.
+
+    `kept` are the original numbers of the nodes that are left, of `count` nodes; the number `count`
+    itself stands for a node added to carry fixed load.
+    """
 
     steps: tuple[Step, ...]
     kept: tuple[int, ...]
-    size: int
+    count: int
+
+    @property
+    def size(self) -> int:
+        return self.count + 1
 
     def expand(self, choices: Sequence[int]) -> tuple[int, ...]:
         """A plan of the original problem from a plan of the reduced one."""
@@ -92,11 +100,11 @@ class Trail:
                 picked[step.node] = int(step.choices[row, column])
             else:
                 picked[step.node] = step.choice
-        return tuple(picked)
+        return tuple(picked[: self.count])
 
     def project(self, choices: Sequence[int]) -> tuple[int, ...]:
         """The reduced plan nearest to an original one; -1 where its choice was dropped."""
-        picked = [int(choice) for choice in choices]
+        picked = [int(choice) for choice in choices] + [0] * (self.size - len(choices))
         for step in self.steps:
             if isinstance(step, Restrict) and picked[step.node] >= 0:
                 at = int(np.searchsorted(step.keep, picked[step.node]))
@@ -337,8 +345,7 @@ class Workspace:
             kept.append(len(self.names))
         limit = self.limit if self.rows.size else None
         problem = Problem(tuple(nodes), tuple(edges), tuple(usages), limit, self.offset)
-        size = len(self.names) + (1 if kept and kept[-1] == len(self.names) else 0)
-        return problem, Trail(tuple(self.steps), tuple(kept), size)
+        return problem, Trail(tuple(self.steps), tuple(kept), len(self.names))
 
     # -- memory rows --------------------------------------------------------------------------
 
