@@ -89,9 +89,6 @@ def build(
     classes: Classes,
     *,
     limit: float | None,
-    input_layouts: dict[int, set[Layout]] | None = None,
-    frozen_inputs: frozenset[int] = frozenset(),
-    value_layouts: dict[int, set[Layout]] | None = None,
 ) -> Built:
     """Build the problem.
 
@@ -99,13 +96,8 @@ def build(
       prices: cost laws of the program on the machine and mesh.
       classes: which ops and values share decisions.
       limit: bytes per device, or None.
-      input_layouts: by flat position of an input, the layouts that it may have.
-      frozen_inputs: flat positions of inputs that may be read in their stored layout only.
-      value_layouts: by value, the layouts in which it may be stored.
     """
-    return _Builder(prices, classes).run(
-        limit, input_layouts or {}, frozen_inputs, value_layouts or {}
-    )
+    return _Builder(prices, classes).run(limit)
 
 
 class _Builder:
@@ -130,25 +122,13 @@ class _Builder:
         self._equal: dict[int, NDArray[np.float64]] = {}
         self._pairs: dict[object, NDArray[np.bool_]] = {}
 
-    def run(
-        self,
-        limit: float | None,
-        input_layouts: dict[int, set[Layout]],
-        frozen_inputs: frozenset[int],
-        value_layouts: dict[int, set[Layout]],
-    ) -> Built:
+    def run(self, limit: float | None) -> Built:
         program, classes = self.program, self.classes
         for number, members in enumerate(classes.op_members):
             self.strategies[number] = self._strategies_of(members[0])
-        allowed: dict[int, set[Layout]] = {}
-        frozen = {int(classes.value_class[program.inputs[k]]) for k in frozen_inputs}
-        by_value = {program.inputs[k]: layouts for k, layouts in input_layouts.items()}
-        for value, layouts in (*by_value.items(), *value_layouts.items()):
-            number = int(classes.value_class[value])
-            allowed[number] = allowed.get(number, layouts) & layouts
         for number, members in enumerate(classes.value_members):
             if not program.values[members[0]].free:
-                self._value(number, members, allowed.get(number), number in frozen)
+                self._value(number, members)
         for number, members in enumerate(classes.op_members):
             self._op(number, members)
         self._connect()
@@ -191,13 +171,7 @@ class _Builder:
         producer = self.program.values[value].producer
         return producer >= 0 and is_layout_determined(self.program.ops[producer].rule)
 
-    def _value(
-        self,
-        number: int,
-        members: Sequence[int],
-        allowed: set[Layout] | None,
-        frozen: bool,
-    ) -> None:
+    def _value(self, number: int, members: Sequence[int]) -> None:
         value = members[0]
         record = self.program.values[value]
         table = self._table(value)
@@ -214,11 +188,14 @@ class _Builder:
                 strategy = np.full(len(table), -1, dtype=np.int64)
                 # The first strategy of every layout stands; there is only one.
                 strategy[rows[::-1]] = np.arange(len(rows))[::-1]
-        if allowed is not None:
-            stored &= np.array([layout in allowed for layout in table.layouts])
         readable, phases = self._readable(members, table)
-        inner = not self.flow.materialised[value]
-        a, b, mode = self._triples(table, stored, readable, phases, frozen or inner)
+        considered = self._transitions(table)
+        if not self.flow.materialised[value]:
+            considered = np.zeros_like(considered)
+        elif record.producer >= 0 and self.program.ops[record.producer].primitive == "enter":
+            # A closed-over value is gathered outside of the loop, where the compiler moves it.
+            considered = considered & _only_slices(table.dimensions)
+        a, b, mode = self._triples(considered, stored, readable, phases)
         if strategy is not None:
             keep = self._reads_itself(number, members, table, strategy, a, b, mode)
             a, b, mode = a[keep], b[keep], mode[keep]
@@ -272,17 +249,15 @@ class _Builder:
 
     def _triples(
         self,
-        table: LayoutTable,
+        considered: NDArray[np.bool_],
         stored: NDArray[np.bool_],
         readable: NDArray[np.bool_],
         phases: set[Phase],
-        frozen: bool,
     ) -> tuple[Rows, Rows, Rows]:
         own = np.flatnonzero(stored)
         a, b, mode = [own], [own], [np.zeros(len(own), dtype=np.int64)]
-        if not frozen and phases:
-            pairs = self._transitions(table) & stored[:, None] & readable[None, :]
-            first, second = np.nonzero(pairs)
+        if phases:
+            first, second = np.nonzero(considered & stored[:, None] & readable[None, :])
             modes = (
                 (FORWARD, BACKWARD, KEPT, ANEW)
                 if {Phase.FORWARD, Phase.BACKWARD} <= phases
@@ -502,6 +477,11 @@ def _sensible(dimensions: Rows) -> NDArray[np.bool_]:
     alike = ((code == highest[:, :, None]) | ~moved).all(axis=2)
     few = ~(sliced.any(axis=2) & (moved.any(axis=2) | gathered.any(axis=2)))
     return changed.any(axis=2) & alike & few
+
+
+def _only_slices(dimensions: Rows) -> NDArray[np.bool_]:
+    old, new = dimensions[:, None, :], dimensions[None, :, :]
+    return ((old == new) | (old < 0)).all(axis=2)
 
 
 def _rows(table: LayoutTable, dimensions: Rows) -> Rows:

@@ -73,6 +73,55 @@ def user_line_of_error(error: BaseException) -> str:
     return found
 
 
+def equation_context(equation: Any) -> Any:
+    """A context in which new equations keep the scope and the source line of `equation`."""
+    import contextlib
+
+    from jax._src import source_info_util
+
+    info = equation.source_info
+    stack = source_info_util.current_name_stack() + info.name_stack
+    context = contextlib.ExitStack()
+    context.enter_context(source_info_util.user_context(info.traceback, name_stack=stack))
+    context.enter_context(equation.ctx.manager)
+    return context
+
+
+def bind_equation(equation: Any, operands: Sequence[Any], **changed: Any) -> list[Any]:
+    """Apply the primitive of `equation` to new operands, with some of its parameters changed."""
+    parameters = {**equation.params, **changed}
+    functions, parameters = equation.primitive.get_bind_params(parameters)
+    results = equation.primitive.bind(*functions, *operands, **parameters)
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def with_derivative_of(equation: Any, primal: Any) -> Any:
+    """`primal` with the derivative rule that a `custom_jvp` or `custom_vjp` equation carries."""
+    import jax
+
+    def original(*operands: Any) -> list[Any]:
+        return bind_equation(equation, operands)
+
+    if equation.primitive.name == "custom_jvp_call":
+        function = jax.custom_jvp(primal)
+        function.defjvp(lambda primals, tangents: jax.jvp(original, primals, tangents))
+        return function
+    function = jax.custom_vjp(primal)
+    function.defvjp(
+        lambda *operands: jax.vjp(original, *operands), lambda pull, cotangents: pull(cotangents)
+    )
+    return function
+
+
+def shape_struct(aval: Any) -> Any:
+    """A `ShapeDtypeStruct` of an abstract value, weak type included."""
+    import jax
+
+    return jax.ShapeDtypeStruct(
+        aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False))
+    )
+
+
 # -- Shardy's rules ----------------------------------------------------------------------------
 
 

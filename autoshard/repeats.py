@@ -18,31 +18,42 @@ from numpy.typing import NDArray
 from autoshard.program import Program
 
 SHORTEST_PERIOD = 4
+FEWEST_COPIES = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classes:
-    """For every op and value the number of its class; `op_members[c]` lists the ops of class c."""
+    """Classes of ops and values that share decisions.
+
+    Attributes:
+      op_class, value_class: for every op and value the number of its class.
+      op_members, value_members: for every class its ops or values.
+      copy_of: for every op the run and the copy of the block that it belongs to, or -1.
+    """
 
     op_class: NDArray[np.int64]
     value_class: NDArray[np.int64]
     op_members: tuple[tuple[int, ...], ...]
     value_members: tuple[tuple[int, ...], ...]
+    copy_of: NDArray[np.int64]
 
 
 def find_repeats(program: Program, *, fold: bool = True) -> Classes:
     """Partition ops and values into classes that share decisions (all singletons if not `fold`)."""
     tokens = _tokens(program)
     labels = np.arange(len(tokens), dtype=np.int64)
+    copy_of = np.full((len(tokens), 2), -1, dtype=np.int64)
     if fold:
-        for start, period, count in _runs(tokens):
+        for run, (start, period, count) in enumerate(_runs(tokens)):
             offsets = np.arange(period * count)
             labels[start + offsets] = start + offsets % period
+            copy_of[start + offsets, 0] = run
+            copy_of[start + offsets, 1] = offsets // period
     while True:
         op_class, op_members = _number(labels.tolist())
         value_class, value_members = _number(_value_keys(program, op_class, fold))
         if not _split_strangers(program, op_members, value_class, labels):
-            return Classes(op_class, value_class, op_members, value_members)
+            return Classes(op_class, value_class, op_members, value_members, copy_of)
 
 
 def _split_strangers(
@@ -62,7 +73,10 @@ def _split_strangers(
             continue
         groups: dict[tuple[int, ...], list[int]] = {}
         for op in members:
-            key = tuple(int(value_class[i]) if i >= 0 else -1 for i in program.ops[op].inputs)
+            key = tuple(
+                -1 if i < 0 or program.values[i].free else int(value_class[i])
+                for i in program.ops[op].inputs
+            )
             groups.setdefault(key, []).append(op)
         if 2 * max(map(len, groups.values())) <= len(members):
             for group in groups.values():
@@ -88,7 +102,7 @@ def _tokens(program: Program) -> NDArray[np.int64]:
 
 
 def _runs(tokens: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Disjoint runs (start, period, copies), the longest first, of at least two copies."""
+    """Disjoint runs (start, period, copies), the longest first, of at least `FEWEST_COPIES` copies."""
     found: list[tuple[int, int, int]] = []
     segments = [(0, len(tokens))]
     while segments:
@@ -106,8 +120,8 @@ def _runs(tokens: NDArray[np.int64]) -> list[tuple[int, int, int]]:
 def _longest_run(tokens: NDArray[np.int64]) -> tuple[int, int, int] | None:
     size = len(tokens)
     best: tuple[int, int, int, int] | None = None  # coverage, offset, period, count
-    for period in range(SHORTEST_PERIOD, size // 2 + 1):
-        if best is not None and best[0] >= size - period % 2 and best[2] <= period:
+    for period in range(SHORTEST_PERIOD, size // FEWEST_COPIES + 1):
+        if best is not None and best[0] + period > size:
             break
         equal = tokens[:-period] == tokens[period:]
         if best is not None and np.count_nonzero(equal) + period <= best[0]:
@@ -117,7 +131,7 @@ def _longest_run(tokens: NDArray[np.int64]) -> tuple[int, int, int] | None:
         if not len(begins):
             continue
         copies = (ends - begins) // period + 1
-        coverage = np.where(copies >= 2, copies * period, 0)
+        coverage = np.where(copies >= FEWEST_COPIES, copies * period, 0)
         pick = int(coverage.argmax())
         if coverage[pick] and (best is None or coverage[pick] > best[0] * 1.02):
             best = (int(coverage[pick]), int(begins[pick]), period, int(copies[pick]))

@@ -1,0 +1,381 @@
+"""Run a traced step again with its plan written into it.
+
+The jaxpr is walked in exactly the order in which `autoshard.program` numbered its ops. Every result
+is constrained to the layout in which the plan stores it; a partial sum first to the layout in which
+the op writes it, so that the step between the two is the planned all-reduce or reduce-scatter;
+every resharded copy is made through the states of its planned sequence of collectives. An op's
+operands and results then always agree with its strategy, and nothing is left to propagation but
+the inner values of an equation.
+
+A copy that is made anew for the backward pass starts from an `optimization_barrier`, because equal
+reshards of one value would be merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from autoshard import compat
+from autoshard.build import ANEW, BACKWARD, FORWARD
+from autoshard.cost.step import StepPrices
+from autoshard.dataflow import Phase
+from autoshard.decisions import Decisions
+from autoshard.evaluate import one_strategy
+from autoshard.layout import Layout, to_partition_spec
+from autoshard.program import INLINED, Op
+
+_VISIBLE = {Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.AFTER: 0}
+_CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
+_REMAT = frozenset({"remat", "remat2", "checkpoint"})
+
+
+class Interpreter:
+    """One re-trace of a program under decisions; make a new one for every trace."""
+
+    def __init__(
+        self, prices: StepPrices, decisions: Decisions, mesh: Any, axis_names: Sequence[str]
+    ) -> None:
+        self.program = prices.program
+        self.prices = prices
+        self.decisions = decisions
+        self.mesh = mesh
+        self.names = tuple(axis_names)
+        self.arrays: dict[int, Any] = {}
+        self.copies: dict[tuple[int, bool], Any] = {}
+        self.cursor = 0
+        self._phases = {
+            (use.op, use.position): use.phase
+            for uses in prices.dataflow.readers
+            for use in uses
+        }
+        self._specs: dict[tuple[Layout, int], NamedSharding] = {}
+
+    def run(self, *flat: Any) -> list[Any]:
+        """The step on flat inputs; returns flat outputs."""
+        program = self.program
+        for value, array in zip(program.inputs, flat, strict=True):
+            self.arrays[value] = array
+        closed = program.jaxpr
+        atoms = self._walk(closed.jaxpr, closed.consts, list(flat), list(program.inputs))
+        outputs = []
+        for array, _ in atoms:
+            op = self._next("return")
+            outputs.append(self._read(op, 0, array))
+        return outputs
+
+    # -- reading and writing -------------------------------------------------------------
+
+    def _next(self, primitive: str) -> Op:
+        op = self.program.ops[self.cursor]
+        if op.primitive != primitive:
+            raise AssertionError(f"op {self.cursor} is {op.primitive}, the walk met {primitive}")
+        self.cursor += 1
+        return op
+
+    def _sharding(self, layout: Layout, rank: int) -> NamedSharding:
+        key = (layout, rank)
+        if key not in self._specs:
+            self._specs[key] = NamedSharding(self.mesh, to_partition_spec(layout, self.names, rank))
+        return self._specs[key]
+
+    def _constrain(self, array: Any, layout: Layout) -> Any:
+        if array.ndim == 0:
+            return array
+        return jax.lax.with_sharding_constraint(array, self._sharding(layout, array.ndim))
+
+    def _read(self, op: Op, position: int, literal: Any) -> Any:
+        """Operand `position` of `op` in the layout that the op's strategy reads."""
+        value = op.inputs[position]
+        if value < 0:
+            return literal
+        array = self.arrays.get(value, literal)
+        stored = self.decisions.stored[value]
+        if stored is None or self.decisions.assignment[op.index] is None:
+            return array
+        copy = self.decisions.copy[value]
+        phase = self._phases[op.index, position]
+        if copy is None or not self.decisions.mode[value] & _VISIBLE[phase]:
+            return array
+        wanted = tuple(one_strategy(self.prices, op, self.decisions).reads[position][0].tolist())
+        if wanted != copy:
+            return array
+        return self._copy(value, array, anew=self._is_anew(value, phase))
+
+    def _is_anew(self, value: int, phase: Phase) -> bool:
+        return phase is Phase.BACKWARD and self.decisions.mode[value] == ANEW
+
+    def _copy(self, value: int, array: Any, *, anew: bool) -> Any:
+        key = (value, anew)
+        if key not in self.copies:
+            stored, copy = self.decisions.stored[value], self.decisions.copy[value]
+            assert stored is not None
+            assert copy is not None
+            source = jax.lax.optimization_barrier(array) if anew else array
+            for step in self.prices.reshard(value).steps(stored, copy):
+                entries = [
+                    tuple(self.names[axis] for axis in axes) or None for axes in step.to_state
+                ]
+                source = jax.lax.with_sharding_constraint(
+                    source, NamedSharding(self.mesh, PartitionSpec(*entries))
+                )
+            self.copies[key] = source
+        return self.copies[key]
+
+    def _write(self, op: Op, results: Sequence[Any]) -> list[Any]:
+        """Constrain an op's results as planned, and remember them."""
+        if self.decisions.assignment[op.index] is None:
+            for value, array in zip(op.outputs, results, strict=True):
+                self.arrays[value] = array
+            return list(results)
+        strategy = one_strategy(self.prices, op, self.decisions)
+        constrained = []
+        for number, (value, array) in enumerate(zip(op.outputs, results, strict=True)):
+            stored = self.decisions.stored[value]
+            if stored is not None and hasattr(array, "ndim"):
+                written = tuple(strategy.written[number][0].tolist())
+                array = self._constrain(array, written)
+                if stored != written:
+                    array = self._constrain(array, stored)
+            self.arrays[value] = array
+            constrained.append(array)
+        return constrained
+
+    # -- the walk ------------------------------------------------------------------------
+
+    def _walk(
+        self, jaxpr: Any, consts: Sequence[Any], arrays: Sequence[Any], values: Sequence[int]
+    ) -> list[tuple[Any, int]]:
+        """Interpret `jaxpr`; returns for every output its array and its value's index."""
+        environment: dict[Any, tuple[Any, int]] = {}
+        for var, constant in zip(jaxpr.constvars, consts, strict=True):
+            environment[var] = (constant, -1)
+        for var, array, value in zip(jaxpr.invars, arrays, values, strict=True):
+            environment[var] = (array, value)
+
+        def read(atom: Any) -> tuple[Any, int]:
+            return (atom.val, -1) if compat.is_literal(atom) else environment[atom]
+
+        for equation in jaxpr.eqns:
+            operands = [read(atom) for atom in equation.invars]
+            with compat.equation_context(equation):
+                results = self._equation(equation, operands)
+            for var, result in zip(equation.outvars, results, strict=True):
+                environment[var] = result
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        name = equation.primitive.name
+        if name in _REMAT:
+            return self._remat(equation, operands)
+        if name in _CUSTOM:
+            return self._custom(equation, operands)
+        if name in INLINED:
+            return self._call(equation, operands)
+        if name == "scan":
+            return self._scan(equation, operands)
+        if name == "while":
+            return self._while(equation, operands)
+        if name == "cond":
+            return self._cond(equation, operands)
+        op = self._next(name)
+        arrays = [self._read(op, k, array) for k, (array, _) in enumerate(operands)]
+        results = compat.bind_equation(equation, arrays)
+        return list(zip(self._write(op, results), op.outputs, strict=True))
+
+    def _call(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        body, consts = compat.called_jaxpr(equation)
+        return self._walk(body, consts, [a for a, _ in operands], [v for _, v in operands])
+
+    def _remat(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        """A checkpointed body: behind a barrier once differentiated, under `checkpoint` before."""
+        body, consts = compat.called_jaxpr(equation)
+        arrays, values = [a for a, _ in operands], [v for _, v in operands]
+        if equation.params["differentiated"]:
+            if equation.params["prevent_cse"]:
+                arrays = list(jax.lax.optimization_barrier(tuple(arrays)))
+            return self._inside(body, consts, arrays, values)
+        found: list[int] = []
+
+        def inner(*inner_arrays: Any) -> list[Any]:
+            results = self._inside(body, consts, inner_arrays, values, keep=False)
+            found[:] = [value for _, value in results]
+            return [array for array, _ in results]
+
+        run = jax.checkpoint(
+            inner, prevent_cse=equation.params["prevent_cse"], policy=equation.params["policy"]
+        )
+        results = run(*arrays)
+        return self._remember(results, found)
+
+    def _custom(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        """A function with a derivative rule of its own: our body, the user's rule."""
+        body, consts = compat.called_jaxpr(equation)
+        arrays, values = [a for a, _ in operands], [v for _, v in operands]
+        start = self.cursor
+        found: list[int] = []
+
+        def primal(*inner_arrays: Any) -> list[Any]:
+            self.cursor = start
+            results = self._inside(body, consts, inner_arrays, values, keep=False)
+            found[:] = [value for _, value in results]
+            return [array for array, _ in results]
+
+        results = compat.with_derivative_of(equation, primal)(*arrays)
+        return self._remember(results, found)
+
+    def _remember(self, results: Sequence[Any], values: Sequence[int]) -> list[tuple[Any, int]]:
+        for array, value in zip(results, values, strict=True):
+            if value >= 0:
+                self.arrays[value] = array
+        return list(zip(results, values, strict=True))
+
+    def _inside(
+        self,
+        body: Any,
+        consts: Sequence[Any],
+        arrays: Sequence[Any],
+        values: Sequence[int],
+        *,
+        keep: bool = True,
+    ) -> list[tuple[Any, int]]:
+        """Walk an inlined body whose arguments are new arrays of known values.
+
+        With `keep`, resharded copies are shared with the outside; without, the body is traced on
+        its own and neither sees the other's.
+        """
+        saved, copies = dict(self.arrays), self.copies
+        if not keep:
+            self.copies = {}
+        for value, array in zip(values, arrays, strict=True):
+            if value >= 0:
+                self.arrays[value] = array
+        results = self._walk(body, consts, arrays, values)
+        if keep:
+            for value in values:
+                if value >= 0:
+                    self.arrays[value] = saved[value]
+        else:
+            self.arrays, self.copies = saved, copies
+        return results
+
+    def _trace_body(
+        self, body: Callable[..., list[Any]], avals: Sequence[Any]
+    ) -> Any:
+        """The closed jaxpr of a region's body, traced once on its own."""
+        saved, copies = self.arrays, self.copies
+        self.arrays, self.copies = {}, {}
+        shapes = [compat.shape_struct(aval) for aval in avals]
+        closed = jax.make_jaxpr(body)(*shapes)
+        self.arrays, self.copies = saved, copies
+        return closed
+
+    def _enter(self, kinds: Sequence[str], operands: list[tuple[Any, int]]) -> tuple[list, list]:
+        ops = [self._next(kind) for kind in kinds]
+        outer = [self._read(op, 0, array) for op, (array, _) in zip(ops, operands, strict=True)]
+        return ops, outer
+
+    def _start_body(self, ops: Sequence[Op], arrays: Sequence[Any]) -> None:
+        for op, array in zip(ops, arrays, strict=True):
+            value = op.outputs[0]
+            stored = self.decisions.stored[value]
+            self.arrays[value] = array if stored is None else self._constrain(array, stored)
+
+    def _finish_body(self, kinds: Sequence[str], results: list[tuple[Any, int]]) -> list[Any]:
+        arrays = []
+        for kind, (array, _) in zip(kinds, results, strict=True):
+            op = self._next(kind)
+            arrays.append(self._settled(op, self._read(op, 0, array)))
+        return arrays
+
+    def _settled(self, op: Op, array: Any) -> Any:
+        """A region's result, inside the region, in the layout that its consumer expects."""
+        if self.decisions.assignment[op.index] is None or array.ndim == 0:
+            return array
+        reads = one_strategy(self.prices, op, self.decisions).reads[0][0]
+        return self._constrain(array, tuple(reads.tolist()))
+
+    def _leave(self, first: int, results: Sequence[Any]) -> list[tuple[Any, int]]:
+        """Constrain a region's results outside of it; their boundary ops start at `first`."""
+        out = []
+        for k, array in enumerate(results):
+            value = self.program.ops[first + k].outputs[0]
+            stored = self.decisions.stored[value]
+            self.arrays[value] = array if stored is None else self._constrain(array, stored)
+            out.append((self.arrays[value], value))
+        return out
+
+    def _scan(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        params = equation.params
+        closed = params["jaxpr"]
+        consts, carries = params["num_consts"], params["num_carry"]
+        kinds = [
+            "enter" if k < consts else "carry" if k < consts + carries else "unstack"
+            for k in range(len(operands))
+        ]
+        ends = ["yield" if k < carries else "stack" for k in range(len(equation.outvars))]
+        ops, outer = self._enter(kinds, operands)
+
+        def body(*arrays: Any) -> list[Any]:
+            self._start_body(ops, arrays)
+            values = [op.outputs[0] for op in ops]
+            inner = [self.arrays[value] for value in values]
+            return self._finish_body(ends, self._walk(closed.jaxpr, closed.consts, inner, values))
+
+        new = self._trace_body(body, closed.in_avals)
+        results = compat.bind_equation(equation, outer, jaxpr=new)
+        return self._leave(self.cursor - len(ends), results)
+
+    def _while(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        params = equation.params
+        n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+        cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+        kinds = ["enter" if k < n_cond + n_body else "carry" for k in range(len(operands))]
+        ops, outer = self._enter(kinds, operands)
+        carried = ops[n_cond + n_body :]
+
+        def run(closed: Any, chosen: Sequence[Op], ends: Sequence[str]) -> Callable[..., list[Any]]:
+            def function(*arrays: Any) -> list[Any]:
+                self._start_body(chosen, arrays)
+                values = [op.outputs[0] for op in chosen]
+                inner = [self.arrays[value] for value in values]
+                results = self._walk(closed.jaxpr, closed.consts, inner, values)
+                return self._finish_body(ends, results) if ends else [a for a, _ in results]
+
+            return function
+
+        new_cond = self._trace_body(run(cond, [*ops[:n_cond], *carried], []), cond.in_avals)
+        ends = ["yield"] * len(carried)
+        chosen = [*ops[n_cond : n_cond + n_body], *carried]
+        new_body = self._trace_body(run(body, chosen, ends), body.in_avals)
+        results = compat.bind_equation(equation, outer, cond_jaxpr=new_cond, body_jaxpr=new_body)
+        return self._leave(self.cursor - len(ends), results)
+
+    def _cond(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        branches = []
+        outer: list[Any] = []
+        pending: list[tuple[Any, list[Op]]] = []
+        results_of: list[list[int]] = []
+        for closed in equation.params["branches"]:
+            ops, outer = self._enter(["enter"] * (len(operands) - 1), operands[1:])
+            pending.append((closed, ops))
+
+            def function(*arrays: Any, closed: Any = closed, ops: Any = ops) -> list[Any]:
+                self._start_body(ops, arrays)
+                values = [op.outputs[0] for op in ops]
+                inner = [self.arrays[value] for value in values]
+                results = self._walk(closed.jaxpr, closed.consts, inner, values)
+                results_of.append([value for _, value in results])
+                return [array for array, _ in results]
+
+            branches.append((function, closed.in_avals, self.cursor))
+            # The body's ops come before the next branch's boundary ops: trace it now.
+            branches[-1] = self._trace_body(function, closed.in_avals)
+        joins = [self._next("join") for _ in equation.outvars]
+        results = compat.bind_equation(
+            equation, [operands[0][0], *outer], branches=tuple(branches)
+        )
+        return self._leave(joins[0].index if joins else self.cursor, results)
