@@ -14,6 +14,7 @@ the sizes of the axes on dimension ``d``, a layout is possible where ``shards_d`
     bytes = itemsize * prod_d (shape_d / shards_d).
 
 An axis of size 1 shards nothing, so it is always -1 in an enumerated layout.
+JAX is imported only where a `PartitionSpec` is made, so that the cost laws do without it.
 Types print as JAX prints them: ``bf16[4096@model, 8]``, ``f32[8@(data,model), 4]``.
 """
 
@@ -24,9 +25,12 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jax.sharding import PartitionSpec
+
+if TYPE_CHECKING:
+    from jax.sharding import PartitionSpec
 
 Layout = tuple[int, ...]
 REPLICATED = -1
@@ -223,11 +227,13 @@ def dimension_axes(rank: int, layout: Layout) -> tuple[tuple[int, ...], ...]:
 def to_partition_spec(layout: Layout, axis_names: Sequence[str], rank: int) -> PartitionSpec:
     """Return JAX's `PartitionSpec` of a layout; trailing replicated dimensions are left out.
 
-    >>> to_partition_spec((0, -1, 0), ("pod", "data", "model"), 3) == PartitionSpec(
-    ...     ("pod", "model")
-    ... )
+    >>> from jax.sharding import PartitionSpec
+    >>> spec = to_partition_spec((0, -1, 0), ("pod", "data", "model"), 3)
+    >>> spec == PartitionSpec(("pod", "model"))
     True
     """
+    from jax.sharding import PartitionSpec
+
     shard_counts(rank, layout, [1] * len(axis_names))
     entries: list[str | tuple[str, ...] | None] = []
     for axes in dimension_axes(rank, layout):
@@ -246,6 +252,7 @@ def from_partition_spec(spec: PartitionSpec, axis_names: Sequence[str], rank: in
         dimension unconstrained, or orders the axes of a dimension differently from the mesh. All
         offenders are listed.
 
+    >>> from jax.sharding import PartitionSpec
     >>> from_partition_spec(PartitionSpec(("pod", "model"), None), ("pod", "data", "model"), 2)
     (0, -1, 0)
     """

@@ -75,7 +75,7 @@ class Rate:
 _FREE = Rate(0.0, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MeshTopology:
     """A logical mesh laid on a machine, and the price of its collectives.
 
@@ -105,6 +105,9 @@ class MeshTopology:
                 f"is {self.machine.chips}, or load a machine of {math.prod(shape)} chips"
             )
         object.__setattr__(self, "pieces", place(self.machine, shape))
+
+    def __repr__(self) -> str:
+        return f"MeshTopology({'x'.join(map(str, self.mesh_shape))} on {self.machine.name})"
 
     def group_size(self, axes: Iterable[int]) -> int:
         """Return how many chips take part in one collective over these axes."""

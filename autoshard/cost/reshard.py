@@ -71,7 +71,7 @@ class Step:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ReshardTable:
     """Seconds between all layouts of one value, and the collectives they stand for.
 
@@ -86,10 +86,13 @@ class ReshardTable:
     topology: MeshTopology
     layouts: tuple[Layout, ...]
     seconds: np.ndarray
-    rows: dict[Layout, int] = field(repr=False)
-    _graph: StateGraph = field(repr=False)
-    _lengths: np.ndarray = field(repr=False)
-    _distances: np.ndarray = field(repr=False)
+    rows: dict[Layout, int]
+    _graph: StateGraph
+    _lengths: np.ndarray
+    _distances: np.ndarray
+
+    def __repr__(self) -> str:
+        return f"ReshardTable({len(self)} layouts of {self.shape}, {self.topology})"
 
     def __len__(self) -> int:
         return len(self.layouts)
@@ -239,7 +242,7 @@ def _distances(
     return distances
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class ReshardCache:
     """Reshard tables of one mesh, each found once.
 
@@ -248,8 +251,11 @@ class ReshardCache:
     """
 
     topology: MeshTopology
-    _graphs: dict[object, StateGraph] = field(default_factory=dict, repr=False)
-    _tables: dict[object, ReshardTable] = field(default_factory=dict, repr=False)
+    _graphs: dict[object, StateGraph] = field(default_factory=dict)
+    _tables: dict[object, ReshardTable] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"ReshardCache({len(self._tables)} tables, {self.topology})"
 
     def table(
         self,

@@ -7,7 +7,10 @@ are reduced:
     reduce_scatter over the scattered axes     local bytes  b       ->  b / n
     all_reduce     over the others             local bytes  b / n   ->  b / n
 
-in this order, so that the all-reduce moves the smaller value. A scattered axis lands at the
+in this order, so that the all-reduce moves the smaller value. (One reduce-scatter over all of ``U``
+and an all-gather over the others is faster where the axes have links of their own; that is two
+decisions, a settlement with more axes scattered and a reshard, and is priced as such.) A scattered
+axis lands at the
 minor-most place of its dimension; where that is not its place in mesh order, a collective-permute
 of the (now smallest) shards puts it there, or a longer way round if that is cheaper.
 """
@@ -48,7 +51,7 @@ def settle_path(
     *,
     scatter: Mapping[int, int] | None = None,
 ) -> Settlement:
-    """Return the cheapest way to settle a partial sum to a given layout.
+    """Return the collectives that settle a partial sum, scattering some of the axes.
 
     Args:
       cache: of the mesh.
