@@ -16,6 +16,7 @@ state (https://openxla.org/shardy/sdy_dialect):
 
 The number of states of ``k`` axes in ``r`` dimensions is ``sum_j C(k,j) r (r+1) ... (r+j-1)``: 193
 for rank 4 and 3 axes. The graph depends on rank and mesh alone, so values of one rank share it.
+Shardy may also move a part of an axis; here such a part is an axis of its own on a finer mesh.
 """
 
 from __future__ import annotations
