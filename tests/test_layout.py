@@ -6,7 +6,7 @@ import math
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
@@ -28,6 +28,7 @@ def brute_force(shape, mesh_shape):
             yield layout, counts
 
 
+@settings(deadline=None)
 @given(SHAPES, MESHES)
 def test_table_lists_exactly_the_layouts_that_divide(shape, mesh_shape):
     expected = dict(brute_force(shape, mesh_shape))
@@ -42,6 +43,7 @@ def test_table_lists_exactly_the_layouts_that_divide(shape, mesh_shape):
         assert lay.divides(shape, layout, mesh_shape)
 
 
+@settings(deadline=None)
 @given(SHAPES, st.data())
 def test_local_shape_and_spec_agree_with_jax(shape, data):
     mesh_shape = data.draw(st.lists(st.sampled_from([1, 2, 4]), min_size=3, max_size=3).map(tuple))
