@@ -1,0 +1,56 @@
+"""Automatic sharding for JAX: a step and a cluster in, a proven plan and runnable code out.
+
+    program = autoshard.trace(step, params, batch, donate_argnums=0)
+    plan = autoshard.search(program, "v5p-64")
+    lowered = autoshard.lower(plan, step, params, batch)
+
+See `autoshard.program`, `autoshard.search` and `autoshard.lower.spmd`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autoshard.lower.spmd import Lowered, lower
+    from autoshard.lower.verify import verify
+    from autoshard.machine import Machine, load as load_machine
+    from autoshard.plan import Plan
+    from autoshard.program import Program, trace
+    from autoshard.search import search
+
+__all__ = [
+    "Lowered",
+    "Machine",
+    "Plan",
+    "Program",
+    "load_machine",
+    "lower",
+    "search",
+    "trace",
+    "verify",
+]
+
+_HOMES = {
+    "Lowered": "autoshard.lower.spmd",
+    "Machine": "autoshard.machine",
+    "Plan": "autoshard.plan",
+    "Program": "autoshard.program",
+    "load_machine": "autoshard.machine",
+    "trace": "autoshard.program",
+    "verify": "autoshard.lower.verify",
+}
+
+
+def __getattr__(name: str) -> object:
+    # JAX and the solvers are imported when they are first needed, so that `--help` is quick.
+    import importlib
+
+    if name in ("lower", "search"):  # callable modules
+        return importlib.import_module(f"autoshard.{name}")
+    if name in _HOMES:
+        attribute = "load" if name == "load_machine" else name
+        value = getattr(importlib.import_module(_HOMES[name]), attribute)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'autoshard' has no attribute {name!r}")

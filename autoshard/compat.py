@@ -89,9 +89,8 @@ def equation_context(equation: Any) -> Any:
 
 def bind_equation(equation: Any, operands: Sequence[Any], **changed: Any) -> list[Any]:
     """Apply the primitive of `equation` to new operands, with some of its parameters changed."""
-    parameters = {**equation.params, **changed}
-    functions, parameters = equation.primitive.get_bind_params(parameters)
-    results = equation.primitive.bind(*functions, *operands, **parameters)
+    parameters = equation.primitive.get_bind_params({**equation.params, **changed})
+    results = equation.primitive.bind(*operands, **parameters)
     return list(results) if equation.primitive.multiple_results else [results]
 
 
@@ -187,7 +186,8 @@ def lower_equations(equations: Sequence[Any], platform: str) -> LoweredModule:
         for equation in equations:
             operands = [next(rest) for _ in equation.invars]
             parameters = equation.primitive.get_bind_params(equation.params)
-            out = equation.primitive.bind(*operands, **parameters)
+            with jax.threefry_partitionable(partitionable_random_bits(equation)):
+                out = equation.primitive.bind(*operands, **parameters)
             results.extend(out if equation.primitive.multiple_results else [out])
         return results
 

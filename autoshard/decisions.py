@@ -16,6 +16,32 @@ from typing import Any
 from autoshard.layout import Layout
 
 Assignment = tuple[int, ...]
+State = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reshard:
+    """The sequence of collectives that makes a copy: the states it goes through, the last included.
+
+    A state lists, per dimension, the mesh axes that shard it, major first.
+    """
+
+    shape: tuple[int, ...]
+    itemsize: int
+    before: Layout
+    after: Layout
+    states: tuple[State, ...]
+
+    @classmethod
+    def from_json(cls, data: Any) -> Reshard:
+        """The inverse of `dataclasses.asdict` through JSON."""
+        return cls(
+            tuple(data["shape"]),
+            int(data["itemsize"]),
+            tuple(data["before"]),
+            tuple(data["after"]),
+            tuple(tuple(tuple(axes) for axes in state) for state in data["states"]),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def evaluate(
     for op in program.ops:
         if decisions.assignment[op.index] is None:
             continue
-        strategy = one_strategy(prices, op, decisions)
+        strategy = one_strategy(op, decisions, prices.mesh_shape)
         compute += float(prices.compute_seconds(op, strategy)[0]) * op.trips * op.weight
         moves += _settlement(prices, op, strategy, names)
         for number, output in enumerate(op.outputs):
@@ -88,7 +88,7 @@ def evaluate(
     return Evaluation(estimate, tuple(moves))
 
 
-def one_strategy(prices: StepPrices, op: Op, decisions: Decisions) -> Strategies:
+def one_strategy(op: Op, decisions: Decisions, mesh_shape: Sequence[int]) -> Strategies:
     """The strategy that `decisions` give to `op`, as an array of one row."""
     assigned = decisions.assignment[op.index]
     assert assigned is not None
@@ -97,7 +97,7 @@ def one_strategy(prices: StepPrices, op: Op, decisions: Decisions) -> Strategies
         np.array([decisions.stored[o] or (-1,) * len(assigned)], dtype=np.int64)
         for o in op.outputs
     )
-    return project_assignment(op.rule, assignment, stored, prices.mesh_shape)
+    return project_assignment(op.rule, assignment, stored, mesh_shape)
 
 
 def check(prices: StepPrices, decisions: Decisions) -> None:
@@ -127,7 +127,7 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
             if not all(program.values[o].free for o in op.outputs):
                 problems.append(f"{op}: no strategy")
             continue
-        strategy = one_strategy(prices, op, decisions)
+        strategy = one_strategy(op, decisions, prices.mesh_shape)
         for position, value in enumerate(op.inputs):
             if value < 0 or program.values[value].free:
                 continue

@@ -28,12 +28,13 @@ import difflib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
 
 from autoshard.machine_file import MachineError, MachineFile, SwitchRules, TorusRules, read
+from autoshard.network import Level, Network, Switch, Torus
 
 __all__ = [
     "Chip",
@@ -65,7 +66,7 @@ class Chip:
     """
 
     name: str
-    peak_flops: Mapping[str, float]
+    peak_flops: Mapping[str, float] = field(hash=False)
     vector_flops: float
     memory_bytes: float
     memory_bandwidth: float
@@ -73,6 +74,15 @@ class Chip:
     launch_seconds: float
     matmul_efficiency: float
     memory_efficiency: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy as a call of the constructor: read-only mappings have no pickle."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        values["peak_flops"] = dict(self.peak_flops)
+        return Chip, tuple(values.values())
 
     @property
     def usable_bytes(self) -> float:
@@ -95,71 +105,6 @@ class Chip:
             f"{self.name}: {self.matmul_flops('bfloat16') / 1e12:,.0f} TFLOP/s bf16, "
             f"{self.memory_bytes / 2**30:,.0f} GiB at {self.memory_bandwidth / 1e9:,.0f} GB/s"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Torus:
-    """Chips on a grid, each wired to its two neighbours in every dimension.
-
-    Attributes:
-      dimensions: chips along each dimension.
-      wraps: per dimension, whether the last chip is wired to the first (a ring, not a line).
-      link_bandwidth: bytes/s of one link in one direction.
-      hop_seconds: latency of one link.
-      efficiency: fraction of `link_bandwidth` that programs reach.
-      name: how the vendor calls the network.
-    """
-
-    dimensions: tuple[int, ...]
-    wraps: tuple[bool, ...]
-    link_bandwidth: float
-    hop_seconds: float
-    efficiency: float
-    name: str = "torus"
-
-    @property
-    def chips(self) -> int:
-        return math.prod(self.dimensions)
-
-    def __str__(self) -> str:
-        shape = "x".join(
-            f"{size}{'' if wrap else '|'}"
-            for size, wrap in zip(self.dimensions, self.wraps, strict=True)
-        )
-        return f"{self.name} {shape} ({self.link_bandwidth / 1e9:g} GB/s a link)"
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """Units (chips, or whole inner levels) that reach each other at equal speed.
-
-    Attributes:
-      size: units joined.
-      chip_bandwidth: bytes/s that one chip sends through it, all chips sending at once.
-      latency_seconds: one message, end to end.
-      efficiency: fraction of `chip_bandwidth` that programs reach.
-      pair_bandwidth: bytes/s between one pair, where pairs have wires of their own (a full mesh
-        without a switch); infinite where only `chip_bandwidth` limits.
-      name: how the vendor calls the network.
-    """
-
-    size: int
-    chip_bandwidth: float
-    latency_seconds: float
-    efficiency: float
-    pair_bandwidth: float = math.inf
-    name: str = "switch"
-
-    @property
-    def chips(self) -> int:
-        return self.size
-
-    def __str__(self) -> str:
-        return f"{self.name} of {self.size} ({self.chip_bandwidth / 1e9:g} GB/s a chip)"
-
-
-Level = Torus | Switch
-Network = tuple[Level, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +243,7 @@ def _unknown(text: str, family: str) -> str:
 
 
 def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
-    chip = Chip(**{**file.chip, "peak_flops": MappingProxyType(file.chip["peak_flops"])})  # type: ignore[arg-type]
+    chip = Chip(**file.chip)  # type: ignore[arg-type]
     topology = tuple(map(int, size.split("x"))) if "x" in size else None
     fixed = math.prod(
         rules.size for rules in file.levels if isinstance(rules, SwitchRules) and rules.size

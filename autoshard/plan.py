@@ -18,7 +18,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from autoshard.decisions import Decisions
+from autoshard.decisions import Decisions, Reshard
 
 SCHEMA_VERSION = 1
 
@@ -121,10 +121,23 @@ class MeshShape:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """See the module docstring. `specs` maps "inputs" and "outputs" to {tree path: spec}."""
+    """See the module docstring.
+
+    Attributes:
+      program: name of the program; on the command line, how it is found again.
+      fingerprint: of the traced graph.
+      options: `donate_argnums` and `trip_counts` with which it was traced.
+      machine: name of the machine, or the path of its file.
+      memory_limit: bytes per device that the plan may use.
+      mesh: named axes and their sizes.
+      estimate, proof, moves, baselines: see there.
+      specs: "inputs" and "outputs", each {tree path: PartitionSpec}.
+      decisions, reshards: what lowering needs.
+    """
 
     program: str
     fingerprint: str
+    options: Mapping[str, Any]
     machine: str
     memory_limit: float
     mesh: MeshShape
@@ -134,6 +147,7 @@ class Plan:
     moves: tuple[Move, ...]
     baselines: tuple[Baseline, ...]
     decisions: Decisions
+    reshards: tuple[Reshard, ...]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with a schema version."""
@@ -141,6 +155,7 @@ class Plan:
             "schema_version": SCHEMA_VERSION,
             "program": self.program,
             "fingerprint": self.fingerprint,
+            "options": dict(self.options),
             "machine": self.machine,
             "memory_limit": self.memory_limit,
             "mesh": dict(zip(self.mesh.names, self.mesh.sizes, strict=True)),
@@ -153,6 +168,7 @@ class Plan:
             "moves": [asdict(move) for move in self.moves],
             "baselines": [asdict(baseline) for baseline in self.baselines],
             "decisions": self.decisions.to_json(),
+            "reshards": [asdict(reshard) for reshard in self.reshards],
         }
 
     @classmethod
@@ -177,6 +193,7 @@ class Plan:
             return cls(
                 program=data["program"],
                 fingerprint=data["fingerprint"],
+                options=dict(data["options"]),
                 machine=data["machine"],
                 memory_limit=float(data["memory_limit"]),
                 mesh=MeshShape(tuple(data["mesh"]), tuple(int(n) for n in data["mesh"].values())),
@@ -194,6 +211,7 @@ class Plan:
                 moves=tuple(Move(**{**m, "axes": tuple(m["axes"])}) for m in data["moves"]),
                 baselines=tuple(Baseline(**b) for b in data["baselines"]),
                 decisions=Decisions.from_json(data["decisions"]),
+                reshards=tuple(Reshard.from_json(r) for r in data["reshards"]),
             )
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise PlanError(f"the plan is damaged: {type(error).__name__}: {error}") from error

@@ -2,10 +2,10 @@
 
 Shardy gives each StableHLO op a rule. Ops of one equation share inner values, and a dimension of a
 shared value is made of factors of its producer and of factors of its user, which must therefore be
-the same ones. So factors are nodes of a union-find, and every meeting of a producer and a user
-unites them. Where the two see a dimension differently (`ij` here, `k` of the same size there),
-the coarser factor is split: `k` becomes `ij` wherever it stands. Where no common split exists (6 as
-2x3 and as 3x2), both sides need replication.
+the same ones. So every meeting of a producer and a user unites them (`rule_factors`). Where the two
+see a dimension differently (`ij` here, `k` of the same size there), the coarser factor is split:
+`k` becomes `ij` wherever it stands. Where no common split exists (6 as 2x3 and as 3x2), both sides
+need replication.
 
 A united factor has the hardest kind among its uses. Three more things are decided afterwards:
 
@@ -24,6 +24,8 @@ import math
 from collections.abc import Sequence
 
 from autoshard.compat import LoweredModule, LoweredOp
+from autoshard.rule_factors import Factors
+from autoshard.rule_partial import commutes, constant_values, operator_of
 from autoshard.rule_record import Factor, FactorKind, Rule, factor_name
 
 # chlo ops that act on each element alone; Shardy has no rules for this dialect.
@@ -35,27 +37,6 @@ _ELEMENTWISE_CHLO = frozenset(
     }
 )
 
-# What partial values may pass through and be combined afterwards.
-_MOVES = frozenset(
-    {
-        "stablehlo.reshape",
-        "stablehlo.transpose",
-        "stablehlo.broadcast_in_dim",
-        "stablehlo.slice",
-        "stablehlo.reverse",
-        "stablehlo.optimization_barrier",
-    }
-)
-_COMMUTING = {
-    "sum": _MOVES | {"stablehlo.negate", "stablehlo.convert", "stablehlo.real", "stablehlo.imag"},
-    "prod": _MOVES | {"stablehlo.convert"},
-    "max": _MOVES | {"stablehlo.convert", "stablehlo.maximum", "stablehlo.clamp"},
-    "min": _MOVES | {"stablehlo.convert", "stablehlo.minimum", "stablehlo.clamp"},
-    "and": _MOVES | {"stablehlo.and"},
-    "or": _MOVES | {"stablehlo.or"},
-}
-_SCALINGS = frozenset({"stablehlo.multiply", "stablehlo.dot_general"})
-_SUMS_OF_PARTIALS = frozenset({"stablehlo.add", "stablehlo.subtract"})
 _HARDEST_FIRST = (
     FactorKind.REPLICATE,
     FactorKind.PERMUTE,
@@ -63,6 +44,9 @@ _HARDEST_FIRST = (
     FactorKind.REDUCE,
     FactorKind.PASS,
 )
+# Of a custom call Shardy knows little but the shapes. A generator makes one stream of numbers, of
+# which no device can compute a part alone.
+_UNTRUSTED = frozenset({"stablehlo.custom_call", "stablehlo.rng_bit_generator"})
 _SOURCES = frozenset({"stablehlo.constant", "stablehlo.iota"})
 
 
@@ -72,17 +56,14 @@ def join_rules(module: LoweredModule) -> list[Rule]:
 
 
 class _Join:
-    """The union-find of one module, and the passes over it in the order they run."""
+    """The factors of one module's values, and the passes over them in the order they run."""
 
     def __init__(self, module: LoweredModule) -> None:
         self.module = module
-        self.parent: list[int] = []
-        self.size: list[int] = []
-        self.parts: list[tuple[int, int] | None] = []
-        self.kinds: list[set[FactorKind]] = []
+        self.factors = Factors()
         self.ops = _live(module)
         self.free = _free_values(self.ops)
-        self.splats = _splats(self.ops)
+        self.constants = constant_values(self.ops)
         # Per value and dimension, the factors of its producer (or of the argument itself).
         self.dimensions: dict[int, list[list[int]]] = {}
         # Per op, the reduction factors of its rule.
@@ -92,74 +73,6 @@ class _Join:
         self.partial: dict[int, dict[int, str]] = {}
         self.used = {value for op in self.ops for value in op.operands}
         self.used.update(value for values in module.outputs for value in values)
-
-    # -- factors ---------------------------------------------------------------------------
-
-    def new(self, size: int, kind: FactorKind = FactorKind.PASS) -> int:
-        self.parent.append(len(self.parent))
-        self.size.append(size)
-        self.parts.append(None)
-        self.kinds.append({kind})
-        return len(self.parent) - 1
-
-    def find(self, factor: int) -> int:
-        while self.parent[factor] != factor:
-            self.parent[factor] = self.parent[self.parent[factor]]
-            factor = self.parent[factor]
-        return factor
-
-    def leaves(self, factors: Sequence[int]) -> list[int]:
-        """The undivided factors that `factors` are made of now, major first."""
-        found: list[int] = []
-        for factor in factors:
-            root = self.find(factor)
-            parts = self.parts[root]
-            found.extend([root] if parts is None else self.leaves(parts))
-        return found
-
-    def unite(self, one: int, two: int) -> None:
-        one, two = self.find(one), self.find(two)
-        if one != two:
-            self.parent[two] = one
-            self.kinds[one] |= self.kinds[two]
-
-    def split(self, factor: int, major: int) -> None:
-        minor = self.size[factor] // major
-        pair = self.new(major), self.new(minor)
-        for part in pair:
-            self.kinds[part] |= self.kinds[factor]
-        self.parts[factor] = pair
-
-    def replicate(self, factors: Sequence[int]) -> None:
-        for leaf in self.leaves(factors):
-            self.kinds[leaf].add(FactorKind.REPLICATE)
-
-    def meet(self, one: Sequence[int], two: Sequence[int], size: int) -> None:
-        """Makes the factors `one` and `two` of a dimension of `size` elements the same ones."""
-        ones, twos = self.leaves(one), self.leaves(two)
-        if len(ones) == len(twos) == 1:
-            # The usual case; also that of a slice or a pad, where a factor is longer or shorter
-            # than the dimension and neither can be split.
-            self.unite(ones[0], twos[0])
-            return
-        ones = [leaf for leaf in ones if self.size[leaf] > 1]
-        twos = [leaf for leaf in twos if self.size[leaf] > 1]
-        whole = [math.prod(self.size[leaf] for leaf in leaves) for leaves in (ones, twos)]
-        if whole != [size, size]:
-            self.replicate([*one, *two])
-            return
-        while ones and twos:
-            first, second = ones[0], twos[0]
-            if self.size[first] == self.size[second]:
-                self.unite(first, second)
-                ones, twos = ones[1:], twos[1:]
-                continue
-            coarse, fine = sorted((first, second), key=lambda leaf: -self.size[leaf])
-            if first == second or self.size[coarse] % self.size[fine]:
-                self.replicate([*one, *two])
-                return
-            self.split(coarse, self.size[fine])
-            ones, twos = self.leaves(ones), self.leaves(twos)
 
     # -- passes ----------------------------------------------------------------------------
 
@@ -173,7 +86,7 @@ class _Join:
         return [self.rule(equation) for equation in range(len(self.module.arguments))]
 
     def fresh(self, value: int, kind: FactorKind = FactorKind.PASS) -> list[list[int]]:
-        return [[self.new(size, kind)] for size in self.module.shapes[value]]
+        return [[self.factors.new(size, kind)] for size in self.module.shapes[value]]
 
     def join(self, op: LoweredOp) -> None:
         """Brings the factors of `op`'s rule together with those of its operands."""
@@ -185,7 +98,7 @@ class _Join:
                 continue
             sizes = self.module.shapes[value]
             for known, used, size in zip(self.dimensions[value], dimensions, sizes, strict=True):
-                self.meet(known, used, size)
+                self.factors.meet(known, used, size)
         for value, dimensions in zip(op.results, results, strict=True):
             self.dimensions[value] = dimensions
 
@@ -193,10 +106,13 @@ class _Join:
         self, op: LoweredOp
     ) -> tuple[list[list[list[int]]], list[list[list[int]]], tuple[int, ...]]:
         """New factors for one op: of its operands, of its results, and those it reduces."""
-        trusted = op.rule is not None and op.name != "stablehlo.custom_call"
-        if trusted:
+        if _trusted(op):
             rule = Rule.parse(op.rule or "")
-            new = [self.new(factor.size, factor.kind) for factor in rule.factors]
+            kept = {i for tensor in rule.results for dimension in tensor for i in dimension}
+            new = [self.factors.new(factor.size, factor.kind) for factor in rule.factors]
+            for index, factor in enumerate(rule.factors):
+                if index not in kept and factor.kind is not FactorKind.REDUCE and factor.size > 1:
+                    self.factors.replicate([new[index]])
             operands, results = (
                 [[[new[i] for i in dimension] for dimension in tensor] for tensor in side]
                 for side in (rule.operands, rule.results)
@@ -219,9 +135,9 @@ class _Join:
     def refuse_repeated_factors(self) -> None:
         for tensor in (*self.tensors, *self.dimensions.values()):
             seen: set[int] = set()
-            for leaf in (leaf for dimension in tensor for leaf in self.leaves(dimension)):
-                if leaf in seen and self.size[leaf] > 1:
-                    self.replicate([leaf])
+            for leaf in (leaf for dimension in tensor for leaf in self.factors.leaves(dimension)):
+                if leaf in seen and self.factors.size[leaf] > 1:
+                    self.factors.replicate([leaf])
                 seen.add(leaf)
 
     def follow_partial_values(self) -> None:
@@ -230,43 +146,25 @@ class _Join:
             partial: dict[int, str] = {}
             incoming = [self.partial.get(value, {}) for value in op.operands]
             for leaf, operator in {k: v for part in incoming for k, v in part.items()}.items():
-                if self.commutes(op, operator, [leaf in part for part in incoming]):
+                carriers = [leaf in part for part in incoming]
+                if commutes(op, operator, carriers, self.constants):
                     partial[leaf] = operator
                 else:
-                    self.replicate([leaf])
-            operator = _operator(op)
-            for leaf in self.leaves(reductions):
+                    self.factors.replicate([leaf])
+            operator = operator_of(op)
+            for leaf in self.factors.leaves(reductions):
                 if operator is None or partial.get(leaf, operator) != operator:
-                    self.replicate([leaf])
+                    self.factors.replicate([leaf])
                 else:
                     partial[leaf] = operator
             values = (*op.results, *(v for v in op.operands if v not in self.free))
             incoming_leaves = {leaf for part in incoming for leaf in part}
             for value in values if partial else ():
                 reduced = partial if value in op.results else incoming_leaves
-                leaves = {leaf for d in self.dimensions[value] for leaf in self.leaves(d)}
-                self.replicate([leaf for leaf in leaves if leaf in reduced])
+                leaves = {leaf for d in self.dimensions[value] for leaf in self.factors.leaves(d)}
+                self.factors.replicate([leaf for leaf in leaves if leaf in reduced])
             for value in op.results:
                 self.partial[value] = partial
-
-    def commutes(self, op: LoweredOp, operator: str, carriers: list[bool]) -> bool:
-        """Whether `op` of partial values (the operands in `carriers`) may be combined after it."""
-        if op.name in _COMMUTING[operator]:
-            return True
-        if operator != "sum":
-            return False
-        if op.name in _SCALINGS:
-            return sum(carriers) == 1
-        if op.name == "stablehlo.divide":
-            return carriers == [True, False]
-        if op.name in _SUMS_OF_PARTIALS:
-            return all(carriers)
-        if op.name == "stablehlo.select" and not carriers[0]:
-            # Out-of-range elements of a gather become NaN or 0 on every device: so does their sum.
-            others = [value for value, c in zip(op.operands, carriers, strict=True) if not c][1:]
-            fills = [self.splats.get(value) for value in others]
-            return all(fill is not None and (fill == 0 or math.isnan(fill)) for fill in fills)
-        return False
 
     # -- results ---------------------------------------------------------------------------
 
@@ -293,7 +191,7 @@ class _Join:
         for leaf in (leaf for tensor in (*results, *operands) for d in tensor for leaf in d):
             if leaf in order:
                 continue
-            kinds = self.kinds[leaf]
+            kinds = self.factors.kinds[leaf]
             kind = next(kind for kind in _HARDEST_FIRST if kind in kinds)
             operator = None
             if kind is FactorKind.REDUCE:
@@ -301,7 +199,9 @@ class _Join:
                 operator = operators.pop() if len(operators) == 1 else None
                 if operator is None or leaf in in_results:
                     kind, operator = FactorKind.REPLICATE, None
-            elif leaf in in_used_operands and leaf not in in_results and self.size[leaf] > 1:
+            elif (
+                leaf in in_used_operands and leaf not in in_results and self.factors.size[leaf] > 1
+            ):
                 kind = FactorKind.REPLICATE
             order[leaf] = len(factors)
             factors.append(Factor(factor_name(len(factors)), sizes[leaf], kind, operator))
@@ -322,14 +222,14 @@ class _Join:
             for size, leaves in zip(self.module.shapes[value], tensor, strict=True):
                 if len(leaves) == 1:
                     seen.setdefault(leaves[0], []).append(size)
-                elif math.prod(self.size[leaf] for leaf in leaves) != size:
-                    self.replicate(leaves)
+                elif math.prod(self.factors.size[leaf] for leaf in leaves) != size:
+                    self.factors.replicate(leaves)
         for leaf, sizes in seen.items():
-            if len(set(sizes)) > 1 and FactorKind.PERMUTE not in self.kinds[leaf]:
-                self.replicate([leaf])
+            if len(set(sizes)) > 1 and FactorKind.PERMUTE not in self.factors.kinds[leaf]:
+                self.factors.replicate([leaf])
         alone = {leaf: min(sizes) for leaf, sizes in seen.items()}
         return {
-            leaf: alone.get(leaf, self.size[leaf])
+            leaf: alone.get(leaf, self.factors.size[leaf])
             for tensor in tensors
             for leaves in tensor
             for leaf in leaves
@@ -339,15 +239,22 @@ class _Join:
         """The leaves of each dimension; a factor's second use in the tensor becomes a new one."""
         seen: set[int] = set()
         tensor: list[list[int]] = []
-        for leaves in map(self.leaves, dimensions):
+        for leaves in map(self.factors.leaves, dimensions):
             tensor.append(
                 [
-                    self.new(self.size[leaf], FactorKind.REPLICATE) if leaf in seen else leaf
+                    self.factors.new(self.factors.size[leaf], FactorKind.REPLICATE)
+                    if leaf in seen
+                    else leaf
                     for leaf in leaves
                 ]
             )
             seen.update(leaves)
         return tensor
+
+
+def _trusted(op: LoweredOp) -> bool:
+    """Whether `op` has a rule from Shardy that tells the truth."""
+    return op.rule is not None and op.name not in _UNTRUSTED
 
 
 def _live(module: LoweredModule) -> tuple[LoweredOp, ...]:
@@ -365,26 +272,6 @@ def _free_values(ops: Sequence[LoweredOp]) -> set[int]:
     """The values that are computed from constants and iotas alone."""
     free: set[int] = set()
     for op in ops:
-        if op.name in _SOURCES or (op.rule is not None and free.issuperset(op.operands)):
+        if op.name in _SOURCES or (_trusted(op) and free.issuperset(op.operands)):
             free.update(op.results)
     return free
-
-
-def _splats(ops: Sequence[LoweredOp]) -> dict[int, float]:
-    """The values that are one known constant in every element."""
-    splats: dict[int, float] = {}
-    for op in ops:
-        if op.splat is not None:
-            splats[op.results[0]] = op.splat
-        elif op.name in ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"):
-            known = splats.get(op.operands[0])
-            if known is not None:
-                splats[op.results[0]] = known
-    return splats
-
-
-def _operator(op: LoweredOp) -> str | None:
-    """How the partial results of a reduction factor of `op` are combined."""
-    if op.name in ("stablehlo.dot_general", "stablehlo.convolution", "stablehlo.gather"):
-        return "sum"
-    return op.operator

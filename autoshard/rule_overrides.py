@@ -8,13 +8,13 @@ results change). Each entry builds the rule of one equation from its shapes and 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jax.extend.core import JaxprEqn
 
-from autoshard import compat
 from autoshard.rule_record import FactorKind, Rule
+from autoshard.rule_windows import convolution, pooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,14 @@ class Override:
 
     reason: str
     rule: Callable[[JaxprEqn], Rule]
+
+
+@dataclass(frozen=True, slots=True)
+class Amendment:
+    """A correction of Shardy's rule: what is wrong about it, and the rule that is put instead."""
+
+    reason: str
+    rule: Callable[[JaxprEqn, Rule], Rule]
 
 
 def _build(
@@ -64,25 +72,14 @@ def _unique(equation: JaxprEqn) -> tuple[list[list[Any]], list[list[Any]]]:
     return operands, results
 
 
-def identity(equation: JaxprEqn) -> Rule:
-    """Result `n` is operand `n`, unchanged."""
-    labels = [[(n, d) for d in range(len(_shape(v)))] for n, v in enumerate(equation.outvars)]
-    return _build(equation, labels, labels)
-
-
 def elementwise(equation: JaxprEqn) -> Rule:
-    """Every element of the result depends on that element of the operands; scalars are shared."""
-    rank = max(len(_shape(atom)) for atom in equation.outvars)
-    shape = max((_shape(atom) for atom in equation.outvars), key=len)
+    """Each element of the result depends on that element of every operand.
 
-    def labels(n: int, atom: Any) -> list[Hashable]:
-        own = _shape(atom)
-        # A dimension of size 1 that is broadcast is a factor of its own.
-        return [d if own[d] == shape[d] else (n, d) for d in range(rank)] if own else []
-
-    operands = [labels(n, atom) for n, atom in enumerate(equation.invars)]
-    results = [labels(-1 - n, atom) for n, atom in enumerate(equation.outvars)]
-    return _build(equation, operands, results)
+    An operand of smaller rank has the leading dimensions only: scalars, and keys of a batch.
+    """
+    rank = len(_shape(equation.outvars[0]))
+    operands = [list(range(len(_shape(atom)))) for atom in equation.invars]
+    return _build(equation, operands, [list(range(rank))])
 
 
 def replicated(equation: JaxprEqn) -> Rule:
@@ -133,26 +130,6 @@ def batched(core_rank: int) -> Callable[[JaxprEqn], Rule]:
     return rule
 
 
-def random_bits(equation: JaxprEqn) -> Rule:
-    """The keys are a batch; each number of a key is computed from the key and its index alone."""
-    key = equation.invars[0]
-    operands, results = _unique(equation)
-    rank = len(operands[0])
-    results[0][:rank] = operands[0]
-    known = "fry" in str(getattr(key.aval, "dtype", ""))
-    independent = known and compat.partitionable_random_bits(equation)
-    return _build(equation, operands, results, replicate=[] if independent else results[0])
-
-
-def key_data(equation: JaxprEqn) -> Rule:
-    """Between keys and their bits: the bits of one key stay together in the last dimension(s)."""
-    operands, results = _unique(equation)
-    shared = min(len(operands[0]), len(results[0]))
-    operands[0][:shared] = results[0][:shared] = range(shared)
-    rest = operands[0][shared:] + results[0][shared:]
-    return _build(equation, operands, results, replicate=rest)
-
-
 def ragged_dot(equation: JaxprEqn) -> Rule:
     """`[m, k] x [g, k, n] -> [m, n]`: rows of different groups, so `m` and `g` stay whole."""
     numbers = equation.params["ragged_dot_dimension_numbers"]
@@ -175,20 +152,30 @@ def ragged_dot(equation: JaxprEqn) -> Rule:
     return _build(equation, operands, [result], replicate=whole, summed=summed)
 
 
+def partial_update(equation: JaxprEqn, rule: Rule) -> Rule:
+    """`dynamic_update_slice`: a sharded dimension can be updated in place by one element alone."""
+    operand, update = _shape(equation.invars[0]), _shape(equation.invars[1])
+    whole = {
+        index
+        for dimension, (size, part) in enumerate(zip(operand, update, strict=True))
+        if 1 < part < size
+        for index in rule.operands[0][dimension]
+    }
+    factors = tuple(
+        replace(factor, kind=FactorKind.REPLICATE) if index in whole else factor
+        for index, factor in enumerate(rule.factors)
+    )
+    return replace(rule, factors=factors)
+
+
 def _table() -> dict[str, Override]:
     """The overrides, family by family: reason, builder, primitives."""
     families: list[tuple[str, Callable[[JaxprEqn], Rule], str]] = [
         (
-            "no computation: it is no op, or a custom call that hides the identity",
-            identity,
-            "sharding_constraint reshard mesh_cast optimization_barrier copy copy_p name "
-            "device_put reduce_precision stop_gradient pvary",
-        ),
-        (
-            "lowers to loops or to chlo ops for which Shardy has no rule, but acts on elements",
+            "lowers to loops, of which nothing is known, but acts on each element alone",
             elementwise,
-            "igamma igammac igamma_grad_a random_gamma_grad lgamma digamma polygamma zeta "
-            "regularized_incomplete_beta bessel_i0e bessel_i1e erf erfc erf_inv nextafter",
+            "igamma igammac igamma_grad_a random_gamma_grad random_gamma "
+            "regularized_incomplete_beta",
         ),
         (
             "lowers to a window as long as the dimension, for which Shardy says that neighbours' "
@@ -203,32 +190,22 @@ def _table() -> dict[str, Override]:
             "approx_top_k",
         ),
         (
-            "custom calls, and loops over the matrix; matrices of a batch are independent",
+            "custom calls and loops over the matrix; matrices of a batch are independent",
             batched(2),
-            "lu eigh eig svd geqrf geqp3 qr householder_product schur hessenberg tridiagonal "
-            "lu_pivots_to_permutation triangular_sylvester symmetric_product",
+            "lu eigh eig svd qr householder_product ormqr cholesky_update schur hessenberg "
+            "tridiagonal",
         ),
-        ("as above; its first operand is a vector", batched(1), "tridiagonal_solve"),
-        (
-            "hundreds of ops; each number is computed from its key and its index alone",
-            random_bits,
-            "random_bits random_split",
-        ),
-        (
-            "hundreds of ops that act on elements",
-            elementwise,
-            "threefry2x32 random_fold_in random_seed random_clone random_gamma",
-        ),
-        ("keys have a hidden dimension", key_data, "random_wrap random_unwrap"),
-        (
-            "one stream of numbers: a part of it cannot be computed alone",
-            replicated,
-            "rng_bit_generator rng_uniform",
-        ),
+        ("as above, but its first operand is a vector", batched(1), "tridiagonal_solve"),
         (
             "Python code that sees whole arrays",
             replicated,
             "pure_callback io_callback debug_callback debug_print",
+        ),
+        (
+            "XLA's partitioner gathers every operand of an FFT, also along batch dimensions "
+            "(https://github.com/jax-ml/jax/issues/15680)",
+            replicated,
+            "fft",
         ),
         ("chlo.ragged_dot has no rule in Shardy", ragged_dot, "ragged_dot_general"),
     ]
@@ -240,3 +217,19 @@ def _table() -> dict[str, Override]:
 
 
 OVERRIDES: Mapping[str, Override] = _table()
+
+AMENDMENTS: Mapping[str, Amendment] = {
+    "dynamic_update_slice": Amendment(
+        "a dimension passes through for Shardy, but XLA's partitioner gathers it if the update "
+        "is longer than one element",
+        partial_update,
+    ),
+    "conv_general_dilated": Amendment(
+        "windows that tile the dimension need no neighbours; a kernel's gradient is no plain sum",
+        convolution,
+    ),
+    **dict.fromkeys(
+        ("reduce_window_max", "reduce_window_min", "reduce_window_sum"),
+        Amendment("windows that tile the dimension need no neighbours", pooling),
+    ),
+}

@@ -3,8 +3,8 @@
 `rules_for` answers, for every equation of a jaxpr, how it may be computed in parts (a `Rule`).
 Nothing here knows what a matrix product is: the distinct equations are lowered together to
 StableHLO, Shardy's own pass writes a rule on every op, and `rule_join` makes one rule per equation
-of them. What Shardy has no rule for, or a wrong one, stands in the table `OVERRIDES` with the
-reason.
+of them. What Shardy has no rule for, or a wrong one, stands with the reason in the table
+`OVERRIDES`; what it says almost right, in `AMENDMENTS`.
 
 Calls whose inside is opaque (`shard_map`, Pallas kernels, FFI calls, `custom_partitioning`) need a
 rule from the user, by primitive name, or by the name of the kernel, function or FFI target, in the
@@ -20,20 +20,21 @@ A rule that a `custom_partitioning` call carries is used as it stands.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from autoshard import compat
 from autoshard.rule_join import join_rules
-from autoshard.rule_overrides import OVERRIDES, Override
+from autoshard.rule_overrides import AMENDMENTS, OVERRIDES, Amendment, Override
 from autoshard.rule_record import Factor, FactorKind, Rule, factor_name
 from autoshard.rule_user import AnyUserRule, UserRule, apply_user_rule
-from autoshard.rule_windows import convolution, pooling
 
 __all__ = [
+    "AMENDMENTS",
     "OVERRIDES",
+    "Amendment",
     "Factor",
     "FactorKind",
     "NoRuleError",
@@ -50,14 +51,6 @@ OPAQUE = frozenset(
 
 PLATFORMS = ("tpu", "cpu")
 """Where an equation is lowered to be asked about: the first platform that knows it."""
-
-AMENDMENTS: Mapping[str, Callable[[JaxprEqn, Rule], Rule]] = {
-    "conv_general_dilated": convolution,
-    "reduce_window_max": pooling,
-    "reduce_window_min": pooling,
-    "reduce_window_sum": pooling,
-}
-"""Primitives whose rule from Shardy is right but for some dimensions."""
 
 _REMEMBERED: dict[Any, Rule] = {}
 """Memo of rules by `_question`; a rule is a pure function of that key."""
@@ -133,22 +126,35 @@ def _ask(equations: Sequence[JaxprEqn], platforms: Sequence[str] = PLATFORMS) ->
         return [(str(error) or type(error).__name__).splitlines()[0]]
     rules: list[Rule | str] = []
     for rule, equation in zip(join_rules(module), equations, strict=True):
-        amend = AMENDMENTS.get(equation.primitive.name)
         rule = _of_logical_shape(rule, equation)
-        rules.append(rule if amend is None else amend(equation, rule))
+        amendment = AMENDMENTS.get(equation.primitive.name)
+        rules.append(rule if amendment is None else amendment.rule(equation, rule))
     return rules
 
 
 def _of_logical_shape(rule: Rule, equation: JaxprEqn) -> Rule:
-    """`rule` without the hidden last dimension that typed random keys have once lowered."""
-    sides = [
-        [tensor[: len(_shape(atom))] for tensor, atom in zip(side, atoms, strict=True)]
-        for side, atoms in ((rule.operands, equation.invars), (rule.results, equation.outvars))
-    ]
-    if sides == [list(rule.operands), list(rule.results)]:
+    """`rule` without the last dimension that typed random keys get once lowered: their bits.
+
+    Where that dimension is visible (keys wrapped and unwrapped) it stays whole.
+    """
+    atoms = (*equation.invars, *equation.outvars)
+    tensors = (*rule.operands, *rule.results)
+    ranks = [len(_shape(atom)) for atom in atoms]
+    hidden = {
+        factor
+        for tensor, rank in zip(tensors, ranks, strict=True)
+        for dimension in tensor[rank:]
+        for factor in dimension
+    }
+    if not hidden:
         return rule
-    factors = {i: (f.size, f.kind, f.operator) for i, f in enumerate(rule.factors)}
-    return Rule.build(sides[0], sides[1], factors)
+    factors: dict[Hashable, tuple[int, FactorKind, str | None]] = {
+        i: (f.size, FactorKind.REPLICATE, None) if i in hidden else (f.size, f.kind, f.operator)
+        for i, f in enumerate(rule.factors)
+    }
+    visible = [tensor[:rank] for tensor, rank in zip(tensors, ranks, strict=True)]
+    count = len(rule.operands)
+    return Rule.build(visible[:count], visible[count:], factors)
 
 
 def _shape(atom: Any) -> tuple[int, ...]:

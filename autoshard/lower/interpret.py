@@ -21,12 +21,12 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
 from autoshard.build import ANEW, BACKWARD, FORWARD
-from autoshard.cost.step import StepPrices
-from autoshard.dataflow import Phase
+from autoshard.dataflow import Phase, analyse
 from autoshard.decisions import Decisions
 from autoshard.evaluate import one_strategy
 from autoshard.layout import Layout, to_partition_spec
-from autoshard.program import INLINED, Op
+from autoshard.plan import Plan
+from autoshard.program import INLINED, Op, Program
 
 _VISIBLE = {Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.AFTER: 0}
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
@@ -36,20 +36,19 @@ _REMAT = frozenset({"remat", "remat2", "checkpoint"})
 class Interpreter:
     """One re-trace of a program under decisions; make a new one for every trace."""
 
-    def __init__(
-        self, prices: StepPrices, decisions: Decisions, mesh: Any, axis_names: Sequence[str]
-    ) -> None:
-        self.program = prices.program
-        self.prices = prices
-        self.decisions = decisions
+    def __init__(self, program: Program, plan: Plan, mesh: Any) -> None:
+        self.program = program
+        self.decisions: Decisions = plan.decisions
+        self.reshards = {(r.shape, r.itemsize, r.before, r.after): r.states for r in plan.reshards}
         self.mesh = mesh
-        self.names = tuple(axis_names)
+        self.mesh_shape = plan.mesh.sizes
+        self.names = plan.mesh.names
         self.arrays: dict[int, Any] = {}
         self.copies: dict[tuple[int, bool], Any] = {}
         self.cursor = 0
         self._phases = {
             (use.op, use.position): use.phase
-            for uses in prices.dataflow.readers
+            for uses in analyse(program).readers
             for use in uses
         }
         self._specs: dict[tuple[Layout, int], NamedSharding] = {}
@@ -100,7 +99,7 @@ class Interpreter:
         phase = self._phases[op.index, position]
         if copy is None or not self.decisions.mode[value] & _VISIBLE[phase]:
             return array
-        wanted = tuple(one_strategy(self.prices, op, self.decisions).reads[position][0].tolist())
+        wanted = tuple(one_strategy(op, self.decisions, self.mesh_shape).reads[position][0].tolist())
         if wanted != copy:
             return array
         return self._copy(value, array, anew=self._is_anew(value, phase))
@@ -115,10 +114,9 @@ class Interpreter:
             assert stored is not None
             assert copy is not None
             source = jax.lax.optimization_barrier(array) if anew else array
-            for step in self.prices.reshard(value).steps(stored, copy):
-                entries = [
-                    tuple(self.names[axis] for axis in axes) or None for axes in step.to_state
-                ]
+            record = self.program.values[value]
+            for state in self.reshards[record.shape, record.itemsize, stored, copy]:
+                entries = [tuple(self.names[axis] for axis in axes) or None for axes in state]
                 source = jax.lax.with_sharding_constraint(
                     source, NamedSharding(self.mesh, PartitionSpec(*entries))
                 )
@@ -131,7 +129,7 @@ class Interpreter:
             for value, array in zip(op.outputs, results, strict=True):
                 self.arrays[value] = array
             return list(results)
-        strategy = one_strategy(self.prices, op, self.decisions)
+        strategy = one_strategy(op, self.decisions, self.mesh_shape)
         constrained = []
         for number, (value, array) in enumerate(zip(op.outputs, results, strict=True)):
             stored = self.decisions.stored[value]
@@ -295,7 +293,7 @@ class Interpreter:
         """A region's result, inside the region, in the layout that its consumer expects."""
         if self.decisions.assignment[op.index] is None or array.ndim == 0:
             return array
-        reads = one_strategy(self.prices, op, self.decisions).reads[0][0]
+        reads = one_strategy(op, self.decisions, self.mesh_shape).reads[0][0]
         return self._constrain(array, tuple(reads.tolist()))
 
     def _leave(self, first: int, results: Sequence[Any]) -> list[tuple[Any, int]]:
@@ -357,23 +355,18 @@ class Interpreter:
     def _cond(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
         branches = []
         outer: list[Any] = []
-        pending: list[tuple[Any, list[Op]]] = []
-        results_of: list[list[int]] = []
         for closed in equation.params["branches"]:
             ops, outer = self._enter(["enter"] * (len(operands) - 1), operands[1:])
-            pending.append((closed, ops))
 
             def function(*arrays: Any, closed: Any = closed, ops: Any = ops) -> list[Any]:
                 self._start_body(ops, arrays)
                 values = [op.outputs[0] for op in ops]
                 inner = [self.arrays[value] for value in values]
                 results = self._walk(closed.jaxpr, closed.consts, inner, values)
-                results_of.append([value for _, value in results])
                 return [array for array, _ in results]
 
-            branches.append((function, closed.in_avals, self.cursor))
-            # The body's ops come before the next branch's boundary ops: trace it now.
-            branches[-1] = self._trace_body(function, closed.in_avals)
+            # A branch's ops come before the boundary ops of the next one: trace it now.
+            branches.append(self._trace_body(function, closed.in_avals))
         joins = [self._next("join") for _ in equation.outvars]
         results = compat.bind_equation(
             equation, [operands[0][0], *outer], branches=tuple(branches)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoshard.solve.flat import Flat, worst_cost
-from autoshard.solve.kernels import dual_value, min_marginals, priced_costs, sweep
+from autoshard.solve.kernels import appraise, priced_costs, sweep
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +39,9 @@ class DualAscent:
     _forward: bool = True
     _direction: np.ndarray = field(init=False)
     _theta: np.ndarray = field(init=False)
+    _total: np.ndarray = field(init=False)
+    _held: np.ndarray = field(init=False)
+    _best: np.ndarray = field(init=False)
     _stalled: int = 0
 
     def __post_init__(self) -> None:
@@ -50,6 +53,9 @@ class DualAscent:
         self.best_messages = self.messages.copy()
         self._direction = np.zeros(flat.capacity.size)
         self._theta = np.empty(flat.costs.size)
+        self._total = np.empty(flat.capacity.size + 1)
+        self._held = np.empty(flat.widest)
+        self._best = np.empty(flat.widest)
 
     def run(self, upper: float, deadline: float, passes: int) -> None:
         """Up to `passes` passes, until `deadline` (time.monotonic); `upper` is the incumbent."""
@@ -58,7 +64,7 @@ class DualAscent:
         for _ in range(passes):
             if time.monotonic() > deadline:
                 return
-            priced_costs(flat, self.prices, self._theta)
+            priced_costs(flat, self.prices, self._total, self._theta)
             if self.bound > self.worst:
                 return
             target = upper
@@ -68,7 +74,14 @@ class DualAscent:
             spread = 1e-3 * (target - self.bound) if np.isfinite(self.bound) else 1.0
             spread = max(spread, 1e-12 * abs(target), 1e-30)
             total = sweep(
-                flat, self._theta, self.messages, self._forward, 0.0, spread, expected
+                flat,
+                self._theta,
+                self.messages,
+                self._forward,
+                spread,
+                expected,
+                self._held,
+                self._best,
             )
             self._forward = not self._forward
             self.passes += 1
@@ -96,13 +109,12 @@ class DualAscent:
 
     def check(self) -> float:
         """The best bound, recomputed from its prices and messages."""
-        priced_costs(self.flat, self.best_prices, self._theta)
-        value = dual_value(self.flat, self._theta, self.best_messages)
-        return value - float(self.best_prices @ self.flat.capacity)
+        return self.appraisal()[0]
 
-    def reduced_costs(self) -> tuple[float, np.ndarray]:
-        """The best bound, and by how much any plan with a given choice must exceed it."""
-        out = np.empty(self.flat.costs.size)
-        priced_costs(self.flat, self.best_prices, self._theta)
-        min_marginals(self.flat, self._theta, self.best_messages, out)
-        return self.check(), out
+    def appraisal(self) -> tuple[float, np.ndarray, np.ndarray]:
+        """The best bound; what each choice costs in its node under the best messages; and by how
+        much any plan with a given choice must exceed the bound."""
+        held, extra = np.empty(self.flat.costs.size), np.empty(self.flat.costs.size)
+        priced_costs(self.flat, self.best_prices, self._total, self._theta)
+        value = appraise(self.flat, self._theta, self.best_messages, held, extra, self._best)
+        return value - float(self.best_prices @ self.flat.capacity), held, extra

@@ -4,7 +4,9 @@ Choices of all nodes lie one after another; so do the entries of all distinct ta
 projections and all distinct usage vectors. The choices of node i are
 `costs[node_start[i] : node_start[i + 1]]`. Edge e reads its table at `table_start[e]` (row-major,
 `rows[e]` x `columns[e]`), projects node `u[e]` by `groups[left_start[e] + choice]`, and owns the
-messages from `message_start[e]` on: first one per row, then one per column. Times become memory
+messages from `message_start[e]` on: first one per row, then one per column. A table with few allowed
+pairs is also stored by rows: from `sparse_start[e]` (-1: not so stored) on, `sparse_index` holds where
+each row begins, then the columns; `sparse_value` the costs beside them. Times become memory
 rows 0, 1, ...; nodes with a single choice only lower the `capacity` of the rows.
 """
 
@@ -32,7 +34,10 @@ class Flat(NamedTuple):
     left_start: np.ndarray
     right_start: np.ndarray
     message_start: np.ndarray
+    sparse_start: np.ndarray
     tables: np.ndarray
+    sparse_index: np.ndarray
+    sparse_value: np.ndarray
     groups: np.ndarray
     near_start: np.ndarray
     near_edge: np.ndarray
@@ -46,6 +51,12 @@ class Flat(NamedTuple):
     @property
     def node_count(self) -> int:
         return self.node_start.size - 1
+
+    @property
+    def widest(self) -> int:
+        """The longest node or table side."""
+        sizes = (np.diff(self.node_start), self.rows, self.columns)
+        return int(max(part.max(initial=1) for part in sizes))
 
 
 class _Pool:
@@ -92,11 +103,20 @@ def flatten(problem: Problem) -> Flat:
     sizes = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
     node_start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     costs = np.concatenate([node.costs for node in problem.nodes] or [np.zeros(0)])
-    tables, groups = _Pool(), _Pool()
+    tables, groups, sparse_index, sparse_value = _Pool(), _Pool(), _Pool(), _Pool()
     count = len(problem.edges)
     fields = {
         name: np.zeros(count, dtype=np.int64)
-        for name in ("u", "v", "rows", "columns", "table_start", "left_start", "right_start")
+        for name in (
+            "u",
+            "v",
+            "rows",
+            "columns",
+            "table_start",
+            "left_start",
+            "right_start",
+            "sparse_start",
+        )
     }
     near: list[list[int]] = [[] for _ in problem.nodes]
     for number, edge in enumerate(problem.edges):
@@ -111,6 +131,12 @@ def flatten(problem: Problem) -> Flat:
         fields["right_start"][number] = groups.place(
             edge.right, id(edge.right), lambda e=edge: e.right
         )
+        fields["sparse_start"][number] = -1
+        if _is_sparse(edge.table):
+            key = (id(edge.table), edge.weight)
+            index, value = _by_rows(edge.table, edge.weight)
+            fields["sparse_start"][number] = sparse_index.place(edge.table, key, index)
+            sparse_value.place(edge.table, key, value)
         near[edge.u].append(number)
         near[edge.v].append(number)
     message_sizes = fields["rows"] + fields["columns"]
@@ -122,11 +148,28 @@ def flatten(problem: Problem) -> Flat:
         **fields,
         message_start=np.concatenate([[0], np.cumsum(message_sizes)]).astype(np.int64),
         tables=tables.array(np.float64),
+        sparse_index=sparse_index.array(np.int64),
+        sparse_value=sparse_value.array(np.float64),
         groups=groups.array(np.int64),
         near_start=np.concatenate([[0], np.cumsum([len(n) for n in near])]).astype(np.int64),
         near_edge=np.array([e for n in near for e in n], dtype=np.int64),
         **usage,
     )
+
+
+def _is_sparse(table: np.ndarray) -> bool:
+    return table.size >= 256 and np.count_nonzero(table < np.inf) < 0.3 * table.size
+
+
+def _by_rows(
+    table: np.ndarray, weight: float
+) -> tuple[Callable[[], np.ndarray], Callable[[], np.ndarray]]:
+    """Makers of the index and the values of the allowed pairs; values align with the index."""
+    rows, columns = np.nonzero(table < np.inf)
+    lengths = np.bincount(rows, minlength=table.shape[0])
+    begins = np.concatenate([[0], np.cumsum(lengths)]) + table.shape[0] + 1
+    values = np.concatenate([np.zeros(begins.size), table[rows, columns] * weight])
+    return (lambda: np.concatenate([begins, columns])), (lambda: values)
 
 
 def _usage_arrays(problem: Problem, times: np.ndarray) -> dict[str, np.ndarray]:

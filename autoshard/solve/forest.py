@@ -5,20 +5,15 @@ kept nodes the problem is a forest, and dynamic programming over it finds the be
 the neighbours outside: leaf to root, message[h] = min_g ( min_{x in g} H[x] + T[g, h] ), then root to
 leaf. Often more than half of all nodes are re-decided in one move.
 
-Memory enters through prices per row. A move that breaks a limit is tried again on the same forest
-with dearer rows; one that keeps all limits but costs more, with cheaper rows. A plan is accepted
-when its penalised cost (cost + `overload_price` * bytes over the limits) does not grow.
+`picked` is only read. `tables` are the tables with a price in place of +inf, `conflict_cost`.
 """
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
-
-from autoshard.solve.kernels import FAST, HUGE, loads, plan_cost, priced_costs
+from autoshard.solve.kernels import HUGE, compiled, inner
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@inner
 def _root(parent, node):
     while parent[node] != node:
         parent[node] = parent[parent[node]]
@@ -26,12 +21,14 @@ def _root(parent, node):
     return node
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
+@compiled
 def choose_forest(flat, order, inside, parent):
     """Mark in `inside` the nodes of `order` that close no cycle; returns how many."""
     count = 0
-    inside[:] = False
-    for node in order:
+    for node in range(inside.size):
+        inside[node] = False
+    for position in range(order.size):
+        node = order[position]
         if flat.node_start[node + 1] - flat.node_start[node] == 1:
             continue
         fits = True
@@ -64,15 +61,20 @@ def choose_forest(flat, order, inside, parent):
     return count
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def solve_forest(flat, tables, theta, inside, order, picked, held, up_edge, queue, best, out):
+@compiled
+def solve_forest(
+    flat, tables, conflict_cost, theta, inside, order, picked, held, up_edge, queue, best, out
+):
     """out = the cheapest plan that differs from `picked` inside the forest only."""
-    out[:] = picked
+    for node in range(out.size):
+        out[node] = picked[node]
     tail = 0
-    for node in order:
+    for position in range(order.size):
+        node = order[position]
         if inside[node]:
             up_edge[node] = -2
-    for root in order:
+    for position in range(order.size):
+        root = order[position]
         if not inside[root] or up_edge[root] != -2:
             continue
         head = tail
@@ -117,46 +119,54 @@ def solve_forest(flat, tables, theta, inside, order, picked, held, up_edge, queu
         size = flat.node_start[node + 1] - start
         rows, columns = flat.rows[e], flat.columns[e]
         where = flat.table_start[e]
-        if flat.u[e] == node:
-            for g in range(rows):
-                best[g] = HUGE
-            group = flat.left_start[e]
-            for x in range(size):
-                g = flat.groups[group + x]
-                best[g] = min(best[g], held[start + x])
-            message = best[rows : rows + columns]
-            message[:] = HUGE
-            for g in range(rows):
-                base = best[g]
-                if base < HUGE:
-                    row = tables[where + g * columns : where + (g + 1) * columns]
-                    for h in range(columns):
-                        value = base + row[h]
-                        if value < message[h]:
-                            message[h] = value
-            up = flat.v[e]
-            group = flat.right_start[e]
-        else:
-            for h in range(columns):
-                best[h] = HUGE
-            group = flat.right_start[e]
-            for x in range(size):
-                h = flat.groups[group + x]
-                best[h] = min(best[h], held[start + x])
-            message = best[columns : rows + columns]
-            for g in range(rows):
-                row = tables[where + g * columns : where + (g + 1) * columns]
+        begin = flat.sparse_start[e]
+        from_u = flat.u[e] == node
+        here = flat.left_start[e] if from_u else flat.right_start[e]
+        there = flat.right_start[e] if from_u else flat.left_start[e]
+        up = flat.v[e] if from_u else flat.u[e]
+        # best[:rows] is about rows, best[rows:] about columns: one is read, the other made.
+        source = 0 if from_u else rows
+        target = rows if from_u else 0
+        for k in range(rows + columns):
+            best[k] = HUGE
+        lowest = HUGE
+        for x in range(size):
+            g = source + flat.groups[here + x]
+            value = held[start + x]
+            if value < best[g]:
+                best[g] = value
+            if value < lowest:
+                lowest = value
+        if begin >= 0:
+            # A pair that is not stored is forbidden: a conflict, at its price.
+            for k in range(columns if from_u else rows):
+                best[target + k] = lowest + conflict_cost
+        for g in range(rows):
+            base = best[g]
+            if begin >= 0:
+                for k in range(
+                    begin + flat.sparse_index[begin + g], begin + flat.sparse_index[begin + g + 1]
+                ):
+                    h = rows + flat.sparse_index[k]
+                    if from_u:
+                        best[h] = min(best[h], base + flat.sparse_value[k])
+                    else:
+                        best[g] = min(best[g], best[h] + flat.sparse_value[k])
+            elif from_u:
+                for h in range(columns):
+                    value = base + tables[where + g * columns + h]
+                    if value < best[rows + h]:
+                        best[rows + h] = value
+            else:
                 least = HUGE
                 for h in range(columns):
-                    value = best[h] + row[h]
+                    value = best[rows + h] + tables[where + g * columns + h]
                     if value < least:
                         least = value
-                message[g] = least
-            up = flat.u[e]
-            group = flat.left_start[e]
+                best[g] = least
         start = flat.node_start[up]
         for x in range(flat.node_start[up + 1] - start):
-            held[start + x] += message[flat.groups[group + x]]
+            held[start + x] += best[target + flat.groups[there + x]]
     for position in range(tail):
         node = queue[position]
         start = flat.node_start[node]
@@ -193,128 +203,3 @@ def solve_forest(flat, tables, theta, inside, order, picked, held, up_edge, queu
         out[node] = choice
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def overload(load, capacity):
-    """Bytes over the limits, summed over the rows."""
-    total = 0.0
-    for row in range(load.size):
-        if load[row] > capacity[row]:
-            total += load[row] - capacity[row]
-    return total
-
-
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=FAST)
-def grow_order(flat, seed, size, order, mark):
-    """The first nodes met by breadth-first search from a node, in random order; returns how many."""
-    mark[:] = False
-    order[0] = seed
-    mark[seed] = True
-    head = 0
-    tail = 1
-    while head < tail and tail < size:
-        node = order[head]
-        head += 1
-        first = flat.near_start[node]
-        width = flat.near_start[node + 1] - first
-        turn = np.random.randint(0, max(width, 1))
-        for j in range(width):
-            e = flat.near_edge[first + (j + turn) % width]
-            other = flat.v[e] if flat.u[e] == node else flat.u[e]
-            if not mark[other] and tail < size:
-                mark[other] = True
-                order[tail] = other
-                tail += 1
-    for k in range(tail - 1, 0, -1):
-        j = np.random.randint(0, k + 1)
-        order[k], order[j] = order[j], order[k]
-    return tail
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def improve(
-    flat,
-    tables,
-    base_prices,
-    picked,
-    moves,
-    tries,
-    local_size,
-    jitter,
-    seed,
-    overload_price,
-    price_step,
-):
-    """Make `moves` forest moves on `picked` in place; returns (cost, bytes over the limits).
-
-    `local_size` bounds the region of a move (0: whole problem); `jitter` is the relative random
-    change of the prices of a move; `price_step` what is added to the price of a row that is over.
-    """
-    np.random.seed(seed)
-    count = flat.node_start.size - 1
-    row_count = flat.capacity.size
-    widest = 1
-    for e in range(flat.u.size):
-        widest = max(widest, flat.rows[e] + flat.columns[e])
-    theta = np.empty(flat.costs.size)
-    held = np.empty(flat.costs.size)
-    best = np.empty(widest)
-    inside = np.zeros(count, dtype=np.bool_)
-    mark = np.zeros(count, dtype=np.bool_)
-    parent = np.zeros(count, dtype=np.int64)
-    up_edge = np.zeros(count, dtype=np.int64)
-    queue = np.zeros(count, dtype=np.int64)
-    order = np.zeros(count, dtype=np.int64)
-    out = np.empty_like(picked)
-    load = np.zeros(row_count)
-    trial_load = np.zeros(row_count)
-    prices = np.zeros(row_count)
-    loads(flat, picked, load)
-    cost = plan_cost(flat, flat.costs, tables, picked)
-    excess = overload(load, flat.capacity)
-    for _ in range(moves):
-        size = count if local_size == 0 else min(count, local_size)
-        seed_node = np.random.randint(0, count)
-        if size == count:
-            for k in range(count):
-                order[k] = k
-            for k in range(count - 1, 0, -1):
-                j = np.random.randint(0, k + 1)
-                order[k], order[j] = order[j], order[k]
-            got = count
-        else:
-            got = grow_order(flat, seed_node, size, order, mark)
-        if choose_forest(flat, order[:got], inside, parent) == 0:
-            continue
-        factor = np.exp(jitter * np.random.normal())
-        low, high = 0.0, -1.0
-        for row in range(row_count):
-            prices[row] = base_prices[row]
-        for _attempt in range(tries):
-            priced = np.empty(row_count)
-            for row in range(row_count):
-                priced[row] = prices[row] * factor
-            priced_costs(flat, priced, theta)
-            solve_forest(
-                flat, tables, theta, inside, order[:got], picked, held, up_edge, queue, best, out
-            )
-            loads(flat, out, trial_load)
-            new_cost = plan_cost(flat, flat.costs, tables, out)
-            new_excess = overload(trial_load, flat.capacity)
-            if new_cost + overload_price * new_excess <= cost + overload_price * excess:
-                picked[:] = out
-                load[:] = trial_load
-                cost = new_cost
-                excess = new_excess
-                break
-            if row_count == 0:
-                break
-            if new_excess > excess:
-                low = factor
-                for row in range(row_count):
-                    if trial_load[row] > flat.capacity[row]:
-                        prices[row] = prices[row] * 1.5 + price_step
-                factor = factor * 1.5 if high < 0.0 else 0.5 * (low + high)
-            else:
-                high = factor
-                factor = 0.5 * (low + high)
-    return cost, excess

@@ -309,7 +309,7 @@ def _improve(search: Search, dual: DualAscent, plans: ForestSearch, seconds: flo
 def _shrink(search: Search, dual: DualAscent) -> bool:
     """Drop choices that cannot beat the incumbent; True when a smaller level was made."""
     flat, offset = search.level.flat, search.level.problem.offset
-    bound, extra = dual.reduced_costs()
+    bound, _, extra = dual.appraisal()
     allowed = search.objective - FIXING_SLACK * abs(search.objective)
     keep = bound + offset + extra <= allowed
     if keep.sum() > 0.9 * keep.size:

@@ -33,6 +33,7 @@ GROWTH = 2
 # Dominance compares all pairs of choices up to this many; beyond, all against the cheapest.
 ALL_PAIRS = 700
 CHEAPEST = 200
+COMPARISONS = 20_000_000
 
 
 def presolve(
@@ -215,7 +216,8 @@ def _drop_middle(space: Workspace, node: int) -> None:
     one, two = space.links[first[0]], space.links[second[0]]
     rows, columns = one.toward(u), two.toward(v)
     entries = rows.shape[0] * columns.shape[0]
-    if entries > max(TABLE_ENTRIES, GROWTH * (rows.size + columns.size)):
+    small = entries <= max(TABLE_ENTRIES, GROWTH * (rows.size + columns.size))
+    if not small or entries * space.size(node) > COMPARISONS:
         return
     left = rows[:, one.side(node)] + space.cost_of(node)
     right = columns[:, two.side(node)]
@@ -233,30 +235,41 @@ def _drop_dominated(space: Workspace, node: int) -> None:
     costs = space.cost_of(node)
     if costs.size == 1:
         return
-    sides = []
+    links = [space.links[n] for numbers in space.near[node].values() for n in numbers]
     for number in [n for numbers in space.near[node].values() for n in numbers]:
-        link = space.links[number]
         if number in space.stale_links:
-            _shrink(space, link)
-        sides.append((space.memo.regrets(link.table, node != link.u), link.side(node)))
-    amounts = list({id(a): a for a in space.usages[node].values()}.values())
-    everything = np.arange(costs.size)
+            _shrink(space, space.links[number])
+    largest = max((link.table.size for link in links), default=1)
     if costs.size <= ALL_PAIRS:
-        judges = everything
+        judges = np.arange(costs.size)
     else:
-        judges = np.sort(np.argsort(costs, kind="stable")[:CHEAPEST])
-    loss = costs[judges, None] - costs[None, :]
-    for regrets, groups in sides:
-        loss += regrets[np.ix_(groups[judges], groups)]
-    beats = loss <= 0.0
-    for vector in amounts:
-        beats &= vector[judges, None] <= vector[None, :]
-    beats[np.arange(judges.size), judges] = False
+        count = max(8, min(CHEAPEST, COMPARISONS // largest))
+        judges = np.sort(np.argsort(costs, kind="stable")[:count])
+    beats = _beats(space, node, judges, links)
     # Of two that beat each other the first stays.
     mutual = beats[:, judges] & beats[:, judges].T
     beats[:, judges] &= ~(mutual & (judges[:, None] > judges[None, :]))
-    keep = np.flatnonzero(~beats.any(axis=0))
-    space.restrict(node, keep)
+    space.restrict(node, np.flatnonzero(~beats.any(axis=0)))
+
+
+def _beats(space: Workspace, node: int, judges: Integers, links: list[Link]) -> np.ndarray:
+    """beats[k, x]: choice judges[k] can replace choice x at no loss."""
+    costs = space.cost_of(node)
+    loss = costs[judges, None] - costs[None, :]
+    for link in links:
+        groups, by_columns = link.side(node), node != link.u
+        if link.table.shape[by_columns] <= ALL_PAIRS:
+            regrets = space.memo.regrets(link.table, by_columns)
+            loss += regrets[np.ix_(groups[judges], groups)]
+        else:
+            seen, back = np.unique(groups[judges], return_inverse=True)
+            regrets = space.memo.regrets(link.table, by_columns, seen)
+            loss += regrets[np.ix_(back, groups)]
+    beats = loss <= 0.0
+    for vector in {id(a): a for a in space.usages[node].values()}.values():
+        beats &= vector[judges, None] <= vector[None, :]
+    beats[np.arange(judges.size), judges] = False
+    return beats
 
 
 __all__ = ["InfeasibleError", "presolve", "reduce"]

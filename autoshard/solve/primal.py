@@ -2,6 +2,10 @@
 
 Forbidden pairs are priced here at `conflict_cost`, more than any two plans can differ by, so that a
 plan with conflicts is merely bad and the same moves that lower the cost also remove conflicts.
+
+Memory enters through prices per row. A move that breaks a limit is tried again on the same forest
+with dearer rows; one that keeps all limits but costs more, with cheaper rows. A plan is accepted
+when its penalised cost (cost + `overload_price` * bytes over the limits) does not grow.
 """
 
 from __future__ import annotations
@@ -13,8 +17,11 @@ import numpy as np
 
 from autoshard.solve.dual import DualAscent
 from autoshard.solve.flat import Flat, edge_spans
-from autoshard.solve.forest import improve
-from autoshard.solve.kernels import held_costs, priced_costs
+from autoshard.solve.forest import choose_forest, solve_forest
+from autoshard.solve.kernels import plan_price, priced_costs
+
+SIZES = (0, 0, 300, 60)
+TRIES = 5
 
 
 @dataclass(slots=True, eq=False)
@@ -28,15 +35,35 @@ class ForestSearch:
     excess: float = np.inf
     rounds: int = 0
     tables: np.ndarray = field(init=False)
+    spread: float = field(init=False)
     conflict_cost: float = field(init=False)
     overload_price: float = field(init=False)
+    _random: np.random.Generator = field(init=False)
+    _load: np.ndarray = field(init=False)
+    _price: np.ndarray = field(init=False)
+    _total: np.ndarray = field(init=False)
+    _theta: np.ndarray = field(init=False)
+    _held: np.ndarray = field(init=False)
+    _best: np.ndarray = field(init=False)
+    _inside: np.ndarray = field(init=False)
+    _parent: np.ndarray = field(init=False)
+    _up_edge: np.ndarray = field(init=False)
+    _queue: np.ndarray = field(init=False)
+    _trial: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        finite = self.flat.tables[self.flat.tables < np.inf]
-        span = sum(
-            float(np.abs(part).max(initial=0.0)) for part in (self.flat.costs, finite)
-        ) * (self.flat.node_count + self.flat.u.size)
-        self.conflict_cost = min(4.0 * span, 1e6 * _typical(self.flat)) + 1e-30
+        flat = self.flat
+        self._random = np.random.default_rng(self.seed)
+        self._load, self._total = (np.zeros(flat.capacity.size + 1) for _ in range(2))
+        self._theta, self._held = (np.zeros(flat.costs.size) for _ in range(2))
+        self._best = np.zeros(2 * flat.widest)
+        self._price = np.zeros(2)
+        self._inside = np.zeros(flat.node_count, dtype=np.bool_)
+        self._parent, self._up_edge, self._queue, self._trial = (
+            np.zeros(flat.node_count, dtype=np.int64) for _ in range(4)
+        )
+        self.spread = _typical(flat)
+        self.conflict_cost = 2.0 * self.spread + 1e-30
         self.tables = np.where(self.flat.tables < np.inf, self.flat.tables, self.conflict_cost)
         capacity = float(np.abs(self.flat.capacity).max(initial=1.0)) or 1.0
         self.overload_price = self.conflict_cost / capacity * 1e3
@@ -52,32 +79,79 @@ class ForestSearch:
         h = flat.groups[flat.right_start + self.picked[flat.v]]
         return bool((flat.tables[flat.table_start + g * flat.columns + h] == np.inf).any())
 
-    def run(self, prices: np.ndarray, moves: int, local_size: int, jitter: float) -> None:
-        """Some moves under the given row prices."""
-        capacity = float(np.abs(self.flat.capacity).mean()) if self.flat.capacity.size else 1.0
-        usual = float(prices.max(initial=0.0)) * 0.2
-        step = usual or _typical(self.flat) / max(capacity, 1e-30)
-        self.cost, self.excess = improve(
-            self.flat,
-            self.tables,
-            prices,
-            self.picked,
-            moves,
-            5 if self.flat.capacity.size else 1,
-            local_size,
-            jitter,
-            self.seed * 1_000_003 + self.rounds,
-            self.overload_price,
-            step,
-        )
-        self.rounds += 1
-
     def run_until(self, prices: np.ndarray, deadline: float) -> None:
-        """Moves of varied size, in short batches, until `deadline` (time.monotonic)."""
-        sizes = (0, 0, 300, 60)
+        """Moves of varied size until `deadline` (time.monotonic)."""
+        self._appraise(self.picked)
         while time.monotonic() < deadline:
-            local = sizes[self.rounds % len(sizes)]
-            self.run(prices, 5 if local == 0 else 20, local, 0.3)
+            self.move(prices, SIZES[self.rounds % len(SIZES)])
+            self.rounds += 1
+
+    def _appraise(self, picked: np.ndarray) -> None:
+        plan_price(self.flat, self.tables, picked, self._load, self._price)
+        self.cost, self.excess = self._price.tolist()
+
+    def move(self, base_prices: np.ndarray, size: int) -> bool:
+        """Re-decide one random forest within a region of `size` nodes (0: all); True if accepted."""
+        order = self._order(size)
+        if choose_forest(self.flat, order, self._inside, self._parent) == 0:
+            return False
+        prices = base_prices * float(np.exp(0.3 * self._random.standard_normal()))
+        low, high, factor = 0.0, np.inf, 1.0
+        for _ in range(TRIES if self.flat.capacity.size else 1):
+            priced_costs(self.flat, prices * factor, self._total, self._theta)
+            solve_forest(
+                self.flat,
+                self.tables,
+                self.conflict_cost,
+                self._theta,
+                self._inside,
+                order,
+                self.picked,
+                self._held,
+                self._up_edge,
+                self._queue,
+                self._best,
+                self._trial,
+            )
+            plan_price(self.flat, self.tables, self._trial, self._load, self._price)
+            cost, excess = self._price.tolist()
+            price = self.overload_price
+            if cost + price * excess <= self.cost + price * self.excess:
+                self.picked[:] = self._trial
+                self.cost, self.excess = cost, excess
+                return True
+            if excess > self.excess:
+                low = factor
+                over = self._load[:-1] > self.flat.capacity
+                prices = np.where(over, 1.5 * prices + self._price_step(base_prices), prices)
+                factor = 1.5 * factor if high == np.inf else 0.5 * (low + high)
+            else:
+                high = factor
+                factor = 0.5 * (low + high)
+        return False
+
+    def _price_step(self, prices: np.ndarray) -> float:
+        """What to add to the price of a row that is over its limit."""
+        usual = 0.2 * float(prices.max(initial=0.0))
+        return usual or 0.01 * self.spread / float(np.abs(self.flat.capacity).mean() or 1.0)
+
+    def _order(self, size: int) -> np.ndarray:
+        """A random order of all nodes, or of about `size` nodes around a random one."""
+        count = self.flat.node_count
+        if size == 0 or size >= count:
+            return self._random.permutation(count)
+        flat, met = self.flat, [int(self._random.integers(count))]
+        known = set(met)
+        for node in met:
+            near = flat.near_edge[flat.near_start[node] : flat.near_start[node + 1]]
+            others = flat.u[near] + flat.v[near] - node
+            for other in self._random.permutation(others).tolist():
+                if other not in known:
+                    known.add(other)
+                    met.append(other)
+            if len(met) >= size:
+                break
+        return self._random.permutation(np.array(met[:size]))
 
 
 def _typical(flat: Flat) -> float:
@@ -92,11 +166,7 @@ def _typical(flat: Flat) -> float:
 
 def first_choices(flat: Flat, dual: DualAscent) -> np.ndarray:
     """The choice of each node that its reparametrised costs like best."""
-    theta = np.empty(flat.costs.size)
-    priced_costs(flat, dual.best_prices, theta)
-    held_costs(flat, theta, dual.best_messages)
-    starts = flat.node_start
-    return np.array(
-        [int(theta[starts[i] : starts[i + 1]].argmin()) for i in range(flat.node_count)],
-        dtype=np.int64,
-    )
+    _, held, _ = dual.appraisal()
+    starts = flat.node_start.tolist()
+    pairs = zip(starts[:-1], starts[1:], strict=True)
+    return np.array([int(held[start:stop].argmin()) for start, stop in pairs], dtype=np.int64)

@@ -81,27 +81,25 @@ class TableMemo:
             found = self._compressed[key] = (small, row_map, column_map)
         return found
 
-    def regrets(self, table: Floats, by_columns: bool) -> Floats:
+    def regrets(self, table: Floats, by_columns: bool, judges: Integers | None = None) -> Floats:
         """R[g, h] = max_j T[g, j] - T[h, j] over the j that h allows; +inf where g forbids one.
 
-        With `by_columns`, the same for the columns of the table.
+        With `by_columns`, the same for the columns of the table. With `judges`, only the rows
+        R[judges] (and nothing is remembered).
         """
+        rows = table.T if by_columns else table
+        finite = self.support(table) is None
+        if judges is not None:
+            found = np.empty((judges.size, rows.shape[0]))
+            for position, g in enumerate(judges.tolist()):
+                found[position] = _largest_excess(rows, rows[g], finite)
+            return found
         key = (self._key(table), by_columns)
         found = self._regrets.get(key)
         if found is None:
-            rows = table.T if by_columns else table
-            size = rows.shape[0]
-            found = np.empty((size, size))
-            finite = self.support(table) is None
-            for h in range(size):
-                if finite:
-                    found[:, h] = (rows - rows[h]).max(axis=1)
-                else:
-                    allowed = rows[h] < np.inf
-                    if allowed.any():
-                        found[:, h] = (rows[:, allowed] - rows[h, allowed]).max(axis=1)
-                    else:
-                        found[:, h] = -np.inf
+            found = np.empty((rows.shape[0], rows.shape[0]))
+            for g in range(rows.shape[0]):
+                found[g] = _largest_excess(rows, rows[g], finite)
             self._regrets[key] = found
         return found
 
@@ -118,6 +116,16 @@ class TableMemo:
                     answer = (by_row, by_column)
             self._separate[key] = answer
         return self._separate[key]
+
+
+def _largest_excess(rows: Floats, judge: Floats, finite: bool) -> Floats:
+    """For each row h, max_j judge[j] - row_h[j] over the j that row h allows."""
+    if finite:
+        return (judge - rows).max(axis=1)
+    # inf - inf, where both forbid j, is nan, which fmax passes over: such a j does not count.
+    with np.errstate(invalid="ignore"):
+        excess = np.fmax.reduce(judge - rows, axis=1)
+    return np.where(np.isnan(excess), -np.inf, excess)
 
 
 def distinct_rows(matrix: Floats) -> tuple[Integers, list[int]]:

@@ -1,0 +1,253 @@
+"""The schemes that people write by hand, as pins on the problem.
+
+A scheme fixes the layouts of inputs (and, for tensor parallelism, forbids gathering weights over the
+model axis); the solver completes it at the same prices as the plan. So each scheme comes out at its
+best, and the comparison is fair.
+
+With batch inputs = inputs that are not state, state = inputs that come back as outputs:
+
+    data parallel          state replicated, batch over all axes
+    FSDP                   state over all axes on one dimension, batch over all axes
+    tensor parallel        weights over all axes, never gathered; batch replicated
+    FSDP x TP              data = all axes but the last, model = the last; batch over data, weights
+                           over both, never gathered over model; layer boundaries over data only
+    FSDP x TP x sequence   the same, with layer boundaries over model on their second dimension
+
+A dimension that does not divide is left replicated where the scheme allows it; a scheme that does
+not apply says why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoshard.build import Built, ValueChoices
+from autoshard.program import Program
+
+Mask = NDArray[np.bool_]
+Pins = dict[int, NDArray[np.int64]]
+SMALL = 1e-4
+"""State smaller than this fraction of the largest piece may stay replicated in a scheme."""
+
+
+class DoesNotApplyError(ValueError):
+    """A scheme that makes no sense for a program or mesh; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """A named function from a built problem to pins."""
+
+    name: str
+    pins: Callable[[Built], Pins]
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Which values of a program are weights, batch, and layer boundaries."""
+
+    state: frozenset[int]
+    batch: frozenset[int]
+    weights: frozenset[int]
+    boundaries: frozenset[int]
+
+
+def roles(built: Built) -> Roles:
+    """Find the roles from ties, data flow and repeats; nothing is asked of names."""
+    program, flow = built.prices.program, built.prices.dataflow
+    tied = {program.inputs[i] for i, _ in program.ties}
+    state = {v for v in tied if program.values[v].shape}
+    if not tied:  # a serving step: what is largest is the weights
+        sizes = [program.values[v].bytes for v in program.inputs]
+        state = {v for v in program.inputs if program.values[v].bytes * 64 >= max(sizes, default=0)}
+    batch = {
+        v for v in program.inputs if v not in state and v not in tied and program.values[v].shape
+    }
+    derived = set(state)
+    for op in program.ops:
+        real = [i for i in op.inputs if i >= 0 and not program.values[i].free]
+        if real and all(i in derived for i in real) and all(flow.prefetchable[o] for o in op.outputs):
+            derived.update(op.outputs)
+    return Roles(
+        frozenset(state), frozenset(batch), frozenset(derived), frozenset(_boundaries(built))
+    )
+
+
+def _boundaries(built: Built) -> set[int]:
+    """Activations that one copy of a repeated block hands to the next, and loops' carries."""
+    program, classes, flow = built.prices.program, built.classes, built.prices.dataflow
+    found: set[int] = set()
+    for carried, _ in program.carries:
+        if len(program.values[carried].shape) >= 2:
+            found.add(carried)
+    for value in program.values:
+        if value.producer < 0 or len(value.shape) < 2 or value.free:
+            continue
+        run, copy = classes.copy_of[value.producer]
+        if run < 0:
+            continue
+        for use in flow.readers[value.index]:
+            other_run, other_copy = classes.copy_of[use.op]
+            if other_run == run and other_copy == copy + 1:
+                found.add(value.index)
+    return found
+
+
+def _pin(
+    built: Built, pins: Pins, value: int, allow: Callable[[ValueChoices], Mask], why: str
+) -> None:
+    number = int(built.classes.value_class[value])
+    node = built.value_node.get(number)
+    if node is None:
+        return
+    choices = built.value_choices[number]
+    mask = allow(choices)
+    kept = np.flatnonzero(mask)
+    if node in pins:
+        kept = np.intersect1d(kept, pins[node])
+    if not len(kept):
+        value_record = built.prices.program.values[value]
+        raise DoesNotApplyError(f"{value_record.path or value_record}: {why}")
+    pins[node] = kept
+
+
+def _replicated(choices: ValueChoices) -> Mask:
+    return (choices.table.dimensions[choices.stored] < 0).all(axis=1)
+
+
+def _batch(axes: Sequence[int], count: int) -> Callable[[ValueChoices], Mask]:
+    wanted = np.array([0 if axis in axes else -1 for axis in range(count)])
+
+    def allow(choices: ValueChoices) -> Mask:
+        return (choices.table.dimensions[choices.stored] == wanted).all(axis=1)
+
+    return allow
+
+
+def _state_over(built: Built, groups: Sequence[Sequence[int]]) -> Callable[[ValueChoices], Mask]:
+    """All axes of each group on one dimension, where the shape allows it for each group."""
+    mesh = built.prices.mesh_shape
+
+    def allow(choices: ValueChoices) -> Mask:
+        dimensions = choices.table.dimensions[choices.stored]
+        mask = np.ones(len(dimensions), dtype=bool)
+        for group in groups:
+            live = [axis for axis in group if mesh[axis] > 1]
+            if not live:
+                continue
+            first = dimensions[:, live[0]]
+            together = (dimensions[:, live] == first[:, None]).all(axis=1)
+            sharded = together & (first >= 0)
+            mask &= sharded if (sharded & mask).any() else (dimensions[:, live] < 0).all(axis=1)
+        return mask
+
+    return allow
+
+
+def _never_gathered(axes: Sequence[int]) -> Callable[[ValueChoices], Mask]:
+    def allow(choices: ValueChoices) -> Mask:
+        before = choices.table.dimensions[choices.stored][:, list(axes)]
+        after = choices.table.dimensions[choices.copy][:, list(axes)]
+        return (before == after).all(axis=1)
+
+    return allow
+
+
+def _fits_batch(built: Built, found: Roles, axes: Sequence[int], pins: Pins) -> None:
+    mesh = built.prices.mesh_shape
+    count = len(mesh)
+    parts = math.prod(mesh[axis] for axis in axes)
+    pinned = False
+    for value in found.batch:
+        shape = built.prices.program.values[value].shape
+        if shape[0] % parts == 0:
+            why = f"cannot be sharded over {parts} devices on its first dimension"
+            _pin(built, pins, value, _batch(axes, count), why)
+            pinned = True
+    if not pinned and parts > 1:
+        raise DoesNotApplyError(f"no batch dimension divides by {parts}")
+
+
+def _data_parallel(built: Built) -> Pins:
+    found, pins = roles(built), {}
+    for value in found.state:
+        _pin(built, pins, value, _replicated, "cannot be replicated")
+    _fits_batch(built, found, range(len(built.prices.mesh_shape)), pins)
+    return pins
+
+
+def _fsdp(built: Built) -> Pins:
+    found, pins = roles(built), {}
+    axes = list(range(len(built.prices.mesh_shape)))
+    for value in found.state:
+        _pin(built, pins, value, _state_over(built, [axes]), "cannot be sharded")
+    _fits_batch(built, found, axes, pins)
+    return pins
+
+
+def _tensor_parallel(built: Built) -> Pins:
+    found, pins = roles(built), {}
+    axes = list(range(len(built.prices.mesh_shape)))
+    _weights_stay(built, found, axes, [axes], pins)
+    for value in found.batch:
+        _pin(built, pins, value, _replicated, "cannot be replicated")
+    return pins
+
+
+def _weights_stay(
+    built: Built,
+    found: Roles,
+    axes: Sequence[int],
+    groups: Sequence[Sequence[int]],
+    pins: Pins,
+) -> None:
+    values = built.prices.program.values
+    largest = max((values[v].bytes for v in found.state), default=0)
+    for value in found.state:
+        if values[value].bytes >= SMALL * largest:
+            _pin(built, pins, value, _state_over(built, groups), "cannot be sharded")
+    for value in found.weights:
+        _pin(built, pins, value, _never_gathered(axes), "must be gathered")
+
+
+def _both(sequence: bool) -> Callable[[Built], Pins]:
+    def pins_of(built: Built) -> Pins:
+        found: Roles = roles(built)
+        pins: Pins = {}
+        mesh = built.prices.mesh_shape
+        if len(mesh) < 2:
+            raise DoesNotApplyError("needs a mesh of at least two axes")
+        model = len(mesh) - 1
+        data = list(range(model))
+        _weights_stay(built, found, [model], [data, [model]], pins)
+        _fits_batch(built, found, data, pins)
+        values = built.prices.program.values
+        boundaries = [v for v in found.boundaries if len(values[v].shape) >= (3 if sequence else 2)]
+        if sequence and not boundaries:
+            raise DoesNotApplyError("no layer boundary with a sequence dimension was found")
+        wanted = np.array([0 if axis in data else (1 if sequence else -1) for axis in range(len(mesh))])
+
+        def allow(choices: ValueChoices) -> Mask:
+            return (choices.table.dimensions[choices.stored] == wanted).all(axis=1)
+
+        for value in boundaries:
+            if any(v in found.weights for v in built.prices.program.ops[values[value].producer].inputs):
+                continue
+            _pin(built, pins, value, allow, f"cannot be sharded as {tuple(wanted.tolist())}")
+        return pins
+
+    return pins_of
+
+
+SCHEMES = (
+    Scheme("data parallel", _data_parallel),
+    Scheme("FSDP", _fsdp),
+    Scheme("tensor parallel", _tensor_parallel),
+    Scheme("FSDP x TP", _both(sequence=False)),
+    Scheme("FSDP x TP x sequence", _both(sequence=True)),
+)

@@ -1,0 +1,151 @@
+"""Lower a plan to one JAX program with Shardy annotations.
+
+    lowered = autoshard.lower(plan, step, params, batch)
+    step_on_mesh = lowered.jit()                   # a jax.jit function on the plan's mesh
+    params = jax.device_put(params, lowered.in_shardings[0])
+    loss, params = step_on_mesh(params, batch)
+
+The result needs nothing of autoshard at run time: `in_shardings` and `out_shardings` are pytrees of
+`NamedSharding`, `fn` is a traced function with sharding constraints in it, `mlir_text` and
+`export` give the module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+
+from autoshard.lower.interpret import Interpreter
+from autoshard.plan import Plan
+from autoshard.program import Program, trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowered:
+    """A step with its plan written in.
+
+    Attributes:
+      plan, program: what was lowered.
+      mesh: a `Mesh` of devices, or an `AbstractMesh` where there are not as many.
+      fn: the step as a function of the same arguments, to be jitted; it may be differentiated.
+      in_shardings, out_shardings: pytrees of `NamedSharding` shaped like the arguments (a tuple)
+        and the result.
+    """
+
+    plan: Plan
+    program: Program
+    mesh: Any
+    fn: Callable[..., Any]
+    in_shardings: Any
+    out_shardings: Any
+    _shapes: Any = field(repr=False)
+
+    def jit(self, **options: Any) -> Any:
+        """`jax.jit` of the step on the plan's mesh, donating what the plan's step donates.
+
+        `options` go to `jax.jit`, and override the plan's shardings and donation.
+        """
+        defaults = {
+            "in_shardings": self.in_shardings,
+            "out_shardings": self.out_shardings,
+            "donate_argnums": tuple(self.plan.options.get("donate_argnums", ())),
+        }
+        return jax.jit(self.fn, **{**defaults, **options})
+
+    def lower(self, *, platforms: Sequence[str] | None = None) -> Any:
+        """The `jax.stages.Lowered` of the step; needs no devices when `platforms` are given."""
+        traced = self.jit().trace(*self._shapes)
+        return traced.lower() if platforms is None else traced.lower(
+            lowering_platforms=tuple(platforms)
+        )
+
+    def mlir_text(self, *, platform: str = "tpu") -> str:
+        """The StableHLO module with Shardy annotations, as text."""
+        return self.lower(platforms=(platform,)).as_text()
+
+    def export(self, *, platforms: Sequence[str] = ("tpu",)) -> bytes:
+        """`jax.export` bytes of the step for `platforms`."""
+        from jax import export
+
+        return bytes(export.export(self.jit(), platforms=tuple(platforms))(*self._shapes).serialize())
+
+
+def lower(
+    plan: Plan, fn: Callable[..., Any], *args: Any, devices: Sequence[Any] | None = None
+) -> Lowered:
+    """Write `plan` into `fn`.
+
+    Args:
+      plan: a plan made for `fn` with arguments of these shapes.
+      fn: the same step that was traced.
+      *args: pytrees of arrays or `jax.ShapeDtypeStruct`s.
+      devices: devices of the mesh in row-major order, those of a deviceless topology included; by
+        default the devices that JAX sees if there are as many as the mesh needs, else none (an
+        abstract mesh, enough to lower and export).
+
+    Raises:
+      PlanError: the plan is for another program.
+      ValueError: the number of devices is not that of the mesh.
+    """
+    program = trace(fn, *args, **_trace_options(plan))
+    plan.check_program(program.fingerprint, program.name)
+    mesh = make_mesh(plan, devices)
+    flat_in = [
+        NamedSharding(mesh, plan.specs["inputs"][path]) for path in program.input_paths
+    ]
+    flat_out = [
+        NamedSharding(mesh, plan.specs["outputs"][path]) for path in program.output_paths
+    ]
+
+    def planned(*flat: Any) -> list[Any]:
+        return Interpreter(program, plan, mesh).run(*flat)
+
+    def step(*arguments: Any) -> Any:
+        flat, tree = jax.tree.flatten(arguments)
+        if tree != program.in_tree:
+            raise TypeError(
+                f"{program.name} was planned for arguments {program.in_tree}, but got {tree}"
+            )
+        return jax.tree.unflatten(program.out_tree, planned(*flat))
+
+    step.__name__ = program.name
+    shapes = [
+        jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
+        for var in program.jaxpr.jaxpr.invars
+    ]
+    return Lowered(
+        plan=plan,
+        program=program,
+        mesh=mesh,
+        fn=step,
+        in_shardings=jax.tree.unflatten(program.in_tree, flat_in),
+        out_shardings=jax.tree.unflatten(program.out_tree, flat_out),
+        _shapes=jax.tree.unflatten(program.in_tree, shapes),
+    )
+
+
+def make_mesh(plan: Plan, devices: Sequence[Any] | None) -> Any:
+    """The plan's mesh over `devices`; see `lower`."""
+    sizes, names = plan.mesh.sizes, plan.mesh.names
+    needed = math.prod(sizes)
+    kinds = (AxisType.Auto,) * len(sizes)
+    if devices is None:
+        found = jax.devices()
+        if len(found) != needed:
+            return AbstractMesh(sizes, names, axis_types=kinds)
+        devices = found
+    if len(devices) != needed:
+        raise ValueError(
+            f"the plan's mesh ({plan.mesh}) needs {needed} devices, but {len(devices)} were given"
+        )
+    return Mesh(np.array(devices, dtype=object).reshape(sizes), names, axis_types=kinds)
+
+
+def _trace_options(plan: Plan) -> dict[str, Any]:
+    return {key: plan.options[key] for key in ("donate_argnums", "trip_counts") if key in plan.options}

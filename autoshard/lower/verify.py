@@ -1,0 +1,105 @@
+"""Hold a plan to oracles that are not ours.
+
+Level 1: Shardy's own passes turn the lowered module into explicit collectives, with no device; their
+kinds, counts, bytes and axes must be those of the plan's moves.
+Level 2: the program on (fake) devices computes what the unsharded program computes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from autoshard.lower.collectives import Comparison, compare, explicit_collectives
+from autoshard.lower.numeric import (
+    TOLERANCES,
+    Difference,
+    compare_outputs,
+    differences_message,
+)
+from autoshard.lower.spmd import Lowered, lower
+from autoshard.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """The verdict: planned against explicit collectives, and differences in numbers.
+
+    Attributes:
+      collectives: level 1.
+      differences: level 2; None where it was not run, with `skipped` saying why.
+    """
+
+    collectives: Comparison
+    differences: tuple[Difference, ...] | None
+    skipped: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing that was checked disagrees."""
+        return self.collectives.agrees and not self.differences
+
+    def __bool__(self) -> bool:
+        return self.agrees
+
+    def __str__(self) -> str:
+        numbers = (
+            f"numbers: not run ({self.skipped})"
+            if self.differences is None
+            else differences_message(list(self.differences))
+            if self.differences
+            else "numbers: equal to the unsharded run within tolerance"
+        )
+        return f"{self.collectives}\n{numbers}"
+
+
+def verify_collectives(lowered: Lowered) -> Comparison:
+    """Level 1 for a lowered plan; needs no device."""
+    found = explicit_collectives(lowered.lower(platforms=("tpu",)))
+    return compare(lowered.plan.moves, found)
+
+
+def verify(
+    plan: Plan,
+    fn: Callable[..., Any],
+    *args: Any,
+    devices: Sequence[Any] | None = None,
+    concrete: Any = None,
+) -> Verification:
+    """Verify `plan` for `fn(*args)`.
+
+    Args:
+      plan, fn, args: as for `autoshard.lower`.
+      devices: where to run level 2; default, the devices that JAX sees if there are enough.
+      concrete: arguments with real arrays for level 2, of the shapes of `args`. Without them, level
+        2 is not run.
+
+    Raises:
+      PlanError: the plan is for another program.
+    """
+    lowered = lower(plan, fn, *args, devices=devices)
+    comparison = verify_collectives(lowered)
+    needed = math.prod(plan.mesh.sizes)
+    if concrete is None:
+        return Verification(comparison, None, "no concrete arguments were given")
+    if devices is None and len(jax.devices()) != needed:
+        skipped = f"the mesh needs {needed} devices, JAX sees {len(jax.devices())}"
+        return Verification(comparison, None, skipped)
+    expected = jax.jit(fn)(*concrete)
+    placed = jax.device_put(concrete, lowered.in_shardings)
+    actual = lowered.jit(donate_argnums=())(*placed)
+    differences = compare_outputs(expected, actual, tolerances=_tolerances(lowered))
+    return Verification(comparison, tuple(differences))
+
+
+def _tolerances(lowered: Lowered) -> dict[str, float]:
+    """Tolerances by dtype: a program that computes in a short type is held to that type's."""
+    floats = {
+        value.dtype for value in lowered.program.values if value.dtype in TOLERANCES
+    }
+    loosest = max((TOLERANCES[name] for name in floats), default=0.0)
+    return dict.fromkeys(floats, loosest)

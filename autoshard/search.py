@@ -1,0 +1,414 @@
+"""The pipeline: a program and a machine in, the best plan found and its proof out.
+
+For every mesh shape that is considered: build the problem, solve it, and solve it again under the
+pins of every well-known scheme; schemes are also starting points, so the plan is never worse than
+any of them. Mesh shapes whose bound already exceeds the best plan are dropped. The decisions found
+are priced by the independent evaluator on the unfolded program, and that price is what a plan says.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autoshard.baselines import SCHEMES, DoesNotApplyError
+from autoshard.build import Built, build
+from autoshard.callable_module import make_callable
+from autoshard.cost.step import StepPrices, step_prices
+from autoshard.dataflow import Dataflow, analyse
+from autoshard.decisions import Decisions, Reshard
+from autoshard.evaluate import Evaluation, evaluate
+from autoshard.layout import to_partition_spec
+from autoshard.machine import Machine, load
+from autoshard.meshes import candidate_meshes
+from autoshard.plan import Baseline, MeshShape, Plan, Proof
+from autoshard.program import Program
+from autoshard.repeats import Classes, find_repeats
+from autoshard.solve import Outcome, Progress, Status, solve
+
+AXIS_NAMES = ("x", "y", "z")
+
+
+class InfeasibleError(ValueError):
+    """No plan satisfies what was asked; the message says what would."""
+
+
+class NoPlanError(RuntimeError):
+    """The time ran out before any plan was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchProgress:
+    """What a running search knows: seconds per step of the best plan, the bound, the time left."""
+
+    mesh: str
+    phase: str
+    objective: float
+    bound: float
+    gap: float
+    seconds: float
+    seconds_left: float
+
+    def __str__(self) -> str:
+        best = f"{self.objective:.6g} s" if math.isfinite(self.objective) else "none yet"
+        gap = f"{self.gap:.2%}" if math.isfinite(self.gap) else "-"
+        return (
+            f"[{self.seconds:6.1f} s] mesh {self.mesh}: {self.phase}: best {best}, "
+            f"bound {max(self.bound, 0.0):.6g} s, gap {gap}, {self.seconds_left:.0f} s left"
+        )
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the search of one mesh shape gave."""
+
+    mesh: MeshShape
+    built: Built
+    outcome: Outcome
+    decisions: Decisions | None
+    evaluation: Evaluation | None
+
+
+def search(
+    program: Program,
+    machine: Machine | str,
+    *,
+    mesh: Mapping[str, int] | None = None,
+    memory_limit: float | None = None,
+    time_limit: float = 60.0,
+    gap: float = 0.01,
+    baselines: bool = True,
+    fold: bool = True,
+    progress: Callable[[SearchProgress], None] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Find the best plan for `program` on `machine`.
+
+    Args:
+      program: from `autoshard.trace`.
+      machine: a `Machine`, the name of a preset such as `v5p-64`, or the path of a TOML file.
+      mesh: axis names and sizes; without it, mesh shapes of up to three axes are searched.
+      memory_limit: bytes per device; default, what the chip has less its reserve.
+      time_limit: seconds for the whole search.
+      gap: stop when the plan is proven to be within this fraction of the best.
+      baselines: also price the well-known schemes on the same mesh.
+      fold: let repeated blocks share their decisions.
+      progress: called as the search goes on.
+      options: `donate_argnums` and `trip_counts` of the trace, kept in the plan.
+
+    Raises:
+      ValueError: the mesh does not use all chips, or an axis divides nothing.
+      InfeasibleError: no plan fits; the message names the smallest limit that works.
+      NoPlanError: the time limit passed before a plan was found.
+    """
+    started = time.monotonic()
+    machine = load(machine) if isinstance(machine, str) else machine
+    limit = machine.chip.usable_bytes if memory_limit is None else float(memory_limit)
+    shapes = _shapes(program, machine, mesh)
+    flow = analyse(program)
+    classes = find_repeats(program, fold=fold)
+    found: list[_Found] = []
+    table: list[tuple[str, float, float | None]] = []
+    best: _Found | None = None
+    hit: str | None = None
+    for number, shape in enumerate(shapes):
+        left = time_limit - (time.monotonic() - started)
+        if number and left <= 0:
+            hit = "time"
+            table.append((str(shape), 0.0, None))
+            continue
+        # Later shapes share what is left; the first one, most alike the network, gets half.
+        share = left if len(shapes) == 1 else left * (0.5 if number == 0 else 1 / (len(shapes) - number))
+        result = _search_mesh(
+            program, flow, classes, machine, shape, limit, max(share, 0.5), gap,
+            best.outcome.report.objective if best else math.inf,
+            _reporter(progress, shape, started, time_limit),
+        )  # fmt: skip
+        report = result.outcome.report
+        solved = result.decisions is not None
+        table.append((str(shape), report.bound, report.objective if solved else None))
+        found.append(result)
+        if solved and (best is None or report.objective < best.outcome.report.objective):
+            best = result
+    if best is None:
+        _explain_failure(found, limit, machine)
+    assert best is not None
+    return _finish(
+        program, machine, best, table, limit, gap, hit, started, time_limit, baselines, options, mesh
+    )
+
+
+def _shapes(
+    program: Program, machine: Machine, mesh: Mapping[str, int] | None
+) -> list[MeshShape]:
+    if mesh is None:
+        return [
+            MeshShape(AXIS_NAMES[: len(sizes)], sizes) for sizes in candidate_meshes(machine)
+        ]
+    shape = MeshShape(tuple(mesh), tuple(int(size) for size in mesh.values()))
+    if math.prod(shape.sizes) != machine.chips or min(shape.sizes, default=0) < 1:
+        raise ValueError(
+            f"mesh {shape} has {math.prod(shape.sizes)} devices, but {machine.name} has "
+            f"{machine.chips} chips; give axes whose sizes multiply to {machine.chips}"
+        )
+    sizes_seen = {size for value in program.values for size in value.shape}
+    useless = [
+        f"  axis {name}={size} divides no dimension of any value"
+        for name, size in zip(shape.names, shape.sizes, strict=True)
+        if size > 1 and not any(dimension % size == 0 for dimension in sizes_seen)
+    ]
+    if useless:
+        raise ValueError(
+            f"mesh {shape} cannot be used by {program.name}:\n" + "\n".join(useless)
+            + "\nchoose axis sizes that divide the batch or the model's dimensions"
+        )
+    return [shape]
+
+
+def _reporter(
+    progress: Callable[[SearchProgress], None] | None,
+    shape: MeshShape,
+    started: float,
+    time_limit: float,
+) -> Callable[[str, Progress | None], None]:
+    def report(phase: str, news: Progress | None) -> None:
+        if progress is None:
+            return
+        seconds = time.monotonic() - started
+        progress(
+            SearchProgress(
+                mesh=str(shape),
+                phase=phase if news is None else f"{phase} ({news.phase})",
+                objective=math.inf if news is None else news.objective,
+                bound=0.0 if news is None else news.bound,
+                gap=math.inf if news is None else news.gap,
+                seconds=seconds,
+                seconds_left=max(time_limit - seconds, 0.0),
+            )
+        )
+
+    return report
+
+
+def _search_mesh(
+    program: Program,
+    flow: Dataflow,
+    classes: Classes,
+    machine: Machine,
+    shape: MeshShape,
+    limit: float,
+    seconds: float,
+    gap: float,
+    cutoff: float,
+    report: Callable[[str, Progress | None], None],
+) -> _Found:
+    started = time.monotonic()
+    report("build", None)
+    prices = step_prices(program, flow, machine, shape.sizes)
+    built = build(prices, classes, limit=limit)
+
+    def heard(news: Progress) -> None:
+        report("solve", news)
+        if news.bound >= cutoff * (1 - gap):
+            raise KeyboardInterrupt  # the solver keeps what it has: this mesh cannot win
+
+    left = max(seconds - (time.monotonic() - started), 0.5)
+    outcome = solve(built.problem, time_limit=left, gap=gap, progress=heard)
+    return _priced(prices, built, shape, outcome)
+
+
+def _priced(prices: StepPrices, built: Built, shape: MeshShape, outcome: Outcome) -> _Found:
+    if outcome.solution is None:
+        return _Found(shape, built, outcome, None, None)
+    decisions = built.decode(outcome.solution.choices)
+    return _Found(shape, built, outcome, decisions, evaluate(prices, decisions, shape.names))
+
+
+def _explain_failure(found: Sequence[_Found], limit: float, machine: Machine) -> None:
+    from autoshard.solve import minimum_limit
+
+    if not any(f.outcome.status is Status.INFEASIBLE for f in found):
+        raise NoPlanError(
+            "the time limit passed before any plan was found; give more time, or fix the mesh"
+        )
+    smallest = math.inf
+    for result in found:
+        _, achieved, _ = minimum_limit(result.built.problem, time_limit=20.0)
+        reserved = result.built.prices.program.constant_bytes
+        smallest = min(smallest, achieved + reserved)
+    raise InfeasibleError(
+        f"no plan needs less than the memory limit of {limit / 2**30:.2f} GiB per device on "
+        f"{machine.name}; the smallest limit that works is {smallest / 2**30:.2f} GiB "
+        f"(--memory-limit {math.ceil(smallest / 2**20)}MiB)"
+    )
+
+
+def _baselines(best: _Found, seconds: float) -> list[tuple[Baseline, Decisions | None]]:
+    rows: list[tuple[Baseline, Decisions | None]] = []
+    built = best.built
+    for scheme in SCHEMES:
+        try:
+            pins = scheme.pins(built)
+        except DoesNotApplyError as error:
+            rows.append((Baseline(scheme.name, None, None, f"does not apply: {error}"), None))
+            continue
+        outcome = solve(built.problem, time_limit=max(seconds, 1.0), gap=0.05, pins=pins)
+        if outcome.solution is None:
+            note = "does not fit" if outcome.status is Status.INFEASIBLE else "no plan in time"
+            rows.append((Baseline(scheme.name, None, None, note), None))
+            continue
+        decisions = built.decode(outcome.solution.choices)
+        estimate = evaluate(built.prices, decisions, best.mesh.names).estimate
+        note = f"within {outcome.report.gap:.1%} of its best"
+        rows.append(
+            (Baseline(scheme.name, estimate.step_seconds, estimate.peak_bytes, note), decisions)
+        )
+    return rows
+
+
+def _finish(
+    program: Program,
+    machine: Machine,
+    best: _Found,
+    table: Sequence[tuple[str, float, float | None]],
+    limit: float,
+    gap: float,
+    hit: str | None,
+    started: float,
+    time_limit: float,
+    baselines: bool,
+    options: Mapping[str, Any] | None,
+    mesh: Mapping[str, int] | None,
+) -> Plan:
+    decisions, evaluation = best.decisions, best.evaluation
+    assert decisions is not None
+    assert evaluation is not None
+    report = best.outcome.report
+    rows: list[tuple[Baseline, Decisions | None]] = []
+    if baselines:
+        rows = _baselines(best, max((time_limit - (time.monotonic() - started)) / 5, 2.0))
+        for baseline, other in rows:
+            if other is not None and baseline.step_seconds < evaluation.estimate.step_seconds:
+                decisions = other
+                evaluation = evaluate(best.built.prices, other, best.mesh.names)
+    shape, prices = best.mesh, best.built.prices
+    if mesh is None:
+        decisions, shape, prices, evaluation = _coarsest(
+            program, machine, prices, decisions, shape, evaluation
+        )
+    objective = evaluation.estimate.step_seconds
+    bound = min([objective, *(bound for _, bound, _ in table)])
+    left = (objective - bound) / objective if objective > 0 else 0.0
+    status = "optimal" if left <= 1e-9 else "feasible"
+    proof = Proof(
+        status=status,
+        objective=objective,
+        bound=bound,
+        gap=max(left, 0.0),
+        seconds=time.monotonic() - started,
+        limit_hit=None if status == "optimal" else hit or report.limit_hit,
+        meshes=tuple(table),
+    )
+    return Plan(
+        program=program.name,
+        fingerprint=program.fingerprint,
+        options=dict(options or {}),
+        machine=machine.name,
+        memory_limit=limit,
+        mesh=shape,
+        estimate=evaluation.estimate,
+        proof=proof,
+        specs=_specs(program, decisions, shape),
+        moves=evaluation.moves,
+        baselines=tuple(baseline for baseline, _ in rows),
+        decisions=decisions,
+        reshards=reshards_of(prices, decisions),
+    )
+
+
+def _specs(program: Program, decisions: Decisions, shape: MeshShape) -> dict[str, dict[str, Any]]:
+    def spec(value: int) -> Any:
+        layout = decisions.stored[value] or (-1,) * len(shape.sizes)
+        return to_partition_spec(layout, shape.names, len(program.values[value].shape))
+
+    return {
+        "inputs": {program.values[v].path: spec(v) for v in program.inputs},
+        "outputs": {program.values[v].path: spec(v) for v in program.outputs},
+    }
+
+
+def reshards_of(prices: StepPrices, decisions: Decisions) -> tuple[Reshard, ...]:
+    """The sequences of collectives of all copies in `decisions`, each once."""
+    found: dict[object, Reshard] = {}
+    for value in prices.program.values:
+        before, after = decisions.stored[value.index], decisions.copy[value.index]
+        if before is None or after is None:
+            continue
+        key = (value.shape, value.itemsize, before, after)
+        if key not in found:
+            steps = prices.reshard(value.index).steps(before, after)
+            states = tuple(step.to_state for step in steps)
+            found[key] = Reshard(value.shape, value.itemsize, before, after, states)
+    return tuple(found.values())
+
+
+def _coarsest(
+    program: Program,
+    machine: Machine,
+    prices: StepPrices,
+    decisions: Decisions,
+    shape: MeshShape,
+    evaluation: Evaluation,
+) -> tuple[Decisions, MeshShape, StepPrices, Evaluation]:
+    """Merge neighbouring axes that the plan always uses together, where that costs no more."""
+    axis = 0
+    while axis + 1 < len(shape.sizes):
+        merged = _merge(decisions, axis)
+        if merged is not None:
+            sizes = (
+                *shape.sizes[:axis],
+                shape.sizes[axis] * shape.sizes[axis + 1],
+                *shape.sizes[axis + 2 :],
+            )
+            coarse = MeshShape(AXIS_NAMES[: len(sizes)], sizes)
+            coarse_prices = step_prices(program, prices.dataflow, machine, sizes)
+            again = evaluate(coarse_prices, merged, coarse.names)
+            slack = 1 + 1e-6
+            if again.estimate.step_seconds <= evaluation.estimate.step_seconds * slack:
+                decisions, shape, prices, evaluation = merged, coarse, coarse_prices, again
+                continue
+        axis += 1
+    return decisions, shape, prices, evaluation
+
+
+def _merge(decisions: Decisions, axis: int) -> Decisions | None:
+    """`decisions` with axes `axis` and `axis + 1` as one, or None where some tuple differs."""
+    memo: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def shorten(items: Sequence[tuple[int, ...] | None]) -> tuple[tuple[int, ...] | None, ...] | None:
+        result: list[tuple[int, ...] | None] = []
+        for item in items:
+            if item is None:
+                result.append(None)
+                continue
+            if item[axis] != item[axis + 1]:
+                return None
+            if item not in memo:
+                memo[item] = (*item[: axis + 1], *item[axis + 2 :])
+            result.append(memo[item])
+        return tuple(result)
+
+    parts = [shorten(items) for items in (decisions.stored, decisions.copy, decisions.assignment)]
+    if any(part is None for part in parts):
+        return None
+    stored, copy, assignment = parts
+    assert stored is not None
+    assert copy is not None
+    assert assignment is not None
+    return replace(decisions, stored=stored, copy=copy, assignment=assignment)
+
+
+make_callable(__name__)
