@@ -1,6 +1,8 @@
 """Machines: every preset, the grammar of names, and files with faults."""
 
+import copy
 import math
+import pickle
 
 import pytest
 
@@ -229,6 +231,13 @@ def test_dtypes_the_matrix_unit_does_not_know_run_on_the_vector_unit():
     assert chip.matmul_flops("int32") == chip.vector_flops
     assert chip.matmul_flops("uint8") == chip.matmul_flops("int8")
     assert chip.matmul_flops("float8_e5m2") == chip.peak_flops["float8"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_machines_can_be_pickled_copied_and_hashed(family):
+    machine = load(f"{family}-8")
+    assert pickle.loads(pickle.dumps(machine)) == machine == copy.deepcopy(machine)
+    assert hash(machine) == hash(load(f"{family}-8"))
 
 
 def test_records_cannot_be_changed():

@@ -11,6 +11,7 @@ MODULES = (
     "layout",
     "machine",
     "machine_file",
+    "network",
     "cost.placement",
     "cost.collective",
     "cost.roofline",
