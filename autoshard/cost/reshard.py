@@ -128,6 +128,16 @@ class ReshardTable:
         """Return the collectives from one layout to another."""
         return self.path(self.index(source), self.index(target))
 
+    def peak_bytes(self, source: int, target: int) -> float:
+        """Return the most that one device holds of the value in any state of a path, in bytes.
+
+        A path may lead through a state that is larger than both its ends.
+        """
+        graph, total = self._graph, math.prod(self.shape) * self.itemsize
+        states = [state_of(graph.rank, self.layouts[source])]
+        states += [step.to_state for step in self.path(source, target)]
+        return max(float(total / graph.shards[graph.rows[state]].prod()) for state in states)
+
     def steps_from_state(self, state: State, target: Layout) -> tuple[Step, ...]:
         """Return the collectives from any ordered state to a layout."""
         if state not in self._graph.rows:

@@ -216,6 +216,19 @@ def test_slow_links_are_avoided():
     assert table.seconds[table.index((0, 1)), table.index((1, -1))] >= slow
 
 
+def test_the_largest_state_on_the_way_is_known():
+    cache = ReshardCache(MeshTopology(load("h100-64"), (8, 8)))
+    table = cache.table((16384, 16384), 2)
+    source, target = table.index((0, -1)), table.index((-1, 0))
+    assert [step.kind for step in table.path(source, target)] == [
+        "all_slice",
+        "all_gather",
+        "all_slice",
+    ]
+    assert table.peak_bytes(source, target) == 16384 * 16384 * 2
+    assert table.peak_bytes(source, source) == 16384 * 16384 * 2 / 8
+
+
 def test_a_table_of_few_layouts_agrees_with_the_whole():
     for cache in CACHES:
         shape = (144, 64, 3)
