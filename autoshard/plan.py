@@ -132,6 +132,7 @@ class Plan:
       mesh: named axes and their sizes.
       estimate, proof, moves, baselines: see there.
       specs: "inputs" and "outputs", each {tree path: PartitionSpec}.
+      types: likewise, the unsharded type of each, as `f32[4096,128]`.
       decisions, reshards: what lowering needs.
     """
 
@@ -144,6 +145,7 @@ class Plan:
     estimate: Estimate
     proof: Proof
     specs: Mapping[str, Mapping[str, PartitionSpec]]
+    types: Mapping[str, Mapping[str, str]]
     moves: tuple[Move, ...]
     baselines: tuple[Baseline, ...]
     decisions: Decisions
@@ -165,6 +167,7 @@ class Plan:
                 side: {path: _spec_to_json(spec) for path, spec in specs.items()}
                 for side, specs in self.specs.items()
             },
+            "types": {side: dict(types) for side, types in self.types.items()},
             "moves": [asdict(move) for move in self.moves],
             "baselines": [asdict(baseline) for baseline in self.baselines],
             "decisions": self.decisions.to_json(),
@@ -208,6 +211,7 @@ class Plan:
                     side: {path: _spec_from_json(spec) for path, spec in specs.items()}
                     for side, specs in data["specs"].items()
                 },
+                types={side: dict(types) for side, types in data["types"].items()},
                 moves=tuple(Move(**{**m, "axes": tuple(m["axes"])}) for m in data["moves"]),
                 baselines=tuple(Baseline(**b) for b in data["baselines"]),
                 decisions=Decisions.from_json(data["decisions"]),

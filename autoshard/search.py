@@ -36,6 +36,10 @@ class InfeasibleError(ValueError):
     """No plan satisfies what was asked; the message says what would."""
 
 
+class MeshError(ValueError):
+    """A mesh that does not use the machine's chips, or an axis of it that divides nothing."""
+
+
 class NoPlanError(RuntimeError):
     """The time ran out before any plan was found."""
 
@@ -70,6 +74,7 @@ class _Found:
     outcome: Outcome
     decisions: Decisions | None
     evaluation: Evaluation | None
+    interrupted: bool = False
 
 
 def search(
@@ -96,11 +101,12 @@ def search(
       gap: stop when the plan is proven to be within this fraction of the best.
       baselines: also price the well-known schemes on the same mesh.
       fold: let repeated blocks share their decisions.
-      progress: called as the search goes on.
+      progress: called as the search goes on. An interrupt (Ctrl-C) ends the search with the best
+        plan so far, if there is one.
       options: `donate_argnums` and `trip_counts` of the trace, kept in the plan.
 
     Raises:
-      ValueError: the mesh does not use all chips, or an axis divides nothing.
+      MeshError: the mesh does not use all chips, or an axis divides nothing.
       InfeasibleError: no plan fits; the message names the smallest limit that works.
       NoPlanError: the time limit passed before a plan was found.
     """
@@ -122,17 +128,30 @@ def search(
             continue
         # Later shapes share what is left; the first one, most alike the network, gets half.
         share = left if len(shapes) == 1 else left * (0.5 if number == 0 else 1 / (len(shapes) - number))
-        result = _search_mesh(
-            program, flow, classes, machine, shape, limit, max(share, 0.5), gap,
-            best.outcome.report.objective if best else math.inf,
-            _reporter(progress, shape, started, time_limit),
-        )  # fmt: skip
+        try:
+            result = _search_mesh(
+                program, flow, classes, machine, shape, limit, max(share, 0.5), gap,
+                best.outcome.report.objective if best else math.inf,
+                _reporter(progress, shape, started, time_limit),
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            if best is None:
+                raise
+            hit, baselines = "interrupted", False
+            table.extend((str(other), 0.0, None) for other in shapes[number:])
+            break
         report = result.outcome.report
         solved = result.decisions is not None
         table.append((str(shape), report.bound, report.objective if solved else None))
         found.append(result)
         if solved and (best is None or report.objective < best.outcome.report.objective):
             best = result
+        if result.interrupted:
+            if best is None:
+                raise KeyboardInterrupt
+            hit, baselines = "interrupted", False
+            table.extend((str(other), 0.0, None) for other in shapes[number + 1 :])
+            break
     if best is None:
         _explain_failure(found, limit, machine)
     assert best is not None
@@ -150,7 +169,7 @@ def _shapes(
         ]
     shape = MeshShape(tuple(mesh), tuple(int(size) for size in mesh.values()))
     if math.prod(shape.sizes) != machine.chips or min(shape.sizes, default=0) < 1:
-        raise ValueError(
+        raise MeshError(
             f"mesh {shape} has {math.prod(shape.sizes)} devices, but {machine.name} has "
             f"{machine.chips} chips; give axes whose sizes multiply to {machine.chips}"
         )
@@ -161,7 +180,7 @@ def _shapes(
         if size > 1 and not any(dimension % size == 0 for dimension in sizes_seen)
     ]
     if useless:
-        raise ValueError(
+        raise MeshError(
             f"mesh {shape} cannot be used by {program.name}:\n" + "\n".join(useless)
             + "\nchoose axis sizes that divide the batch or the model's dimensions"
         )
@@ -210,14 +229,20 @@ def _search_mesh(
     prices = step_prices(program, flow, machine, shape.sizes)
     built = build(prices, classes, limit=limit)
 
+    beaten = False
+
     def heard(news: Progress) -> None:
+        nonlocal beaten
         report("solve", news)
         if news.bound >= cutoff * (1 - gap):
+            beaten = True
             raise KeyboardInterrupt  # the solver keeps what it has: this mesh cannot win
 
     left = max(seconds - (time.monotonic() - started), 0.5)
     outcome = solve(built.problem, time_limit=left, gap=gap, progress=heard)
-    return _priced(prices, built, shape, outcome)
+    result = _priced(prices, built, shape, outcome)
+    result.interrupted = outcome.report.limit_hit == "interrupted" and not beaten
+    return result
 
 
 def _priced(prices: StepPrices, built: Built, shape: MeshShape, outcome: Outcome) -> _Found:
@@ -322,6 +347,10 @@ def _finish(
         estimate=evaluation.estimate,
         proof=proof,
         specs=_specs(program, decisions, shape),
+        types={
+            "inputs": {program.values[v].path: str(program.values[v]) for v in program.inputs},
+            "outputs": {program.values[v].path: str(program.values[v]) for v in program.outputs},
+        },
         moves=evaluation.moves,
         baselines=tuple(baseline for baseline, _ in rows),
         decisions=decisions,
