@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +132,8 @@ class Plan:
       mesh: named axes and their sizes.
       estimate, proof, moves, baselines: see there.
       specs: "inputs" and "outputs", each {tree path: PartitionSpec}.
-      types: likewise, the unsharded type of each, as `f32[4096,128]`.
       decisions, reshards: what lowering needs.
+      types: the unsharded types of inputs and outputs, as `f32[4096,128]`, likewise by tree path.
     """
 
     program: str
@@ -145,11 +145,11 @@ class Plan:
     estimate: Estimate
     proof: Proof
     specs: Mapping[str, Mapping[str, PartitionSpec]]
-    types: Mapping[str, Mapping[str, str]]
     moves: tuple[Move, ...]
     baselines: tuple[Baseline, ...]
     decisions: Decisions
     reshards: tuple[Reshard, ...]
+    types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with a schema version."""
