@@ -100,6 +100,33 @@ def one_strategy(op: Op, decisions: Decisions, mesh_shape: Sequence[int]) -> Str
     return project_assignment(op.rule, assignment, stored, mesh_shape)
 
 
+def tidy(prices: StepPrices, decisions: Decisions) -> Decisions:
+    """`decisions` without copies that nobody reads; a copy serves only the passes that read it.
+
+    A slice costs nothing, so that a solver may leave one about.
+    """
+    copy, mode = list(decisions.copy), list(decisions.mode)
+    strategies: dict[int, Strategies] = {}
+    for value, uses in enumerate(prices.dataflow.readers):
+        if copy[value] is None:
+            continue
+        served = 0
+        for use in uses:
+            if decisions.assignment[use.op] is None:
+                continue
+            if use.op not in strategies:
+                op = prices.program.ops[use.op]
+                strategies[use.op] = one_strategy(op, decisions, prices.mesh_shape)
+            wanted = tuple(strategies[use.op].reads[use.position][0].tolist())
+            if wanted == copy[value]:
+                served |= _VISIBLE[use.phase] & mode[value]
+        if not served:
+            copy[value], mode[value] = None, 0
+        elif served != KEPT:
+            mode[value] = served
+    return Decisions(decisions.stored, tuple(copy), tuple(mode), decisions.assignment)
+
+
 def check(prices: StepPrices, decisions: Decisions) -> None:
     """Verify that every op reads layouts that are there and stores what it may store.
 

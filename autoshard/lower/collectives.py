@@ -9,7 +9,7 @@ module runs those passes on a copy and lists the result, with loops and calls mu
 
 **Bytes** are what one device holds: of the output for `all_gather` and `all_slice`, of the input
 for the others. An `all_slice` moves nothing. Shardy writes reduce-scatter as `all_reduce` then
-`all_slice`; `normalise` joins the two. Equal reshards of one value are listed as often as they
+`all_slice`; `compare.normalise` joins the two. Equal reshards of one value are listed as often as they
 are written, although XLA merges them: share the resharded value where one move is meant.
 
 What Shardy does with constraints, each pinned by a test:
@@ -34,14 +34,13 @@ from __future__ import annotations
 
 import math
 import os
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 from autoshard import compat
+from autoshard.lower.axes import Axis, axes_in, axis_size, permuted, printed_axes
+from autoshard.lower.module_facts import constant_trips, element_type
 
 KINDS = (
     "all_gather",
@@ -60,10 +59,6 @@ _AXES_ATTRIBUTE = {
     "all_slice": "slicing_axes",
     "all_to_all": "params",
 }
-_AXIS_IN_TEXT = re.compile(r'"([^"]+)"(?::\((\d+)\)(\d+))?')
-
-# An axis as Shardy writes it: its name and, for a sub-axis, (product of sizes before, size).
-_Axis = tuple[str, "tuple[int, int] | None"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +94,6 @@ class Collective:
         text = f"{self.kind}({', '.join(self.axes)}) {self.bytes} B x {self.count}"
         what = f"{self.dtype}[{dims}]" if self.dtype else ""
         return "  ".join(part for part in (text, what, self.scope, self.line) if part)
-
-
-class CollectiveLike(Protocol):
-    """What `compare` needs of a planned move; `scope` and `line` are shown where present."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def axes(self) -> tuple[str, ...]: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def count(self) -> int: ...
 
 
 def explicit_collectives(
@@ -177,7 +159,7 @@ class _Reader:
     def __init__(self, trip_counts: dict[str, int]) -> None:
         self.trip_counts = trip_counts
         self.mesh_axes: dict[str, tuple[tuple[str, int], ...]] = {}
-        self.layouts: dict[Any, tuple[tuple[tuple[str, int], ...], tuple[tuple[_Axis, ...], ...]]]
+        self.layouts: dict[Any, tuple[tuple[tuple[str, int], ...], tuple[tuple[Axis, ...], ...]]]
         self.layouts = {}
         self.functions: dict[str, _Function] = {}
         self.found: list[Collective] = []
@@ -231,11 +213,11 @@ class _Reader:
         for key, trips in self.trip_counts.items():
             if key in scope or key == line:
                 return trips, scope
-        return _constant_trips(loop), f"{scope} {line}".strip() or "a while loop"
+        return constant_trips(loop), f"{scope} {line}".strip() or "a while loop"
 
     def _layout(
         self, sharding: Any
-    ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[_Axis, ...], ...]]:
+    ) -> tuple[tuple[tuple[str, int], ...], tuple[tuple[Axis, ...], ...]]:
         """(axes of the mesh, axes of each dimension) of a sharding attribute."""
         if sharding not in self.layouts:
             mesh, dimensions = compat.shardy_layout(sharding)
@@ -256,23 +238,23 @@ class _Reader:
         if kind == "collective_permute":
             sharding = compat.shardy_sharding_of(operand)
             before = ((),) * len(after) if sharding is None else self._layout(sharding)[1]
-            axes = _permuted(before, after, sizes)
+            axes = permuted(before, after, sizes)
         else:
-            axes = tuple(_axes_in(str(attributes[_AXES_ATTRIBUTE[kind]])))
+            axes = tuple(axes_in(str(attributes[_AXES_ATTRIBUTE[kind]])))
         type_text = result.type
         shape = tuple(type_text.shape)
-        dtype, bits = _element_type(str(type_text.element_type))
+        dtype, bits = element_type(str(type_text.element_type))
         local = [
-            -(-size // math.prod(_axis_size(axis, sizes) for axis in dimension))
+            -(-size // math.prod(axis_size(axis, sizes) for axis in dimension))
             for size, dimension in zip(shape, after, strict=True)
         ]
         elements = math.prod(local)
         if kind == "reduce_scatter":
-            elements *= math.prod(_axis_size(axis, sizes) for axis in axes)
+            elements *= math.prod(axis_size(axis, sizes) for axis in axes)
         scope, line = _where(operation)
         template = Collective(
             kind=kind,
-            axes=_printed(axes, sizes),
+            axes=printed_axes(axes, sizes),
             bytes=-(-elements * bits // 8),
             count=count,
             scope=scope,
@@ -359,338 +341,3 @@ def _where(operation: Any) -> tuple[str, str]:
         if not path.startswith(here):
             return scope, f"{os.path.basename(path)}:{line}"
     return scope, ""
-
-
-def _axes_in(text: str) -> Iterator[_Axis]:
-    """The axes of a printed list: `[{"x"}, {"y":(1)2}]` has x and the first half of y."""
-    for name, before, size in _AXIS_IN_TEXT.findall(text):
-        yield name, (int(before), int(size)) if size else None
-
-
-def _axis_size(axis: _Axis, sizes: Mapping[str, int]) -> int:
-    name, part = axis
-    return part[1] if part else sizes[name]
-
-
-def permuted_axes(
-    before: Sequence[Sequence[str]], after: Sequence[Sequence[str]], mesh_axes: Mapping[str, int]
-) -> tuple[str, ...]:
-    """The axes of the `collective_permute` between two layouts with equal local shapes.
-
-    Args:
-        before: the axes of each dimension, major first; sub-axes as `"x:(1)2"`.
-        after: the same, of the layout to reach.
-        mesh_axes: sizes by name, in mesh order.
-
-    Axes that stand first or last in a dimension of both layouts take no part.
-
-    >>> permuted_axes([("x", "y"), ()], [("y", "x"), ()], {"x": 2, "y": 4})
-    ('x', 'y')
-    """
-    parsed = [
-        tuple(tuple(_axis(name) for name in dimension) for dimension in layout)
-        for layout in (before, after)
-    ]
-    return _printed(_permuted(parsed[0], parsed[1], mesh_axes), mesh_axes)
-
-
-def _permuted(
-    before: Sequence[Sequence[_Axis]], after: Sequence[Sequence[_Axis]], sizes: Mapping[str, int]
-) -> tuple[_Axis, ...]:
-    cuts: dict[str, set[int]] = {}
-    for layout in (before, after):
-        for name, part in (axis for dimension in layout for axis in dimension):
-            first, size = part or (1, sizes[name])
-            cuts.setdefault(name, set()).update((first, first * size))
-
-    def pieces(axes: Sequence[_Axis]) -> list[_Axis]:
-        found: list[_Axis] = []
-        for name, part in axes:
-            first, size = part or (1, sizes[name])
-            inside = sorted(cut for cut in cuts[name] if first <= cut <= first * size)
-            found.extend((name, (low, high // low)) for low, high in pairwise(inside))
-        return found
-
-    moved: dict[_Axis, None] = {}
-    for dimension_before, dimension_after in zip(before, after, strict=True):
-        old, new = pieces(dimension_before), pieces(dimension_after)
-        while old and new and old[0] == new[0]:
-            old, new = old[1:], new[1:]
-        while old and new and old[-1] == new[-1]:
-            old, new = old[:-1], new[:-1]
-        moved.update(dict.fromkeys((*old, *new)))
-    return tuple(moved)
-
-
-def _axis(name: str) -> _Axis:
-    """`x` or `x:(1)2` as Shardy's pair of name and sub-axis."""
-    whole, _, part = name.partition(":(")
-    if not part:
-        return whole, None
-    before, _, size = part.partition(")")
-    return whole, (int(before), int(size))
-
-
-def _printed(axes: Iterable[_Axis], sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Names in mesh order, with adjacent parts of one axis joined."""
-    parts: dict[str, list[tuple[int, int]]] = {}
-    for name, part in set(axes):
-        parts.setdefault(name, []).append(part or (1, sizes[name]))
-    printed = []
-    for name in (name for name in sizes if name in parts):
-        joined: list[tuple[int, int]] = []
-        for first, size in sorted(parts[name]):
-            if joined and joined[-1][0] * joined[-1][1] == first:
-                joined[-1] = (joined[-1][0], joined[-1][1] * size)
-            else:
-                joined.append((first, size))
-        for first, size in joined:
-            printed.append(name if size == sizes[name] else f"{name}:({first}){size}")
-    return tuple(printed)
-
-
-def _element_type(text: str) -> tuple[str, int]:
-    """(JAX's short name, bits in memory) of an MLIR element type: `ui32` is (`u32`, 32)."""
-    if text.startswith("complex<"):
-        _, bits = _element_type(text[len("complex<") : -1])
-        return f"c{2 * bits}", 2 * bits
-    if text == "i1":
-        return "bool", 8
-    name = text.replace("ui", "u", 1) if text.startswith("ui") else text
-    digits = re.search(r"\d+", text)
-    if digits is None:
-        raise ValueError(f"element type {text} has no width")
-    return name, int(digits.group())
-
-
-def _constant(value: Any) -> int | None:
-    """The integer that a value is, where a constant makes it."""
-    if compat.is_block_argument(value) is not None:
-        return None
-    owner = value.owner
-    if owner.name not in ("sdy.constant", "stablehlo.constant"):
-        return None
-    return compat.splat_integer(owner.attributes["value"])
-
-
-def _constant_trips(loop: Any) -> int | None:
-    """The trip count of `for i in range(start, bound, step)` with three constants, or None."""
-    condition = loop.regions[0].blocks[0]
-    decision = list(condition.operations)[-1].operation.operands[0]
-    if compat.is_block_argument(decision) is not None:
-        return None
-    test = decision.owner
-    if test.name != "stablehlo.compare" or "LT" not in str(test.attributes["comparison_direction"]):
-        return None
-    index = compat.is_block_argument(test.operands[0])
-    bound = _constant(test.operands[1])
-    if index is None or bound is None:
-        return None
-    body = loop.regions[1].blocks[0]
-    step_value = list(body.operations)[-1].operation.operands[index]
-    if compat.is_block_argument(step_value) is not None:
-        return None
-    addition = step_value.owner
-    if addition.name != "stablehlo.add":
-        return None
-    counter, other = addition.operands[0], addition.operands[1]
-    step = _constant(other)
-    start = _constant(loop.operands[index])
-    if counter != body.arguments[index] or step is None or step < 1 or start is None:
-        return None
-    return max(0, -(-(bound - start) // step))
-
-
-# -- all_reduce and all_slice --------------------------------------------------------------------
-
-
-def normalise(collectives: Sequence[Collective]) -> list[Collective]:
-    """Join each `all_reduce` with the slices of its only use into a `reduce_scatter`.
-
-    Slices that cover all reduced axes make the reduction a `reduce_scatter` (bytes: the local
-    input); axes that were sliced but not reduced stay an `all_slice` after it. Slices that cover
-    only some of the reduced axes change nothing.
-
-        all_reduce(x), all_slice(x)        ->  reduce_scatter(x)
-        all_reduce(x), all_slice(x, y)     ->  reduce_scatter(x), all_slice(y)
-        all_reduce(x, y), all_slice(x)     ->  all_reduce(x, y), all_slice(x)
-    """
-    readers: dict[int, list[int]] = {}
-    for index, one in enumerate(collectives):
-        if one.operand is not None:
-            readers.setdefault(one.operand, []).append(index)
-    replaced: dict[int, Collective | None] = {}
-    for index, one in enumerate(collectives):
-        if one.kind != "all_reduce":
-            continue
-        chain, sliced, last = [], [], one
-        while not set(one.axes) <= set(sliced):
-            after = readers.get(last.result, [])
-            if len(after) != 1:
-                break
-            following = collectives[after[0]]
-            same_loop = following.count == one.count
-            if following.kind != "all_slice" or not following.only_use or not same_loop:
-                break
-            chain.append(after[0])
-            sliced.extend(following.axes)
-            last = following
-        if not chain or not set(one.axes) <= set(sliced):
-            continue
-        rest = tuple(axis for axis in sliced if axis not in one.axes)
-        scattered = replace(one, kind="reduce_scatter", result=one.result if rest else last.result)
-        replaced[index] = scattered
-        replaced.update(dict.fromkeys(chain))
-        if rest:
-            replaced[chain[-1]] = replace(last, axes=rest, operand=scattered.result, only_use=True)
-    result = []
-    for index, one in enumerate(collectives):
-        kept = replaced.get(index, one)
-        if kept is not None:
-            result.append(kept)
-    return result
-
-
-# -- plan against compiler -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """How often one (kind, axes, bytes) is planned and found, and where."""
-
-    kind: str
-    axes: tuple[str, ...]
-    bytes: int
-    planned: int
-    found: int
-    planned_at: tuple[str, ...] = ()
-    found_at: tuple[str, ...] = ()
-
-    @property
-    def matched(self) -> int:
-        return min(self.planned, self.found)
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A plan's moves beside those that the compiler makes, each with its counts.
-
-    `all_slice` moves nothing, so `slices` hold no failure. `counted_once` names loops of unknown
-    trip count, whose collectives were counted once.
-    """
-
-    tallies: tuple[Tally, ...]
-    slices: tuple[Tally, ...] = ()
-    counted_once: tuple[str, ...] = ()
-
-    @property
-    def matched(self) -> tuple[Tally, ...]:
-        """The tallies with something planned and found."""
-        return tuple(tally for tally in self.tallies if tally.matched)
-
-    @property
-    def missing(self) -> tuple[Tally, ...]:
-        """The tallies that are planned more often than found."""
-        return tuple(tally for tally in self.tallies if tally.planned > tally.found)
-
-    @property
-    def unplanned(self) -> tuple[Tally, ...]:
-        """The tallies that are found more often than planned."""
-        return tuple(tally for tally in self.tallies if tally.found > tally.planned)
-
-    @property
-    def agrees(self) -> bool:
-        """Whether kinds, axes, bytes and counts are all equal."""
-        return not self.missing and not self.unplanned
-
-    def __bool__(self) -> bool:
-        return self.agrees
-
-    def __str__(self) -> str:
-        agreed = sum(tally.matched for tally in self.tallies)
-        lacking = sum(tally.planned - tally.found for tally in self.missing)
-        surplus = sum(tally.found - tally.planned for tally in self.unplanned)
-        lines = [f"collectives: {agreed} as planned, {lacking} missing, {surplus} unplanned"]
-        rows = [("", "kind", "axes", "local bytes", "planned", "found", "where")]
-        for tally in self.tallies:
-            if tally.planned == tally.found:
-                verdict, where = "ok", tally.found_at
-            elif tally.planned > tally.found:
-                verdict, where = "missing", tally.planned_at
-            else:
-                verdict, where = "unplanned", tally.found_at
-            rows.append(
-                (
-                    verdict,
-                    tally.kind,
-                    ",".join(tally.axes),
-                    f"{tally.bytes:,}",
-                    f"{tally.planned:,}",
-                    f"{tally.found:,}",
-                    _some(where),
-                )
-            )
-        if len(rows) > 1:
-            widths = [max(len(row[column]) for row in rows) for column in range(7)]
-            for row in rows:
-                cells = [
-                    text.rjust(width) if column in (3, 4, 5) else text.ljust(width)
-                    for column, (text, width) in enumerate(zip(row, widths, strict=True))
-                ]
-                lines.append("  ".join(cells).rstrip())
-        if self.slices:
-            planned = sum(tally.planned for tally in self.slices)
-            found = sum(tally.found for tally in self.slices)
-            lines.append(f"all_slice, which moves nothing: {planned} planned, {found} found")
-        lines.extend(
-            f"counted once, because its trip count is unknown: {loop}; pass trip_counts"
-            for loop in self.counted_once
-        )
-        return "\n".join(lines)
-
-
-def _some(places: tuple[str, ...], most: int = 2) -> str:
-    more = len(places) - most
-    return "; ".join(places[:most]) + (f"; and {more} more" if more > 0 else "")
-
-
-def compare(planned: Iterable[CollectiveLike], found: Sequence[Collective]) -> Comparison:
-    """A plan's moves against those that were found, as multisets of (kind, axes, bytes).
-
-    Args:
-        planned: the plan's moves; the order of their axes does not matter.
-        found: what `explicit_collectives` returned, `normalise`d here.
-    """
-    moves = tuple(normalise(found))
-    left, left_at = _multiset(planned)
-    right, right_at = _multiset(moves)
-    tallies = [
-        Tally(kind, axes, size, left[key], right[key], left_at.get(key, ()), right_at.get(key, ()))
-        for key in sorted(left | right, key=lambda key: (KINDS.index(key[0]), -key[2], key[1]))
-        for kind, axes, size in (key,)
-    ]
-    return Comparison(
-        tuple(tally for tally in tallies if tally.kind != "all_slice"),
-        tuple(tally for tally in tallies if tally.kind == "all_slice"),
-        tuple(dict.fromkeys(loop for move in moves for loop in move.counted_once)),
-    )
-
-
-_Key = tuple[str, tuple[str, ...], int]
-
-
-def _multiset(
-    collectives: Iterable[CollectiveLike],
-) -> tuple[Counter[_Key], dict[_Key, tuple[str, ...]]]:
-    counts: Counter[_Key] = Counter()
-    places: dict[_Key, dict[str, None]] = {}
-    for one in collectives:
-        if one.count == 0:
-            continue
-        key = (one.kind, tuple(sorted(one.axes)), one.bytes)
-        counts[key] += one.count
-        parts = (getattr(one, "scope", ""), getattr(one, "line", ""))
-        text = " ".join(part for part in parts if part)
-        if text:
-            places.setdefault(key, {})[text] = None
-    return counts, {key: tuple(texts) for key, texts in places.items()}

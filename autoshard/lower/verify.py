@@ -14,7 +14,8 @@ from typing import Any
 
 import jax
 
-from autoshard.lower.collectives import Comparison, compare, explicit_collectives
+from autoshard.lower.collectives import explicit_collectives
+from autoshard.lower.compare import Comparison, compare
 from autoshard.lower.numeric import (
     TOLERANCES,
     Difference,

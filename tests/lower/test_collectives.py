@@ -9,14 +9,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from autoshard.lower.collectives import (
-    Collective,
-    Comparison,
-    compare,
-    explicit_collectives,
-    normalise,
-    permuted_axes,
-)
+from autoshard.lower.axes import permuted_axes
+from autoshard.lower.collectives import Collective, explicit_collectives
+from autoshard.lower.compare import Comparison, compare, normalise
 
 MESH = AbstractMesh((2, 4), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
 
