@@ -174,8 +174,7 @@ def _table() -> dict[str, Override]:
         (
             "lowers to loops, of which nothing is known, but acts on each element alone",
             elementwise,
-            "igamma igammac igamma_grad_a random_gamma_grad random_gamma "
-            "regularized_incomplete_beta",
+            "igamma igammac igamma_grad_a random_gamma regularized_incomplete_beta",
         ),
         (
             "lowers to a window as long as the dimension, for which Shardy says that neighbours' "

@@ -2,19 +2,25 @@
 
 Shardy calls the spatial dimensions of a convolution a permutation (neighbours' parts are needed),
 whatever the windows, and takes the spatial dimensions of a kernel's gradient for a plain sum. Both
-are true only sometimes, and three cases must be told apart per spatial dimension:
+are true only sometimes. With windows of `w` elements, `s` apart, these cases are told apart per
+spatial dimension, in the order operand, kernel, result:
 
-    tiles      windows of size w touch and do not overlap (1x1 kernels, patches, 2x2 pooling): the
-               dimension is `(k w)`, `k` passes through and `w` is summed against the kernel
-    overlap    parts need a margin of their neighbours: PERMUTE, and the kernel stays whole
-    long       the window is about as long as the dimension (the gradient of a kernel): both stay
-               whole, and each element of the result is computed alone
+    tiles       (k w), w, k    windows touch and do not overlap (1x1 kernels, patches, pooling):
+                               `k` passes through, `w` is summed against the kernel
+    gaps        (k s), w, k    as tiles, with unused elements in between (strided 1x1 kernels)
+    of kernels  (k t), k, t    the gradient of the kernel of tiles: `k` is summed, `t` passes
+    of inputs   k, w, (k t)    the gradient of the input of tiles: `k` passes
+    overlap     k, w, k        parts need a margin of their neighbours: PERMUTE
+    long        n, w, t        the window is about as long as the dimension, as in the gradient of
+                               an overlapping kernel: all of operand and kernel is needed
+
+Kernel dimensions that are not summed stay whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jax.extend.core import JaxprEqn
@@ -24,37 +30,71 @@ from autoshard.rule_record import FactorKind, Rule
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """One spatial dimension: its index in operand, kernel (if there is one) and result."""
+    """One spatial dimension: where it is in operand, kernel (if any) and result, and its window."""
 
     operand: int
     kernel: int | None
     result: int
     size: int
     stride: int
-    plain: bool
-    """Neither padding nor dilation."""
+    padding: tuple[int, int]
+    operand_dilation: int
+    window_dilation: int
+
+    def case(self, length: int, parts: int) -> str:
+        """Which case of the table it is, for an operand of `length` and a result of `parts`."""
+        plain = self.padding == (0, 0) and self.operand_dilation == 1
+        if plain and self.window_dilation == 1:
+            if parts * self.size == length and (self.stride == self.size or parts == 1):
+                return "tiles"
+            if parts * self.stride == length and self.size < self.stride:
+                return "gaps"
+        apart = self.stride == 1 and self.window_dilation == parts > 1
+        if plain and apart and self.size * parts == length:
+            return "of kernels"
+        if (
+            self.window_dilation == self.stride == 1
+            and self.padding[0] == self.size - 1
+            and self.size <= self.operand_dilation
+            and length * self.operand_dilation == parts
+        ):
+            return "of inputs"
+        return "long" if 2 * self.size >= max(length, parts) else "overlap"
 
 
 def convolution(equation: JaxprEqn, rule: Rule) -> Rule:
     """Shardy's rule of a convolution with the spatial dimensions told apart."""
     parameters = equation.params
     numbers = parameters["dimension_numbers"]
-    kernel_shape = _shape(equation.invars[1])
+    dimensions = zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)
     windows = [
         _Window(
             operand,
             kernel,
             result,
-            kernel_shape[kernel],
+            _shape(equation.invars[1])[kernel],
             parameters["window_strides"][n],
-            tuple(parameters["padding"][n]) == (0, 0)
-            and parameters["lhs_dilation"][n] == parameters["rhs_dilation"][n] == 1,
+            tuple(parameters["padding"][n]),
+            parameters["lhs_dilation"][n],
+            parameters["rhs_dilation"][n],
         )
-        for n, (operand, kernel, result) in enumerate(
-            zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)
-        )
+        for n, (operand, kernel, result) in enumerate(dimensions)
     ]
-    return _amend(equation, rule, windows)
+    amended = _amend(equation, rule, windows)
+    groups = parameters["feature_group_count"]
+    if not 1 < groups < _shape(equation.invars[0])[numbers.lhs_spec[1]]:
+        return amended
+    # XLA's partitioner gathers what is split by groups of several channels, or fails, and with
+    # windows of several elements gathers the batch too (https://github.com/openxla/xla/issues/47945).
+    operand, kernel = amended.operands
+    whole = {*operand[numbers.lhs_spec[1]]} & {*kernel[numbers.rhs_spec[0]]}
+    if any(window.size > 1 for window in windows):
+        whole.update(operand[numbers.lhs_spec[0]])
+    factors = tuple(
+        replace(factor, kind=FactorKind.REPLICATE, operator=None) if index in whole else factor
+        for index, factor in enumerate(amended.factors)
+    )
+    return replace(amended, factors=factors)
 
 
 def pooling(equation: JaxprEqn, rule: Rule) -> Rule:
@@ -67,8 +107,9 @@ def pooling(equation: JaxprEqn, rule: Rule) -> Rule:
             d,
             size,
             parameters["window_strides"][d],
-            tuple(parameters["padding"][d]) == (0, 0)
-            and parameters["base_dilation"][d] == parameters["window_dilation"][d] == 1,
+            tuple(parameters["padding"][d]),
+            parameters["base_dilation"][d],
+            parameters["window_dilation"][d],
         )
         for d, size in enumerate(parameters["window_dimensions"])
     ]
@@ -85,36 +126,58 @@ def _amend(equation: JaxprEqn, rule: Rule, windows: list[_Window]) -> Rule:
     operand_shape, result_shape = _shape(equation.invars[0]), _shape(equation.outvars[0])
     for window in windows:
         length, parts = operand_shape[window.operand], result_shape[window.result]
-        inside, outside = ("window", window.operand), ("parts", window.operand)
-        summed = window.kernel is not None
-        whole = window.plain and parts * window.size == length
-        if whole and (window.stride == window.size or parts == 1):
-            of_operand, of_kernel, of_result = [outside, inside], [inside], [outside]
-            factors[outside] = parts, FactorKind.PASS, None
-            if window.size == 1:
-                of_operand = [outside]
-                factors[inside] = 1, FactorKind.PASS, None
-            elif summed:
-                factors[inside] = window.size, FactorKind.REDUCE, "sum"
-            else:
-                factors[inside] = window.size, FactorKind.REPLICATE, None
-            if parts == 1:
-                of_operand = [inside]
-        elif 2 * window.size >= max(length, parts):
-            start = ("whole", window.operand)
-            of_operand, of_kernel, of_result = [start], [inside], [outside]
-            factors[start] = length, FactorKind.REPLICATE, None
-            factors[inside] = window.size, FactorKind.REPLICATE, None
-            factors[outside] = parts, FactorKind.PASS, None
-        else:
-            of_operand, of_kernel, of_result = [outside], [inside], [outside]
-            factors[outside] = min(length, parts), FactorKind.PERMUTE, None
-            factors[inside] = window.size, FactorKind.REPLICATE, None
-        operands[0][window.operand] = of_operand
-        results[0][window.result] = of_result
+        in_operand, in_kernel, in_result = _factors(window, length, parts)
+        for label, size, kind in (*in_operand, *in_kernel, *in_result):
+            operator = "sum" if kind is FactorKind.REDUCE else None
+            factors[label] = size, kind, operator
+        operands[0][window.operand] = _labels(in_operand)
+        results[0][window.result] = _labels(in_result)
         if window.kernel is not None:
-            operands[1][window.kernel] = of_kernel
+            operands[1][window.kernel] = _labels(in_kernel)
     return Rule.build(operands, results, factors)
+
+
+_Labelled = tuple[Hashable, int, FactorKind]
+
+
+def _factors(
+    window: _Window, length: int, parts: int
+) -> tuple[list[_Labelled], list[_Labelled], list[_Labelled]]:
+    """The factors of the spatial dimension of operand, kernel and result, major first."""
+    size = window.size
+    inside = FactorKind.PASS if size == 1 else FactorKind.REPLICATE
+
+    def factor(name: str, size: int, kind: FactorKind) -> _Labelled:
+        return (name, window.operand), size, kind
+
+    kernel = factor("w", size, inside)
+    passing = factor("k", parts, FactorKind.PASS)
+    match window.case(length, parts):
+        case "tiles":
+            summed = window.kernel is not None and size > 1
+            tile = factor("w", size, FactorKind.REDUCE if summed else inside)
+            return [passing, tile], [tile], [passing]
+        case "gaps":
+            step = factor("s", window.stride, FactorKind.REPLICATE)
+            return [passing, step], [kernel], [passing]
+        case "of kernels":
+            summed = factor("k", size, FactorKind.REDUCE if size > 1 else FactorKind.PASS)
+            within = factor("t", parts, FactorKind.PASS)
+            return [summed, within], [summed], [within]
+        case "of inputs":
+            outer = factor("k", length, FactorKind.PASS)
+            within = factor("t", window.operand_dilation, FactorKind.PASS)
+            return [outer], [kernel], [outer, within]
+        case "long":
+            return [factor("n", length, FactorKind.REPLICATE)], [kernel], [passing]
+        case _:
+            shifted = factor("k", min(length, parts), FactorKind.PERMUTE)
+            return [shifted], [kernel], [shifted]
+
+
+def _labels(factors: list[_Labelled]) -> list[Hashable]:
+    """The labels of a dimension; a factor of size 1 stands alone or not at all."""
+    return [label for label, size, _ in factors if size > 1] or [factors[0][0]]
 
 
 def _shape(atom: Any) -> tuple[int, ...]:

@@ -82,7 +82,7 @@ def rules_for(
     user_rules = user_rules or {}
     found: dict[Any, Rule] = {}
     asked: dict[Any, JaxprEqn] = {}
-    failed: dict[Any, tuple[JaxprEqn, str]] = {}
+    failed: dict[Any, str] = {}
     texts: dict[int, str] = {}
     questions = [_question(equation, texts) for equation in equations]
     for question, equation in zip(questions, equations, strict=True):
@@ -95,7 +95,7 @@ def rules_for(
         elif name in overrides:
             found[question] = overrides[name].rule(equation)
         elif name in OPAQUE:
-            failed[question] = equation, "what it computes inside is opaque"
+            failed[question] = "what it computes inside is opaque"
         elif question in _REMEMBERED:
             found[question] = _REMEMBERED[question]
         else:
@@ -104,10 +104,17 @@ def rules_for(
         if isinstance(rule, Rule):
             found[question] = _REMEMBERED[question] = rule
         else:
-            failed[question] = asked[question], f"it does not lower: {rule}"
+            failed[question] = f"it does not lower: {rule}"
     if failed:
-        counts = {question: questions.count(question) for question in failed}
-        raise NoRuleError(_message([(*failed[q], counts[q]) for q in failed]))
+        raise NoRuleError(
+            _message(
+                [
+                    (equation, failed[question])
+                    for question, equation in zip(questions, equations, strict=True)
+                    if question in failed
+                ]
+            )
+        )
     return [found[question] for question in questions]
 
 
@@ -207,26 +214,26 @@ def _hashable(parameter: Any, texts: dict[int, str]) -> Any:
     return parameter
 
 
-def _message(failed: Sequence[tuple[JaxprEqn, str, int]]) -> str:
-    lines = [f"no sharding rule for {len(failed)} distinct equation(s):"]
-    example = ""
-    for equation, reason, count in failed:
+def _message(failed: Sequence[tuple[JaxprEqn, str]]) -> str:
+    counts: dict[str, int] = {}
+    for equation, reason in failed:
         operands = ", ".join(atom.aval.str_short() for atom in equation.invars)
         results = ", ".join(atom.aval.str_short() for atom in equation.outvars)
-        names = called_names(equation)
-        named = f" {names[0]!r}" if names else ""
-        times = f", {count} times" if count > 1 else ""
-        lines.append(
-            f"  - {equation.primitive.name}{named}: ({operands}) -> ({results})"
-            f" at {compat.source_line(equation) or 'an unknown line'}{times}: {reason}"
-        )
-        example = example or _example(names[0] if names else equation.primitive.name, equation)
-    lines.append(
-        "Say for each which dimensions may be split, with one name per dimension and the same "
-        f"name where dimensions go together, for example user_rules={{{example}}}, where every "
-        "dimension must stay whole until you say otherwise."
+        named = "".join(f" {name!r}" for name in called_names(equation)[:1])
+        line = compat.source_line(equation) or "an unknown line"
+        what = f"{equation.primitive.name}{named}: ({operands}) -> ({results}) at {line}: {reason}"
+        counts[what] = counts.get(what, 0) + 1
+    first = failed[0][0]
+    example = _example((*called_names(first), first.primitive.name)[0], first)
+    return "\n".join(
+        [
+            f"no sharding rule for {len(failed)} equation(s):",
+            *(f"  - {what}" + (f" ({n} times)" if n > 1 else "") for what, n in counts.items()),
+            "Say for each which dimensions may be split, with one name per dimension and the same "
+            f"name where dimensions go together, for example user_rules={{{example}}}, where "
+            "every dimension must stay whole until you say otherwise.",
+        ]
     )
-    return "\n".join(lines)
 
 
 def _example(name: str, equation: JaxprEqn) -> str:
