@@ -41,9 +41,10 @@ class DoesNotApplyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """A named function from a built problem to pins."""
+    """A named function from a built problem to pins; `axes`: mesh axes that it tells apart."""
 
     name: str
+    axes: int
     pins: Callable[[Built], Pins]
 
 
@@ -245,9 +246,9 @@ def _both(sequence: bool) -> Callable[[Built], Pins]:
 
 
 SCHEMES = (
-    Scheme("data parallel", _data_parallel),
-    Scheme("FSDP", _fsdp),
-    Scheme("tensor parallel", _tensor_parallel),
-    Scheme("FSDP x TP", _both(sequence=False)),
-    Scheme("FSDP x TP x sequence", _both(sequence=True)),
+    Scheme("data parallel", 1, _data_parallel),
+    Scheme("FSDP", 1, _fsdp),
+    Scheme("tensor parallel", 1, _tensor_parallel),
+    Scheme("FSDP x TP", 2, _both(sequence=False)),
+    Scheme("FSDP x TP x sequence", 2, _both(sequence=True)),
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoshard.baselines import SCHEMES, DoesNotApplyError
@@ -27,7 +27,8 @@ from autoshard.meshes import candidate_meshes
 from autoshard.plan import Baseline, MeshShape, Plan, Proof
 from autoshard.program import Program
 from autoshard.repeats import Classes, find_repeats
-from autoshard.solve import Outcome, Progress, Status, solve
+from autoshard.solve import Outcome, Progress, Status
+from autoshard.solve.staged import solve_staged
 
 AXIS_NAMES = ("x", "y", "z")
 
@@ -69,12 +70,109 @@ class SearchProgress:
 class _Found:
     """What the search of one mesh shape gave."""
 
-    mesh: MeshShape
     built: Built
     outcome: Outcome
     decisions: Decisions | None
-    evaluation: Evaluation | None
-    interrupted: bool = False
+
+
+@dataclass(slots=True)
+class _Searcher:
+    """Solves mesh shapes of one program and machine; coarser shapes first, as starting points."""
+
+    program: Program
+    flow: Dataflow
+    classes: Classes
+    machine: Machine
+    limit: float
+    gap: float
+    progress: Callable[[SearchProgress], None] | None
+    started: float
+    time_limit: float
+    cutoff: float = math.inf
+    found: dict[tuple[int, ...], _Found] = field(default_factory=dict)
+
+    def left(self) -> float:
+        """Seconds until the time limit."""
+        return self.time_limit - (time.monotonic() - self.started)
+
+    def prices(self, sizes: tuple[int, ...]) -> StepPrices:
+        """The cost laws on a mesh of these sizes."""
+        if sizes in self.found:
+            return self.found[sizes].built.prices
+        return step_prices(self.program, self.flow, self.machine, sizes)
+
+    def solve(self, sizes: tuple[int, ...], seconds: float) -> _Found:
+        """The best plan of one mesh shape, found once."""
+        if sizes in self.found:
+            return self.found[sizes]
+        stop = time.monotonic() + seconds
+        starts: list[Decisions] = []
+        for coarse, axis in _coarser(sizes):
+            known = self.solve(coarse, 0.4 * (stop - time.monotonic()))
+            if known.decisions is not None:
+                starts.append(_split(known.decisions, axis))
+        self._tell(sizes, "build", None)
+        built = build(self.prices(sizes), self.classes, limit=self.limit)
+        plans = [plan for plan in map(built.encode, starts) if plan is not None]
+
+        def heard(news: Progress) -> None:
+            self._tell(sizes, news.phase, news)
+            if news.bound >= self.cutoff * (1 - self.gap):
+                raise KeyboardInterrupt  # the solver keeps what it has: this mesh cannot win
+
+        outcome = solve_staged(
+            built.problem,
+            time_limit=max(stop - time.monotonic(), 0.5),
+            gap=self.gap,
+            warm_start=plans,
+            progress=heard,
+        )
+        decisions = None if outcome.solution is None else built.decode(outcome.solution.choices)
+        self.found[sizes] = _Found(built, outcome, decisions)
+        return self.found[sizes]
+
+    def _tell(self, sizes: tuple[int, ...], phase: str, news: Progress | None) -> None:
+        if self.progress is None:
+            return
+        seconds = time.monotonic() - self.started
+        self.progress(
+            SearchProgress(
+                mesh="x".join(map(str, sizes)),
+                phase=phase,
+                objective=math.inf if news is None else news.objective,
+                bound=0.0 if news is None else news.bound,
+                gap=math.inf if news is None else news.gap,
+                seconds=seconds,
+                seconds_left=max(self.time_limit - seconds, 0.0),
+            )
+        )
+
+
+def _coarser(sizes: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
+    """Shapes with two neighbouring axes merged, and the merged axis' position."""
+    return [
+        ((*sizes[:axis], sizes[axis] * sizes[axis + 1], *sizes[axis + 2 :]), axis)
+        for axis in range(len(sizes) - 1)
+    ]
+
+
+def _split(decisions: Decisions, axis: int) -> Decisions:
+    """Decisions of a coarse mesh on the finer one whose axes `axis` and `axis + 1` it merged."""
+    memo: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def longer(item: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if item is None:
+            return None
+        if item not in memo:
+            memo[item] = (*item[: axis + 1], item[axis], *item[axis + 1 :])
+        return memo[item]
+
+    return replace(
+        decisions,
+        stored=tuple(map(longer, decisions.stored)),
+        copy=tuple(map(longer, decisions.copy)),
+        assignment=tuple(map(longer, decisions.assignment)),
+    )
 
 
 def search(
@@ -116,48 +214,28 @@ def search(
     shapes = _shapes(program, machine, mesh)
     flow = analyse(program)
     classes = find_repeats(program, fold=fold)
-    found: list[_Found] = []
+    searcher = _Searcher(
+        program, flow, classes, machine, limit, gap, progress, started, time_limit
+    )
     table: list[tuple[str, float, float | None]] = []
-    best: _Found | None = None
-    hit: str | None = None
+    best: MeshShape | None = None
     for number, shape in enumerate(shapes):
-        left = time_limit - (time.monotonic() - started)
+        left = searcher.left()
         if number and left <= 0:
-            hit = "time"
             table.append((str(shape), 0.0, None))
             continue
-        # Later shapes share what is left; the first one, most alike the network, gets half.
-        share = left if len(shapes) == 1 else left * (0.5 if number == 0 else 1 / (len(shapes) - number))
-        try:
-            result = _search_mesh(
-                program, flow, classes, machine, shape, limit, max(share, 0.5), gap,
-                best.outcome.report.objective if best else math.inf,
-                _reporter(progress, shape, started, time_limit),
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            if best is None:
-                raise
-            hit, baselines = "interrupted", False
-            table.extend((str(other), 0.0, None) for other in shapes[number:])
-            break
+        # The first shape, most alike the network, gets half of the time; the rest share evenly.
+        rest = len(shapes) - number
+        share = left if rest == 1 else left * (0.5 if number == 0 else 1 / rest)
+        result = searcher.solve(shape.sizes, share)
         report = result.outcome.report
         solved = result.decisions is not None
-        table.append((str(shape), report.bound, report.objective if solved else None))
-        found.append(result)
-        if solved and (best is None or report.objective < best.outcome.report.objective):
-            best = result
-        if result.interrupted:
-            if best is None:
-                raise KeyboardInterrupt
-            hit, baselines = "interrupted", False
-            table.extend((str(other), 0.0, None) for other in shapes[number + 1 :])
-            break
+        table.append((str(shape), max(report.bound, 0.0), report.objective if solved else None))
+        if solved and report.objective < searcher.cutoff:
+            best, searcher.cutoff = shape, report.objective
     if best is None:
-        _explain_failure(found, limit, machine)
-    assert best is not None
-    return _finish(
-        program, machine, best, table, limit, gap, hit, started, time_limit, baselines, options, mesh
-    )
+        raise _failure(searcher)
+    return _finish(searcher, best, table, baselines, options, mesh is None)
 
 
 def _shapes(
@@ -187,107 +265,52 @@ def _shapes(
     return [shape]
 
 
-def _reporter(
-    progress: Callable[[SearchProgress], None] | None,
-    shape: MeshShape,
-    started: float,
-    time_limit: float,
-) -> Callable[[str, Progress | None], None]:
-    def report(phase: str, news: Progress | None) -> None:
-        if progress is None:
-            return
-        seconds = time.monotonic() - started
-        progress(
-            SearchProgress(
-                mesh=str(shape),
-                phase=phase if news is None else f"{phase} ({news.phase})",
-                objective=math.inf if news is None else news.objective,
-                bound=0.0 if news is None else news.bound,
-                gap=math.inf if news is None else news.gap,
-                seconds=seconds,
-                seconds_left=max(time_limit - seconds, 0.0),
-            )
-        )
-
-    return report
-
-
-def _search_mesh(
-    program: Program,
-    flow: Dataflow,
-    classes: Classes,
-    machine: Machine,
-    shape: MeshShape,
-    limit: float,
-    seconds: float,
-    gap: float,
-    cutoff: float,
-    report: Callable[[str, Progress | None], None],
-) -> _Found:
-    started = time.monotonic()
-    report("build", None)
-    prices = step_prices(program, flow, machine, shape.sizes)
-    built = build(prices, classes, limit=limit)
-
-    beaten = False
-
-    def heard(news: Progress) -> None:
-        nonlocal beaten
-        report("solve", news)
-        if news.bound >= cutoff * (1 - gap):
-            beaten = True
-            raise KeyboardInterrupt  # the solver keeps what it has: this mesh cannot win
-
-    left = max(seconds - (time.monotonic() - started), 0.5)
-    outcome = solve(built.problem, time_limit=left, gap=gap, progress=heard)
-    result = _priced(prices, built, shape, outcome)
-    result.interrupted = outcome.report.limit_hit == "interrupted" and not beaten
-    return result
-
-
-def _priced(prices: StepPrices, built: Built, shape: MeshShape, outcome: Outcome) -> _Found:
-    if outcome.solution is None:
-        return _Found(shape, built, outcome, None, None)
-    decisions = built.decode(outcome.solution.choices)
-    return _Found(shape, built, outcome, decisions, evaluate(prices, decisions, shape.names))
-
-
-def _explain_failure(found: Sequence[_Found], limit: float, machine: Machine) -> None:
+def _failure(searcher: _Searcher) -> Exception:
     from autoshard.solve import minimum_limit
 
-    if not any(f.outcome.status is Status.INFEASIBLE for f in found):
-        raise NoPlanError(
-            "the time limit passed before any plan was found; give more time, or fix the mesh"
+    if not any(f.outcome.status is Status.INFEASIBLE for f in searcher.found.values()):
+        return NoPlanError(
+            f"the time limit of {searcher.time_limit:g} s passed before any plan was found: give "
+            "more time, or fix the mesh"
         )
     smallest = math.inf
-    for result in found:
+    for result in searcher.found.values():
         _, achieved, _ = minimum_limit(result.built.problem, time_limit=20.0)
-        reserved = result.built.prices.program.constant_bytes
-        smallest = min(smallest, achieved + reserved)
-    raise InfeasibleError(
-        f"no plan needs less than the memory limit of {limit / 2**30:.2f} GiB per device on "
-        f"{machine.name}; the smallest limit that works is {smallest / 2**30:.2f} GiB "
-        f"(--memory-limit {math.ceil(smallest / 2**20)}MiB)"
+        smallest = min(smallest, achieved + searcher.program.constant_bytes)
+    return InfeasibleError(
+        f"no plan fits the memory limit of {searcher.limit / 2**30:.2f} GiB per device on "
+        f"{searcher.machine.name}; the smallest limit that works is {smallest / 2**30:.2f} GiB: "
+        f"try --memory-limit {math.ceil(smallest / 2**20)}MiB"
     )
 
 
-def _baselines(best: _Found, seconds: float) -> list[tuple[Baseline, Decisions | None]]:
+def _baselines(
+    searcher: _Searcher, shape: MeshShape
+) -> list[tuple[Baseline, Decisions | None]]:
+    """Every scheme, solved on the coarsest mesh that can express it."""
     rows: list[tuple[Baseline, Decisions | None]] = []
-    built = best.built
     for scheme in SCHEMES:
+        sizes, merged = shape.sizes, []
+        while len(sizes) > scheme.axes:
+            sizes = (sizes[0] * sizes[1], *sizes[2:])
+            merged.append(0)
+        built = searcher.solve(sizes, max(searcher.left(), 1.0)).built
         try:
             pins = scheme.pins(built)
         except DoesNotApplyError as error:
             rows.append((Baseline(scheme.name, None, None, f"does not apply: {error}"), None))
             continue
-        outcome = solve(built.problem, time_limit=max(seconds, 1.0), gap=0.05, pins=pins)
+        seconds = max(searcher.left() / len(SCHEMES), 2.0)
+        outcome = solve_staged(built.problem, time_limit=seconds, gap=0.02, pins=pins)
         if outcome.solution is None:
             note = "does not fit" if outcome.status is Status.INFEASIBLE else "no plan in time"
             rows.append((Baseline(scheme.name, None, None, note), None))
             continue
         decisions = built.decode(outcome.solution.choices)
-        estimate = evaluate(built.prices, decisions, best.mesh.names).estimate
-        note = f"within {outcome.report.gap:.1%} of its best"
+        for axis in merged:
+            decisions = _split(decisions, axis)
+        estimate = evaluate(searcher.prices(shape.sizes), decisions, shape.names).estimate
+        note = "" if outcome.report.gap < 1e-6 else f"within {outcome.report.gap:.1%} of its best"
         rows.append(
             (Baseline(scheme.name, estimate.step_seconds, estimate.peak_bytes, note), decisions)
         )
@@ -295,62 +318,54 @@ def _baselines(best: _Found, seconds: float) -> list[tuple[Baseline, Decisions |
 
 
 def _finish(
-    program: Program,
-    machine: Machine,
-    best: _Found,
+    searcher: _Searcher,
+    shape: MeshShape,
     table: Sequence[tuple[str, float, float | None]],
-    limit: float,
-    gap: float,
-    hit: str | None,
-    started: float,
-    time_limit: float,
     baselines: bool,
     options: Mapping[str, Any] | None,
-    mesh: Mapping[str, int] | None,
+    free_mesh: bool,
 ) -> Plan:
-    decisions, evaluation = best.decisions, best.evaluation
+    program, machine = searcher.program, searcher.machine
+    result = searcher.found[shape.sizes]
+    prices, decisions = result.built.prices, result.decisions
     assert decisions is not None
-    assert evaluation is not None
-    report = best.outcome.report
+    evaluation = evaluate(prices, decisions, shape.names)
     rows: list[tuple[Baseline, Decisions | None]] = []
     if baselines:
-        rows = _baselines(best, max((time_limit - (time.monotonic() - started)) / 5, 2.0))
+        searcher.progress = None
+        rows = _baselines(searcher, shape)
         for baseline, other in rows:
-            if other is not None and baseline.step_seconds < evaluation.estimate.step_seconds:
-                decisions = other
-                evaluation = evaluate(best.built.prices, other, best.mesh.names)
-    shape, prices = best.mesh, best.built.prices
-    if mesh is None:
+            seconds = baseline.step_seconds
+            if other is not None and seconds is not None:
+                if seconds < evaluation.estimate.step_seconds:
+                    decisions, evaluation = other, evaluate(prices, other, shape.names)
+    if free_mesh:
         decisions, shape, prices, evaluation = _coarsest(
             program, machine, prices, decisions, shape, evaluation
         )
     objective = evaluation.estimate.step_seconds
-    bound = min([objective, *(bound for _, bound, _ in table)])
+    bound = float(min([objective, *(bound for _, bound, _ in table)]))
     left = (objective - bound) / objective if objective > 0 else 0.0
-    status = "optimal" if left <= 1e-9 else "feasible"
+    status = "optimal" if left <= 1e-8 else "feasible"
     proof = Proof(
         status=status,
         objective=objective,
         bound=bound,
         gap=max(left, 0.0),
-        seconds=time.monotonic() - started,
-        limit_hit=None if status == "optimal" else hit or report.limit_hit,
-        meshes=tuple(table),
+        seconds=time.monotonic() - searcher.started,
+        limit_hit=None if status == "optimal" else result.outcome.report.limit_hit or "time",
+        meshes=tuple((name, float(low), None if up is None else float(up)) for name, low, up in table),
     )
     return Plan(
         program=program.name,
         fingerprint=program.fingerprint,
         options=dict(options or {}),
         machine=machine.name,
-        memory_limit=limit,
+        memory_limit=searcher.limit,
         mesh=shape,
         estimate=evaluation.estimate,
         proof=proof,
         specs=_specs(program, decisions, shape),
-        types={
-            "inputs": {program.values[v].path: str(program.values[v]) for v in program.inputs},
-            "outputs": {program.values[v].path: str(program.values[v]) for v in program.outputs},
-        },
         moves=evaluation.moves,
         baselines=tuple(baseline for baseline, _ in rows),
         decisions=decisions,
