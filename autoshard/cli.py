@@ -1,0 +1,243 @@
+"""The command line: `autoshard search | verify | show | solve | bench | programs | machines`.
+
+Tables and JSON go to stdout, progress and messages to stderr. Exit codes:
+
+    0    fine
+    2    usage: something named on the command line is not there, is damaged or does not fit
+    3    infeasible: no plan satisfies what was asked
+    4    the time limit passed before any plan was found
+    5    verification failed
+    130  interrupted before any plan was found
+
+JAX is imported when a command first needs it, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from autoshard import cli_arguments
+
+USAGE, INFEASIBLE, TIME_LIMIT, FAILED, INTERRUPTED = 2, 3, 4, 5, 130
+
+
+class CommandError(Exception):
+    """Ends the command with one message and an exit code."""
+
+    def __init__(self, message: str, code: int = USAGE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise CommandError(f"{message}\n  see {self.prog} --help")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+      arguments: the words after `autoshard`; by default those of this process.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return _run(sys.argv[1:] if arguments is None else list(arguments))
+    except CommandError as error:
+        print(f"autoshard: error: {error}", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        print("autoshard: interrupted before any plan was found", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"autoshard: warning: {message}", file=sys.stderr)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    parser = _parser()
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as done:  # --help and --version have printed what was asked for
+        return int(done.code or 0)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    # Planning needs no accelerator, and must not take one from a job that does.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    return options.run(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="autoshard",
+        description="Automatic sharding for JAX: a step and a cluster in, a proven plan out.",
+        epilog="exit codes: 0 fine, 2 usage, 3 infeasible, 4 time limit without a plan, "
+        "5 verification failed, 130 interrupted without a plan",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for add in (_add_search, _add_verify, _add_show, _add_solve, _add_bench, _add_lists):
+        add(commands)
+    return parser
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    return f"autoshard {metadata.version('autoshard')}"
+
+
+def _command(commands: Any, name: str, handler: str, summary: str, **options: Any) -> Any:
+    """A subparser whose handler, `module:function`, is imported when the command runs."""
+
+    def run(parsed: argparse.Namespace) -> int:
+        import importlib
+
+        module, function = handler.split(":")
+        return getattr(importlib.import_module(f"autoshard.{module}"), function)(parsed)
+
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **options,
+    )
+    parser.set_defaults(command=name, run=run)
+    return parser
+
+
+_PROGRAM = "a built-in (see `autoshard programs`), module:function, or path/to/file.py:function"
+_MACHINE = "a preset with its size, such as v5p-64 (see `autoshard machines`), or a TOML file"
+
+
+def _add_search(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "search",
+        "cli_search:search_command",
+        "find the best plan for a program on a machine",
+        epilog="example: autoshard search llama3-8b --machine v5p-64 -o plan.json",
+    )
+    parser.add_argument("program", metavar="PROGRAM", help=_PROGRAM)
+    parser.add_argument("--machine", metavar="MACHINE", required=True, help=_MACHINE)
+    parser.add_argument(
+        "--mesh",
+        metavar="AXES",
+        type=cli_arguments.mesh,
+        help="fix the mesh, as data=2,model=4; without it, mesh shapes are searched",
+    )
+    parser.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        type=cli_arguments.size,
+        help="per device, as 60GiB; default: what the chip has, less a reserve",
+    )
+    parser.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=60.0,
+        help="seconds for the search (default 60)",
+    )
+    parser.add_argument(
+        "--gap",
+        metavar="SHARE",
+        type=cli_arguments.fraction,
+        default=0.01,
+        help="stop when proven to be this close to the best (default 1%%)",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the plan to this file")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument(
+        "--no-baselines", action="store_true", help="do not price the well-known schemes"
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _add_verify(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "verify",
+        "cli_verify:verify_command",
+        "hold a plan to the compiler and to the unsharded program",
+        epilog=(
+            "price        the independent evaluator prices the plan as the file says\n"
+            "collectives  Shardy makes exactly the planned ones, with no device\n"
+            "numbers      on fake CPU devices the step computes what it does unsharded, where the\n"
+            "             mesh has at most 16 devices and the program is small enough"
+        ),
+    )
+    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    parser.add_argument(
+        "program", metavar="PROGRAM", nargs="?", help=f"{_PROGRAM}; default: what the plan names"
+    )
+    parser.add_argument(
+        "--machine", metavar="MACHINE", help=f"{_MACHINE}; default: what the plan names"
+    )
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+
+
+def _add_show(commands: Any) -> None:
+    parser = _command(commands, "show", "cli_search:show_command", "print the report of a plan")
+    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    parser.add_argument(
+        "--moves", metavar="N", type=int, default=12, help="collectives to list (default 12)"
+    )
+
+
+def _add_solve(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "solve",
+        "cli_solve:solve_command",
+        "solve a choice problem in the format of the IOPDDL contest",
+    )
+    parser.add_argument("file", metavar="FILE", help="a .json or .json.gz file")
+    parser.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
+    parser.add_argument("--gap", metavar="SHARE", type=cli_arguments.fraction, default=0.0)
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the solution to this file")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _add_bench(commands: Any) -> None:
+    parser = _command(commands, "bench", "cli_bench:bench_command", "run a benchmark")
+    parser.set_defaults(benchmark=None)
+    kinds = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
+    layers = _command(
+        kinds, "layers", "cli_bench:layers_command", "planning time over layers and mesh axes"
+    )
+    layers.add_argument("--model", choices=("8b", "405b", "both"), default="both")
+    layers.add_argument("--layers", metavar="N,N,...", default="2,8,32,126")
+    layers.add_argument("--axes", metavar="N,N,...", default="1,2,3")
+    layers.add_argument("--forms", metavar="FORM,FORM", default="scan,unrolled")
+    layers.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
+    layers.add_argument("--gap", metavar="SHARE", type=cli_arguments.fraction, default=0.01)
+    layers.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    contest = _command(
+        kinds, "iopddl", "cli_bench:iopddl_command", "instances of the IOPDDL contest"
+    )
+    contest.add_argument("paths", metavar="PATH", nargs="+", help=".json or .json.gz files")
+    contest.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
+    contest.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+
+
+def _add_lists(commands: Any) -> None:
+    _command(commands, "programs", "cli_lists:programs_command", "list the built-in programs")
+    _command(commands, "machines", "cli_lists:machines_command", "list the presets of machines")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

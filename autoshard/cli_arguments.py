@@ -1,0 +1,85 @@
+"""What the words on the command line mean: sizes, meshes, fractions, and files to be written."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import tempfile
+from pathlib import Path
+
+_FACTORS = {
+    "": 1, "b": 1,
+    "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+
+
+def size(text: str) -> float:
+    """Bytes of `60GiB`, `80e9` or `512 MB`."""
+    match = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)\s*([a-z]*)", text.strip().lower())
+    if match is None or match[2] not in _FACTORS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 60GiB, 80GB or bytes")
+    try:
+        number = float(match[1]) * _FACTORS[match[2]]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 60GiB") from error
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no memory at all; write 60GiB")
+    return number
+
+
+def mesh(text: str) -> dict[str, int]:
+    """Axes of `data=2,model=4`, major to minor."""
+    axes: dict[str, int] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*", part)
+        if match is None or int(match[2]) < 1:
+            raise argparse.ArgumentTypeError(
+                f"{part.strip()!r} is no mesh axis; write names and sizes such as data=2,model=4"
+            )
+        if match[1] in axes:
+            raise argparse.ArgumentTypeError(f"the mesh axis {match[1]!r} is given twice")
+        axes[match[1]] = int(match[2])
+    return axes
+
+
+def fraction(text: str) -> float:
+    """A fraction: `1%` or `0.01`."""
+    try:
+        number = float(text.rstrip("% ")) / (100 if text.rstrip().endswith("%") else 1)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no gap; write 1% or 0.01") from error
+    if not 0 <= number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no gap; write a share of 0% to 99%")
+    return number
+
+
+def seconds(text: str) -> float:
+    """A positive number of seconds."""
+    try:
+        number = float(text.strip().removesuffix("s"))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from error
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} must be more than 0 seconds")
+    return number
+
+
+def why_unwritable(path: str) -> str:
+    """Why a file cannot be put at `path`, or an empty string where it can."""
+    target = Path(path)
+    folder = target.parent
+    if target.is_dir():
+        return "it is a folder"
+    if target.exists() and not target.is_file():
+        return "it is not a regular file"
+    if target.exists() and not os.access(target, os.W_OK):
+        return "it may not be written"
+    if not folder.is_dir():
+        return f"there is no folder {str(folder)!r}"
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=f".{target.name}."):
+            return ""
+    except OSError as error:
+        return error.strerror or type(error).__name__

@@ -1,0 +1,54 @@
+"""How a long search shows that it goes on: on stderr, never on stdout.
+
+On a terminal one line is written over and over. Elsewhere (a log file, a CI job) a line appears
+when the phase changes and then every few seconds.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TextIO
+
+SECONDS_BETWEEN_UPDATES = 0.1
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class ProgressLine:
+    """Shows the latest of many messages; a context manager that leaves no rest on the screen."""
+
+    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self.quiet = quiet
+        self.stream = sys.stderr if stream is None else stream
+        self.terminal = self.stream.isatty()
+        self.shown = -float("inf")
+        self.group = ""
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def show(self, text: str, *, group: str) -> None:
+        """Show `text` if it is time; always when `group` (the phase) is a new one."""
+        if self.quiet:
+            return
+        now = time.monotonic()
+        pause = SECONDS_BETWEEN_UPDATES if self.terminal else SECONDS_BETWEEN_LINES
+        if group == self.group and now - self.shown < pause:
+            return
+        self.group, self.shown = group, now
+        if self.terminal:
+            width = shutil.get_terminal_size().columns - 1
+            self.stream.write(f"\r\x1b[K{text[:width]}")
+        else:
+            self.stream.write(f"{text}\n")
+        self.stream.flush()
+
+    def clear(self) -> None:
+        """Wipe the line, so that what follows starts on an empty one."""
+        if self.terminal and not self.quiet and self.group:
+            self.stream.write("\r\x1b[K")
+            self.stream.flush()

@@ -1,0 +1,127 @@
+"""`autoshard search` and `autoshard show`: find a plan, write it, print it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autoshard.cli import INFEASIBLE, TIME_LIMIT, CommandError
+from autoshard.cli_arguments import why_unwritable
+from autoshard.cli_progress import ProgressLine
+
+if TYPE_CHECKING:
+    from autoshard.machine import Machine
+    from autoshard.plan import Plan
+    from autoshard.program import Program
+    from autoshard.reference import Found
+    from autoshard.search import SearchProgress
+
+
+def search_command(options: argparse.Namespace) -> int:
+    """Run `autoshard search`."""
+    require_writable(options.output)
+    machine = find_machine(options.machine)
+    with ProgressLine(quiet=options.quiet) as line:
+        line.show(f"tracing {options.program}", group="trace")
+        found, program = find_program(options.program)
+        plan = _search(options, machine, found, program, line)
+    if options.output is not None:
+        try:
+            plan.save(options.output)
+        except OSError as error:
+            raise CommandError(f"cannot write {options.output!r}: {error.strerror}") from error
+    if options.json:
+        print(json.dumps(plan.to_json()))
+    else:
+        from autoshard.report import format_plan
+
+        print(format_plan(plan), end="")
+    if plan.proof.limit_hit == "interrupted":
+        print("autoshard: interrupted; this is the best plan so far", file=sys.stderr)
+    if options.output is not None and not options.quiet:
+        print(f"autoshard: wrote {options.output}", file=sys.stderr)
+    return 0
+
+
+def show_command(options: argparse.Namespace) -> int:
+    """Run `autoshard show`."""
+    from autoshard.report import format_plan
+
+    print(format_plan(load_plan(options.plan), dearest=options.moves), end="")
+    return 0
+
+
+def require_writable(path: str | None) -> None:
+    """Refuse an output path before any work is done for it."""
+    if path is not None and (why := why_unwritable(path)):
+        raise CommandError(f"cannot write {path!r}: {why}")
+
+
+def find_machine(name: str) -> Machine:
+    """The machine that a user names."""
+    from autoshard.machine import MachineError, load
+
+    try:
+        return load(name)
+    except MachineError as error:
+        raise CommandError(str(error)) from error
+
+
+def find_program(reference: str) -> tuple[Found, Program]:
+    """The step that a user names, and its trace."""
+    from autoshard.program import TraceError, trace
+    from autoshard.reference import ProgramError, find
+    from autoshard.rules import NoRuleError
+
+    try:
+        found = find(reference)
+        return found, trace(found.fn, *found.args, name=reference, **found.options)
+    except (ProgramError, TraceError, NoRuleError) as error:
+        raise CommandError(str(error)) from error
+
+
+def load_plan(path: str) -> Plan:
+    """The plan in a file."""
+    from autoshard.plan import Plan, PlanError
+
+    try:
+        return Plan.load(path)
+    except PlanError as error:
+        raise CommandError(str(error)) from error
+
+
+def _search(
+    options: argparse.Namespace,
+    machine: Machine,
+    found: Found,
+    program: Program,
+    line: ProgressLine,
+) -> Plan:
+    from autoshard.search import InfeasibleError, MeshError, NoPlanError, search
+
+    def progress(news: SearchProgress) -> None:
+        line.show(str(news), group=f"{news.mesh} {news.phase}")
+
+    try:
+        plan = search(
+            program,
+            machine,
+            mesh=options.mesh,
+            memory_limit=options.memory_limit,
+            time_limit=options.time_limit,
+            gap=options.gap,
+            baselines=not options.no_baselines,
+            progress=progress,
+            options=found.options,
+        )
+    except MeshError as error:
+        raise CommandError(str(error)) from error
+    except InfeasibleError as error:
+        raise CommandError(str(error), INFEASIBLE) from error
+    except NoPlanError as error:
+        raise CommandError(str(error), TIME_LIMIT) from error
+    # As the user named it, so that `verify` finds a machine file again.
+    return replace(plan, machine=options.machine)

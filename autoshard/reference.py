@@ -1,0 +1,169 @@
+"""Finding a PROGRAM: a built-in by name, or a function of the user's.
+
+    llama3-8b                  a built-in (`autoshard programs` lists them)
+    llama3-8b:tiny             the same code, small enough to run anywhere
+    package.module:function    found as `python` would find it, from the current folder too
+    path/to/file.py:function   found by its path
+
+The function takes nothing and returns `(fn, args)` or `(fn, args, options)`: the step, the tuple of
+its arguments (pytrees of arrays or `jax.ShapeDtypeStruct`s), and a dictionary that may hold
+`donate_argnums` and `trip_counts`, as `autoshard.trace` takes them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autoshard import models
+
+OPTIONS = ("donate_argnums", "trip_counts")
+
+
+class ProgramError(ValueError):
+    """A PROGRAM that is not found, or does not give a step and its arguments."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A step that was found.
+
+    Attributes:
+      reference: as the user wrote it.
+      fn, args, options: the step, its arguments, and how it is traced.
+      builtin: name of the built-in, or an empty string.
+    """
+
+    reference: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    options: Mapping[str, Any]
+    builtin: str = ""
+
+
+def find(reference: str) -> Found:
+    """Find the step that `reference` names; see the module's grammar.
+
+    Raises:
+      ProgramError: there is no such built-in, module, file or function (near matches are
+        proposed), it fails (with the line at which it does), or it returns something else.
+    """
+    place, colon, function = reference.rpartition(":")
+    name = place if colon else reference
+    if name in models.names() and function in ("tiny", reference):
+        step = models.tiny(name) if colon else models.build(name)
+        return Found(reference, step.fn, tuple(step.args), dict(step.options), name)
+    if not colon or not place or not function:
+        raise ProgramError(_unknown(reference))
+    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    factory = getattr(module, function, None)
+    if not callable(factory):
+        functions = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+        what = "no function" if factory is None else "something that is not a function"
+        raise ProgramError(f"{place} has {what} {function!r}{_near(function, functions)}")
+    try:
+        result = factory()
+    except Exception as error:
+        raise ProgramError(f"{reference} fails{_failure(error)}") from error
+    return _checked(reference, result)
+
+
+def _unknown(reference: str) -> str:
+    if reference.endswith(".py"):
+        return f"{reference!r} names no function; write {reference}:function"
+    return (
+        f"no built-in program is called {reference!r}{_near(reference, models.names())}\n"
+        "  `autoshard programs` lists them; your own is module:function or path/to/file.py:function"
+    )
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; it has {', '.join(known[:8])}" if 0 < len(known) <= 8 else ""
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        folder = path.parent
+        files = [str(folder / p.name) for p in folder.glob("*.py")] if folder.is_dir() else []
+        raise ProgramError(f"there is no file {str(path)!r}{_near(str(path), files)}")
+    folder = str(path.parent.resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # so that it can import its neighbours, as a script would
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Pickles and dataclasses look a module up by its name; what is there already stays.
+    sys.modules.setdefault(path.stem, module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ProgramError(f"{path} cannot be imported{_failure(error)}") from error
+    return module
+
+
+def _load_module(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            hint = _near(name, models.names())
+            raise ProgramError(f"there is no module {name!r}{hint}") from error
+        raise ProgramError(f"{name} cannot be imported{_failure(error)}") from error
+    except Exception as error:
+        raise ProgramError(f"{name} cannot be imported{_failure(error)}") from error
+
+
+def _failure(error: Exception) -> str:
+    """` at file:line: Type: message`, with the innermost line that is the user's own."""
+    where = ""
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f" at {error.filename}:{error.lineno}"
+        return f"{where}: {type(error).__name__}: {error.msg}"
+    package = os.path.dirname(os.path.abspath(__file__))
+    for frame in traceback.extract_tb(error.__traceback__):
+        theirs = "site-packages" in frame.filename or frame.filename.startswith(("<", package))
+        if not theirs:
+            where = f" at {frame.filename}:{frame.lineno}"
+    return f"{where}: {type(error).__name__}: {error}"
+
+
+def _checked(reference: str, result: Any) -> Found:
+    form = "it must return (fn, args) or (fn, args, options)"
+    if not isinstance(result, tuple | list) or len(result) not in (2, 3):
+        what = f"{type(result).__name__}"
+        if isinstance(result, tuple | list):
+            what += f" of {len(result)}"
+        raise ProgramError(f"{reference} returned a {what}; {form}")
+    fn, args, options = (*result, {})[:3]
+    faults = []
+    if not callable(fn):
+        faults.append(f"fn is a {type(fn).__name__}, not a function")
+    if not isinstance(args, tuple | list):
+        faults.append(f"args is a {type(args).__name__}, not a tuple with one entry per argument")
+    if not isinstance(options, Mapping):
+        faults.append(f"options is a {type(options).__name__}, not a dictionary")
+    else:
+        faults += [
+            f"options has the key {key!r}; known: {', '.join(OPTIONS)}"
+            for key in options
+            if key not in OPTIONS
+        ]
+    if faults:
+        raise ProgramError("\n  ".join([f"{reference}: {form}:", *faults]))
+    return Found(reference, fn, tuple(args), dict(options))

@@ -1,0 +1,322 @@
+"""How a plan looks: a plain-text page of at most 120 columns, tables aligned, nothing hidden.
+
+From the top: the verdict (step, memory, proof), the well-known schemes beside it, the layouts of
+inputs and outputs, the collectives by kind and axes, the dearest of them one by one with the line
+of the user's code, and the mesh shapes that were considered.
+
+Layouts are folded, so that 126 layers fill one block: equal neighbours in a list become `[*]` or
+`[3:9]`, equal leaves of one dictionary share a line, and a subtree that equals an earlier one
+(Adam's moments, a state that comes back) is one line that names it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from autoshard.plan import Move, Plan
+from autoshard.report_tree import Leaf, Line, Lines, fold
+
+WIDTH = 120
+DEAREST = 12
+_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def format_plan(plan: Plan, *, dearest: int = DEAREST) -> str:
+    """The whole report of `plan`, with its `dearest` collectives one by one."""
+    sections = [
+        _header(plan),
+        _baselines(plan),
+        _layouts(plan),
+        _collectives(plan),
+        _dearest(plan.moves, dearest),
+        _meshes(plan),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def format_seconds(seconds: float) -> str:
+    """Four digits with a unit: `1.252 s`, `12.53 ms`, `3.100 us`."""
+    if not math.isfinite(seconds):
+        return "-"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        # The unit changes where four digits would round up to the next one.
+        if abs(seconds) >= scale * 0.99995 or unit == "us":
+            number = seconds / scale
+            return f"{number:.{max(0, 3 - _magnitude(number))}f} {unit}"
+    raise AssertionError
+
+
+def format_bytes(count: float) -> str:
+    """Three digits with a binary unit: `6.06 GiB`, `512 B`."""
+    if not math.isfinite(count):
+        return "unlimited"
+    for scale, unit in _UNITS:
+        if count >= scale:
+            number = count / scale
+            return f"{number:.{max(0, 2 - _magnitude(number))}f} {unit}"
+    return f"{count:.0f} B"
+
+
+def format_gap(gap: float) -> str:
+    """A gap in percent, never rounded to nothing: `0.93 %`, `0 %`, `< 0.01 %`."""
+    if not math.isfinite(gap):
+        return "unknown"
+    if gap <= 1e-9:
+        return "0 %"
+    return "< 0.01 %" if gap < 1e-4 else f"{100 * gap:.2f} %"
+
+
+def _magnitude(number: float) -> int:
+    return math.floor(math.log10(abs(number))) if number else 0
+
+
+def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: int = 2) -> str:
+    """Rows as aligned columns; `right` names those that are aligned to the right."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append(shorten(" " * indent + "  ".join(cells).rstrip()))
+    return "\n".join(lines)
+
+
+def shorten(text: str, width: int = WIDTH) -> str:
+    """`text`, cut at the end where it is longer than `width`."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _shorten_left(text: str, width: int) -> str:
+    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
+
+
+def _header(plan: Plan) -> str:
+    estimate, proof = plan.estimate, plan.proof
+    devices = math.prod(plan.mesh.sizes)
+    exposed = estimate.step_seconds - estimate.compute_seconds
+    rows = [
+        (
+            "step",
+            format_seconds(estimate.step_seconds),
+            f"between {format_seconds(estimate.lower_seconds)} (every collective hidden) and "
+            f"{format_seconds(estimate.upper_seconds)} (none hidden)",
+        ),
+        (
+            "compute",
+            format_seconds(estimate.compute_seconds),
+            f"{_share(estimate.compute_seconds, estimate.step_seconds)} of the step",
+        ),
+        (
+            "collectives",
+            format_seconds(estimate.collective_seconds),
+            f"{format_seconds(exposed)} of it exposed, "
+            f"{_share(exposed, estimate.step_seconds)} of the step",
+        ),
+        (
+            "memory",
+            format_bytes(estimate.peak_bytes),
+            f"of {format_bytes(plan.memory_limit)} per device",
+        ),
+        ("", "", f"at its peak in {_shorten_left(estimate.peak_at, 85)}"),
+        ("proof", proof.status, _proof(plan)),
+    ]
+    title = f"{plan.program} on {plan.machine}, mesh {plan.mesh} ({_count(devices, 'device')})"
+    rows = [row for row in rows if row[0] or estimate.peak_at]
+    return shorten(title) + "\n\n" + table(rows, right=(1,))
+
+
+def _proof(plan: Plan) -> str:
+    proof = plan.proof
+    stopped = {
+        None: "",
+        "time": ", stopped by the time limit",
+        "gap": ", as close as was asked for",
+        "interrupted": ", interrupted",
+    }.get(proof.limit_hit, f", stopped: {proof.limit_hit}")
+    return (
+        f"no plan in the space is faster than {format_seconds(proof.bound)}: "
+        f"gap {format_gap(proof.gap)} in {proof.seconds:.1f} s{stopped}"
+    )
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole > 0 else "-"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _baselines(plan: Plan) -> str:
+    if not plan.baselines:
+        return ""
+    best = plan.estimate.step_seconds
+    rows = [("scheme on this mesh", "step", "/ plan", "peak", "")]
+    rows.append(
+        ("this plan", format_seconds(best), "1.000", format_bytes(plan.estimate.peak_bytes), "")
+    )
+    for row in plan.baselines:
+        if row.step_seconds is None:
+            rows.append((row.name, "-", "-", "-", row.note))
+            continue
+        peak = "-" if row.peak_bytes is None else format_bytes(row.peak_bytes)
+        ratio = f"{row.step_seconds / best:.3f}" if best > 0 else "-"
+        rows.append((row.name, format_seconds(row.step_seconds), ratio, peak, row.note))
+    return table(rows, right=(1, 2, 3))
+
+
+def _layouts(plan: Plan) -> str:
+    sizes = dict(zip(plan.mesh.names, plan.mesh.sizes, strict=True))
+    seen: dict[object, str] = {}
+    blocks: list[tuple[str, Lines]] = []
+    for side, noun in (("inputs", "input"), ("outputs", "output")):
+        types = plan.types.get(side, {})
+        leaves = {
+            path: _leaf(types.get(path), spec, sizes) for path, spec in plan.specs[side].items()
+        }
+        blocks.append((noun, fold(leaves, seen, origin=noun)))
+    rows = []
+    for noun, lines in blocks:
+        held = sum(line.bytes for line in lines)
+        total = f"{format_bytes(held)} in all" if held else ""
+        rows.append((f"{noun}s", "", total))
+        rows.extend((f"  {line.path}", line.text, _held(line)) for line in lines)
+    rows[0] = (rows[0][0], "global type, dimensions @ mesh axes", f"per device: {rows[0][2]}")
+    widest = min(max(len(row[0]) for row in rows), 60)
+    return table([(_shorten_left(path, widest), *rest) for path, *rest in rows], right=(2,))
+
+
+def _held(line: Line) -> str:
+    if not line.bytes:
+        return ""
+    each = format_bytes(line.bytes / line.copies)
+    return each if line.copies == 1 else f"{line.copies:,} x {each}"
+
+
+def _leaf(kind: str | None, spec: Sequence[object], sizes: Mapping[str, int]) -> Leaf:
+    if kind is None:
+        return Leaf(str(spec), 0.0)
+    match = re.fullmatch(r"(\D*)(\d*)(.*?)\[(.*)\]", kind)
+    if match is None:
+        return Leaf(f"{kind} {spec}", 0.0)
+    letters, bits, rest, shape = match.groups()
+    dimensions = [int(size) for size in shape.split(",") if size.strip()]
+    shards = 1
+    parts = []
+    for number, size in enumerate(dimensions):
+        entry = spec[number] if number < len(spec) else None
+        axes = (entry,) if isinstance(entry, str) else tuple(entry) if entry else ()  # type: ignore[arg-type]
+        shards *= math.prod(sizes[axis] for axis in axes)
+        suffix = "" if not axes else f"@{axes[0]}" if len(axes) == 1 else f"@({','.join(axes)})"
+        parts.append(f"{size}{suffix}")
+    itemsize = int(bits) / 8 if bits else 1.0
+    return Leaf(
+        f"{letters}{bits}{rest}[{', '.join(parts)}]", math.prod(dimensions) * itemsize / shards
+    )
+
+
+def _where(moves: Sequence[Move], width: int) -> str:
+    """Source line and scope of moves that are alike; numbers that differ are stars."""
+    place = f"{moves[0].line}  " if moves[0].line else ""
+    scopes = [re.split(r"(\d+)", move.scope) for move in moves]
+    columns = zip(*scopes, strict=True)
+    scope = "".join(column[0] if len(set(column)) == 1 else "*" for column in columns)
+    return place + _shorten_left(scope or "(top)", max(width - len(place), 10))
+
+
+def _name(kind: str, axes: Sequence[str]) -> str:
+    return f"{kind}@{axes[0]}" if len(axes) == 1 else f"{kind}@({','.join(axes)})"
+
+
+def _collectives(plan: Plan) -> str:
+    if not plan.moves:
+        return "  no collectives: every device works alone"
+    groups: dict[tuple[str, tuple[str, ...]], list[Move]] = {}
+    for move in plan.moves:
+        groups.setdefault((move.kind, move.axes), []).append(move)
+    rows = [("collectives", "exposed", "seconds", "times", "bytes in all")]
+    summed = [
+        (
+            sum(move.exposed_seconds for move in moves),
+            sum(move.seconds for move in moves),
+            sum(move.count for move in moves),
+            sum(move.count * move.bytes for move in moves),
+            _name(*key),
+        )
+        for key, moves in groups.items()
+    ]
+    for exposed, seconds, count, size, name in sorted(summed, reverse=True):
+        rows.append(
+            (
+                name,
+                format_seconds(exposed),
+                format_seconds(seconds),
+                f"{count:,}",
+                format_bytes(size),
+            )
+        )
+    return table(rows, right=(1, 2, 3, 4))
+
+
+def _dearest(moves: Sequence[Move], most: int) -> str:
+    merged: dict[tuple[object, ...], list[Move]] = {}
+    for move in moves:
+        scope = re.sub(r"\d+", "*", move.scope)  # the layers of an unrolled model
+        key = (move.kind, move.axes, move.bytes, move.line, scope, move.value)
+        merged.setdefault(key, []).append(move)
+    groups = sorted(
+        merged.values(),
+        key=lambda group: (
+            -sum(move.exposed_seconds for move in group),
+            -sum(move.seconds for move in group),
+        ),
+    )
+    if not groups or most <= 0:
+        return ""
+    rows = [("dearest", "exposed", "seconds", "times", "bytes each")]
+    for group in groups[:most]:
+        rows.append(
+            (
+                _name(group[0].kind, group[0].axes),
+                format_seconds(sum(move.exposed_seconds for move in group)),
+                format_seconds(sum(move.seconds for move in group)),
+                f"{sum(move.count for move in group):,}",
+                format_bytes(group[0].bytes),
+            )
+        )
+    aligned = table(rows, right=(1, 2, 3, 4)).split("\n")
+    left = max(map(len, aligned)) + 2
+    lines = [f"{aligned[0]:<{left}}where"]
+    for text, group in zip(aligned[1:], groups[:most], strict=True):
+        lines.append(f"{text:<{left}}{_where(group, WIDTH - left)}")
+        lines.append(shorten(f"      {group[0].value}"))
+    rest = groups[most:]
+    if rest:
+        exposed = sum(move.exposed_seconds for group in rest for move in group)
+        lines.append(f"  and {len(rest)} more, {format_seconds(exposed)} exposed in all")
+    return "\n".join(lines)
+
+
+def _meshes(plan: Plan) -> str:
+    considered = plan.proof.meshes
+    if len(considered) < 2:
+        return ""
+    solved = [objective for _, _, objective in considered if objective is not None]
+    rows = [("mesh considered", "bound", "best found", "")]
+    for name, bound, objective in sorted(
+        considered, key=lambda row: (row[2] is None, row[2] or row[1])
+    ):
+        best = objective is not None and objective == min(solved)
+        rows.append(
+            (
+                name,
+                format_seconds(bound) if bound > 0 else "-",
+                "-" if objective is None else format_seconds(objective),
+                "chosen" if best else "" if objective is not None or bound > 0 else "not reached",
+            )
+        )
+    return table(rows, right=(1, 2))
