@@ -115,9 +115,13 @@ class _Searcher:
         built = build(self.prices(sizes), self.classes, limit=self.limit)
         plans = [plan for plan in map(built.encode, starts) if plan is not None]
 
+        beaten = False
+
         def heard(news: Progress) -> None:
+            nonlocal beaten
             self._tell(sizes, news.phase, news)
             if news.bound >= self.cutoff * (1 - self.gap):
+                beaten = True
                 raise KeyboardInterrupt  # the solver keeps what it has: this mesh cannot win
 
         outcome = solve_staged(
@@ -129,7 +133,19 @@ class _Searcher:
         )
         decisions = None if outcome.solution is None else built.decode(outcome.solution.choices)
         self.found[sizes] = _Found(built, outcome, decisions)
+        if outcome.report.limit_hit == "interrupted" and not beaten:
+            raise KeyboardInterrupt  # by the user; what was found stays
         return self.found[sizes]
+
+    def refined(self, sizes: tuple[int, ...]) -> Decisions | None:
+        """What was found on a mesh shape, or else on a coarser one."""
+        if sizes in self.found:
+            return self.found[sizes].decisions
+        for coarse, axis in _coarser(sizes):
+            known = self.refined(coarse)
+            if known is not None:
+                return _split(known, axis)
+        return None
 
     def _tell(self, sizes: tuple[int, ...], phase: str, news: Progress | None) -> None:
         if self.progress is None:
@@ -219,6 +235,8 @@ def search(
     )
     table: list[tuple[str, float, float | None]] = []
     best: MeshShape | None = None
+    decisions: Decisions | None = None
+    limit_hit: str | None = None
     for number, shape in enumerate(shapes):
         left = searcher.left()
         if number and left <= 0:
@@ -227,15 +245,30 @@ def search(
         # The first shape, most alike the network, gets half of the time; the rest share evenly.
         rest = len(shapes) - number
         share = left if rest == 1 else left * (0.5 if number == 0 else 1 / rest)
-        result = searcher.solve(shape.sizes, share)
+        try:
+            result = searcher.solve(shape.sizes, share)
+        except KeyboardInterrupt:
+            limit_hit, baselines = "interrupted", False
+            table.extend((str(other), 0.0, None) for other in shapes[number:])
+            refined = searcher.refined(shape.sizes)
+            if best is None and refined is None:
+                raise
+            if refined is not None:
+                priced = evaluate(searcher.prices(shape.sizes), refined, shape.names)
+                if priced.estimate.step_seconds < searcher.cutoff:
+                    best, decisions = shape, refined
+            break
         report = result.outcome.report
         solved = result.decisions is not None
         table.append((str(shape), max(report.bound, 0.0), report.objective if solved else None))
         if solved and report.objective < searcher.cutoff:
             best, searcher.cutoff = shape, report.objective
-    if best is None:
+            decisions, limit_hit = result.decisions, report.limit_hit
+    if best is None or decisions is None:
         raise _failure(searcher)
-    return _finish(searcher, best, table, baselines, options, mesh is None)
+    return _finish(
+        searcher, best, decisions, limit_hit, table, baselines, options, mesh is None
+    )
 
 
 def _shapes(
@@ -320,15 +353,15 @@ def _baselines(
 def _finish(
     searcher: _Searcher,
     shape: MeshShape,
+    decisions: Decisions,
+    limit_hit: str | None,
     table: Sequence[tuple[str, float, float | None]],
     baselines: bool,
     options: Mapping[str, Any] | None,
     free_mesh: bool,
 ) -> Plan:
     program, machine = searcher.program, searcher.machine
-    result = searcher.found[shape.sizes]
-    prices, decisions = result.built.prices, result.decisions
-    assert decisions is not None
+    prices = searcher.prices(shape.sizes)
     evaluation = evaluate(prices, decisions, shape.names)
     rows: list[tuple[Baseline, Decisions | None]] = []
     if baselines:
@@ -353,7 +386,7 @@ def _finish(
         bound=bound,
         gap=max(left, 0.0),
         seconds=time.monotonic() - searcher.started,
-        limit_hit=None if status == "optimal" else result.outcome.report.limit_hit or "time",
+        limit_hit=None if status == "optimal" else limit_hit or "time",
         meshes=tuple((name, float(low), None if up is None else float(up)) for name, low, up in table),
     )
     return Plan(
@@ -370,6 +403,10 @@ def _finish(
         baselines=tuple(baseline for baseline, _ in rows),
         decisions=decisions,
         reshards=reshards_of(prices, decisions),
+        types={
+            "inputs": {program.values[v].path: str(program.values[v]) for v in program.inputs},
+            "outputs": {program.values[v].path: str(program.values[v]) for v in program.outputs},
+        },
     )
 
 
