@@ -99,7 +99,7 @@ def case(
     return Case(program, options, shape, built)
 
 
-def best_plan(given: Case, *, seconds: float = 3.0) -> Plan:
+def best_plan(given: Case, *, seconds: float = 12.0) -> Plan:
     """The plan that the solver finds best, within a loose gap."""
     outcome = solve(given.built.problem, time_limit=seconds, gap=0.1)
     assert outcome.solution is not None, "no plan was found"
@@ -107,7 +107,7 @@ def best_plan(given: Case, *, seconds: float = 3.0) -> Plan:
 
 
 def random_plan(
-    given: Case, seed: int, *, seconds: float = 3.0, copies: float = 0.5
+    given: Case, seed: int, *, seconds: float = 12.0, copies: float = 0.5
 ) -> Plan:
     """A valid plan drawn with `seed`; `copies` in [0, 1] is the liking for resharded copies."""
     problem = given.built.problem

@@ -38,7 +38,7 @@ def permuted_axes(
         after: the same, of the layout to reach.
         mesh_axes: sizes by name, in mesh order.
 
-    Axes that stand first or last in a dimension of both layouts take no part.
+    An axis takes no part where it counts the same steps of the same dimension in both.
 
     >>> permuted_axes([("x", "y"), ()], [("y", "x"), ()], {"x": 2, "y": 4})
     ('x', 'y')
@@ -67,15 +67,17 @@ def permuted(
             found.extend((name, (low, high // low)) for low, high in pairwise(inside))
         return found
 
-    moved: dict[Axis, None] = {}
-    for dimension_before, dimension_after in zip(before, after, strict=True):
-        old, new = pieces(dimension_before), pieces(dimension_after)
-        while old and new and old[0] == new[0]:
-            old, new = old[1:], new[1:]
-        while old and new and old[-1] == new[-1]:
-            old, new = old[:-1], new[:-1]
-        moved.update(dict.fromkeys((*old, *new)))
-    return tuple(moved)
+    def places(layout: Sequence[Sequence[Axis]]) -> dict[Axis, tuple[int, int]]:
+        found: dict[Axis, tuple[int, int]] = {}
+        for dimension, axes in enumerate(layout):
+            inside = 1
+            for axis in reversed(pieces(axes)):
+                found[axis] = (dimension, inside)
+                inside *= axis_size(axis, sizes)
+        return found
+
+    old, new = places(before), places(after)
+    return tuple(axis for axis in {**old, **new} if old.get(axis) != new.get(axis))
 
 
 def _axis(name: str) -> Axis:

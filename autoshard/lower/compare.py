@@ -183,9 +183,10 @@ def compare(planned: Iterable[CollectiveLike], found: Sequence[Collective]) -> C
         found: what `explicit_collectives` returned, `normalise`d here.
     """
     moves = tuple(normalise(found))
+    planned = tuple(planned)
     left, left_at = _multiset(planned)
     right, right_at = _multiset(moves)
-    _join_planned(left, left_at, right)
+    _join_planned(planned, left, left_at, right)
     tallies = [
         Tally(kind, axes, size, left[key], right[key], left_at.get(key, ()), right_at.get(key, ()))
         for key in sorted(left | right, key=lambda key: (KINDS.index(key[0]), -key[2], key[1]))
@@ -202,24 +203,38 @@ _Key = tuple[str, tuple[str, ...], int]
 
 
 def _join_planned(
-    planned: Counter[_Key], places: dict[_Key, tuple[str, ...]], found: Counter[_Key]
+    moves: Sequence[CollectiveLike],
+    planned: Counter[_Key],
+    places: dict[_Key, tuple[str, ...]],
+    found: Counter[_Key],
 ) -> None:
-    """Count a planned `all_reduce` whose result is then sliced as the `reduce_scatter` it is."""
-    slices = {key: count for key, count in planned.items() if key[0] == "all_slice"}
-    for key, count in found.items():
-        kind, axes, size = key
-        reduction = ("all_reduce", axes, size)
-        joined = min(count - planned[key], planned[reduction] - found[reduction])
-        if kind != "reduce_scatter" or joined <= 0:
+    """Count a planned `all_reduce` whose result is then sliced as the `reduce_scatter` it is.
+
+    The two belong together where the type that the one leaves is the type that the other takes, as
+    a `Move` writes them: `f32[8]{unreduced=x} -> f32[8]` and `f32[8] -> f32[8@x]`.
+    """
+    slices: dict[str, list[CollectiveLike]] = {}
+    for move in moves:
+        if move.kind == "all_slice":
+            slices.setdefault(_types(move)[0], []).append(move)
+    for move in moves:
+        if move.kind != "all_reduce":
             continue
-        for piece, available in slices.items():
-            if set(axes) <= set(piece[1]) and piece[2] < size:
-                taken = min(joined, available)
-                planned[reduction] -= taken
-                planned[key] += taken
-                slices[piece] -= taken
-                joined -= taken
-        places.setdefault(key, places.get(reduction, ()))
+        axes = tuple(sorted(move.axes))
+        scatter, reduction = ("reduce_scatter", axes, move.bytes), ("all_reduce", axes, move.bytes)
+        lacking = min(found[scatter] - planned[scatter], planned[reduction] - found[reduction])
+        after = slices.get(_types(move)[1], [])
+        match = [s for s in after if set(axes) <= set(s.axes) and s.count == move.count]
+        if lacking >= move.count and match:
+            after.remove(match[0])
+            planned[reduction] -= move.count
+            planned[scatter] += move.count
+            places.setdefault(scatter, places.get(reduction, ()))
+
+
+def _types(move: CollectiveLike) -> tuple[str, str]:
+    before, _, after = getattr(move, "value", "").partition(" -> ")
+    return before, after
 
 
 def _multiset(

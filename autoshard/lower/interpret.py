@@ -45,6 +45,7 @@ class Interpreter:
         self.names = plan.mesh.names
         self.arrays: dict[int, Any] = {}
         self.copies: dict[tuple[int, bool], Any] = {}
+        self.fixed: set[int] = set()
         self.cursor = 0
         self._phases = {
             (use.op, use.position): use.phase
@@ -92,17 +93,30 @@ class Interpreter:
         if value < 0:
             return literal
         array = self.arrays.get(value, literal)
-        stored = self.decisions.stored[value]
-        if stored is None or self.decisions.assignment[op.index] is None:
+        if self.decisions.assignment[op.index] is None:
             return array
+        if self.decisions.stored[value] is None:
+            return self._constrain(array, self._reads(op, position)) if value in self.fixed else array
         copy = self.decisions.copy[value]
         phase = self._phases[op.index, position]
         if copy is None or not self.decisions.mode[value] & _VISIBLE[phase]:
             return array
-        wanted = tuple(one_strategy(op, self.decisions, self.mesh_shape).reads[position][0].tolist())
-        if wanted != copy:
+        if self._reads(op, position) != copy:
             return array
         return self._copy(value, array, anew=self._is_anew(value, phase))
+
+    def _reads(self, op: Op, position: int) -> Layout:
+        strategy = one_strategy(op, self.decisions, self.mesh_shape)
+        return tuple(strategy.reads[position][0].tolist())
+
+    def _fix(self, value: int, array: Any) -> Any:
+        """A free value that Shardy cannot compute anew for every use: whole, and sliced for each.
+
+        Shardy splits constants and what is computed from them, but not where they cross the edge of
+        a region.
+        """
+        self.fixed.add(value)
+        return self._constrain(array, (-1,) * len(self.mesh_shape))
 
     def _is_anew(self, value: int, phase: Phase) -> bool:
         return phase is Phase.BACKWARD and self.decisions.mode[value] == ANEW
@@ -126,8 +140,11 @@ class Interpreter:
     def _write(self, op: Op, results: Sequence[Any]) -> list[Any]:
         """Constrain an op's results as planned, and remember them."""
         if self.decisions.assignment[op.index] is None:
-            for value, array in zip(op.outputs, results, strict=True):
-                self.arrays[value] = array
+            if not self.fixed.isdisjoint(op.inputs):
+                results = [
+                    self._fix(value, array) for value, array in zip(op.outputs, results, strict=True)
+                ]
+            self.arrays.update(zip(op.outputs, results, strict=True))
             return list(results)
         strategy = one_strategy(op, self.decisions, self.mesh_shape)
         constrained = []
@@ -194,7 +211,7 @@ class Interpreter:
         arrays, values = [a for a, _ in operands], [v for _, v in operands]
         if equation.params["differentiated"]:
             if equation.params["prevent_cse"]:
-                arrays = list(jax.lax.optimization_barrier(tuple(arrays)))
+                arrays = self._barrier(arrays, values)
             return self._inside(body, consts, arrays, values)
         found: list[int] = []
 
@@ -208,6 +225,16 @@ class Interpreter:
         )
         results = run(*arrays)
         return self._remember(results, found)
+
+    def _barrier(self, arrays: Sequence[Any], values: Sequence[int]) -> list[Any]:
+        """`arrays` behind a barrier, but for those that are free to be computed anywhere."""
+        bound = [k for k, v in enumerate(values) if v >= 0 and not self.program.values[v].free]
+        behind = list(arrays)
+        if bound:
+            barred = jax.lax.optimization_barrier(tuple(arrays[k] for k in bound))
+            for k, array in zip(bound, barred, strict=True):
+                behind[k] = array
+        return behind
 
     def _custom(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
         """A function with a derivative rule of its own: our body, the user's rule."""
@@ -280,7 +307,9 @@ class Interpreter:
         for op, array in zip(ops, arrays, strict=True):
             value = op.outputs[0]
             stored = self.decisions.stored[value]
-            self.arrays[value] = array if stored is None else self._constrain(array, stored)
+            self.arrays[value] = (
+                self._fix(value, array) if stored is None else self._constrain(array, stored)
+            )
 
     def _finish_body(self, kinds: Sequence[str], results: list[tuple[Any, int]]) -> list[Any]:
         arrays = []
