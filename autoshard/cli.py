@@ -22,16 +22,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from autoshard import cli_arguments
-
-USAGE, INFEASIBLE, TIME_LIMIT, FAILED, INTERRUPTED = 2, 3, 4, 5, 130
-
-
-class CommandError(Exception):
-    """Ends the command with one message and an exit code."""
-
-    def __init__(self, message: str, code: int = USAGE) -> None:
-        super().__init__(message)
-        self.code = code
+from autoshard.cli_errors import INTERRUPTED, CommandError
 
 
 class _Parser(argparse.ArgumentParser):
@@ -214,7 +205,6 @@ def _add_solve(commands: Any) -> None:
 
 def _add_bench(commands: Any) -> None:
     parser = _command(commands, "bench", "cli_bench:bench_command", "run a benchmark")
-    parser.set_defaults(benchmark=None)
     kinds = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
     layers = _command(
         kinds, "layers", "cli_bench:layers_command", "planning time over layers and mesh axes"
@@ -237,7 +227,3 @@ def _add_bench(commands: Any) -> None:
 def _add_lists(commands: Any) -> None:
     _command(commands, "programs", "cli_lists:programs_command", "list the built-in programs")
     _command(commands, "machines", "cli_lists:machines_command", "list the presets of machines")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

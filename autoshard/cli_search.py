@@ -8,8 +8,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from autoshard.cli import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli_arguments import why_unwritable
+from autoshard.cli_errors import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli_progress import ProgressLine
 
 if TYPE_CHECKING:

@@ -40,6 +40,8 @@ def format_seconds(seconds: float) -> str:
     """Four digits with a unit: `1.252 s`, `12.53 ms`, `3.100 us`."""
     if not math.isfinite(seconds):
         return "-"
+    if seconds == 0:
+        return "0 s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         # The unit changes where four digits would round up to the next one.
         if abs(seconds) >= scale * 0.99995 or unit == "us":
@@ -137,6 +139,8 @@ def _proof(plan: Plan) -> str:
         "gap": ", as close as was asked for",
         "interrupted": ", interrupted",
     }.get(proof.limit_hit, f", stopped: {proof.limit_hit}")
+    if proof.bound <= 0:
+        return f"no bound is proven yet, in {proof.seconds:.1f} s{stopped}"
     return (
         f"no plan in the space is faster than {format_seconds(proof.bound)}: "
         f"gap {format_gap(proof.gap)} in {proof.seconds:.1f} s{stopped}"

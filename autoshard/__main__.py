@@ -1,0 +1,7 @@
+"""`python -m autoshard`: the command line."""
+
+import sys
+
+from autoshard.cli import main
+
+sys.exit(main())

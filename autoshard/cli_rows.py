@@ -1,0 +1,85 @@
+"""Rows of a benchmark: each measured by a child process, printed as they come, kept as CSV.
+
+A child is `python SCRIPT ROW.json` and answers with one line of JSON. Its peak memory is what the
+kernel counted for that child alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def measure(script: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer of a child of `script` for `row`, with `peak_gib` of that child.
+
+    A child that fails answers `error` with the last line that it wrote.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        child = subprocess.Popen(
+            [sys.executable, script, json.dumps(row)],
+            stdout=out,
+            stderr=err,
+            text=True,
+            env={"JAX_PLATFORMS": "cpu", **os.environ},
+        )
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        lines, complaints = out.read().strip().split("\n"), err.read().strip().split("\n")
+    # Kibibytes on Linux, bytes on macOS (getrusage(2)).
+    unit = 1 if sys.platform == "darwin" else 1024
+    answer: dict[str, Any] = {"peak_gib": usage.ru_maxrss * unit / 2**30}
+    if child.returncode == 0:
+        answer.update(json.loads(lines[-1]))
+    else:
+        answer["error"] = complaints[-1] or f"exit code {child.returncode}"
+    return answer
+
+
+class Rows:
+    """Prints a table row by row as it is measured, and writes it as CSV at the end."""
+
+    def __init__(self, columns: Sequence[str], widths: Sequence[int]) -> None:
+        self.columns = columns
+        self.widths = widths
+        self.kept: list[dict[str, Any]] = []
+        self._print(columns)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Print and keep one row."""
+        self.kept.append(dict(row))
+        self._print([_cell(row.get(column, "")) for column in self.columns])
+        if row.get("error"):
+            print(f"    {row['error']}", flush=True)
+
+    def write(self, path: str | None) -> None:
+        """Write all rows to a CSV file."""
+        if path is None:
+            return
+        names = list(dict.fromkeys(name for row in self.kept for name in row))
+        with Path(path).open("w", newline="") as file:
+            writer = csv.DictWriter(file, names)
+            writer.writeheader()
+            writer.writerows(self.kept)
+        print(f"autoshard: wrote {path}", file=sys.stderr)
+
+    def _print(self, cells: Sequence[str]) -> None:
+        pairs = zip(cells, self.widths, strict=True)
+        print("  ".join(cell.rjust(width) for cell, width in pairs).rstrip(), flush=True)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

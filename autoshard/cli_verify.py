@@ -1,0 +1,190 @@
+"""`autoshard verify`: hold a plan to three judges, each of whom may refuse it.
+
+    price        the independent evaluator, on the whole program, finds the price in the file
+    collectives  Shardy's own passes make exactly the planned collectives; no device is needed
+    numbers      on fake CPU devices the step computes what it computes unsharded
+
+Fake devices must be asked for before JAX starts, so the numbers are computed in a child process
+(`python -m autoshard.cli_numbers`). What is too large to run here is said to be, and is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autoshard.cli_errors import FAILED, CommandError
+from autoshard.cli_search import find_machine, find_program, load_plan
+
+if TYPE_CHECKING:
+    from autoshard.plan import Estimate, Plan
+    from autoshard.program import Program
+    from autoshard.reference import Found
+
+MOST_DEVICES = 16
+MOST_BYTES = 2**30
+MOST_FLOPS = 1e11
+PRICE_TOLERANCE = 1e-9
+"""Relative; sums of many prices may be taken in another order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one judge says; `agrees` is None where it was not asked, and `text` says why."""
+
+    judge: str
+    agrees: bool | None
+    text: str
+
+    def __str__(self) -> str:
+        word = {True: "ok", False: "FAILED", None: "not run"}[self.agrees]
+        lines = self.text.split("\n")
+        return "\n".join([f"{self.judge:<12} {word:<8} {lines[0]}", *(f"  {x}" for x in lines[1:])])
+
+
+def verify_command(options: argparse.Namespace) -> int:
+    """Run `autoshard verify`."""
+    from autoshard.plan import PlanError
+
+    plan = load_plan(options.plan)
+    reference = options.program or plan.program
+    found, program = find_program(reference)
+    try:
+        plan.check_program(program.fingerprint, reference)
+        verdicts = [
+            _price(plan, program, options.machine),
+            _collectives(plan, found),
+            _numbers(plan, program, found, options.plan),
+        ]
+    except PlanError as error:
+        raise CommandError(str(error)) from error
+    failed = [verdict.judge for verdict in verdicts if verdict.agrees is False]
+    if options.json:
+        print(
+            json.dumps(
+                {
+                    "agrees": not failed,
+                    "verdicts": [
+                        {"judge": v.judge, "agrees": v.agrees, "text": v.text} for v in verdicts
+                    ],
+                }
+            )
+        )
+    else:
+        print("\n".join(map(str, verdicts)))
+    if failed:
+        raise CommandError(f"{options.plan} is refuted by its {' and '.join(failed)}", FAILED)
+    return 0
+
+
+def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:
+    from autoshard.cost.step import step_prices
+    from autoshard.dataflow import analyse
+    from autoshard.evaluate import InconsistentPlan, evaluate
+    from autoshard.report import format_bytes, format_seconds
+
+    try:
+        machine = find_machine(machine_name or plan.machine)
+    except CommandError as error:
+        if machine_name is not None:
+            raise
+        return Verdict("price", None, f"{str(error).splitlines()[0]}; give --machine")
+    prices = step_prices(program, analyse(program), machine, plan.mesh.sizes)
+    try:
+        found = evaluate(prices, plan.decisions, plan.mesh.names).estimate
+    except InconsistentPlan as error:
+        return Verdict("price", False, str(error))
+    faults = _differences(plan.estimate, found)
+    if faults:
+        heading = f"the plan's price is not that of its decisions on {machine.name}"
+        return Verdict("price", False, "\n".join([f"{heading}:", *faults]))
+    if found.peak_bytes > plan.memory_limit:
+        return Verdict(
+            "price",
+            False,
+            f"its peak of {format_bytes(found.peak_bytes)} exceeds its memory limit of "
+            f"{format_bytes(plan.memory_limit)}",
+        )
+    return Verdict(
+        "price",
+        True,
+        f"{format_seconds(found.step_seconds)} a step, {format_bytes(found.peak_bytes)} at the "
+        f"peak, on {machine.name}",
+    )
+
+
+def _differences(planned: Estimate, found: Estimate) -> list[str]:
+    names = (
+        "step_seconds",
+        "lower_seconds",
+        "upper_seconds",
+        "compute_seconds",
+        "collective_seconds",
+        "peak_bytes",
+    )
+    return [
+        f"{name}: {getattr(planned, name)} in the file, {getattr(found, name)} priced again"
+        for name in names
+        if not math.isclose(getattr(planned, name), getattr(found, name), rel_tol=PRICE_TOLERANCE)
+    ]
+
+
+def _collectives(plan: Plan, found: Found) -> Verdict:
+    from autoshard.lower.spmd import lower
+    from autoshard.lower.verify import verify_collectives
+
+    comparison = verify_collectives(lower(plan, found.fn, *found.args))
+    text = str(comparison).removeprefix("collectives: ")
+    if comparison.agrees:
+        text = text.split("\n")[0]
+    return Verdict("collectives", comparison.agrees, text)
+
+
+def _numbers(plan: Plan, program: Program, found: Found, path: str) -> Verdict:
+    why = _too_large(plan, program)
+    if why:
+        return Verdict("numbers", None, why)
+    devices = math.prod(plan.mesh.sizes)
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    child = subprocess.run(
+        [sys.executable, "-m", "autoshard.cli_numbers", path, found.reference],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if child.returncode != 0:
+        last = child.stderr.strip().split("\n")[-1]
+        return Verdict("numbers", False, f"the step does not run on {devices} devices: {last}")
+    answer: dict[str, Any] = json.loads(child.stdout.strip().split("\n")[-1])
+    if answer["skipped"]:
+        return Verdict("numbers", None, answer["skipped"])
+    if answer["differences"]:
+        return Verdict("numbers", False, answer["differences"])
+    return Verdict(
+        "numbers", True, f"on {devices} fake devices as unsharded, within the dtypes' tolerance"
+    )
+
+
+def _too_large(plan: Plan, program: Program) -> str:
+    from autoshard.report import format_bytes
+
+    devices = math.prod(plan.mesh.sizes)
+    if devices > MOST_DEVICES:
+        return f"the mesh has {devices} devices; at most {MOST_DEVICES} are imitated"
+    size = plan.estimate.peak_bytes * devices
+    if size > MOST_BYTES:
+        return (
+            f"the step needs {format_bytes(size)} on all devices together; at most "
+            f"{format_bytes(MOST_BYTES)} is run here"
+        )
+    flops = sum(op.flops * op.trips * op.weight for op in program.ops)
+    if flops > MOST_FLOPS:
+        return f"the step has {flops:.2g} FLOP; at most {MOST_FLOPS:.2g} are run here"
+    return ""
