@@ -352,7 +352,7 @@ def shardy_sharding_of(value: Any) -> Any | None:
         return _sharding_of_number(attributes, number, sdy)
     number = ir.BlockArgument(value).arg_number
     parent = owner.owner
-    if parent.name == "func.func":
+    if parent.operation.name == "func.func":
         if "arg_attrs" not in parent.attributes:
             return None
         facts = ir.DictAttr(ir.ArrayAttr(parent.attributes["arg_attrs"])[number])

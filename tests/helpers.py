@@ -9,7 +9,7 @@ strategy, copy, mode and settlement that the space holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from autoshard.program import Program, trace
 from autoshard.repeats import find_repeats
 from autoshard.search import _specs, reshards_of
 from autoshard.solve import solve
+from autoshard.solve.problem import Problem
 
 MESHES: Mapping[str, Mapping[str, int]] = {
     "8": {"x": 8},
@@ -106,25 +107,77 @@ def best_plan(given: Case, *, seconds: float = 12.0) -> Plan:
     return given.plan(given.built.decode(outcome.solution.choices))
 
 
-def random_plan(
-    given: Case, seed: int, *, seconds: float = 12.0, copies: float = 0.5
-) -> Plan:
-    """A valid plan drawn with `seed`; `copies` in [0, 1] is the liking for resharded copies."""
-    problem = given.built.problem
+def random_plan(given: Case, seed: int) -> Plan:
+    """A valid plan drawn with `seed`: node after node takes a choice that is still possible."""
+    built = given.built
     dice = np.random.default_rng(seed)
-    liked: dict[int, np.ndarray] = {}
-    for number, node in given.built.value_node.items():
-        choices = given.built.value_choices[number]
-        bonus = np.where(choices.stored != choices.copy, dice.random() < copies, 0.0)
-        replicated = choices.table.shards.prod(axis=1) == 1
-        liked[node] = bonus - 0.5 * replicated[choices.stored]
-    nodes = tuple(
-        replace(node, costs=dice.random(node.costs.size) - liked.get(k, 0.0))
-        for k, node in enumerate(problem.nodes)
-    )
-    outcome = solve(replace(problem, nodes=nodes), time_limit=seconds, gap=0.5, seed=seed)
-    assert outcome.solution is not None, "no plan was found"
-    return given.plan(given.built.decode(outcome.solution.choices))
+    weights = [np.ones(node.costs.size) for node in built.problem.nodes]
+    copies = 10.0 ** dice.uniform(-3, 0)  # how much a resharded copy is liked
+    for number, node in built.value_node.items():
+        choices = built.value_choices[number]
+        shards = choices.table.shards.prod(axis=1).astype(float)
+        moved = choices.stored != choices.copy
+        share = copies * (~moved).sum() / max(moved.sum(), 1)
+        weights[node] = shards[choices.stored] * np.where(moved, share, 1.0)
+    for number, node in built.op_node.items():
+        weights[node] = built.op_strategies[number].shards.astype(float)
+    for _ in range(20):
+        chosen = _toss(built.problem, weights, dice)
+        if chosen is not None:
+            return given.plan(built.decode(chosen))
+    raise AssertionError("no plan was found")
+
+
+def _toss(
+    problem: Problem, weights: Sequence[np.ndarray], dice: np.random.Generator
+) -> list[int] | None:
+    """Choices drawn node by node, each followed by arc consistency; None at a dead end."""
+    alive = [np.ones(node.costs.size, dtype=bool) for node in problem.nodes]
+    touching: list[list[int]] = [[] for _ in problem.nodes]
+    finite: dict[int, np.ndarray] = {}
+    for number, edge in enumerate(problem.edges):
+        touching[edge.u].append(number)
+        touching[edge.v].append(number)
+        finite.setdefault(id(edge.table), np.isfinite(edge.table))
+
+    def settle(queue: list[int], undo: list[tuple[int, np.ndarray]]) -> bool:
+        while queue:
+            node = queue.pop()
+            for number in touching[node]:
+                edge = problem.edges[number]
+                table = finite[id(edge.table)]
+                here, there, other = edge.left, edge.right, edge.v
+                if edge.v == node:
+                    table, here, there, other = table.T, edge.right, edge.left, edge.u
+                rows = np.zeros(len(table), dtype=bool)
+                rows[here[alive[node]]] = True
+                left = alive[other] & table[rows].any(axis=0)[there]
+                if left.sum() < alive[other].sum():
+                    undo.append((other, alive[other]))
+                    alive[other] = left
+                    if not left.any():
+                        return False
+                    queue.append(other)
+        return True
+
+    if not settle(list(range(len(alive))), []):
+        return None
+    for node in dice.permutation(len(alive)).tolist():
+        for _ in range(30):
+            odds = weights[node] * alive[node]
+            if not odds.any():
+                return None
+            pick = int(dice.choice(len(odds), p=odds / odds.sum()))
+            undo = [(node, alive[node])]
+            alive[node] = np.arange(len(odds)) == pick
+            if settle([node], undo):
+                break
+            for changed, before in reversed(undo):
+                alive[changed] = before
+            alive[node] = alive[node] & (np.arange(len(odds)) != pick)
+        else:
+            return None
+    return [int(np.flatnonzero(row)[0]) for row in alive]
 
 
 def moves_by_kind(plan: Plan) -> dict[str, int]:
