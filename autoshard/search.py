@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from autoshard.baselines import SCHEMES, DoesNotApplyError
+from autoshard.baselines import SCHEMES, DoesNotApplyError, Pins
 from autoshard.build import Built, build
 from autoshard.callable_module import make_callable
 from autoshard.cost.step import StepPrices, step_prices
@@ -27,7 +27,9 @@ from autoshard.meshes import candidate_meshes
 from autoshard.plan import Baseline, MeshShape, Plan, Proof
 from autoshard.program import Program
 from autoshard.repeats import Classes, find_repeats
-from autoshard.solve import Outcome, Progress, Status
+from autoshard.solve import Outcome, Problem, Progress, Status
+from autoshard.solve import evaluate as evaluate_problem
+from autoshard.solve.minimum import minimum_limit
 from autoshard.solve.staged import solve_staged
 
 AXIS_NAMES = ("x", "y", "z")
@@ -299,21 +301,22 @@ def _shapes(
 
 
 def _failure(searcher: _Searcher) -> Exception:
-    from autoshard.solve import minimum_limit
-
     if not any(f.outcome.status is Status.INFEASIBLE for f in searcher.found.values()):
         return NoPlanError(
             f"the time limit of {searcher.time_limit:g} s passed before any plan was found: give "
             "more time, or fix the mesh"
         )
+    reserved = searcher.program.constant_bytes
     smallest = math.inf
-    for result in searcher.found.values():
-        _, achieved, _ = minimum_limit(result.built.problem, time_limit=20.0)
-        smallest = min(smallest, achieved + searcher.program.constant_bytes)
+    for result in list(searcher.found.values())[:3]:  # the coarsest shapes come first
+        needed = minimum_limit(
+            result.built.problem, refused=max(searcher.limit - reserved, 0.0), time_limit=15.0
+        )
+        smallest = min(smallest, needed.achieved + reserved)
     return InfeasibleError(
         f"no plan fits the memory limit of {searcher.limit / 2**30:.2f} GiB per device on "
-        f"{searcher.machine.name}; the smallest limit that works is {smallest / 2**30:.2f} GiB: "
-        f"try --memory-limit {math.ceil(smallest / 2**20)}MiB"
+        f"{searcher.machine.name}; the smallest limit for which one was found is "
+        f"{smallest / 2**30:.2f} GiB: try --memory-limit {math.ceil(smallest / 2**20)}MiB"
     )
 
 
@@ -333,21 +336,40 @@ def _baselines(
         except DoesNotApplyError as error:
             rows.append((Baseline(scheme.name, None, None, f"does not apply: {error}"), None))
             continue
-        seconds = max(searcher.left() / len(SCHEMES), 2.0)
-        outcome = solve_staged(built.problem, time_limit=seconds, gap=0.02, pins=pins)
+        outcome, fits = _solve_scheme(built, pins, max(searcher.left() / len(SCHEMES), 2.0))
         if outcome.solution is None:
-            note = "does not fit" if outcome.status is Status.INFEASIBLE else "no plan in time"
-            rows.append((Baseline(scheme.name, None, None, note), None))
+            rows.append((Baseline(scheme.name, None, None, "does not apply: no plan"), None))
             continue
         decisions = built.decode(outcome.solution.choices)
         for axis in merged:
             decisions = _split(decisions, axis)
         estimate = evaluate(searcher.prices(shape.sizes), decisions, shape.names).estimate
         note = "" if outcome.report.gap < 1e-6 else f"within {outcome.report.gap:.1%} of its best"
-        rows.append(
-            (Baseline(scheme.name, estimate.step_seconds, estimate.peak_bytes, note), decisions)
+        row = Baseline(
+            scheme.name,
+            estimate.step_seconds,
+            estimate.peak_bytes,
+            note if fits else "does not fit the memory limit",
         )
+        rows.append((row, decisions if fits else None))
     return rows
+
+
+def _solve_scheme(built: Built, pins: Pins, seconds: float) -> tuple[Outcome, bool]:
+    """The best plan under `pins`; where none is found within the limit, the best without one."""
+    stop = time.monotonic() + seconds
+    free = replace(built.problem, limit=None)
+    outcome = solve_staged(free, time_limit=seconds, gap=0.02, pins=pins)
+    if outcome.solution is None or not _violations(built.problem, outcome):
+        return outcome, True
+    left = min(max(stop - time.monotonic(), 0.5), 5.0)
+    limited = solve_staged(built.problem, time_limit=left, gap=0.02, pins=pins)
+    return (outcome, False) if limited.solution is None else (limited, True)
+
+
+def _violations(problem: Problem, outcome: Outcome) -> bool:
+    assert outcome.solution is not None
+    return bool(evaluate_problem(problem, outcome.solution.choices).violations)
 
 
 def _finish(
