@@ -85,6 +85,8 @@ class _State:
 
     def raise_bound(self, bound: float) -> None:
         self.bound = max(self.bound, min(bound, self.objective))
+        if self.choices is None:
+            return
         if relative_gap(self.objective, self.bound) <= max(self.gap, OPTIMAL_GAP):
             raise _Done
 
