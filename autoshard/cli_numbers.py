@@ -48,7 +48,7 @@ def concrete(found: Found, *, seed: int) -> Any:
     def draw(leaf: Any) -> Any:
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             return jax.random.split(jax.random.key(seed), leaf.shape)
         return None
 
@@ -57,7 +57,7 @@ def concrete(found: Found, *, seed: int) -> Any:
         lambda leaf: (
             jax.ShapeDtypeStruct((), "float32")
             if not isinstance(leaf, jax.ShapeDtypeStruct)
-            or jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            or jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
             else leaf
         ),
         found.args,

@@ -1,7 +1,7 @@
 """How a long search shows that it goes on: on stderr, never on stdout.
 
-On a terminal one line is written over and over. Elsewhere (a log file, a CI job) a line appears
-when the phase changes and then every few seconds.
+On a terminal one line is written over and over. Elsewhere (a log file, a CI job) a line appears now
+and then, sooner when the phase changes.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import sys
 import time
 from typing import TextIO
 
-SECONDS_BETWEEN_UPDATES = 0.1
-SECONDS_BETWEEN_LINES = 5.0
+UPDATE_SECONDS = 0.1
+LINE_SECONDS = 10.0
+PHASE_SECONDS = 2.0
 
 
 class ProgressLine:
@@ -32,12 +33,15 @@ class ProgressLine:
         self.clear()
 
     def show(self, text: str, *, group: str) -> None:
-        """Show `text` if it is time; always when `group` (the phase) is a new one."""
+        """Show `text` if it is time; it is sooner when `group` (the phase) is a new one."""
         if self.quiet:
             return
         now = time.monotonic()
-        pause = SECONDS_BETWEEN_UPDATES if self.terminal else SECONDS_BETWEEN_LINES
-        if group == self.group and now - self.shown < pause:
+        changed = group != self.group
+        pause = PHASE_SECONDS if changed else LINE_SECONDS
+        if self.terminal:
+            pause = 0.0 if changed else UPDATE_SECONDS
+        if now - self.shown < pause:
             return
         self.group, self.shown = group, now
         if self.terminal:

@@ -77,7 +77,7 @@ def read_instance(path: str) -> Instance:
 
 
 def _solve(instance: Instance, options: argparse.Namespace, line: ProgressLine) -> Outcome:
-    from autoshard.solve import solve
+    from autoshard.solve.pipeline import solve
 
     def progress(news: Progress) -> None:
         line.show(

@@ -150,7 +150,8 @@ def _checked(reference: str, result: Any) -> Found:
         if isinstance(result, tuple | list):
             what += f" of {len(result)}"
         raise ProgramError(f"{reference} returned a {what}; {form}")
-    fn, args, options = (*result, {})[:3]
+    fn, args = result[0], result[1]
+    options = result[2] if len(result) == 3 else {}
     faults = []
     if not callable(fn):
         faults.append(f"fn is a {type(fn).__name__}, not a function")

@@ -128,6 +128,13 @@ def _header(plan: Plan) -> str:
     ]
     title = f"{plan.program} on {plan.machine}, mesh {plan.mesh} ({_count(devices, 'device')})"
     rows = [row for row in rows if row[0] or estimate.peak_at]
+    idle = [
+        f"{name}={size}"
+        for axis, (name, size) in enumerate(zip(plan.mesh.names, plan.mesh.sizes, strict=True))
+        if size > 1 and all(a is None or a[axis] < 0 for a in plan.decisions.assignment)
+    ]
+    if idle:
+        rows.append(("idle", ", ".join(idle), "every device along it computes the same"))
     return shorten(title) + "\n\n" + table(rows, right=(1,))
 
 
@@ -180,7 +187,8 @@ def _layouts(plan: Plan) -> str:
     for side, noun in (("inputs", "input"), ("outputs", "output")):
         types = plan.types.get(side, {})
         leaves = {
-            path: _leaf(types.get(path), spec, sizes) for path, spec in plan.specs[side].items()
+            path: _leaf(types.get(path), tuple(spec), sizes)
+            for path, spec in plan.specs[side].items()
         }
         blocks.append((noun, fold(leaves, seen, origin=noun)))
     rows = []
