@@ -12,11 +12,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.problem import Problem, ProblemError
 from autoshard.solve.staged import solve_staged
+
+
+ANY_GAP = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def minimum_limit(
     while achieved > low * (1 + gap) and time.monotonic() < deadline:
         middle = 0.5 * (low + achieved)
         share = min(max(deadline - time.monotonic(), 0.5), time_limit / 6)
-        outcome = solve_staged(replace(problem, limit=middle), time_limit=share, gap=np.inf)
+        outcome = solve_staged(replace(problem, limit=middle), time_limit=share, gap=ANY_GAP)
         if outcome.solution is None:
             low = middle
             continue
