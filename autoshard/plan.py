@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -193,7 +193,7 @@ class Plan:
         if missing:
             raise PlanError(f"the plan is damaged: it lacks {', '.join(missing)}")
         try:
-            return cls(
+            plan = cls(
                 program=data["program"],
                 fingerprint=data["fingerprint"],
                 options=dict(data["options"]),
@@ -219,14 +219,19 @@ class Plan:
             )
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise PlanError(f"the plan is damaged: {type(error).__name__}: {error}") from error
+        faults = list(_faults(plan))
+        if faults:
+            raise PlanError("\n  - ".join(["the plan is damaged:", *faults[:20]]))
+        return plan
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan; a file that is there is replaced only once the new one is whole."""
         target = Path(path)
         handle, temporary = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.")
         try:
-            with os.fdopen(handle, "w") as file:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(self.to_json(), file)
+            os.chmod(temporary, 0o666 & ~_umask())  # as any new file; mkstemp's are private
             os.replace(temporary, target)
         except BaseException:
             os.unlink(temporary)
@@ -240,9 +245,13 @@ class Plan:
           PlanError: the file is not there, is no JSON, or is no plan.
         """
         try:
-            text = Path(path).read_text()
+            text = Path(path).read_text(encoding="utf-8")
         except OSError as error:
-            raise PlanError(f"cannot read the plan {os.fspath(path)!r}: {error.strerror}") from error
+            raise PlanError(
+                f"cannot read the plan {os.fspath(path)!r}: {error.strerror}"
+            ) from error
+        except UnicodeDecodeError as error:
+            raise PlanError(f"{os.fspath(path)!r} is damaged: it is no text") from error
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
@@ -267,6 +276,30 @@ class Plan:
                 f"{name!r} traces to {fingerprint}: other shapes, other code or another version of "
                 "JAX; search again"
             )
+
+
+def _faults(plan: Plan) -> Iterator[str]:
+    """What contradicts itself among fields that are each of the right form."""
+    for side, specs in plan.specs.items():
+        for path, spec in specs.items():
+            named = {axis for entry in spec for axis in _axes(entry)}
+            if not named <= set(plan.mesh.names):
+                unknown = ", ".join(sorted(named - set(plan.mesh.names)))
+                yield f"{side} {path}: no axis {unknown} in the mesh {plan.mesh}"
+    axes = len(plan.mesh.names)
+    for name in ("stored", "copy", "assignment"):
+        if any(item is not None and len(item) != axes for item in getattr(plan.decisions, name)):
+            yield f"decisions: {name} holds entries for another number of axes than {axes}"
+
+
+def _axes(entry: Any) -> tuple[str, ...]:
+    return entry if isinstance(entry, tuple) else () if entry is None else (entry,)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _spec_to_json(spec: PartitionSpec) -> list[Any]:

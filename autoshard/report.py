@@ -45,7 +45,7 @@ def format_seconds(seconds: float) -> str:
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         # The unit changes where four digits would round up to the next one.
         if abs(seconds) >= scale * 0.99995 or unit == "us":
-            number = seconds / scale
+            number = float(f"{seconds / scale:.4g}")
             return f"{number:.{max(0, 3 - _magnitude(number))}f} {unit}"
     raise AssertionError
 
@@ -56,7 +56,7 @@ def format_bytes(count: float) -> str:
         return "unlimited"
     for scale, unit in _UNITS:
         if count >= scale:
-            number = count / scale
+            number = float(f"{count / scale:.3g}") if count < 1000 * scale else count / scale
             return f"{number:.{max(0, 2 - _magnitude(number))}f} {unit}"
     return f"{count:.0f} B"
 
