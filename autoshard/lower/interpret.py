@@ -127,7 +127,9 @@ class Interpreter:
             stored, copy = self.decisions.stored[value], self.decisions.copy[value]
             assert stored is not None
             assert copy is not None
-            source = jax.lax.optimization_barrier(array) if anew else array
+            source = array
+            if anew:
+                source = self._constrain(jax.lax.optimization_barrier(array), stored)
             record = self.program.values[value]
             for state in self.reshards[record.shape, record.itemsize, stored, copy]:
                 entries = [tuple(self.names[axis] for axis in axes) or None for axes in state]
@@ -233,7 +235,9 @@ class Interpreter:
         if bound:
             barred = jax.lax.optimization_barrier(tuple(arrays[k] for k in bound))
             for k, array in zip(bound, barred, strict=True):
-                behind[k] = array
+                stored = self.decisions.stored[values[k]]
+                assert stored is not None
+                behind[k] = self._constrain(array, stored)
         return behind
 
     def _custom(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
