@@ -100,6 +100,7 @@ def _search(
     program: Program,
     line: ProgressLine,
 ) -> Plan:
+    from autoshard.reference import ProgramError
     from autoshard.search import InfeasibleError, MeshError, NoPlanError, search
 
     def progress(news: SearchProgress) -> None:
@@ -115,9 +116,9 @@ def _search(
             gap=options.gap,
             baselines=not options.no_baselines,
             progress=progress,
-            options=found.options,
+            options=found.plan_options,
         )
-    except MeshError as error:
+    except (MeshError, ProgramError) as error:
         raise CommandError(str(error)) from error
     except InfeasibleError as error:
         raise CommandError(str(error), INFEASIBLE) from error

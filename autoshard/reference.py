@@ -7,7 +7,7 @@
 
 The function takes nothing and returns `(fn, args)` or `(fn, args, options)`: the step, the tuple of
 its arguments (pytrees of arrays or `jax.ShapeDtypeStruct`s), and a dictionary that may hold
-`donate_argnums` and `trip_counts`, as `autoshard.trace` takes them.
+`donate_argnums`, `trip_counts` and `user_rules`, as `autoshard.trace` takes them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from autoshard import models
 
-OPTIONS = ("donate_argnums", "trip_counts")
+OPTIONS = ("donate_argnums", "trip_counts", "user_rules")
 
 
 class ProgramError(ValueError):
@@ -49,6 +49,24 @@ class Found:
     options: Mapping[str, Any]
     builtin: str = ""
 
+    @property
+    def plan_options(self) -> dict[str, Any]:
+        """The options in the form in which a plan keeps them: plain data.
+
+        Raises:
+          ProgramError: a user rule is a function, which no file can hold.
+        """
+        options = dict(self.options)
+        rules: dict[str, Any] = {}
+        for name, rule in dict(options.pop("user_rules", None) or {}).items():
+            if not isinstance(rule, str) and not is_dataclass(rule):
+                raise ProgramError(
+                    f"{self.reference}: the user rule of {name!r} is of type "
+                    f"{type(rule).__name__!r}; a plan file can only keep a text or a UserRule"
+                )
+            rules[name] = rule if isinstance(rule, str) else asdict(rule)  # type: ignore[arg-type]
+        return {**options, "user_rules": rules} if rules else options
+
 
 def find(reference: str) -> Found:
     """Find the step that `reference` names; see the module's grammar.
@@ -68,8 +86,10 @@ def find(reference: str) -> Found:
     factory = getattr(module, function, None)
     if not callable(factory):
         functions = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
-        what = "no function" if factory is None else "something that is not a function"
-        raise ProgramError(f"{place} has {what} {function!r}{_near(function, functions)}")
+        if factory is not None:
+            kind = type(factory).__name__
+            raise ProgramError(f"{reference} is no function but a value of type {kind!r}")
+        raise ProgramError(f"{place} has no function {function!r}{_near(function, functions)}")
     try:
         result = factory()
     except Exception as error:
@@ -146,19 +166,21 @@ def _failure(error: Exception) -> str:
 def _checked(reference: str, result: Any) -> Found:
     form = "it must return (fn, args) or (fn, args, options)"
     if not isinstance(result, tuple | list) or len(result) not in (2, 3):
-        what = f"{type(result).__name__}"
+        what = f"a value of type {type(result).__name__!r}"
         if isinstance(result, tuple | list):
-            what += f" of {len(result)}"
-        raise ProgramError(f"{reference} returned a {what}; {form}")
+            what = f"{len(result)} values"
+        raise ProgramError(f"{reference} returned {what}; {form}")
     fn, args = result[0], result[1]
     options = result[2] if len(result) == 3 else {}
     faults = []
     if not callable(fn):
-        faults.append(f"fn is a {type(fn).__name__}, not a function")
+        faults.append(f"fn is of type {type(fn).__name__!r}, not a function")
     if not isinstance(args, tuple | list):
-        faults.append(f"args is a {type(args).__name__}, not a tuple with one entry per argument")
+        faults.append(
+            f"args is of type {type(args).__name__!r}, not a tuple with one entry per argument"
+        )
     if not isinstance(options, Mapping):
-        faults.append(f"options is a {type(options).__name__}, not a dictionary")
+        faults.append(f"options is of type {type(options).__name__!r}, not a dictionary")
     else:
         faults += [
             f"options has the key {key!r}; known: {', '.join(OPTIONS)}"

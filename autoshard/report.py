@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from autoshard.plan import Move, Plan
@@ -65,7 +66,7 @@ def format_gap(gap: float) -> str:
     """A gap in percent, never rounded to nothing: `0.93 %`, `0 %`, `< 0.01 %`."""
     if not math.isfinite(gap):
         return "unknown"
-    if gap <= 1e-9:
+    if gap <= 1e-8:
         return "0 %"
     return "< 0.01 %" if gap < 1e-4 else f"{100 * gap:.2f} %"
 
@@ -172,7 +173,9 @@ def _baselines(plan: Plan) -> str:
     )
     for row in plan.baselines:
         if row.step_seconds is None:
-            rows.append((row.name, "-", "-", "-", row.note))
+            first, *more = textwrap.wrap(row.note, 64) or [""]
+            rows.append((row.name, "-", "-", "-", first))
+            rows.extend(("", "", "", "", f"  {text}") for text in more)
             continue
         peak = "-" if row.peak_bytes is None else format_bytes(row.peak_bytes)
         ratio = f"{row.step_seconds / best:.3f}" if best > 0 else "-"
@@ -196,7 +199,7 @@ def _layouts(plan: Plan) -> str:
         held = sum(line.bytes for line in lines)
         total = f"{format_bytes(held)} in all" if held else ""
         rows.append((f"{noun}s", "", total))
-        rows.extend((f"  {line.path}", line.text, _held(line)) for line in lines)
+        rows.extend((f"  {line.path or '(all)'}", line.text, _held(line)) for line in lines)
     rows[0] = (rows[0][0], "global type, dimensions @ mesh axes", f"per device: {rows[0][2]}")
     widest = min(max(len(row[0]) for row in rows), 60)
     return table([(_shorten_left(path, widest), *rest) for path, *rest in rows], right=(2,))

@@ -24,6 +24,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from autoshard.lower.interpret import Interpreter
 from autoshard.plan import Plan
 from autoshard.program import Program, trace
+from autoshard.rules import UserRule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,4 +149,11 @@ def make_mesh(plan: Plan, devices: Sequence[Any] | None) -> Any:
 
 
 def _trace_options(plan: Plan) -> dict[str, Any]:
-    return {key: plan.options[key] for key in ("donate_argnums", "trip_counts") if key in plan.options}
+    options = {
+        key: plan.options[key] for key in ("donate_argnums", "trip_counts") if key in plan.options
+    }
+    rules = {
+        name: rule if isinstance(rule, str) else UserRule(**rule)
+        for name, rule in plan.options.get("user_rules", {}).items()
+    }
+    return {**options, "user_rules": rules} if rules else options
