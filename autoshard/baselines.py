@@ -236,10 +236,17 @@ def _both(sequence: bool) -> Callable[[Built], Pins]:
         def allow(choices: ValueChoices) -> Mask:
             return (choices.table.dimensions[choices.stored] == wanted).all(axis=1)
 
+        pinned = False
         for value in boundaries:
             if any(v in found.weights for v in built.prices.program.ops[values[value].producer].inputs):
                 continue
-            _pin(built, pins, value, allow, f"cannot be sharded as {tuple(wanted.tolist())}")
+            try:
+                _pin(built, pins, value, allow, f"cannot be sharded as {tuple(wanted.tolist())}")
+                pinned = True
+            except DoesNotApplyError:
+                continue  # not an activation, or a dimension does not divide
+        if sequence and not pinned:
+            raise DoesNotApplyError("no layer boundary divides on its second dimension")
         return pins
 
     return pins_of

@@ -90,6 +90,7 @@ class _Searcher:
     progress: Callable[[SearchProgress], None] | None
     started: float
     time_limit: float
+    ideal: float
     cutoff: float = math.inf
     found: dict[tuple[int, ...], _Found] = field(default_factory=dict)
 
@@ -132,6 +133,7 @@ class _Searcher:
             gap=self.gap,
             warm_start=plans,
             progress=heard,
+            known_bound=self.ideal,
         )
         decisions = None if outcome.solution is None else built.decode(outcome.solution.choices)
         self.found[sizes] = _Found(built, outcome, decisions)
@@ -232,8 +234,9 @@ def search(
     shapes = _shapes(program, machine, mesh)
     flow = analyse(program)
     classes = find_repeats(program, fold=fold)
+    ideal = step_prices(program, flow, machine, (machine.chips,)).ideal_seconds(classes.op_members)
     searcher = _Searcher(
-        program, flow, classes, machine, limit, gap, progress, started, time_limit
+        program, flow, classes, machine, limit, gap, progress, started, time_limit, ideal
     )
     table: list[tuple[str, float, float | None]] = []
     best: MeshShape | None = None
@@ -242,7 +245,7 @@ def search(
     for number, shape in enumerate(shapes):
         left = searcher.left()
         if number and left <= 0:
-            table.append((str(shape), 0.0, None))
+            table.append((str(shape), searcher.ideal, None))
             continue
         # The first shape, most alike the network, gets half of the time; the rest share evenly.
         rest = len(shapes) - number
@@ -251,7 +254,7 @@ def search(
             result = searcher.solve(shape.sizes, share)
         except KeyboardInterrupt:
             limit_hit, baselines = "interrupted", False
-            table.extend((str(other), 0.0, None) for other in shapes[number:])
+            table.extend((str(other), ideal, None) for other in shapes[number:])
             refined = searcher.refined(shape.sizes)
             if best is None and refined is None:
                 raise
@@ -262,7 +265,7 @@ def search(
             break
         report = result.outcome.report
         solved = result.decisions is not None
-        table.append((str(shape), max(report.bound, 0.0), report.objective if solved else None))
+        table.append((str(shape), max(report.bound, searcher.ideal), report.objective if solved else None))
         if solved and report.objective < searcher.cutoff:
             best, searcher.cutoff = shape, report.objective
             decisions, limit_hit = result.decisions, report.limit_hit

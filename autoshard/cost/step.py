@@ -23,7 +23,7 @@ from autoshard.cost.roofline import op_seconds
 from autoshard.dataflow import Dataflow
 from autoshard.machine import Machine
 from autoshard.program import Op, Program
-from autoshard.strategy import Strategies
+from autoshard.strategy import Strategies, project_assignment
 
 Floats = NDArray[np.float64]
 PARTIAL = frozenset(
@@ -60,17 +60,39 @@ class StepPrices:
         count = len(strategies)
         if op.primitive in MOVES_NOTHING:
             return np.zeros(count)
-        traffic = self._traffic(op, strategies)
-        seconds = op_seconds(
-            self.machine.chip,
-            op.flops / strategies.shards,
-            traffic,
-            self._dtype(op),
-            unit="matrix" if is_matrix_op(op.primitive) else "vector",
-        )
+        return self._busy(op, op.flops / strategies.shards, self._traffic(op, strategies))
+
+    def _busy(self, op: Op, flops: Floats, traffic: Floats) -> Floats:
+        """Seconds of `op` for local FLOP and bytes; a fused op is not launched on its own."""
+        unit = "matrix" if is_matrix_op(op.primitive) else "vector"
+        seconds = op_seconds(self.machine.chip, flops, traffic, self._dtype(op), unit=unit)
         launches = any(self.dataflow.materialised[o] for o in op.outputs)
-        fused = 0.0 if launches else self.machine.chip.launch_seconds
-        return np.asarray(seconds) - fused
+        return np.asarray(seconds) - (0.0 if launches else self.machine.chip.launch_seconds)
+
+    def ideal_seconds(self, alike: Sequence[Sequence[int]]) -> float:
+        """Seconds that no plan on any mesh of these chips undercuts.
+
+        Every op is cut into as many equal parts as there are chips, and nothing is communicated.
+        `alike` partitions the op indices into ops of the same rule and shapes.
+        """
+        total = 0.0
+        for members in alike:
+            op = self.program.ops[members[0]]
+            if op.primitive in MOVES_NOTHING or all(
+                self.program.values[o].free for o in op.outputs
+            ):
+                continue
+            whole = project_assignment(
+                op.rule,
+                np.full((1, len(self.mesh_shape)), -1),
+                tuple(np.full((1, len(self.mesh_shape)), -1) for _ in op.outputs),
+                self.mesh_shape,
+            )
+            chips = float(self.machine.chips)
+            busy = self._busy(op, np.array([op.flops / chips]), self._traffic(op, whole) / chips)
+            times = sum(self.program.ops[m].trips * self.program.ops[m].weight for m in members)
+            total += float(busy[0]) * times
+        return total
 
     def settle_seconds(self, op: Op, strategies: Strategies) -> Floats:
         """Seconds of the collectives that settle partial results; `[len(strategies)]`."""

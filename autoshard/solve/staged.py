@@ -99,8 +99,12 @@ def solve_staged(
     warm_start: Sequence[Sequence[int]] = (),
     progress: Callable[[Progress], None] | None = None,
     pins: Mapping[int, Sequence[int]] | None = None,
+    known_bound: float = -np.inf,
 ) -> Outcome:
-    """The cheapest plan of a problem, with a proven bound; arguments as for `solve`."""
+    """The cheapest plan of a problem, with a proven bound; arguments as for `solve`.
+
+    `known_bound` is a bound on the objective that the caller can prove by other means.
+    """
     started = time.monotonic()
     state = _State(problem, gap, started, started + time_limit, progress)
     state.kept = {node: np.asarray(chosen, dtype=np.int64) for node, chosen in (pins or {}).items()}
@@ -111,6 +115,7 @@ def solve_staged(
     try:
         if np.isfinite(state.objective):
             state.tell("warm start", len(problem.nodes))
+        state.raise_bound(known_bound)
         relaxed = replace(problem, limit=None)
         _prune(state, relaxed)
         _linear(state, relaxed)
