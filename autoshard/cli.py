@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         with warnings.catch_warnings():
+            # What is meant for users; what libraries tell their developers is not.
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _show_warning
             return _run(sys.argv[1:] if arguments is None else list(arguments))
     except CommandError as error:

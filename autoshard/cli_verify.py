@@ -138,8 +138,15 @@ def _differences(planned: Estimate, found: Estimate) -> list[str]:
 def _collectives(plan: Plan, found: Found) -> Verdict:
     from autoshard.lower.spmd import lower
     from autoshard.lower.verify import verify_collectives
+    from autoshard.plan import PlanError
 
-    comparison = verify_collectives(lower(plan, found.fn, *found.args))
+    try:
+        comparison = verify_collectives(lower(plan, found.fn, *found.args))
+    except PlanError:
+        raise
+    except Exception as error:  # whatever JAX says of the user's program is the verdict
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        return Verdict("collectives", False, f"the step does not lower with its plan: {reason}")
     text = str(comparison).removeprefix("collectives: ")
     if comparison.agrees:
         text = text.split("\n")[0]

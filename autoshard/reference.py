@@ -153,14 +153,20 @@ def _failure(error: Exception) -> str:
     """` at file:line: Type: message`, with the innermost line that is the user's own."""
     where = ""
     if isinstance(error, SyntaxError) and error.filename:
-        where = f" at {error.filename}:{error.lineno}"
+        where = f" at {_short(error.filename)}:{error.lineno}"
         return f"{where}: {type(error).__name__}: {error.msg}"
     package = os.path.dirname(os.path.abspath(__file__))
     for frame in traceback.extract_tb(error.__traceback__):
         theirs = "site-packages" in frame.filename or frame.filename.startswith(("<", package))
         if not theirs:
-            where = f" at {frame.filename}:{frame.lineno}"
+            where = f" at {_short(frame.filename)}:{frame.lineno}"
     return f"{where}: {type(error).__name__}: {error}"
+
+
+def _short(filename: str) -> str:
+    """A path as seen from the current folder, where it lies inside of it."""
+    folder = os.path.join(os.getcwd(), "")
+    return filename.removeprefix(folder)
 
 
 def _checked(reference: str, result: Any) -> Found:
