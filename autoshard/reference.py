@@ -127,10 +127,12 @@ def _load_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Pickles and dataclasses look a module up by its name; what is there already stays.
-    sys.modules.setdefault(path.stem, module)
+    mine = sys.modules.setdefault(path.stem, module) is module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
+        if mine:
+            del sys.modules[path.stem]
         raise ProgramError(f"{path} cannot be imported{_failure(error)}") from error
     return module
 

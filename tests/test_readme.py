@@ -1,0 +1,84 @@
+"""The README is true: its Python runs, its machine file loads, its commands and modules exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import autoshard
+from autoshard.cli import main
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_python_blocks_run(tmp_path, monkeypatch, capsys):
+    import jax
+
+    if len(jax.devices()) != 8:
+        pytest.skip("the README's example runs on eight devices")
+    monkeypatch.chdir(tmp_path)
+    prepare, run, *others = blocks("python")
+    names: dict[str, Any] = {}
+    exec(compile(prepare, "README.md", "exec"), names)
+    expected, _ = jax.jit(names["step"])(names["weights"], names["batch"])
+    for block in (run, *others):
+        exec(compile(block, "README.md", "exec"), names)
+    assert float(names["loss"]) == pytest.approx(float(expected), rel=1e-5)
+    assert names["again"].to_json() == json.loads(json.dumps(names["plan"].to_json()))
+    assert "[0]['up'] " in capsys.readouterr().out
+    assert "sdy.sharding_constraint" in names["text"]
+    assert len(names["blob"]) > 0
+
+
+def test_ten_lines_are_ten_lines():
+    assert len([line for line in blocks("python")[1].split("\n") if line]) <= 10
+
+
+def test_the_machine_file_loads(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(blocks("toml")[0])
+    machine = autoshard.load_machine(str(path))
+    assert machine.chips == 16
+    assert [level.chips for level in machine.network] == [8, 2]
+
+
+def test_its_commands_exist(capsys):
+    commands = set(re.findall(r"`?autoshard ([a-z]+)(?= |`)", README)) - {"takes"}
+    assert commands >= {"search", "verify", "show", "solve", "bench", "programs", "machines"}
+    for command in commands:
+        assert main([command, "--help"]) == 0
+
+
+def test_its_options_exist(capsys):
+    main(["search", "--help"])
+    text = capsys.readouterr().out
+    for option in set(re.findall(r"--[a-z][a-z-]+", README)):
+        assert option in text, option
+
+
+def test_its_exit_codes_are_those_of_the_command_line():
+    from autoshard import cli_errors
+
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", README, flags=re.MULTILINE)}
+    codes = {value for name, value in vars(cli_errors).items() if name.isupper()}
+    assert listed == codes | {0}
+
+
+def test_its_modules_exist_and_none_is_left_out():
+    root = Path(autoshard.__file__).parent
+    table = README.split("## Modules")[1].split("\n\n")[1]
+    cells = [row.split("|")[1] for row in table.split("\n")[2:]]
+    named = re.findall(r"`([a-z_]+\*?)`", " ".join(cells))
+    present = {p.stem for p in root.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    present -= {"__init__", "__main__", "callable_module"}
+    patterns = [re.compile(name.replace("*", ".*")) for name in named]
+    assert [n for n in sorted(present) if not any(p.fullmatch(n) for p in patterns)] == []
+    assert [p.pattern for p in patterns if not any(p.fullmatch(n) for n in present)] == []
