@@ -6,7 +6,8 @@ For prices p >= 0 of the memory rows, relaxing the limits gives
 
 which is concave in p and in the messages. Each step makes one pass of messages and moves the prices
 along the expected overload of the rows (softened node marginals stand for the subgradient), with
-Polyak's step (target - bound) / |overload|^2.
+Polyak's step (target - bound) / |overload|^2. Neighbouring rows say nearly the same, so only rows that
+were the worst of their neighbourhood for a while take part.
 """
 
 from __future__ import annotations
@@ -18,6 +19,30 @@ import numpy as np
 
 from autoshard.solve.flat import Flat, worst_cost
 from autoshard.solve.kernels import appraise, priced_costs, sweep
+
+# The temperature of node marginals, as a part of the gap.
+SPREAD = 1e-4
+# How the steps of the prices grow with a better bound, and shrink without.
+BOLDER = 1.05
+SHYER = 0.98
+
+
+def worst_rows(overload: np.ndarray, count: int, radius: int) -> list[int]:
+    """Up to `count` rows with positive overload, the worst first, none within `radius` of another."""
+    left = overload.copy()
+    rows: list[int] = []
+    while len(rows) < count and left.size:
+        row = int(left.argmax())
+        if left[row] <= 0:
+            break
+        rows.append(row)
+        left[max(0, row - radius) : row + radius + 1] = 0.0
+    return rows
+
+
+def _inner(one: np.ndarray, other: np.ndarray) -> float:
+    """The inner product in this thread; BLAS would wake its own, which costs more than it saves."""
+    return float((one * other).sum())
 
 
 @dataclass(slots=True, eq=False)
@@ -34,15 +59,16 @@ class DualAscent:
     best_messages: np.ndarray = field(init=False)
     bound: float = -np.inf
     passes: int = 0
-    agility: float = 1.0
+    agility: float = 0.3
     worst: float = field(init=False)
     _forward: bool = True
-    _direction: np.ndarray = field(init=False)
+    _usual: np.ndarray = field(init=False)
+    _active: np.ndarray = field(init=False)
     _theta: np.ndarray = field(init=False)
     _total: np.ndarray = field(init=False)
     _held: np.ndarray = field(init=False)
+    _nodes: np.ndarray = field(init=False)
     _best: np.ndarray = field(init=False)
-    _stalled: int = 0
 
     def __post_init__(self) -> None:
         flat = self.flat
@@ -51,9 +77,11 @@ class DualAscent:
         self.messages = np.zeros(int(flat.message_start[-1]))
         self.best_prices = self.prices.copy()
         self.best_messages = self.messages.copy()
-        self._direction = np.zeros(flat.capacity.size)
+        self._usual = np.zeros(flat.capacity.size)
+        self._active = np.zeros(flat.capacity.size, dtype=np.bool_)
         self._theta = np.empty(flat.costs.size)
-        self._total = np.empty(flat.capacity.size + 1)
+        self._nodes = np.arange(flat.node_count)
+        self._total = np.zeros(flat.capacity.size + 1)
         self._held = np.empty(flat.widest)
         self._best = np.empty(flat.widest)
 
@@ -62,48 +90,57 @@ class DualAscent:
         flat = self.flat
         expected = np.zeros(flat.capacity.size + 1)
         for _ in range(passes):
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or self.bound > self.worst:
                 return
-            priced_costs(flat, self.prices, self._total, self._theta)
-            if self.bound > self.worst:
-                return
-            target = upper
-            if not np.isfinite(upper):
-                best = self.bound if np.isfinite(self.bound) else 0.0
-                target = best + 0.03 * abs(best) + 0.01 * (self.worst - best)
-            spread = 1e-3 * (target - self.bound) if np.isfinite(self.bound) else 1.0
-            spread = max(spread, 1e-12 * abs(target), 1e-30)
+            target = self._target(upper)
+            spread = SPREAD * (target - self.bound) if np.isfinite(self.bound) else 1.0
+            self._price(self.prices)
             total = sweep(
                 flat,
                 self._theta,
                 self.messages,
                 self._forward,
-                spread,
+                max(spread, 1e-12 * abs(target), 1e-30),
                 expected,
                 self._held,
                 self._best,
             )
             self._forward = not self._forward
             self.passes += 1
-            value = total - float(self.prices @ flat.capacity)
-            if value > self.bound + 1e-9 * abs(self.bound):
-                self._stalled = 0
-            else:
-                self._stalled += 1
-                if self._stalled % 20 == 0:
-                    self.agility *= 0.7
-            if value > self.bound:
-                self.bound = value
-                self.best_prices[:] = self.prices
-                self.best_messages[:] = self.messages
+            value = total - _inner(self.prices, flat.capacity)
+            self._judge(value)
             if flat.capacity.size and self.passes > 4:
-                self._move_prices(expected, target - value)
+                self._move_prices(np.cumsum(expected[:-1]) - flat.capacity, target - value)
 
-    def _move_prices(self, expected: np.ndarray, distance: float) -> None:
-        overload = np.cumsum(expected[:-1]) - self.flat.capacity
-        self._direction = 0.6 * self._direction + 0.4 * overload
-        step = np.where((self.prices > 0) | (self._direction > 0), self._direction, 0.0)
-        norm = float(step @ step)
+    def _price(self, prices: np.ndarray) -> None:
+        np.cumsum(prices, out=self._total[1:])
+        priced_costs(self.flat, self._total, self._nodes, self._theta)
+
+    def _target(self, upper: float) -> float:
+        """What the bound steps toward: the incumbent, or somewhat above the bound."""
+        if np.isfinite(upper):
+            return upper
+        best = self.bound if np.isfinite(self.bound) else 0.0
+        return best + 0.03 * abs(best) + 0.01 * (self.worst - best)
+
+    def _judge(self, value: float) -> None:
+        """Keep the best; step more boldly after progress, more shyly without."""
+        if value > self.bound:
+            self.bound = value
+            self.best_prices[:] = self.prices
+            self.best_messages[:] = self.messages
+            self.agility = min(BOLDER * self.agility, 2.0)
+        else:
+            self.agility = max(SHYER * self.agility, 1e-3)
+
+    def _move_prices(self, overload: np.ndarray, distance: float) -> None:
+        """A step along the overload of the rows that have ever been among the worst."""
+        self._usual += 0.05 * (overload - self._usual)
+        if self.passes % 10 == 0:
+            idle = np.where(self._active, 0.0, self._usual)
+            self._active[worst_rows(idle, 4, overload.size // 100)] = True
+        step = np.where(self._active & ((self.prices > 0) | (overload > 0)), overload, 0.0)
+        norm = _inner(step, step)
         if norm > 0 and distance > 0:
             self.prices = np.maximum(0.0, self.prices + self.agility * distance / norm * step)
 
@@ -115,6 +152,6 @@ class DualAscent:
         """The best bound; what each choice costs in its node under the best messages; and by how
         much any plan with a given choice must exceed the bound."""
         held, extra = np.empty(self.flat.costs.size), np.empty(self.flat.costs.size)
-        priced_costs(self.flat, self.best_prices, self._total, self._theta)
+        self._price(self.best_prices)
         value = appraise(self.flat, self._theta, self.best_messages, held, extra, self._best)
-        return value - float(self.best_prices @ self.flat.capacity), held, extra
+        return value - _inner(self.best_prices, self.flat.capacity), held, extra

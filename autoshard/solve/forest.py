@@ -1,9 +1,10 @@
-"""Moves that re-decide a whole induced forest exactly, the rest of the plan held fixed.
+"""Moves that re-decide a whole induced forest exactly, given the rest of the plan.
 
 Take nodes in a random order and keep each one that closes no cycle with those kept before. On the
 kept nodes the problem is a forest, and dynamic programming over it finds the best joint choice given
 the neighbours outside: leaf to root, message[h] = min_g ( min_{x in g} H[x] + T[g, h] ), then root to
-leaf. Often more than half of all nodes are re-decided in one move.
+leaf. Often more than half of all nodes are re-decided in one move. A neighbour outside is either
+held at its choice, or open: then the dual's message stands for the best it will do later.
 
 `picked` is only read. `tables` are the tables with a price in place of +inf, `conflict_cost`.
 """
@@ -63,9 +64,25 @@ def choose_forest(flat, order, inside, parent):
 
 @compiled
 def solve_forest(
-    flat, tables, conflict_cost, theta, inside, order, picked, held, up_edge, queue, best, out
+    flat,
+    tables,
+    conflict_cost,
+    theta,
+    messages,
+    open_nodes,
+    inside,
+    order,
+    picked,
+    held,
+    up_edge,
+    queue,
+    best,
+    out,
 ):
-    """out = the cheapest plan that differs from `picked` inside the forest only."""
+    """out = the cheapest plan that differs from `picked` inside the forest only.
+
+    Neighbours marked in `open_nodes` are not decided yet: they speak through their messages.
+    """
     for node in range(out.size):
         out[node] = picked[node]
     tail = 0
@@ -100,7 +117,12 @@ def solve_forest(
                     continue
                 columns = flat.columns[e]
                 where = flat.table_start[e]
-                if to_u:
+                if open_nodes[other]:
+                    at = flat.message_start[e] + (0 if to_u else flat.rows[e])
+                    group = flat.left_start[e] if to_u else flat.right_start[e]
+                    for x in range(size):
+                        held[start + x] += messages[at + flat.groups[group + x]]
+                elif to_u:
                     group = flat.left_start[e]
                     h = flat.groups[flat.right_start[e] + picked[other]]
                     for x in range(size):

@@ -6,8 +6,8 @@ For every choice of messages
 
     bound = sum_i min h_i + sum_e min ( T - M - N ) - prices . capacity
 
-is valid. A pass visits the nodes in order; each collects all that its edges can give (M[g] = min over
-h of T - N) and then hands shares of the result, group by group,
+is valid. A pass visits the nodes in order; each collects all that the edges behind it can give (M[g] =
+min over h of T - N) and then hands shares of the result, group by group,
 to the edges ahead of it. This is sequential tree-reweighted message passing (Kolmogorov,
 https://doi.org/10.1109/TPAMI.2006.200) in the shares form of SRMP (https://arxiv.org/abs/1309.5655),
 with groups in place of choices.
@@ -35,19 +35,17 @@ inner = njit(
 
 
 @compiled
-def priced_costs(flat, prices, total, out):
-    """out = costs + amounts times the prices of the rows each usage covers.
+def priced_costs(flat, total, nodes, out):
+    """out = costs + amounts times the prices of the rows each usage covers, at the given nodes.
 
-    `total` is scratch, one longer than the prices.
+    `total[t]` is the sum of the prices of the rows before t.
     """
-    total[0] = 0.0
-    for row in range(prices.size):
-        total[row + 1] = total[row] + prices[row]
-    for k in range(out.size):
-        out[k] = flat.costs[k]
-    for node in range(flat.node_start.size - 1):
+    for position in range(nodes.size):
+        node = nodes[position]
         start = flat.node_start[node]
         size = flat.node_start[node + 1] - start
+        for x in range(start, start + size):
+            out[x] = flat.costs[x]
         for use in range(flat.use_start[node], flat.use_start[node + 1]):
             price = total[flat.use_to[use]] - total[flat.use_from[use]]
             if price > 0.0:
@@ -125,16 +123,16 @@ def sweep(flat, theta, messages, forward, spread, expected, held, best):
             other = flat.v[e] if to_u else flat.u[e]
             if (other > node) == forward:
                 ahead += 1
-            else:
-                behind += 1
-            collect(flat, e, to_u, messages, best)
             at = flat.message_start[e] + (0 if to_u else flat.rows[e])
-            width = flat.rows[e] if to_u else flat.columns[e]
             group = flat.left_start[e] if to_u else flat.right_start[e]
-            for g in range(width):
-                messages[at + g] = best[g]
+            # An edge ahead has given all it has in the pass before, the other way.
+            if (other > node) != forward:
+                behind += 1
+                collect(flat, e, to_u, messages, best)
+                for g in range(flat.rows[e] if to_u else flat.columns[e]):
+                    messages[at + g] = best[g]
             for x in range(size):
-                held[x] += best[flat.groups[group + x]]
+                held[x] += messages[at + flat.groups[group + x]]
         if flat.use_start[node] < flat.use_start[node + 1]:
             least = HUGE
             for x in range(size):
@@ -226,28 +224,65 @@ def appraise(flat, theta, messages, held, extra, best):
 
 
 @compiled
-def plan_price(flat, tables, picked, load, result):
-    """Sets result = (cost under the given tables, bytes over the limits) and the load per row."""
+def plan_change(flat, tables, nodes, old, new, jumps):
+    """What it costs to go from plan `old` to `new`, which differ at some of the given nodes.
+
+    `jumps` (one more than the rows) receives the jumps of the change of the memory load.
+    """
+    for row in range(jumps.size):
+        jumps[row] = 0.0
     total = 0.0
-    for row in range(load.size):
-        load[row] = 0.0
-    for node in range(picked.size):
-        choice = picked[node]
-        total += flat.costs[flat.node_start[node] + choice]
+    for position in range(nodes.size):
+        node = nodes[position]
+        was, now = old[node], new[node]
+        if was == now:
+            continue
+        total += flat.costs[flat.node_start[node] + now] - flat.costs[flat.node_start[node] + was]
         for use in range(flat.use_start[node], flat.use_start[node + 1]):
-            amount = flat.amounts[flat.use_amounts[use] + choice]
-            load[flat.use_from[use]] += amount
-            load[flat.use_to[use]] -= amount
-    for e in range(flat.u.size):
-        g = flat.groups[flat.left_start[e] + picked[flat.u[e]]]
-        h = flat.groups[flat.right_start[e] + picked[flat.v[e]]]
-        total += tables[flat.table_start[e] + g * flat.columns[e] + h]
-    excess = 0.0
-    level = 0.0
-    for row in range(flat.capacity.size):
-        level += load[row]
-        load[row] = level
-        if level > flat.capacity[row]:
-            excess += level - flat.capacity[row]
-    result[0] = total
-    result[1] = excess
+            at = flat.use_amounts[use]
+            more = flat.amounts[at + now] - flat.amounts[at + was]
+            jumps[flat.use_from[use]] += more
+            jumps[flat.use_to[use]] -= more
+        for k in range(flat.near_start[node], flat.near_start[node + 1]):
+            e = flat.near_edge[k]
+            u, v = flat.u[e], flat.v[e]
+            if node == v and old[u] != new[u]:
+                continue
+            columns = flat.columns[e]
+            left, right = flat.left_start[e], flat.right_start[e]
+            at = flat.table_start[e]
+            total += tables[
+                at + flat.groups[left + new[u]] * columns + flat.groups[right + new[v]]
+            ]
+            total -= tables[
+                at + flat.groups[left + old[u]] * columns + flat.groups[right + old[v]]
+            ]
+    return total
+
+
+@compiled
+def grow_region(flat, turns, size, mark, order):
+    """The first `size` nodes met by breadth-first search from turns[0]; returns how many there are.
+
+    `turns` are random numbers that decide where each node's neighbours are begun; `mark` must be
+    False throughout, and is left so.
+    """
+    order[0] = turns[0]
+    mark[turns[0]] = True
+    head = 0
+    tail = 1
+    while head < tail and tail < size:
+        node = order[head]
+        first = flat.near_start[node]
+        width = flat.near_start[node + 1] - first
+        for j in range(width):
+            e = flat.near_edge[first + (j + turns[head]) % width]
+            other = flat.v[e] if flat.u[e] == node else flat.u[e]
+            if not mark[other] and tail < size:
+                mark[other] = True
+                order[tail] = other
+                tail += 1
+        head += 1
+    for position in range(tail):
+        mark[order[position]] = False
+    return tail

@@ -13,6 +13,7 @@ given before it is believed.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from autoshard.solve.evaluate import evaluate
 from autoshard.solve.flat import Flat, flatten, row_times
 from autoshard.solve.linear import pair_count
 from autoshard.solve.presolve import presolve
-from autoshard.solve.primal import ForestSearch, first_choices
+from autoshard.solve.primal import ForestSearch
 from autoshard.solve.problem import (
     Duals,
     Outcome,
@@ -45,6 +46,9 @@ OPTIMAL_GAP = 1e-9
 FIXING_SLACK = 5e-10
 # The exact solver takes over below this many pair variables.
 EXACT_PAIRS = 60_000
+# A round is so many passes of the dual, and as many nodes decided again, in parts of the graph.
+PASSES_PER_ROUND = 100
+WORK_PER_ROUND = 1.0
 
 
 class _Stop(Exception):
@@ -235,12 +239,13 @@ def _run(search: Search, starts: list[tuple[int, ...]], warm_duals: Duals | None
             search.offer(np.zeros(flat.node_count, dtype=np.int64))
             search.raise_bound(offset + float(flat.costs.sum()))
             raise InfeasibleError("the one plan left breaks a limit")
-        search.phase = "bound"
-        _bound(search, dual, 0.3)
-        search.phase = "plans"
         if plans is None or plans.flat is not flat:
-            plans = ForestSearch(flat, _start(search, dual, starts), search.seed)
-        _improve(search, dual, plans, 0.3)
+            search.phase = "bound"
+            _bound(search, dual, 30)
+            plans = ForestSearch(flat, dual.best_prices, dual.best_messages, search.seed)
+            _begin(search, plans, starts)
+        search.phase = "search"
+        _bound_and_plans(search, dual, plans)
         starts = []
         if np.isfinite(search.objective) and _shrink(search, dual):
             dual = _next_dual(search, dual)
@@ -270,26 +275,22 @@ def _next_dual(search: Search, dual: DualAscent) -> DualAscent:
     return fresh
 
 
-def _start(search: Search, dual: DualAscent, starts: list[tuple[int, ...]]) -> np.ndarray:
-    picked = first_choices(search.level.flat, dual)
+def _begin(search: Search, plans: ForestSearch, starts: list[tuple[int, ...]]) -> None:
+    """Begin with the plan known, or with the warm starts, or else by rounding the dual."""
     known = list(starts)
     if search.choices is not None:
         plan = search.choices
         for level in search.levels:
             plan = level.trail.project(plan)
-        known.insert(0, plan)
-    if known:
-        plan = np.array(known[0], dtype=np.int64)
-        picked = np.where(plan >= 0, plan, picked)
-    return picked
+        known.append(plan)
+    for plan in known:
+        plans.begin_with(np.array(plan, dtype=np.int64))
 
 
-def _bound(search: Search, dual: DualAscent, seconds: float) -> None:
+def _bound(search: Search, dual: DualAscent, passes: int) -> None:
     offset = search.level.problem.offset
-    deadline = min(search.deadline, time.monotonic() + seconds)
     before = search.bound
-    while time.monotonic() < deadline:
-        dual.run(search.objective - offset, deadline, 50)
+    dual.run(search.objective - offset, search.deadline, passes)
     search.read_prices(dual)
     value = dual.check()
     if value > dual.worst:
@@ -299,10 +300,21 @@ def _bound(search: Search, dual: DualAscent, seconds: float) -> None:
         search.tell()
 
 
-def _improve(search: Search, dual: DualAscent, plans: ForestSearch, seconds: float) -> None:
-    plans.run_until(dual.best_prices, min(search.deadline, time.monotonic() + seconds))
-    if plans.feasible:
-        search.offer(plans.picked)
+def _bound_and_plans(search: Search, dual: DualAscent, plans: ForestSearch) -> None:
+    """One round: plans under the present prices in a second thread, the bound in this one."""
+    plans.prices, plans.messages = dual.best_prices.copy(), dual.best_messages.copy()
+    work = WORK_PER_ROUND * PASSES_PER_ROUND * search.level.flat.node_count
+    plans.stopped = False
+    worker = threading.Thread(target=plans.run, args=(work, search.deadline))
+    worker.start()
+    try:
+        _bound(search, dual, PASSES_PER_ROUND)
+        worker.join()
+    finally:
+        plans.stopped = True
+        worker.join()
+        if plans.best is not None:
+            search.offer(plans.best)
     search.check_done()
 
 

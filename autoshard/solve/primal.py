@@ -1,11 +1,19 @@
-"""Plans: a start read off the dual, then forest moves.
+"""Plans: rounding by exact forests under prices, region by region.
 
-Forbidden pairs are priced here at `conflict_cost`, more than any two plans can differ by, so that a
-plan with conflicts is merely bad and the same moves that lower the cost also remove conflicts.
+One move un-decides a region of the graph and decides it again, forest by forest. In the first forest
+the neighbours that are still open speak through the messages of the dual (what they will cost at
+best); later forests see more and more decided neighbours; a last forest over the region and its
+surroundings sees only decided ones. The first move takes the whole graph: that is the rounding of the
+dual. All forests are solved for
 
-Memory enters through prices per row. A move that breaks a limit is tried again on the same forest
-with dearer rows; one that keeps all limits but costs more, with cheaper rows. A plan is accepted
-when its penalised cost (cost + `overload_price` * bytes over the limits) does not grow.
+    cost  +  (prices + extra) . load,
+
+with the prices of the dual and an `extra` price that grows on rows over their limit and fades on the
+others, so the search swings about the border of what fits. A move is kept when it does not raise that
+sum. Every plan met that fits is a candidate; the best one is kept aside.
+
+Forbidden pairs are priced at `conflict_cost`, more than any two plans can differ by, so that a plan
+with conflicts is merely bad and the same moves that lower the cost also remove conflicts.
 """
 
 from __future__ import annotations
@@ -15,146 +23,197 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.solve.dual import DualAscent
 from autoshard.solve.flat import Flat, edge_spans
 from autoshard.solve.forest import choose_forest, solve_forest
-from autoshard.solve.kernels import plan_price, priced_costs
+from autoshard.solve.kernels import grow_region, plan_change, priced_costs
 
-SIZES = (0, 0, 300, 60)
-TRIES = 5
+# Region sizes of the moves, as parts of the graph (of at least SMALLEST nodes), in turn; now and then
+# a move takes the whole graph.
+PARTS = (0.1, 0.03, 0.01, 0.003, 0.03, 0.01, 0.003)
+WHOLE_EVERY = 40
+SMALLEST = 8
+# Extra price of a row, as a part of the largest price, per move while 2 % over; its fading else.
+RISE = 0.1
+FADE = 0.95
 
 
 @dataclass(slots=True, eq=False)
 class ForestSearch:
-    """A plan under improvement; `cost` is without the problem's offset."""
+    """A plan on the move, and the best one met that fits (`best`, at `best_cost` without offset)."""
 
     flat: Flat
-    picked: np.ndarray
-    seed: int
-    cost: float = np.inf
-    excess: float = np.inf
-    rounds: int = 0
+    prices: np.ndarray
+    messages: np.ndarray
+    seed: int = 0
+    picked: np.ndarray = field(init=False)
+    best: np.ndarray | None = None
+    best_cost: float = np.inf
+    moves: int = 0
+    stopped: bool = False
     tables: np.ndarray = field(init=False)
     spread: float = field(init=False)
     conflict_cost: float = field(init=False)
-    overload_price: float = field(init=False)
-    _random: np.random.Generator = field(init=False)
+    _started: bool = False
+    _cost: float = np.inf
     _load: np.ndarray = field(init=False)
-    _price: np.ndarray = field(init=False)
+    _extra: np.ndarray = field(init=False)
     _total: np.ndarray = field(init=False)
+    _jumps: np.ndarray = field(init=False)
+    _random: np.random.Generator = field(init=False)
     _theta: np.ndarray = field(init=False)
     _held: np.ndarray = field(init=False)
-    _best: np.ndarray = field(init=False)
+    _side: np.ndarray = field(init=False)
+    _open: np.ndarray = field(init=False)
     _inside: np.ndarray = field(init=False)
-    _parent: np.ndarray = field(init=False)
-    _up_edge: np.ndarray = field(init=False)
-    _queue: np.ndarray = field(init=False)
+    _several: np.ndarray = field(init=False)
+    _nodes: tuple[np.ndarray, ...] = field(init=False)
     _trial: np.ndarray = field(init=False)
 
     def __post_init__(self) -> None:
-        flat = self.flat
-        self._random = np.random.default_rng(self.seed)
-        self._load, self._total = (np.zeros(flat.capacity.size + 1) for _ in range(2))
-        self._theta, self._held = (np.zeros(flat.costs.size) for _ in range(2))
-        self._best = np.zeros(2 * flat.widest)
-        self._price = np.zeros(2)
-        self._inside = np.zeros(flat.node_count, dtype=np.bool_)
-        self._parent, self._up_edge, self._queue, self._trial = (
-            np.zeros(flat.node_count, dtype=np.int64) for _ in range(4)
-        )
-        self.spread = _typical(flat)
+        flat, rows = self.flat, self.flat.capacity.size
+        self.spread = _spread(flat)
         self.conflict_cost = 2.0 * self.spread + 1e-30
-        self.tables = np.where(self.flat.tables < np.inf, self.flat.tables, self.conflict_cost)
-        capacity = float(np.abs(self.flat.capacity).max(initial=1.0)) or 1.0
-        self.overload_price = self.conflict_cost / capacity * 1e3
+        self.tables = np.where(flat.tables < np.inf, flat.tables, self.conflict_cost)
+        self._random = np.random.default_rng(self.seed)
+        self._load, self._extra = np.zeros(rows), np.zeros(rows)
+        self._total, self._jumps = np.zeros(rows + 1), np.zeros(rows + 1)
+        self._theta, self._held = np.zeros(flat.costs.size), np.zeros(flat.costs.size)
+        self._side = np.zeros(2 * flat.widest)
+        self._open, self._inside = (np.zeros(flat.node_count, dtype=np.bool_) for _ in range(2))
+        self._several = np.diff(flat.node_start) > 1
+        self._nodes = tuple(np.zeros(flat.node_count, dtype=np.int64) for _ in range(5))
+        self.picked, self._trial = (np.zeros(flat.node_count, dtype=np.int64) for _ in range(2))
 
-    @property
-    def feasible(self) -> bool:
-        """No limit is broken and no forbidden pair is taken."""
-        return self.excess == 0.0 and not self.conflicts()
+    def begin_with(self, picked: np.ndarray) -> None:
+        """Take a plan to improve, instead of rounding the dual; -1 where it says nothing."""
+        self.picked = np.maximum(picked, 0)
+        self._appraise()
+        self._started = True
+        self._keep_best()
+        unknown = np.flatnonzero((picked < 0) & self._several)
+        if unknown.size:
+            self._try(unknown, unknown)
 
-    def conflicts(self) -> bool:
+    def conflicts(self, picked: np.ndarray) -> bool:
+        """Whether a plan takes a forbidden pair."""
         flat = self.flat
-        g = flat.groups[flat.left_start + self.picked[flat.u]]
-        h = flat.groups[flat.right_start + self.picked[flat.v]]
+        g = flat.groups[flat.left_start + picked[flat.u]]
+        h = flat.groups[flat.right_start + picked[flat.v]]
         return bool((flat.tables[flat.table_start + g * flat.columns + h] == np.inf).any())
 
-    def run_until(self, prices: np.ndarray, deadline: float) -> None:
-        """Moves of varied size until `deadline` (time.monotonic)."""
-        self._appraise(self.picked)
-        while time.monotonic() < deadline:
-            self.move(prices, SIZES[self.rounds % len(SIZES)])
-            self.rounds += 1
-
-    def _appraise(self, picked: np.ndarray) -> None:
-        plan_price(self.flat, self.tables, picked, self._load, self._price)
-        self.cost, self.excess = self._price.tolist()
-
-    def move(self, base_prices: np.ndarray, size: int) -> bool:
-        """Re-decide one random forest within a region of `size` nodes (0: all); True if accepted."""
-        order = self._order(size)
-        if choose_forest(self.flat, order, self._inside, self._parent) == 0:
-            return False
-        prices = base_prices * float(np.exp(0.3 * self._random.standard_normal()))
-        low, high, factor = 0.0, np.inf, 1.0
-        for _ in range(TRIES if self.flat.capacity.size else 1):
-            priced_costs(self.flat, prices * factor, self._total, self._theta)
-            solve_forest(
-                self.flat,
-                self.tables,
-                self.conflict_cost,
-                self._theta,
-                self._inside,
-                order,
-                self.picked,
-                self._held,
-                self._up_edge,
-                self._queue,
-                self._best,
-                self._trial,
-            )
-            plan_price(self.flat, self.tables, self._trial, self._load, self._price)
-            cost, excess = self._price.tolist()
-            price = self.overload_price
-            if cost + price * excess <= self.cost + price * self.excess:
-                self.picked[:] = self._trial
-                self.cost, self.excess = cost, excess
-                return True
-            if excess > self.excess:
-                low = factor
-                over = self._load[:-1] > self.flat.capacity
-                prices = np.where(over, 1.5 * prices + self._price_step(base_prices), prices)
-                factor = 1.5 * factor if high == np.inf else 0.5 * (low + high)
-            else:
-                high = factor
-                factor = 0.5 * (low + high)
-        return False
-
-    def _price_step(self, prices: np.ndarray) -> float:
-        """What to add to the price of a row that is over its limit."""
-        usual = 0.2 * float(prices.max(initial=0.0))
-        return usual or 0.01 * self.spread / float(np.abs(self.flat.capacity).mean() or 1.0)
-
-    def _order(self, size: int) -> np.ndarray:
-        """A random order of all nodes, or of about `size` nodes around a random one."""
+    def run(self, work: float, deadline: float) -> None:
+        """Moves until `deadline` (time.monotonic), or until `work` nodes were decided again."""
+        if not self._started:
+            self._appraise()
+            self._started = True
+            everything = self._random.permutation(self.flat.node_count)
+            self._try(everything, everything, at_any_cost=True)
         count = self.flat.node_count
-        if size == 0 or size >= count:
-            return self._random.permutation(count)
-        flat, met = self.flat, [int(self._random.integers(count))]
-        known = set(met)
-        for node in met:
-            near = flat.near_edge[flat.near_start[node] : flat.near_start[node + 1]]
-            others = flat.u[near] + flat.v[near] - node
-            for other in self._random.permutation(others).tolist():
-                if other not in known:
-                    known.add(other)
-                    met.append(other)
-            if len(met) >= size:
-                break
-        return self._random.permutation(np.array(met[:size]))
+        while work > 0 and time.monotonic() < deadline and not self.stopped:
+            part = 1.0 if self.moves % WHOLE_EVERY == 3 else PARTS[self.moves % len(PARTS)]
+            size = max(SMALLEST, int(count * part))
+            region, around = self._regions(size)
+            self._try(region, around)
+            self.moves += 1
+            work -= 3 * size + 0.02 * count
+            if self.moves % 500 == 0:
+                self._appraise()
+
+    def _regions(self, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """A random connected region, and one twice its size around it, both in random order."""
+        count = self.flat.node_count
+        if size >= count:
+            everything = self._random.permutation(count)
+            return everything, everything
+        turns = self._random.integers(count, size=min(2 * size, count))
+        order = self._nodes[4]
+        got = grow_region(self.flat, turns, turns.size, self._inside_clear(), order)
+        region = self._random.permutation(order[: min(size, got)])
+        return region, self._random.permutation(order[:got])
+
+    def _inside_clear(self) -> np.ndarray:
+        self._inside[:] = False
+        return self._inside
+
+    def _try(self, region: np.ndarray, around: np.ndarray, at_any_cost: bool = False) -> None:
+        """Decide a region again, and its surroundings once more; keep it if it is no worse."""
+        prices = self.prices + self._extra
+        np.cumsum(prices, out=self._total[1:])
+        priced_costs(self.flat, self._total, around, self._theta)
+        trial = self._trial
+        trial[:] = self.picked
+        rest = region[self._several[region]]
+        self._open[rest] = True
+        while rest.size:
+            self._decide(rest)
+            done = self._inside[rest]
+            self._open[rest[done]] = False
+            rest = rest[~done]
+        self._decide(around)
+        cost = plan_change(self.flat, self.tables, around, self.picked, trial, self._jumps)
+        change = np.cumsum(self._jumps[:-1])
+        if not at_any_cost and cost + float((prices * change).sum()) > 0:
+            return
+        self.picked[:] = trial
+        self._cost += cost
+        self._load += change
+        self._keep_best()
+        self._swing()
+
+    def _decide(self, order: np.ndarray) -> None:
+        """Choose a forest among the nodes of `order` and solve it into the trial plan."""
+        parent, up_edge, queue, out, _ = self._nodes
+        choose_forest(self.flat, order, self._inside, parent)
+        solve_forest(
+            self.flat,
+            self.tables,
+            self.conflict_cost,
+            self._theta,
+            self.messages,
+            self._open,
+            self._inside,
+            order,
+            self._trial,
+            self._held,
+            up_edge,
+            queue,
+            self._side,
+            out,
+        )
+        self._trial[:] = out
+
+    def _keep_best(self) -> None:
+        if self._cost >= self.best_cost or (self._load > self.flat.capacity).any():
+            return
+        if not self.conflicts(self.picked):
+            self.best, self.best_cost = self.picked.copy(), self._cost
+
+    def _swing(self) -> None:
+        """Raise the extra price of rows over their limit, let the others fade."""
+        if self._load.size == 0:
+            return
+        capacity = np.maximum(np.abs(self.flat.capacity), 1.0)
+        highest = float(self.prices.max()) or 0.01 * self.spread / float(capacity.mean())
+        over = self._load - self.flat.capacity
+        rise = RISE * highest * np.minimum(1.0, over / (0.02 * capacity))
+        self._extra = np.where(over > 0, self._extra + rise, FADE * self._extra)
+
+    def _appraise(self) -> None:
+        """Cost and load of the current plan, from nothing."""
+        flat = self.flat
+        where = flat.node_start[:-1] + self.picked
+        self._cost = float(flat.costs[where].sum())
+        g = flat.groups[flat.left_start + self.picked[flat.u]]
+        h = flat.groups[flat.right_start + self.picked[flat.v]]
+        self._cost += float(self.tables[flat.table_start + g * flat.columns + h].sum())
+        owner = np.repeat(np.arange(flat.node_count), np.diff(flat.use_start))
+        amounts = flat.amounts[flat.use_amounts + self.picked[owner]]
+        rows = self._load.size + 1
+        jumps = np.bincount(flat.use_from, amounts, rows) - np.bincount(flat.use_to, amounts, rows)
+        self._load = np.cumsum(jumps[:-1])
 
 
-def _typical(flat: Flat) -> float:
+def _spread(flat: Flat) -> float:
     """The sum over nodes and edges of the spread of their costs: more than plans differ by."""
     if flat.node_count == 0:
         return 0.0
@@ -162,11 +221,3 @@ def _typical(flat: Flat) -> float:
     high = np.maximum.reduceat(flat.costs, flat.node_start[:-1])
     least, most = edge_spans(flat)
     return float((high - low).sum() + (most - least).sum())
-
-
-def first_choices(flat: Flat, dual: DualAscent) -> np.ndarray:
-    """The choice of each node that its reparametrised costs like best."""
-    _, held, _ = dual.appraisal()
-    starts = flat.node_start.tolist()
-    pairs = zip(starts[:-1], starts[1:], strict=True)
-    return np.array([int(held[start:stop].argmin()) for start, stop in pairs], dtype=np.int64)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoshard.solve.dual import DualAscent
+from autoshard.solve.dual import DualAscent, worst_rows
 from autoshard.solve.exact import ExactResult, Verdict, solve_linear
 from autoshard.solve.flat import Flat
 from autoshard.solve.linear import LinearModel, linear_model, start_values, with_memory
@@ -35,7 +35,7 @@ def expected_loads(flat: Flat, values: np.ndarray) -> np.ndarray:
     for use, node in enumerate(owner.tolist()):
         start, size = flat.node_start[node], sizes[node]
         at = flat.use_amounts[use]
-        mean = float(flat.amounts[at : at + size] @ values[start : start + size])
+        mean = float((flat.amounts[at : at + size] * values[start : start + size]).sum())
         jumps[flat.use_from[use]] += mean
         jumps[flat.use_to[use]] -= mean
     return np.cumsum(jumps[:-1])
@@ -48,12 +48,7 @@ def broken_rows(flat: Flat, values: np.ndarray) -> np.ndarray:
     if np.array_equal(values, np.round(values)):
         floor = np.zeros(over.size)
     over = np.where(over > floor, over, 0.0)
-    radius = max(1, over.size // 40)
-    rows = []
-    while len(rows) < ROWS_AT_ONCE and over.size and over.max() > 0:
-        row = int(over.argmax())
-        rows.append(row)
-        over[max(0, row - radius) : row + radius + 1] = 0.0
+    rows = worst_rows(over, ROWS_AT_ONCE, max(1, over.size // 40))
     return np.array(sorted(rows), dtype=np.int64)
 
 
@@ -66,9 +61,10 @@ def solve_exactly(search: Search, dual: DualAscent, plans: ForestSearch) -> None
         rows = np.sort(np.argsort(-dual.best_prices)[: 4 * ROWS_AT_ONCE])
 
     def meanwhile() -> bool:
-        plans.run_until(dual.best_prices, time.monotonic() + 0.05)
-        if plans.feasible:
-            search.offer(plans.picked)
+        plans.stopped = False
+        plans.run(np.inf, time.monotonic() + 0.05)
+        if plans.best is not None:
+            search.offer(plans.best)
         return time.monotonic() < search.deadline
 
     for relax in (True, False):
@@ -105,7 +101,7 @@ def solve_exactly(search: Search, dual: DualAscent, plans: ForestSearch) -> None
 
 
 def _start(flat: Flat, model: LinearModel, plans: ForestSearch) -> np.ndarray | None:
-    return start_values(flat, model, plans.picked) if plans.feasible else None
+    return None if plans.best is None else start_values(flat, model, plans.best)
 
 
 def _picked(flat: Flat, values: np.ndarray) -> np.ndarray:
