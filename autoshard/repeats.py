@@ -49,40 +49,86 @@ def find_repeats(program: Program, *, fold: bool = True) -> Classes:
             labels[start + offsets] = start + offsets % period
             copy_of[start + offsets, 0] = run
             copy_of[start + offsets, 1] = offsets // period
+    wiring = _Wiring.of(program)
+    blocks = [block for block in _grouped(labels.tolist()) if len(block) > 1]
     while True:
-        op_class, op_members = _number(labels.tolist())
-        value_class, value_members = _number(_value_keys(program, op_class, fold))
-        if not _split_strangers(program, op_members, value_class, labels):
-            return Classes(op_class, value_class, op_members, value_members, copy_of)
+        value_labels = wiring.value_labels(program, labels, fold)
+        split, whole = [], []
+        for block in blocks:
+            groups = _strangers(program, block, value_labels)
+            (split if groups else whole).extend(groups or [block])
+        if not split:
+            break
+        for group in split:
+            labels[group] = group[0]
+        blocks = whole + [group for group in split if len(group) > 1]
+    op_class, op_members = _number(labels.tolist())
+    value_class, value_members = _number(value_labels.tolist())
+    return Classes(op_class, value_class, op_members, value_members, copy_of)
 
 
-def _split_strangers(
-    program: Program,
-    op_members: Sequence[Sequence[int]],
-    value_class: NDArray[np.int64],
-    labels: NDArray[np.int64],
-) -> bool:
-    """Split, in `labels`, classes most of whose members read values of different classes.
+def _strangers(
+    program: Program, block: Sequence[int], value_labels: NDArray[np.int64]
+) -> list[list[int]]:
+    """The parts of a class whose members mostly read values of different classes, or nothing.
 
     Look-alikes that stand in different places (the updates of two equal-shaped weights) are split;
     the first and the last copy of a block, which border on something else, are not.
     """
-    changed = False
-    for members in op_members:
-        if len(members) < 2:
-            continue
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for op in members:
-            key = tuple(
-                -1 if i < 0 or program.values[i].free else int(value_class[i])
-                for i in program.ops[op].inputs
-            )
-            groups.setdefault(key, []).append(op)
-        if 2 * max(map(len, groups.values())) <= len(members):
-            for group in groups.values():
-                labels[group] = group[0]
-            changed = True
-    return changed
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for op in block:
+        key = tuple(
+            -1 if i < 0 or program.values[i].free else int(value_labels[i])
+            for i in program.ops[op].inputs
+        )
+        groups.setdefault(key, []).append(op)
+    return list(groups.values()) if 2 * max(map(len, groups.values())) <= len(block) else []
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wiring:
+    """What the labels of values follow from: producers, and for inputs their readers and partner."""
+
+    producer: NDArray[np.int64]
+    position: NDArray[np.int64]
+    readers: dict[int, tuple[tuple[int, int], ...]]
+    partner: dict[int, int]
+    width: int
+
+    @classmethod
+    def of(cls, program: Program) -> _Wiring:
+        producer = np.array([value.producer for value in program.values], dtype=np.int64)
+        position = np.zeros(len(program.values), dtype=np.int64)
+        for op in program.ops:
+            position[list(op.outputs)] = np.arange(len(op.outputs))
+        readers: dict[int, list[tuple[int, int]]] = {value: [] for value in program.inputs}
+        for op in program.ops:
+            for k, value in enumerate(op.inputs):
+                if value in readers:
+                    readers[value].append((op.index, k))
+        makers = [program.values[value].producer for value in program.outputs]
+        partner = {program.inputs[i]: makers[o] for i, o in program.ties}
+        width = int(position.max(initial=0)) + 1
+        return cls(
+            producer, position, {v: tuple(r) for v, r in readers.items() if r}, partner, width
+        )
+
+    def value_labels(
+        self, program: Program, labels: NDArray[np.int64], fold: bool
+    ) -> NDArray[np.int64]:
+        """A produced value belongs to its op's class; an input to the class of all its readers."""
+        made = self.producer >= 0
+        result = np.where(made, labels[self.producer] * self.width + self.position, 0)
+        first = (len(labels) + 1) * self.width
+        result[~made] = first + np.flatnonzero(~made)
+        seen: dict[object, int] = {}
+        for value, uses in self.readers.items() if fold else ():
+            record = program.values[value]
+            reading = tuple(sorted((int(labels[op]), k) for op, k in uses))
+            target = int(labels[self.partner[value]]) if value in self.partner else -1
+            key = (record.shape, record.dtype, reading, target)
+            result[value] = seen.setdefault(key, first + value)
+        return result
 
 
 def _tokens(program: Program) -> NDArray[np.int64]:
@@ -138,35 +184,16 @@ def _longest_run(tokens: NDArray[np.int64]) -> tuple[int, int, int] | None:
     return None if best is None else best[1:]
 
 
-def _value_keys(program: Program, op_class: NDArray[np.int64], fold: bool) -> list[object]:
-    """A produced value belongs to its op's class; an input to the class of all its readers."""
-    readers = program.consumers()
-    keys: list[object] = []
-    partner = dict(program.ties)
-    position_of = {value: k for k, value in enumerate(program.inputs)}
-    for value in program.values:
-        if value.producer >= 0:
-            position = program.ops[value.producer].outputs.index(value.index)
-            keys.append((int(op_class[value.producer]), position))
-        elif not fold or value.index not in position_of or not readers[value.index]:
-            keys.append(("input", value.index))
-        else:
-            uses = tuple(sorted((int(op_class[op]), k) for op, k in readers[value.index]))
-            tied = partner.get(position_of[value.index], -1)
-            output = program.ops[program.values[program.outputs[tied]].producer] if tied >= 0 else None
-            target = int(op_class[output.index]) if output is not None else -1
-            keys.append(("input", value.shape, value.dtype, uses, target))
-    return keys
-
-
-def _number(keys: Sequence[object]) -> tuple[NDArray[np.int64], tuple[tuple[int, ...], ...]]:
-    seen: dict[object, int] = {}
-    members: list[list[int]] = []
-    result = np.empty(len(keys), dtype=np.int64)
+def _grouped(keys: Sequence[int]) -> list[list[int]]:
+    groups: dict[int, list[int]] = {}
     for index, key in enumerate(keys):
-        number = seen.setdefault(key, len(seen))
-        if number == len(members):
-            members.append([])
-        members[number].append(index)
-        result[index] = number
-    return result, tuple(tuple(m) for m in members)
+        groups.setdefault(key, []).append(index)
+    return list(groups.values())
+
+
+def _number(keys: Sequence[int]) -> tuple[NDArray[np.int64], tuple[tuple[int, ...], ...]]:
+    members = _grouped(keys)
+    result = np.empty(len(keys), dtype=np.int64)
+    for number, group in enumerate(members):
+        result[group] = number
+    return result, tuple(tuple(group) for group in members)
