@@ -32,7 +32,8 @@ def test_python_blocks_run(tmp_path, monkeypatch, capsys):
     for block in (run, *others):
         exec(compile(block, "README.md", "exec"), names)
     assert float(names["loss"]) == pytest.approx(float(expected), rel=1e-5)
-    assert names["again"].to_json() == json.loads(json.dumps(names["plan"].to_json()))
+    again, plan = (json.dumps(names[name].to_json()) for name in ("again", "plan"))
+    assert again == plan
     assert "[0]['up'] " in capsys.readouterr().out
     assert "sdy.sharding_constraint" in names["text"]
     assert len(names["blob"]) > 0
