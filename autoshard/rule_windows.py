@@ -8,7 +8,8 @@ spatial dimension, in the order operand, kernel, result:
     tiles       (k w), w, k    windows touch and do not overlap (1x1 kernels, patches, pooling):
                                `k` passes through, `w` is summed against the kernel
     gaps        (k s), w, k    as tiles, with unused elements in between (strided 1x1 kernels)
-    of kernels  (k t), k, t    the gradient of the kernel of tiles: `k` is summed, `t` passes
+    of kernels  (k t), k, t    the gradient of the kernel of tiles: `k` is summed, but Shardy takes
+                               the dimension for (t k), so it stays whole
     of inputs   k, w, (k t)    the gradient of the input of tiles: `k` passes
     overlap     k, w, k        parts need a margin of their neighbours: PERMUTE
     long        n, w, t        the window is about as long as the dimension, as in the gradient of
@@ -161,7 +162,7 @@ def _factors(
             step = factor("s", window.stride, FactorKind.REPLICATE)
             return [passing, step], [kernel], [passing]
         case "of kernels":
-            summed = factor("k", size, FactorKind.REDUCE if size > 1 else FactorKind.PASS)
+            summed = factor("k", size, FactorKind.REPLICATE if size > 1 else FactorKind.PASS)
             within = factor("t", parts, FactorKind.PASS)
             return [summed, within], [summed], [within]
         case "of inputs":

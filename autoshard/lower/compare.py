@@ -7,6 +7,7 @@ too, as a sum that is settled and a copy that is sliced from it: `compare` joins
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -186,7 +187,7 @@ def compare(planned: Iterable[CollectiveLike], found: Sequence[Collective]) -> C
     planned = tuple(planned)
     left, left_at = _multiset(planned)
     right, right_at = _multiset(moves)
-    _join_planned(planned, left, left_at, right)
+    _join_planned(planned, moves, left, left_at)
     tallies = [
         Tally(kind, axes, size, left[key], right[key], left_at.get(key, ()), right_at.get(key, ()))
         for key in sorted(left | right, key=lambda key: (KINDS.index(key[0]), -key[2], key[1]))
@@ -202,34 +203,53 @@ def compare(planned: Iterable[CollectiveLike], found: Sequence[Collective]) -> C
 _Key = tuple[str, tuple[str, ...], int]
 
 
+def _key(one: CollectiveLike) -> _Key:
+    return one.kind, tuple(sorted(one.axes)), one.bytes
+
+
 def _join_planned(
     moves: Sequence[CollectiveLike],
+    found: Sequence[Collective],
     planned: Counter[_Key],
     places: dict[_Key, tuple[str, ...]],
-    found: Counter[_Key],
 ) -> None:
     """Count a planned `all_reduce` whose result is then sliced as the `reduce_scatter` it is.
 
     The two belong together where the type that the one leaves is the type that the other takes, as
     a `Move` writes them: `f32[8]{unreduced=x} -> f32[8]` and `f32[8] -> f32[8@x]`.
     """
+    lacking: Counter[tuple[_Key, str]] = Counter()
+    for one in found:
+        if one.kind == "reduce_scatter":
+            dims = ", ".join(map(str, one.shape))
+            lacking[_key(one), f"{one.dtype}[{dims}]"] += one.count
     slices: dict[str, list[CollectiveLike]] = {}
     for move in moves:
+        if move.kind == "reduce_scatter":
+            lacking[_key(move), _shape_of(_types(move)[0])] -= move.count
         if move.kind == "all_slice":
             slices.setdefault(_types(move)[0], []).append(move)
-    for move in moves:
-        if move.kind != "all_reduce":
+    for move in sorted(moves, key=lambda move: -move.count):
+        kind, axes, size = reduction = _key(move)
+        if kind != "all_reduce":
             continue
-        axes = tuple(sorted(move.axes))
-        scatter, reduction = ("reduce_scatter", axes, move.bytes), ("all_reduce", axes, move.bytes)
-        lacking = min(found[scatter] - planned[scatter], planned[reduction] - found[reduction])
-        after = slices.get(_types(move)[1], [])
-        match = [s for s in after if set(axes) <= set(s.axes) and s.count == move.count]
-        if lacking >= move.count and match:
-            after.remove(match[0])
+        scatter, after = ("reduce_scatter", axes, size), _types(move)[1]
+        fitting = [
+            piece
+            for piece in slices.get(after, [])
+            if set(axes) <= set(piece.axes) and piece.count == move.count
+        ]
+        if fitting and lacking[scatter, _shape_of(after)] >= move.count:
+            slices[after].remove(fitting[0])
+            lacking[scatter, _shape_of(after)] -= move.count
             planned[reduction] -= move.count
             planned[scatter] += move.count
             places.setdefault(scatter, places.get(reduction, ()))
+
+
+def _shape_of(text: str) -> str:
+    """A type without its axes: `f32[8@(x,y), 4]{unreduced=z}` is `f32[8, 4]`."""
+    return re.sub(r"@(\([^)]*\)|\w+)", "", text.partition("{")[0])
 
 
 def _types(move: CollectiveLike) -> tuple[str, str]:
@@ -245,7 +265,7 @@ def _multiset(
     for one in collectives:
         if one.count == 0:
             continue
-        key = (one.kind, tuple(sorted(one.axes)), one.bytes)
+        key = _key(one)
         counts[key] += one.count
         parts = (getattr(one, "scope", ""), getattr(one, "line", ""))
         text = " ".join(part for part in parts if part)

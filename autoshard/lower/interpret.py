@@ -23,7 +23,7 @@ from autoshard import compat
 from autoshard.build import ANEW, BACKWARD, FORWARD
 from autoshard.dataflow import Phase, analyse
 from autoshard.decisions import Decisions
-from autoshard.evaluate import one_strategy
+from autoshard.evaluate import ChosenStrategies
 from autoshard.layout import Layout, to_partition_spec
 from autoshard.plan import Plan
 from autoshard.program import INLINED, Op, Program
@@ -41,7 +41,7 @@ class Interpreter:
         self.decisions: Decisions = plan.decisions
         self.reshards = {(r.shape, r.itemsize, r.before, r.after): r.states for r in plan.reshards}
         self.mesh = mesh
-        self.mesh_shape = plan.mesh.sizes
+        self.chosen = ChosenStrategies(plan.decisions, plan.mesh.sizes)
         self.names = plan.mesh.names
         self.arrays: dict[int, Any] = {}
         self.copies: dict[tuple[int, bool], Any] = {}
@@ -106,7 +106,7 @@ class Interpreter:
         return self._copy(value, array, anew=self._is_anew(value, phase))
 
     def _reads(self, op: Op, position: int) -> Layout:
-        strategy = one_strategy(op, self.decisions, self.mesh_shape)
+        strategy = self.chosen(op)
         return tuple(strategy.reads[position][0].tolist())
 
     def _fix(self, value: int, array: Any) -> Any:
@@ -148,7 +148,7 @@ class Interpreter:
                 ]
             self.arrays.update(zip(op.outputs, results, strict=True))
             return list(results)
-        strategy = one_strategy(op, self.decisions, self.mesh_shape)
+        strategy = self.chosen(op)
         constrained = []
         for number, (value, array) in enumerate(zip(op.outputs, results, strict=True)):
             stored = self.decisions.stored[value]
@@ -326,7 +326,7 @@ class Interpreter:
         """A region's result, inside the region, in the layout that its consumer expects."""
         if self.decisions.assignment[op.index] is None or array.ndim == 0:
             return array
-        reads = one_strategy(op, self.decisions, self.mesh_shape).reads[0][0]
+        reads = self.chosen(op).reads[0][0]
         return self._constrain(array, tuple(reads.tolist()))
 
     def _leave(self, first: int, results: Sequence[Any]) -> list[tuple[Any, int]]:

@@ -238,7 +238,7 @@ case(
     "conv_general_dilated",
     (
         "([m, ni, oj, k], [m, n, o, l])->([i, j, k, l]) {i=4, j=4, k=8, l=6, m=2, n=4, o=4} "
-        "reduction={m, n, o}"
+        "reduction={m} need_replication={n, o}"
     ),
     lambda k, a: jax.vjp(lambda k: conv(a, k, 4), k)[1](a[:, :4, :4, :6]),
     f(4, 4, 8, 6),
