@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.solve.flat import Flat, worst_cost
+from autoshard.solve.flat import Flat, worst_cost, worst_rows
 from autoshard.solve.kernels import appraise, priced_costs, sweep
 
 # The temperature of node marginals, as a part of the gap.
@@ -25,19 +25,6 @@ SPREAD = 1e-4
 # How the steps of the prices grow with a better bound, and shrink without.
 BOLDER = 1.05
 SHYER = 0.98
-
-
-def worst_rows(overload: np.ndarray, count: int, radius: int) -> list[int]:
-    """Up to `count` rows with positive overload, the worst first, none within `radius` of another."""
-    left = overload.copy()
-    rows: list[int] = []
-    while len(rows) < count and left.size:
-        row = int(left.argmax())
-        if left[row] <= 0:
-            break
-        rows.append(row)
-        left[max(0, row - radius) : row + radius + 1] = 0.0
-    return rows
 
 
 def _inner(one: np.ndarray, other: np.ndarray) -> float:

@@ -223,3 +223,16 @@ def worst_cost(flat: Flat) -> float:
     low, high = edge_spans(flat)
     total += float(high.sum())
     return total + 1e-9 * (abs(total) + float(np.abs(flat.costs).sum()))
+
+
+def worst_rows(overload: np.ndarray, count: int, radius: int) -> list[int]:
+    """Up to `count` rows with positive overload, the worst first, none within `radius` of another."""
+    left = overload.copy()
+    rows: list[int] = []
+    while len(rows) < count and left.size:
+        row = int(left.argmax())
+        if left[row] <= 0:
+            break
+        rows.append(row)
+        left[max(0, row - radius) : row + radius + 1] = 0.0
+    return rows

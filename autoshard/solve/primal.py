@@ -8,8 +8,8 @@ dual. All forests are solved for
 
     cost  +  (prices + extra) . load,
 
-with the prices of the dual and an `extra` price that grows on rows over their limit and fades on the
-others, so the search swings about the border of what fits. A move is kept when it does not raise that
+with the prices of the dual and an `extra` price that grows on the rows most over their limit and
+fades on the others, so the search swings about the border of what fits. A move is kept when it does not raise that
 sum. Every plan met that fits is a candidate; the best one is kept aside.
 
 Forbidden pairs are priced at `conflict_cost`, more than any two plans can differ by, so that a plan
@@ -23,14 +23,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.solve.flat import Flat, edge_spans
+from autoshard.solve.flat import Flat, edge_spans, worst_rows
 from autoshard.solve.forest import choose_forest, solve_forest
 from autoshard.solve.kernels import grow_region, plan_change, priced_costs
 
-# Region sizes of the moves, as parts of the graph (of at least SMALLEST nodes), in turn; now and then
-# a move takes the whole graph.
-PARTS = (0.1, 0.03, 0.01, 0.003, 0.03, 0.01, 0.003)
-WHOLE_EVERY = 40
+# The smallest region of a move; sizes are drawn between it and the whole graph, log-uniformly.
 SMALLEST = 8
 # Extra price of a row, as a part of the largest price, per move while 2 % over; its fading else.
 RISE = 0.1
@@ -110,8 +107,7 @@ class ForestSearch:
             self._try(everything, everything, at_any_cost=True)
         count = self.flat.node_count
         while work > 0 and time.monotonic() < deadline and not self.stopped:
-            part = 1.0 if self.moves % WHOLE_EVERY == 3 else PARTS[self.moves % len(PARTS)]
-            size = max(SMALLEST, int(count * part))
+            size = int(SMALLEST * (count / SMALLEST) ** self._random.random()) + 1
             region, around = self._regions(size)
             self._try(region, around)
             self.moves += 1
@@ -189,14 +185,16 @@ class ForestSearch:
             self.best, self.best_cost = self.picked.copy(), self._cost
 
     def _swing(self) -> None:
-        """Raise the extra price of rows over their limit, let the others fade."""
+        """Raise the extra price of the rows most over their limit, let all others fade."""
         if self._load.size == 0:
             return
         capacity = np.maximum(np.abs(self.flat.capacity), 1.0)
         highest = float(self.prices.max()) or 0.01 * self.spread / float(capacity.mean())
         over = self._load - self.flat.capacity
-        rise = RISE * highest * np.minimum(1.0, over / (0.02 * capacity))
-        self._extra = np.where(over > 0, self._extra + rise, FADE * self._extra)
+        rows = worst_rows(over, 4, over.size // 100)
+        self._extra *= FADE
+        rise = RISE * highest * np.minimum(1.0, over[rows] / (0.02 * capacity[rows]))
+        self._extra[rows] += rise
 
     def _appraise(self) -> None:
         """Cost and load of the current plan, from nothing."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autoshard.solve.dual import DualAscent, worst_rows
+from autoshard.solve.dual import DualAscent
 from autoshard.solve.exact import ExactResult, Verdict, solve_linear
-from autoshard.solve.flat import Flat
+from autoshard.solve.flat import Flat, worst_rows
 from autoshard.solve.linear import LinearModel, linear_model, start_values, with_memory
 from autoshard.solve.primal import ForestSearch
 from autoshard.solve.workspace import InfeasibleError
