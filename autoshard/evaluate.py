@@ -46,6 +46,8 @@ def evaluate(
     """
     check(prices, decisions)
     program, flow = prices.program, prices.dataflow
+    chosen = ChosenStrategies(decisions, prices.mesh_shape)
+    seconds_of: dict[object, float] = {}
     names = tuple(axis_names)
     compute = 0.0
     moves: list[Move] = []
@@ -57,17 +59,25 @@ def evaluate(
     for op in program.ops:
         if decisions.assignment[op.index] is None:
             continue
-        strategy = one_strategy(op, decisions, prices.mesh_shape)
-        compute += float(prices.compute_seconds(op, strategy)[0]) * op.trips * op.weight
+        strategy = chosen(op)
+        # Ops with equal strategies, sizes and fusion take equal time; ask once.
+        tensors = tuple(
+            (program.values[v].bytes, program.values[v].dtype, flow.materialised[v]) if v >= 0 else None
+            for v in (*op.inputs, *op.outputs)
+        )
+        key = (id(strategy), op.primitive, op.flops, tensors)
+        if key not in seconds_of:
+            seconds_of[key] = float(prices.compute_seconds(op, strategy)[0])
+        compute += seconds_of[key] * op.trips * op.weight
         moves += _settlement(prices, op, strategy, names)
         for number, output in enumerate(op.outputs):
-            scratch = float(
-                prices.local_bytes(output, strategy.written[number])[0]
-                - prices.local_bytes(output, strategy.stored[number])[0]
-            )
-            if scratch > 0:
-                events[op.index] += scratch
-                events[op.index + 1] -= scratch
+            if strategy.scattered[0]:
+                scratch = float(
+                    prices.local_bytes(output, strategy.written[number])[0]
+                    - prices.local_bytes(output, strategy.stored[number])[0]
+                )
+                events[op.index] += max(scratch, 0.0)
+                events[op.index + 1] -= max(scratch, 0.0)
             if decisions.copy[output] is not None:
                 moves += _copies(prices, decisions, output, names)
     for value in program.values:
@@ -88,16 +98,29 @@ def evaluate(
     return Evaluation(estimate, tuple(moves))
 
 
-def one_strategy(op: Op, decisions: Decisions, mesh_shape: Sequence[int]) -> Strategies:
-    """The strategy that `decisions` give to `op`, as an array of one row."""
-    assigned = decisions.assignment[op.index]
-    assert assigned is not None
-    assignment = np.array([assigned], dtype=np.int64)
-    stored = tuple(
-        np.array([decisions.stored[o] or (-1,) * len(assigned)], dtype=np.int64)
-        for o in op.outputs
-    )
-    return project_assignment(op.rule, assignment, stored, mesh_shape)
+class ChosenStrategies:
+    """The strategy that decisions give to each op, as arrays of one row; equal ones are made once."""
+
+    def __init__(self, decisions: Decisions, mesh_shape: Sequence[int]) -> None:
+        self._decisions = decisions
+        self._mesh_shape = tuple(mesh_shape)
+        self._made: dict[object, Strategies] = {}
+
+    def __call__(self, op: Op) -> Strategies:
+        """The strategy of `op`, which must not be free."""
+        assigned = self._decisions.assignment[op.index]
+        assert assigned is not None
+        whole = (-1,) * len(assigned)
+        stored = tuple(self._decisions.stored[o] or whole for o in op.outputs)
+        key = (id(op.rule), assigned, stored)
+        if key not in self._made:
+            self._made[key] = project_assignment(
+                op.rule,
+                np.array([assigned], dtype=np.int64),
+                tuple(np.array([layout], dtype=np.int64) for layout in stored),
+                self._mesh_shape,
+            )
+        return self._made[key]
 
 
 def tidy(prices: StepPrices, decisions: Decisions) -> Decisions:
@@ -106,7 +129,7 @@ def tidy(prices: StepPrices, decisions: Decisions) -> Decisions:
     A slice costs nothing, so that a solver may leave one about.
     """
     copy, mode = list(decisions.copy), list(decisions.mode)
-    strategies: dict[int, Strategies] = {}
+    chosen = ChosenStrategies(decisions, prices.mesh_shape)
     for value, uses in enumerate(prices.dataflow.readers):
         if copy[value] is None:
             continue
@@ -114,10 +137,8 @@ def tidy(prices: StepPrices, decisions: Decisions) -> Decisions:
         for use in uses:
             if decisions.assignment[use.op] is None:
                 continue
-            if use.op not in strategies:
-                op = prices.program.ops[use.op]
-                strategies[use.op] = one_strategy(op, decisions, prices.mesh_shape)
-            wanted = tuple(strategies[use.op].reads[use.position][0].tolist())
+            strategy = chosen(prices.program.ops[use.op])
+            wanted = tuple(strategy.reads[use.position][0].tolist())
             if wanted == copy[value]:
                 served |= _VISIBLE[use.phase] & mode[value]
         if not served:
@@ -134,6 +155,7 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
       InconsistentPlan: with every offender.
     """
     program, flow = prices.program, prices.dataflow
+    chosen = ChosenStrategies(decisions, prices.mesh_shape)
     problems: list[str] = []
     sizes = (
         (decisions.stored, decisions.copy, decisions.mode, decisions.assignment),
@@ -154,7 +176,7 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
             if not all(program.values[o].free for o in op.outputs):
                 problems.append(f"{op}: no strategy")
             continue
-        strategy = one_strategy(op, decisions, prices.mesh_shape)
+        strategy = chosen(op)
         for position, value in enumerate(op.inputs):
             if value < 0 or program.values[value].free:
                 continue
@@ -196,6 +218,8 @@ def _settlement(
     flow, program = prices.dataflow, prices.program
     hidden = not any(flow.awaited[o] for o in op.outputs)
     moves = []
+    if not strategy.reduced[0].any():
+        return []
     for kind, axes, _ in prices.settlements(strategy):
         for number, output in enumerate(op.outputs):
             size = float(prices.local_bytes(output, strategy.written[number])[0])

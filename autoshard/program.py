@@ -17,6 +17,7 @@ wherever they are needed, in whatever layout, so they tie nothing together.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import warnings
@@ -429,7 +430,7 @@ class _Flattener:
         index = len(self.ops)
         trips = place.trips if value_trips is None else value_trips
         output = self._value(aval, index, trips, path=path, free=free)
-        shapes = [self.values[i].shape if i >= 0 else shape for i in inputs]
+        shapes = tuple(self.values[i].shape if i >= 0 else shape for i in inputs)
         self.ops.append(
             {
                 "index": index,
@@ -677,7 +678,8 @@ class _Place:
         return _Place(region, trips, self.scope, self.backward, self.line)
 
 
-def _boundary_rule(shapes: Sequence[tuple[int, ...]], result: tuple[int, ...]) -> Rule:
+@functools.lru_cache(maxsize=4096)
+def _boundary_rule(shapes: tuple[tuple[int, ...], ...], result: tuple[int, ...]) -> Rule:
     """Identity from the trailing dimensions; a leading loop dimension must be replicated."""
     rank = min([len(result), *(len(shape) for shape in shapes)])
     longest = max([len(result), *(len(shape) for shape in shapes)])

@@ -116,7 +116,7 @@ class Interpreter:
         a region.
         """
         self.fixed.add(value)
-        return self._constrain(array, (-1,) * len(self.mesh_shape))
+        return self._constrain(array, (-1,) * len(self.names))
 
     def _is_anew(self, value: int, phase: Phase) -> bool:
         return phase is Phase.BACKWARD and self.decisions.mode[value] == ANEW
