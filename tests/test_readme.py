@@ -32,8 +32,8 @@ def test_python_blocks_run(tmp_path, monkeypatch, capsys):
     for block in (run, *others):
         exec(compile(block, "README.md", "exec"), names)
     assert float(names["loss"]) == pytest.approx(float(expected), rel=1e-5)
-    again, plan = (json.dumps(names[name].to_json()) for name in ("again", "plan"))
-    assert again == plan
+    written = json.loads(json.dumps(names["plan"].to_json()))
+    assert names["again"] == autoshard.Plan.from_json(written)
     assert "[0]['up'] " in capsys.readouterr().out
     assert "sdy.sharding_constraint" in names["text"]
     assert len(names["blob"]) > 0
