@@ -9,8 +9,8 @@ module runs those passes on a copy and lists the result, with loops and calls mu
 
 **Bytes** are what one device holds: of the output for `all_gather` and `all_slice`, of the input
 for the others. An `all_slice` moves nothing. Shardy writes reduce-scatter as `all_reduce` then
-`all_slice`; `compare.normalise` joins the two. Equal reshards of one value are listed as often as they
-are written, although XLA merges them: share the resharded value where one move is meant.
+`all_slice`; `compare.normalise` joins the two. Equal reshards of one value are listed as often as
+they are written, although XLA merges them: share the resharded value where one move is meant.
 
 What Shardy does with constraints, each pinned by a test:
 

@@ -96,7 +96,9 @@ class Interpreter:
         if self.decisions.assignment[op.index] is None:
             return array
         if self.decisions.stored[value] is None:
-            return self._constrain(array, self._reads(op, position)) if value in self.fixed else array
+            if value not in self.fixed:
+                return array
+            return self._constrain(array, self._reads(op, position))
         copy = self.decisions.copy[value]
         phase = self._phases[op.index, position]
         if copy is None or not self.decisions.mode[value] & _VISIBLE[phase]:
@@ -143,9 +145,8 @@ class Interpreter:
         """Constrain an op's results as planned, and remember them."""
         if self.decisions.assignment[op.index] is None:
             if not self.fixed.isdisjoint(op.inputs):
-                results = [
-                    self._fix(value, array) for value, array in zip(op.outputs, results, strict=True)
-                ]
+                pairs = zip(op.outputs, results, strict=True)
+                results = [self._fix(value, array) for value, array in pairs]
             self.arrays.update(zip(op.outputs, results, strict=True))
             return list(results)
         strategy = self.chosen(op)

@@ -69,7 +69,11 @@ def differences_message(differences: Sequence[Difference]) -> str:
 
 
 def compare_outputs(
-    expected: Any, actual: Any, *, tolerances: Mapping[str, float] | None = None
+    expected: Any,
+    actual: Any,
+    *,
+    tolerances: Mapping[str, float] | None = None,
+    floor: float = 0.0,
 ) -> list[Difference]:
     """Every leaf in which two pytrees of arrays differ; an empty list where they agree.
 
@@ -77,6 +81,7 @@ def compare_outputs(
         expected: the result to be met.
         actual: the result to check, sharded or not.
         tolerances: relative errors by dtype name, over `TOLERANCES`.
+        floor: an error of a floating-point element that is always allowed.
     """
     allowed = {**TOLERANCES, **(tolerances or {})}
     wanted, got = _leaves(expected), _leaves(actual)
@@ -84,7 +89,7 @@ def compare_outputs(
     differences += [Difference(path, "not expected") for path in got if path not in wanted]
     for path, leaf in wanted.items():
         if path in got:
-            difference = _leaf_difference(path, leaf, got[path], allowed)
+            difference = _leaf_difference(path, leaf, got[path], allowed, floor)
             if difference is not None:
                 differences.append(difference)
     return differences
@@ -159,7 +164,7 @@ def _array(leaf: Any) -> np.ndarray:
 
 
 def _leaf_difference(
-    path: str, expected: Any, actual: Any, tolerances: Mapping[str, float]
+    path: str, expected: Any, actual: Any, tolerances: Mapping[str, float], floor: float
 ) -> Difference | None:
     wanted, got = _array(expected), _array(actual)
     if wanted.shape != got.shape:
@@ -181,7 +186,7 @@ def _leaf_difference(
         finite = np.isfinite(reference)
         size = np.where(finite, np.abs(reference), 0.0)
         scale = float(np.sqrt(np.mean(size**2))) if size.size else 0.0
-        limit = tolerance * (size + scale)
+        limit = tolerance * (size + scale) + floor
         same = (reference == value) | (np.isnan(reference) & np.isnan(value))
         with np.errstate(invalid="ignore"):
             error = np.where(same, 0.0, np.abs(value - reference))

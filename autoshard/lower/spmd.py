@@ -74,7 +74,8 @@ class Lowered:
         """`jax.export` bytes of the step for `platforms`."""
         from jax import export
 
-        return bytes(export.export(self.jit(), platforms=tuple(platforms))(*self._shapes).serialize())
+        exported = export.export(self.jit(), platforms=tuple(platforms))(*self._shapes)
+        return bytes(exported.serialize())
 
 
 def lower(

@@ -1,8 +1,9 @@
 """Hold a plan to oracles that are not ours.
 
-Level 1: Shardy's own passes turn the lowered module into explicit collectives, with no device; their
-kinds, counts, bytes and axes must be those of the plan's moves.
-Level 2: the program on (fake) devices computes what the unsharded program computes.
+Level 1: Shardy's own passes turn the lowered module into explicit collectives, with no device;
+their kinds, counts, bytes and axes must be those of the plan's moves.
+Level 2: the program on (fake) devices computes, in double precision, what the unsharded program
+computes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import jax
 
 from autoshard.lower.collectives import explicit_collectives
 from autoshard.lower.compare import Comparison, compare
+from autoshard.lower.double import NotWidenedError, wide, widened
 from autoshard.lower.numeric import (
     TOLERANCES,
     Difference,
@@ -24,6 +26,11 @@ from autoshard.lower.numeric import (
 )
 from autoshard.lower.spmd import Lowered, lower
 from autoshard.plan import Plan
+
+DOUBLE_TOLERANCE = 1e-8
+DOUBLE_FLOOR = 1e-12
+# Soon compiled matters more than fast code; this changes no collective.
+_QUICK_ON_CPU = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +97,47 @@ def verify(
     if devices is None and len(jax.devices()) != needed:
         skipped = f"the mesh needs {needed} devices, JAX sees {len(jax.devices())}"
         return Verification(comparison, None, skipped)
-    expected = jax.jit(fn)(*concrete)
-    placed = jax.device_put(concrete, lowered.in_shardings)
-    actual = lowered.jit(donate_argnums=())(*placed)
-    differences = compare_outputs(expected, actual, tolerances=_tolerances(lowered))
-    return Verification(comparison, tuple(differences))
+    return Verification(comparison, tuple(numeric_differences(lowered, fn, concrete)))
+
+
+def numeric_differences(
+    lowered: Lowered, fn: Callable[..., Any], concrete: Sequence[Any]
+) -> list[Difference]:
+    """Level 2: where the lowered step and `fn` differ on `concrete` arguments.
+
+    Both run in double precision (`autoshard.lower.double`), where rounding neither hides an error nor
+    feigns one; steps with opaque operations run as they are, within the tolerance of their types.
+    """
+    mesh_devices = list(lowered.mesh.devices.flat)
+    options = _QUICK_ON_CPU if mesh_devices[0].platform == "cpu" else {}
+    shardings = lowered.in_shardings, lowered.out_shardings
+    try:
+        plain, sharded = widened(fn, *concrete), widened(lowered.fn, *concrete)
+    except NotWidenedError:
+        plain, sharded = fn, lowered.fn
+        return compare_outputs(
+            _run(plain, concrete, None, options, mesh_devices[0]),
+            _run(sharded, concrete, shardings, options, None),
+            tolerances=_tolerances(lowered),
+        )
+    with jax.enable_x64(True):
+        arguments = wide(concrete)
+        return compare_outputs(
+            _run(plain, arguments, None, options, mesh_devices[0]),
+            _run(sharded, arguments, shardings, options, None),
+            tolerances={"float64": DOUBLE_TOLERANCE, "complex128": DOUBLE_TOLERANCE},
+            floor=DOUBLE_FLOOR,
+        )
+
+
+def _run(
+    fn: Callable[..., Any], arguments: Any, shardings: Any, options: dict[str, Any], device: Any
+) -> Any:
+    if shardings is None:
+        return jax.jit(fn, compiler_options=options)(*jax.device_put(arguments, device))
+    into, out = shardings
+    jitted = jax.jit(fn, in_shardings=into, out_shardings=out, compiler_options=options)
+    return jitted(*jax.device_put(arguments, into))
 
 
 def _tolerances(lowered: Lowered) -> dict[str, float]:

@@ -1,0 +1,150 @@
+"""A function in double precision: the same equations, every float 64 bits wide.
+
+A sharded program sums in another order, so that in bfloat16 its results differ from the unsharded
+ones by rounding, and steps that divide small by small (Adam's first one is a sign) make large
+differences of small ones. In double precision that noise is a billion times smaller: what still
+differs is wrong. So both programs are run as
+
+    widened(fn)(*wide(args))
+
+which walks the jaxpr of `fn` and applies every equation to operands of 64 bits. Bodies of loops and
+branches are walked too; calls and derivative rules are inlined. Bit casts, and operations that are
+opaque, work in their own types. Integers stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from autoshard import compat
+from autoshard.program import INLINED
+
+_TYPE_PARAMETERS = ("dtype", "new_dtype", "preferred_element_type", "out_dtype")
+_OWN_TYPES = frozenset({"bitcast_convert_type"})
+_WITH_COMBINER = frozenset(
+    {
+        "reduce",
+        "reduce_window",
+        "scatter",
+        "scatter-add",
+        "scatter-mul",
+        "scatter-sub",
+        "scatter-min",
+        "scatter-max",
+        "scatter_add",
+        "scatter_mul",
+        "scatter_sub",
+        "scatter_min",
+        "scatter_max",
+        "select_and_scatter",
+    }
+)
+
+
+class NotWidenedError(NotImplementedError):
+    """An equation whose meaning in double precision is not known."""
+
+
+def wide_dtype(dtype: Any) -> Any:
+    """The 64-bit type of a floating dtype; others stay."""
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return dtype
+    if jnp.issubdtype(dtype, np.complexfloating):
+        return np.dtype("complex128")
+    return np.dtype("float64") if jnp.issubdtype(dtype, np.floating) else dtype
+
+
+def wide(tree: Any) -> Any:
+    """A pytree of arrays with every float made 64 bits wide (call it with 64 bits enabled)."""
+
+    def leaf_of(leaf: Any) -> Any:
+        array = leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+        return _cast(array, wide_dtype(array.dtype))
+
+    return jax.tree.map(leaf_of, tree)
+
+
+def widened(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+    """`fn` in double precision, for arguments shaped like `args`; call it with 64 bits enabled.
+
+    Raises:
+      NotWidenedError: `fn` holds an opaque operation (`shard_map`, a Pallas kernel, a callback).
+    """
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), args)
+    with jax.enable_x64(False):
+        closed, out = jax.make_jaxpr(fn, return_shape=True)(*shapes)
+    tree = jax.tree.structure(out)
+
+    def run(*arguments: Any) -> Any:
+        flat = jax.tree.leaves(arguments)
+        return jax.tree.unflatten(tree, _run(closed.jaxpr, closed.consts, flat))
+
+    return run
+
+
+def _cast(array: Any, dtype: Any) -> Any:
+    return array if array.dtype == dtype else jax.lax.convert_element_type(array, dtype)
+
+
+def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    environment: dict[Any, Any] = dict(zip(jaxpr.constvars, map(wide, consts), strict=True))
+    environment.update(zip(jaxpr.invars, arguments, strict=True))
+
+    def read(atom: Any) -> Any:
+        if not compat.is_literal(atom):
+            return environment[atom]
+        value = jnp.asarray(atom.val, dtype=atom.aval.dtype)
+        return _cast(value, wide_dtype(value.dtype))
+
+    for equation in jaxpr.eqns:
+        results = _equation(equation, [read(atom) for atom in equation.invars])
+        environment.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _equation(equation: Any, operands: list[Any]) -> list[Any]:
+    name = equation.primitive.name
+    if name in INLINED:
+        body, consts = compat.called_jaxpr(equation)
+        return _run(body, consts, operands)
+    params = equation.params
+    if name == "scan":
+        return compat.bind_equation(equation, operands, jaxpr=_body(params["jaxpr"]))
+    if name == "while":
+        bodies = {key: _body(params[key]) for key in ("cond_jaxpr", "body_jaxpr")}
+        return compat.bind_equation(equation, operands, **bodies)
+    if name == "cond":
+        branches = tuple(map(_body, params["branches"]))
+        return compat.bind_equation(equation, operands, branches=branches)
+    if name in _OWN_TYPES:
+        own = [
+            _cast(operand, atom.aval.dtype)
+            for operand, atom in zip(operands, equation.invars, strict=True)
+        ]
+        return [_cast(r, wide_dtype(r.dtype)) for r in compat.bind_equation(equation, own)]
+    if name == "reduce_precision":
+        return operands
+    inner = any(hasattr(value, "eqns") or hasattr(value, "jaxpr") for value in params.values())
+    if inner and name not in _WITH_COMBINER:
+        raise NotWidenedError(f"{name} cannot be run in double precision: it is opaque")
+    changed = {
+        key: wide_dtype(params[key])
+        for key in _TYPE_PARAMETERS
+        if params.get(key) is not None
+    }
+    if "update_jaxpr" in params:
+        changed |= {"update_jaxpr": None, "update_consts": ()}
+    return compat.bind_equation(equation, operands, **changed)
+
+
+def _body(closed: Any) -> Any:
+    """A region's body in double precision, as a closed jaxpr."""
+    shapes = [
+        jax.ShapeDtypeStruct(aval.shape, wide_dtype(aval.dtype)) for aval in closed.in_avals
+    ]
+    return jax.make_jaxpr(lambda *arrays: _run(closed.jaxpr, closed.consts, arrays))(*shapes)
