@@ -22,6 +22,8 @@ from autoshard.solve.kernels import appraise, priced_costs, sweep
 
 # The temperature of node marginals, as a part of the gap.
 SPREAD = 1e-4
+# The bound steps toward the incumbent, but never further up than this part of itself.
+REACH = 0.08
 # How the steps of the prices grow with a better bound, and shrink without.
 BOLDER = 1.05
 SHYER = 0.98
@@ -105,10 +107,11 @@ class DualAscent:
 
     def _target(self, upper: float) -> float:
         """What the bound steps toward: the incumbent, or somewhat above the bound."""
-        if np.isfinite(upper):
-            return upper
         best = self.bound if np.isfinite(self.bound) else 0.0
-        return best + 0.03 * abs(best) + 0.01 * (self.worst - best)
+        near = best + REACH * abs(best)
+        if np.isfinite(upper):
+            return min(upper, near) if self.passes > 100 else upper
+        return near + 0.01 * (self.worst - best)
 
     def _judge(self, value: float) -> None:
         """Keep the best; step more boldly after progress, more shyly without."""

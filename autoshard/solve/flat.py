@@ -125,9 +125,7 @@ def flatten(problem: Problem) -> Flat:
         fields["table_start"][number] = tables.place(
             edge.table, (id(edge.table), edge.weight), lambda e=edge: e.table * e.weight
         )
-        fields["left_start"][number] = groups.place(
-            edge.left, id(edge.left), lambda e=edge: e.left
-        )
+        fields["left_start"][number] = groups.place(edge.left, id(edge.left), lambda e=edge: e.left)
         fields["right_start"][number] = groups.place(
             edge.right, id(edge.right), lambda e=edge: e.right
         )

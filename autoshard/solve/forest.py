@@ -213,15 +213,10 @@ def solve_forest(
         else:
             columns = flat.columns[e]
             group = flat.right_start[e]
-            where = (
-                flat.table_start[e]
-                + flat.groups[flat.left_start[e] + out[flat.u[e]]] * columns
-            )
+            where = flat.table_start[e] + flat.groups[flat.left_start[e] + out[flat.u[e]]] * columns
             for x in range(size):
                 value = held[start + x] + tables[where + flat.groups[group + x]]
                 if value < least:
                     least = value
                     choice = x
         out[node] = choice
-
-

@@ -21,9 +21,7 @@ from numba import njit
 FAST = {"nnan", "nsz", "arcp", "contract", "reassoc"}
 HUGE = 1e300
 # No slices and no allocations below: they are most of the time it takes to compile a loop.
-compiled = njit(
-    cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, fastmath=FAST
-)
+compiled = njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, fastmath=FAST)
 inner = njit(
     cache=True,
     nogil=True,
@@ -251,12 +249,8 @@ def plan_change(flat, tables, nodes, old, new, jumps):
             columns = flat.columns[e]
             left, right = flat.left_start[e], flat.right_start[e]
             at = flat.table_start[e]
-            total += tables[
-                at + flat.groups[left + new[u]] * columns + flat.groups[right + new[v]]
-            ]
-            total -= tables[
-                at + flat.groups[left + old[u]] * columns + flat.groups[right + old[v]]
-            ]
+            total += tables[at + flat.groups[left + new[u]] * columns + flat.groups[right + new[v]]]
+            total -= tables[at + flat.groups[left + old[u]] * columns + flat.groups[right + old[v]]]
     return total
 
 

@@ -86,16 +86,12 @@ def memory_rows(flat: Flat, wanted: np.ndarray, width: int) -> sparse.csr_matrix
     wanted = np.asarray(wanted)
     for node in range(flat.node_count):
         for use in range(flat.use_start[node], flat.use_start[node + 1]):
-            alive = np.flatnonzero(
-                (wanted >= flat.use_from[use]) & (wanted < flat.use_to[use])
-            )
+            alive = np.flatnonzero((wanted >= flat.use_from[use]) & (wanted < flat.use_to[use]))
             if alive.size:
                 at = flat.use_amounts[use]
                 amounts = flat.amounts[at : at + sizes[node]]
                 rows.append(np.repeat(alive, amounts.size))
-                columns.append(
-                    np.tile(flat.node_start[node] + np.arange(amounts.size), alive.size)
-                )
+                columns.append(np.tile(flat.node_start[node] + np.arange(amounts.size), alive.size))
                 values.append(np.tile(amounts, alive.size))
     if not rows:
         return sparse.csr_matrix((wanted.size, width))

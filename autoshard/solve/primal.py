@@ -208,7 +208,7 @@ class ForestSearch:
         amounts = flat.amounts[flat.use_amounts + self.picked[owner]]
         rows = self._load.size + 1
         jumps = np.bincount(flat.use_from, amounts, rows) - np.bincount(flat.use_to, amounts, rows)
-        self._load = np.cumsum(jumps[:-1])
+        self._load = np.cumsum(jumps[:-1], dtype=np.float64)
 
 
 def _spread(flat: Flat) -> float:
