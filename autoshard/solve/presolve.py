@@ -37,26 +37,30 @@ COMPARISONS = 20_000_000
 
 
 def presolve(
-    problem: Problem, pins: Mapping[int, Sequence[int]] | None = None
+    problem: Problem,
+    pins: Mapping[int, Sequence[int]] | None = None,
+    *,
+    dominance: bool = True,
 ) -> tuple[Problem, Trail]:
     """The reduced problem and the way back.
 
-    `pins` restricts nodes to subsets of their choices. Raises `InfeasibleError` when no plan exists.
+    `pins` restricts nodes to subsets of their choices; `dominance` compares choices with each other,
+    which is most of the time on nodes of thousands. Raises `InfeasibleError` when no plan exists.
     """
     space = Workspace.of(problem)
     for node, allowed in (pins or {}).items():
         space.restrict(node, np.unique(np.asarray(allowed, dtype=np.int64)))
-    reduce(space)
+    reduce(space, dominance=dominance)
     return space.finish()
 
 
-def reduce(space: Workspace) -> None:
+def reduce(space: Workspace, *, dominance: bool = True) -> None:
     """Apply every rule until none helps."""
     while True:
         space.refresh_rows()
         _settle(space)
         looked, space.changed = sorted(space.changed), set()
-        for node in looked:
+        for node in looked if dominance else ():
             if space.costs[node] is not None:
                 _drop_dominated(space, node)
         if not space.queue:

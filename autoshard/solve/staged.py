@@ -222,9 +222,15 @@ def _prune(state: _State, relaxed: Problem) -> None:
 
 def _linear(state: _State, relaxed: Problem) -> None:
     """Stage 3: presolve, and the linear relaxation of what is left."""
-    if sum(len(state.kept.get(k, n.costs)) for k, n in enumerate(relaxed.nodes)) > 4 * PRESOLVE_CHOICES:
+    if (
+        sum(len(state.kept.get(k, n.costs)) for k, n in enumerate(relaxed.nodes))
+        > 4 * PRESOLVE_CHOICES
+    ):
         return
-    reduced, trail = presolve(_restricted(relaxed, state.kept))
+    small = _restricted(relaxed, state.kept)
+    # Comparing choices pays where there are few of them.
+    dominance = sum(node.costs.size for node in small.nodes) < PRESOLVE_CHOICES
+    reduced, trail = presolve(small, dominance=dominance)
     state.tell("presolve", len(reduced.nodes))
 
     def offer(picked: Sequence[int]) -> bool:
@@ -341,8 +347,6 @@ class _LinearProgram:
         values = np.array(solver.getSolution().col_value)
         if len(values) < self.start[-1]:
             return bound, None, False
-        parts = [
-            values[self.start[k] : self.start[k + 1]] for k in range(len(self.problem.nodes))
-        ]
+        parts = [values[self.start[k] : self.start[k + 1]] for k in range(len(self.problem.nodes))]
         integral = optimal and all(part.max() > 1 - 1e-6 for part in parts)
         return bound, [int(part.argmax()) for part in parts], integral
