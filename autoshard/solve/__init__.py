@@ -29,14 +29,19 @@ __all__ = [
     "Status",
     "Usage",
     "evaluate",
+    "minimum_limit",
     "solve",
 ]
 
 
 def __getattr__(name: str) -> object:
-    # `solve` compiles its loops on import; records and evaluation come without that.
+    # These two load the compiled loops; records and evaluation come without them.
     if name == "solve":
         from autoshard.solve.pipeline import solve
 
         return solve
+    if name == "minimum_limit":
+        from autoshard.solve.minimum import minimum_limit
+
+        return minimum_limit
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -27,6 +27,8 @@ REACH = 0.08
 # How the steps of the prices grow with a better bound, and shrink without.
 BOLDER = 1.05
 SHYER = 0.98
+# After so many passes far below the best bound, go back to where it was.
+PATIENCE = 40
 
 
 def _inner(one: np.ndarray, other: np.ndarray) -> float:
@@ -50,6 +52,7 @@ class DualAscent:
     passes: int = 0
     agility: float = 0.3
     worst: float = field(init=False)
+    _stalled: int = 0
     _forward: bool = True
     _usual: np.ndarray = field(init=False)
     _active: np.ndarray = field(init=False)
@@ -108,10 +111,8 @@ class DualAscent:
     def _target(self, upper: float) -> float:
         """What the bound steps toward: the incumbent, or somewhat above the bound."""
         best = self.bound if np.isfinite(self.bound) else 0.0
-        near = best + REACH * abs(best)
-        if np.isfinite(upper):
-            return min(upper, near) if self.passes > 100 else upper
-        return near + 0.01 * (self.worst - best)
+        near = best + REACH * abs(best) + 1e-4 * (self.worst - best)
+        return min(upper, near)
 
     def _judge(self, value: float) -> None:
         """Keep the best; step more boldly after progress, more shyly without."""
@@ -120,8 +121,14 @@ class DualAscent:
             self.best_prices[:] = self.prices
             self.best_messages[:] = self.messages
             self.agility = min(BOLDER * self.agility, 2.0)
-        else:
-            self.agility = max(SHYER * self.agility, 1e-3)
+            self._stalled = 0
+            return
+        self.agility = max(SHYER * self.agility, 1e-3)
+        self._stalled += 1
+        if self._stalled == PATIENCE and value < self.bound - REACH * abs(self.bound):
+            self.prices[:] = self.best_prices
+            self.messages[:] = self.best_messages
+            self._stalled = 0
 
     def _move_prices(self, overload: np.ndarray, distance: float) -> None:
         """A step along the overload of the rows that have ever been among the worst."""

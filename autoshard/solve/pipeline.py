@@ -46,7 +46,10 @@ OPTIMAL_GAP = 1e-9
 FIXING_SLACK = 5e-10
 # The exact solver takes over below this many pair variables.
 EXACT_PAIRS = 60_000
+# Above this many choices, choices are not compared with each other: reduced costs drop them sooner.
+DOMINANCE_CHOICES = 300_000
 # A round is so many passes of the dual, and as many nodes decided again, in parts of the graph.
+FIRST_ROUND = 15
 PASSES_PER_ROUND = 100
 WORK_PER_ROUND = 1.0
 
@@ -135,7 +138,8 @@ class Search:
     def descend(self, pins: Mapping[int, Sequence[int]]) -> None:
         """Reduce the current problem further. Raises InfeasibleError when nothing is left."""
         above = self.levels[-1].problem if self.levels else self.problem
-        problem, trail = presolve(above, pins)
+        choices = sum(node.costs.size for node in above.nodes)
+        problem, trail = presolve(above, pins, dominance=choices <= DOMINANCE_CHOICES)
         self.levels.append(Level(problem, trail, flatten(problem), row_times(problem)))
 
     def read_prices(self, dual: DualAscent) -> None:
@@ -233,6 +237,7 @@ def _run(search: Search, starts: list[tuple[int, ...]], warm_duals: Duals | None
     _take_prices(search, dual, warm_duals)
     plans: ForestSearch | None = None
     failed_at: float | None = None
+    passes = FIRST_ROUND
     while True:
         flat, offset = search.level.flat, search.level.problem.offset
         if flat.costs.size == flat.node_count:
@@ -245,7 +250,8 @@ def _run(search: Search, starts: list[tuple[int, ...]], warm_duals: Duals | None
             plans = ForestSearch(flat, dual.best_prices, dual.best_messages, search.seed)
             _begin(search, plans, starts)
         search.phase = "search"
-        _bound_and_plans(search, dual, plans)
+        _bound_and_plans(search, dual, plans, passes)
+        passes = min(2 * passes, PASSES_PER_ROUND)
         starts = []
         if np.isfinite(search.objective) and _shrink(search, dual):
             dual = _next_dual(search, dual)
@@ -300,15 +306,17 @@ def _bound(search: Search, dual: DualAscent, passes: int) -> None:
         search.tell()
 
 
-def _bound_and_plans(search: Search, dual: DualAscent, plans: ForestSearch) -> None:
+def _bound_and_plans(
+    search: Search, dual: DualAscent, plans: ForestSearch, passes: int
+) -> None:
     """One round: plans under the present prices in a second thread, the bound in this one."""
     plans.prices, plans.messages = dual.best_prices.copy(), dual.best_messages.copy()
-    work = WORK_PER_ROUND * PASSES_PER_ROUND * search.level.flat.node_count
+    work = WORK_PER_ROUND * passes * search.level.flat.node_count
     plans.stopped = False
     worker = threading.Thread(target=plans.run, args=(work, search.deadline))
     worker.start()
     try:
-        _bound(search, dual, PASSES_PER_ROUND)
+        _bound(search, dual, passes)
         worker.join()
     finally:
         plans.stopped = True

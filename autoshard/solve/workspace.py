@@ -388,7 +388,9 @@ class Workspace:
         def clipped(interval: Interval) -> Interval | None:
             if interval not in memo:
                 first, last = np.searchsorted(rows, interval)
-                memo[interval] = (int(rows[first]), int(rows[last - 1]) + 1) if first < last else None
+                memo[interval] = (
+                    (int(rows[first]), int(rows[last - 1]) + 1) if first < last else None
+                )
             return memo[interval]
 
         for node, usages in enumerate(self.usages):
