@@ -163,7 +163,11 @@ class _Builder:
         record = self.program.values[value]
         key = (record.shape, record.itemsize)
         if key not in self._tables:
-            self._tables[key] = layout_table(record.shape, record.itemsize, self.mesh)
+            # Shardy has ways of its own with arrays of no elements: they stay whole.
+            dimensions = () if 0 in record.shape else None
+            self._tables[key] = layout_table(
+                record.shape, record.itemsize, self.mesh, dimensions=dimensions
+            )
         return self._tables[key]
 
     def _merged(self, value: int) -> bool:

@@ -95,15 +95,23 @@ def bind_equation(equation: Any, operands: Sequence[Any], **changed: Any) -> lis
 
 
 def with_derivative_of(equation: Any, primal: Any) -> Any:
-    """`primal` with the derivative rule that a `custom_jvp` or `custom_vjp` equation carries."""
+    """`primal` with the derivative rule that a `custom_jvp` or `custom_vjp` equation carries.
+
+    `primal` may take more operands than the equation; these depend on the others, and the rule does
+    without them.
+    """
     import jax
 
+    count = len(equation.invars)
+
     def original(*operands: Any) -> list[Any]:
-        return bind_equation(equation, operands)
+        return bind_equation(equation, operands[:count])
 
     if equation.primitive.name == "custom_jvp_call":
         function = jax.custom_jvp(primal)
-        function.defjvp(lambda primals, tangents: jax.jvp(original, primals, tangents))
+        function.defjvp(
+            lambda primals, tangents: jax.jvp(original, primals[:count], tangents[:count])
+        )
         return function
     function = jax.custom_vjp(primal)
     function.defvjp(

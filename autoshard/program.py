@@ -657,6 +657,27 @@ class _Flattener:
         return 1
 
 
+def op_count(jaxpr: Any) -> int:
+    """How many ops a jaxpr is laid out as, boundary ops of its regions included."""
+    total = 0
+    for equation in jaxpr.eqns:
+        name, params = equation.primitive.name, equation.params
+        if name in INLINED:
+            total += op_count(compat.called_jaxpr(equation)[0])
+        elif name == "scan":
+            ends = len(equation.invars) + len(equation.outvars)
+            total += ends + op_count(params["jaxpr"].jaxpr)
+        elif name == "while":
+            bodies = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
+            total += len(equation.invars) + len(equation.outvars) + sum(map(op_count, bodies))
+        elif name == "cond":
+            inside = [len(equation.invars) - 1 + op_count(b.jaxpr) for b in params["branches"]]
+            total += sum(inside) + len(equation.outvars)
+        else:
+            total += 1
+    return total
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where the walk stands: the region, how often it runs, the scope and the source line."""

@@ -12,7 +12,7 @@ several axes are reduced, all of them are scattered or none is: this is what the
 Absent, because forbidden: shards that do not divide a factor; axes on a minor factor of a merged
 dimension (`[ij]`) whose major factors are not used up; layouts whose axes would not stand in mesh
 order within a dimension. Factors that Shardy marks as needing replication, permutation or blocking
-are never sharded.
+are never sharded, nor are ops on arrays of no elements.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ def enumerate_strategies(
         if factor.size > 1
         and factor.kind in (FactorKind.PASS, FactorKind.REDUCE)
         and not _appears_twice(rule, index)
+        and all(other.size for other in rule.factors)
     ]
     assignment = _assignments(rule, usable, mesh_shape)
     for mapping in (*rule.operands, *rule.results):

@@ -188,7 +188,7 @@ def moves_by_kind(plan: Plan) -> dict[str, int]:
     return counts
 
 
-def zeros_like(args: Sequence[Any]) -> Any:
+def concrete_like(args: Sequence[Any]) -> Any:
     """Random arrays for abstract arguments: floats from a normal law, integers in {0, 1, 2}."""
     import jax
     import jax.numpy as jnp
@@ -196,6 +196,8 @@ def zeros_like(args: Sequence[Any]) -> Any:
     dice = np.random.default_rng(0)
 
     def array(leaf: Any) -> Any:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return jax.random.key(0)
         if jnp.issubdtype(leaf.dtype, jnp.floating):
             return jnp.asarray(dice.normal(size=leaf.shape), leaf.dtype)
         if leaf.dtype == bool:

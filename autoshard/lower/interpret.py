@@ -26,7 +26,7 @@ from autoshard.decisions import Decisions
 from autoshard.evaluate import ChosenStrategies
 from autoshard.layout import Layout, to_partition_spec
 from autoshard.plan import Plan
-from autoshard.program import INLINED, Op, Program
+from autoshard.program import INLINED, Op, Program, op_count
 
 _VISIBLE = {Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.AFTER: 0}
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
@@ -47,10 +47,9 @@ class Interpreter:
         self.copies: dict[tuple[int, bool], Any] = {}
         self.fixed: set[int] = set()
         self.cursor = 0
+        self.readers = analyse(program).readers
         self._phases = {
-            (use.op, use.position): use.phase
-            for uses in analyse(program).readers
-            for use in uses
+            (use.op, use.position): use.phase for uses in self.readers for use in uses
         }
         self._specs: dict[tuple[Layout, int], NamedSharding] = {}
 
@@ -99,13 +98,17 @@ class Interpreter:
             if value not in self.fixed:
                 return array
             return self._constrain(array, self._reads(op, position))
-        copy = self.decisions.copy[value]
+        if not self._reads_copy(op, position):
+            return array
         phase = self._phases[op.index, position]
-        if copy is None or not self.decisions.mode[value] & _VISIBLE[phase]:
-            return array
-        if self._reads(op, position) != copy:
-            return array
         return self._copy(value, array, anew=self._is_anew(value, phase))
+
+    def _reads_copy(self, op: Op, position: int) -> bool:
+        value = op.inputs[position]
+        copy, phase = self.decisions.copy[value], self._phases[op.index, position]
+        if copy is None or not self.decisions.mode[value] & _VISIBLE[phase]:
+            return False
+        return self.decisions.assignment[op.index] is not None and self._reads(op, position) == copy
 
     def _reads(self, op: Op, position: int) -> Layout:
         strategy = self.chosen(op)
@@ -216,18 +219,10 @@ class Interpreter:
             if equation.params["prevent_cse"]:
                 arrays = self._barrier(arrays, values)
             return self._inside(body, consts, arrays, values)
-        found: list[int] = []
-
-        def inner(*inner_arrays: Any) -> list[Any]:
-            results = self._inside(body, consts, inner_arrays, values, keep=False)
-            found[:] = [value for _, value in results]
-            return [array for array, _ in results]
-
-        run = jax.checkpoint(
-            inner, prevent_cse=equation.params["prevent_cse"], policy=equation.params["policy"]
-        )
-        results = run(*arrays)
-        return self._remember(results, found)
+        function, found, shared = self._separate(body, consts, values, arrays)
+        prevent_cse, policy = equation.params["prevent_cse"], equation.params["policy"]
+        run = jax.checkpoint(function, prevent_cse=prevent_cse, policy=policy)
+        return self._remember(run(*arrays, *shared), found)
 
     def _barrier(self, arrays: Sequence[Any], values: Sequence[int]) -> list[Any]:
         """`arrays` behind a barrier, but for those that are free to be computed anywhere."""
@@ -245,17 +240,38 @@ class Interpreter:
         """A function with a derivative rule of its own: our body, the user's rule."""
         body, consts = compat.called_jaxpr(equation)
         arrays, values = [a for a, _ in operands], [v for _, v in operands]
-        start = self.cursor
-        found: list[int] = []
+        primal, found, shared = self._separate(body, consts, values, arrays)
+        results = compat.with_derivative_of(equation, primal)(*arrays, *shared)
+        return self._remember(results, found)
 
-        def primal(*inner_arrays: Any) -> list[Any]:
+    def _separate(
+        self, body: Any, consts: Sequence[Any], values: Sequence[int], arrays: Sequence[Any]
+    ) -> tuple[Callable[..., list[Any]], list[int], list[Any]]:
+        """A body that JAX traces on its own, as a function of its operands and of shared copies.
+
+        Returns the function, a list that it fills with the values of its results, and the resharded
+        copies that the body reads: they are made outside, where others read them too.
+        """
+        start, stop = self.cursor, self.cursor + op_count(body)
+        found: list[int] = []
+        keys: list[tuple[int, bool]] = []
+        for value, array in dict(zip(values, arrays, strict=True)).items():
+            for use in self.readers[value] if value >= 0 else ():
+                key = (value, self._is_anew(value, use.phase))
+                inside = start <= use.op < stop and key not in keys
+                if inside and self._reads_copy(self.program.ops[use.op], use.position):
+                    keys.append(key)
+                    self._copy(value, array, anew=key[1])
+        shared = [self.copies[key] for key in keys]
+
+        def function(*inner: Any) -> list[Any]:
             self.cursor = start
-            results = self._inside(body, consts, inner_arrays, values, keep=False)
+            copies = dict(zip(keys, inner[len(arrays) :], strict=True))
+            results = self._inside(body, consts, inner[: len(arrays)], values, copies=copies)
             found[:] = [value for _, value in results]
             return [array for array, _ in results]
 
-        results = compat.with_derivative_of(equation, primal)(*arrays)
-        return self._remember(results, found)
+        return function, found, shared
 
     def _remember(self, results: Sequence[Any], values: Sequence[int]) -> list[tuple[Any, int]]:
         for array, value in zip(results, values, strict=True):
@@ -270,16 +286,17 @@ class Interpreter:
         arrays: Sequence[Any],
         values: Sequence[int],
         *,
-        keep: bool = True,
+        copies: dict[tuple[int, bool], Any] | None = None,
     ) -> list[tuple[Any, int]]:
         """Walk an inlined body whose arguments are new arrays of known values.
 
-        With `keep`, resharded copies are shared with the outside; without, the body is traced on
-        its own and neither sees the other's.
+        Resharded copies are shared with the outside, unless the body is traced on its own: then it
+        knows only the `copies` given, and the outside none of its own.
         """
-        saved, copies = dict(self.arrays), self.copies
-        if not keep:
-            self.copies = {}
+        keep = copies is None
+        saved, outside = dict(self.arrays), self.copies
+        if copies is not None:
+            self.copies = copies
         for value, array in zip(values, arrays, strict=True):
             if value >= 0:
                 self.arrays[value] = array
@@ -289,7 +306,7 @@ class Interpreter:
                 if value >= 0:
                     self.arrays[value] = saved[value]
         else:
-            self.arrays, self.copies = saved, copies
+            self.arrays, self.copies = saved, outside
         return results
 
     def _trace_body(
