@@ -315,7 +315,9 @@ class _LinearProgram:
         solver.setOptionValue("output_flag", False)
         solver.setOptionValue("time_limit", float(seconds))
         if not integer:
+            # The simplex needs few pivots here; the solver's own presolve takes longer than it.
             solver.setOptionValue("solver", "simplex")
+            solver.setOptionValue("presolve", "off")
         solver.setOptionValue("mip_rel_gap", 1e-9)
         program = highspy.HighsLp()
         rows, columns = self.matrix.shape
