@@ -194,14 +194,12 @@ def _layouts(plan: Plan) -> str:
             for path, spec in plan.specs[side].items()
         }
         blocks.append((noun, fold(leaves, seen, origin=noun)))
-    rows = []
+    rows = [("", "global type, dimensions @ mesh axes", "per device")]
     for noun, lines in blocks:
-        held = sum(line.bytes for line in lines)
-        total = f"{format_bytes(held)} in all" if held else ""
-        rows.append((f"{noun}s", "", total))
+        rows.append((f"{noun}s", "", format_bytes(sum(line.bytes for line in lines))))
         rows.extend((f"  {line.path or '(all)'}", line.text, _held(line)) for line in lines)
-    rows[0] = (rows[0][0], "global type, dimensions @ mesh axes", f"per device: {rows[0][2]}")
-    widest = min(max(len(row[0]) for row in rows), 60)
+    _, types, held = (max(len(row[column]) for row in rows) for column in range(3))
+    widest = max(WIDTH - types - held - 6, 30)
     return table([(_shorten_left(path, widest), *rest) for path, *rest in rows], right=(2,))
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 _KEY = re.compile(r"\[(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\]]*)\]|\.[^.\[]+|[^.\[]+")
 FEWEST_ALIKE = 2
 """A subtree of fewer lines than this is printed again rather than referred to."""
+LONGEST_KEYS = 40
+"""Characters of the keys that share a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,21 @@ def _groups(tree: Tree, *, top: bool) -> list[tuple[str, int, Tree | Leaf]]:
         named = isinstance(below, Leaf) and key.startswith("['")
         groups.setdefault(below.text if named else ("", key), []).append(key)  # type: ignore[union-attr]
     return [
-        (keys[0] if len(keys) == 1 else f"[{', '.join(k[1:-1] for k in keys)}]",
+        (keys[0] if len(keys) == 1 else f"[{', '.join(key[1:-1] for key in keys)}]",
          len(keys), tree[keys[0]])
-        for keys in groups.values()
+        for group in groups.values()
+        for keys in _chunks(group)
     ]  # fmt: skip
+
+
+def _chunks(keys: list[str]) -> list[list[str]]:
+    """Keys that share a line, in lines of a bounded length."""
+    chunks: list[list[str]] = [[]]
+    for key in keys:
+        if chunks[-1] and sum(map(len, chunks[-1])) + len(key) > LONGEST_KEYS:
+            chunks.append([])
+        chunks[-1].append(key)
+    return chunks
 
 
 def _runs(tree: Tree) -> list[tuple[str, int, Tree | Leaf]]:

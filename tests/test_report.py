@@ -99,12 +99,13 @@ toy on v5e-8, mesh data=2, model=4 (8 devices)
   data parallel               -       -         -  does not fit
   FSDP                 18.00 ms   1.500  1.00 GiB
 
-  inputs                    global type, dimensions @ mesh axes  per device: 1.28 KiB in all
-    [0]['layers'][*]['wq']  f32[16, 64@(data,model)]                               2 x 512 B
-    [0]['norm']             bf16[16]                                                    32 B
-    [1]                     i32[8@data, 16]                                            256 B
-  outputs                                                                    1.03 KiB in all
-    [0]                     as input [0]                                            1.03 KiB
+                            global type, dimensions @ mesh axes  per device
+  inputs                                                           1.28 KiB
+    [0]['layers'][*]['wq']  f32[16, 64@(data,model)]              2 x 512 B
+    [0]['norm']             bf16[16]                                   32 B
+    [1]                     i32[8@data, 16]                           256 B
+  outputs                                                          1.03 KiB
+    [0]                     as input [0]                           1.03 KiB
 
   collectives       exposed   seconds  times  bytes in all
   all_gather@data  400.0 us  2.000 ms      2      2.00 MiB
@@ -217,6 +218,14 @@ def test_runs_of_equal_items_keep_their_bounds():
 def test_equal_leaves_of_a_dictionary_share_a_line():
     tree = {"[0]['a']": "A", "[0]['b']": "B", "[0]['c']": "A"}
     assert lines(tree) == [("[0]['a', 'c']", "A"), ("[0]['b']", "B")]
+
+
+def test_many_equal_leaves_take_several_lines():
+    tree = {f"[0]['{key * 12}']": "A" for key in "abcd"}
+    assert lines(tree) == [
+        (f"[0]['{'a' * 12}', '{'b' * 12}']", "A"),
+        (f"[0]['{'c' * 12}', '{'d' * 12}']", "A"),
+    ]
 
 
 def test_a_subtree_seen_before_is_named():
