@@ -197,8 +197,10 @@ class _Builder:
         if not self.flow.materialised[value]:
             considered = np.zeros_like(considered)
         elif record.producer >= 0 and self.program.ops[record.producer].primitive == "enter":
-            # A closed-over value is gathered outside of the loop, where the compiler moves it.
-            considered = considered & _only_slices(table.dimensions)
+            # A closed-over value is gathered outside of the loop, where the compiler moves it; a
+            # `while` passes it on from one iteration to the next, in one layout.
+            region = self.program.regions[self.program.ops[record.producer].region]
+            considered = considered & _only_slices(table.dimensions) & (region.kind != "while")
         a, b, mode = self._triples(considered, stored, readable, phases)
         if strategy is not None:
             keep = self._reads_itself(number, members, table, strategy, a, b, mode)

@@ -616,10 +616,13 @@ class _Flattener:
         for branch in branches:
             region = self._open_region(place.region, place.trips, "branch")
             inside = place.within(region, place.trips)
+            atoms = [atom for equation in branch.jaxpr.eqns for atom in equation.invars]
+            used = {a for a in (*atoms, *branch.jaxpr.outvars) if not compat.is_literal(a)}
             arguments = [
                 self._boundary(
                     "enter",
-                    [i if i >= 0 else self._literal(var, place)],
+                    # What this branch does not use, it does not read: that may lie anywhere.
+                    [i if i >= 0 and var in used else self._literal(var, place)],
                     var.aval,
                     inside,
                     place.line,

@@ -340,7 +340,7 @@ class Interpreter:
             arrays.append(self._settled(op, self._read(op, 0, array)))
         return arrays
 
-    def _settled(self, op: Op, array: Any) -> Any:
+    def _settled(self, op: Op, array: Any, position: int = 0) -> Any:
         """A region's result, inside the region, in the layout that its consumer expects."""
         if self.decisions.assignment[op.index] is None or array.ndim == 0:
             return array
@@ -404,22 +404,35 @@ class Interpreter:
         return self._leave(self.cursor - len(ends), results)
 
     def _cond(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        """Branches may read one value in different layouts: each has operands of its own."""
+        bodies = equation.params["branches"]
+        inside = sum(len(operands) - 1 + op_count(body.jaxpr) for body in bodies)
+        first = self.cursor + inside
+        joins = self.program.ops[first : first + len(equation.outvars)]
         branches = []
         outer: list[Any] = []
-        for closed in equation.params["branches"]:
-            ops, outer = self._enter(["enter"] * (len(operands) - 1), operands[1:])
+        for number, closed in enumerate(bodies):
+            ops, read = self._enter(["enter"] * (len(operands) - 1), operands[1:])
+            outer += read
 
-            def function(*arrays: Any, closed: Any = closed, ops: Any = ops) -> list[Any]:
-                self._start_body(ops, arrays)
+            def function(
+                *arrays: Any, number: int = number, closed: Any = closed, ops: Any = ops
+            ) -> list[Any]:
+                own = len(ops)
+                self._start_body(ops, arrays[number * own : (number + 1) * own])
                 values = [op.outputs[0] for op in ops]
                 inner = [self.arrays[value] for value in values]
                 results = self._walk(closed.jaxpr, closed.consts, inner, values)
-                return [array for array, _ in results]
+                return [
+                    self._settled(op, self._read(op, number, array), number)
+                    for op, (array, _) in zip(joins, results, strict=True)
+                ]
 
             # A branch's ops come before the boundary ops of the next one: trace it now.
-            branches.append(self._trace_body(function, closed.in_avals))
-        joins = [self._next("join") for _ in equation.outvars]
+            branches.append(self._trace_body(function, closed.in_avals * len(bodies)))
+        for _ in joins:
+            self._next("join")
         results = compat.bind_equation(
             equation, [operands[0][0], *outer], branches=tuple(branches)
         )
-        return self._leave(joins[0].index if joins else self.cursor, results)
+        return self._leave(first, results)
