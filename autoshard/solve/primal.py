@@ -32,6 +32,8 @@ SMALLEST = 8
 # Extra price of a row, as a part of the largest price, per move while 2 % over; its fading else.
 RISE = 0.1
 FADE = 0.95
+# How the rise grows with every move that leaves a limit broken, until all limits hold again.
+URGENCY = 1.02
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +54,7 @@ class ForestSearch:
     conflict_cost: float = field(init=False)
     _started: bool = False
     _cost: float = np.inf
+    _urgency: float = 1.0
     _load: np.ndarray = field(init=False)
     _extra: np.ndarray = field(init=False)
     _total: np.ndarray = field(init=False)
@@ -192,8 +195,9 @@ class ForestSearch:
         highest = float(self.prices.max()) or 0.01 * self.spread / float(capacity.mean())
         over = self._load - self.flat.capacity
         rows = worst_rows(over, 4, over.size // 100)
+        self._urgency = 1.0 if not rows else min(URGENCY * self._urgency, 1e6)
         self._extra *= FADE
-        rise = RISE * highest * np.minimum(1.0, over[rows] / (0.02 * capacity[rows]))
+        rise = self._urgency * RISE * highest * np.minimum(1.0, over[rows] / (0.02 * capacity[rows]))
         self._extra[rows] += rise
 
     def _appraise(self) -> None:
