@@ -6,8 +6,8 @@ For prices p >= 0 of the memory rows, relaxing the limits gives
 
 which is concave in p and in the messages. Each step makes one pass of messages and moves the prices
 along the expected overload of the rows (softened node marginals stand for the subgradient), with
-Polyak's step (target - bound) / |overload|^2. Neighbouring rows say nearly the same, so only rows that
-were the worst of their neighbourhood for a while take part.
+Polyak's step (target - bound) / |overload|^2. Neighbouring rows say nearly the same, so only rows
+that were the worst of their neighbourhood for a while take part.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """One small interface over the exact solvers: HiGHS, SCIP, CP-SAT (OR-Tools) and CBC (PuLP).
 
-All of them solve the same `LinearModel`. HiGHS is the one the pipeline uses: it takes a start, stops
-when told to, and reports a bound. The others are there to check it and to be compared with it.
+All of them solve the same `LinearModel`. HiGHS is the one the pipeline uses: it takes a start,
+stops when told to, and reports a bound. The others are there to check it and to be compared with
+it.
 """
 
 from __future__ import annotations

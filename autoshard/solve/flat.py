@@ -1,13 +1,13 @@
 """A problem as flat arrays, the form the compiled loops of `kernels` read.
 
 Choices of all nodes lie one after another; so do the entries of all distinct tables, all distinct
-projections and all distinct usage vectors. The choices of node i are
-`costs[node_start[i] : node_start[i + 1]]`. Edge e reads its table at `table_start[e]` (row-major,
-`rows[e]` x `columns[e]`), projects node `u[e]` by `groups[left_start[e] + choice]`, and owns the
-messages from `message_start[e]` on: first one per row, then one per column. A table with few allowed
-pairs is also stored by rows: from `sparse_start[e]` (-1: not so stored) on, `sparse_index` holds where
-each row begins, then the columns; `sparse_value` the costs beside them. Times become memory
-rows 0, 1, ...; nodes with a single choice only lower the `capacity` of the rows.
+projections and all distinct usage vectors. The choices of node i are `costs[node_start[i] :
+node_start[i + 1]]`. Edge e reads its table at `table_start[e]` (row-major, `rows[e]` x
+`columns[e]`), projects node `u[e]` by `groups[left_start[e] + choice]`, and owns the messages from
+`message_start[e]` on: first one per row, then one per column. A table with few allowed pairs is
+also stored by rows: from `sparse_start[e]` (-1: not so stored) on, `sparse_index` holds where each
+row begins, then the columns; `sparse_value` the costs beside them. Times become memory rows 0, 1,
+...; nodes with a single choice only lower the `capacity` of the rows.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ class Flat(NamedTuple):
     @property
     def node_count(self) -> int:
         return self.node_start.size - 1
+
+    def span(self, node: int) -> tuple[int, int]:
+        """Where the choices of a node begin and end."""
+        return int(self.node_start[node]), int(self.node_start[node + 1])
 
     @property
     def widest(self) -> int:
@@ -218,13 +222,13 @@ def worst_cost(flat: Flat) -> float:
     if flat.node_count == 0:
         return 0.0
     total = float(np.maximum.reduceat(flat.costs, flat.node_start[:-1]).sum())
-    low, high = edge_spans(flat)
+    _, high = edge_spans(flat)
     total += float(high.sum())
     return total + 1e-9 * (abs(total) + float(np.abs(flat.costs).sum()))
 
 
 def worst_rows(overload: np.ndarray, count: int, radius: int) -> list[int]:
-    """Up to `count` rows with positive overload, the worst first, none within `radius` of another."""
+    """Up to `count` rows with positive overload, worst first, none within `radius` of another."""
     left = overload.copy()
     rows: list[int] = []
     while len(rows) < count and left.size:

@@ -1,10 +1,10 @@
 """Moves that re-decide a whole induced forest exactly, given the rest of the plan.
 
 Take nodes in a random order and keep each one that closes no cycle with those kept before. On the
-kept nodes the problem is a forest, and dynamic programming over it finds the best joint choice given
-the neighbours outside: leaf to root, message[h] = min_g ( min_{x in g} H[x] + T[g, h] ), then root to
-leaf. Often more than half of all nodes are re-decided in one move. A neighbour outside is either
-held at its choice, or open: then the dual's message stands for the best it will do later.
+kept nodes the problem is a forest, and dynamic programming over it finds the best joint choice
+given the neighbours outside: leaf to root, message[h] = min_g ( min_{x in g} H[x] + T[g, h] ), then
+root to leaf. Often more than half of all nodes are re-decided in one move. A neighbour outside is
+either held at its choice, or open: then the dual's message stands for the best it will do later.
 
 `picked` is only read. `tables` are the tables with a price in place of +inf, `conflict_cost`.
 """

@@ -1,16 +1,16 @@
 """Compiled loops over a `Flat` problem: messages, memory loads, prices, forest moves.
 
-Messages. Edge e pushes M[g] to the choices of group g of one end and N[h] of the other; what is left
-of it is  T[g, h] - M[g] - N[h], and a node holds  h[x] = priced cost[x] + sum_e M_e[group_e(x)].
-For every choice of messages
+Messages. Edge e pushes M[g] to the choices of group g of one end and N[h] of the other; what is
+left of it is  T[g, h] - M[g] - N[h], and a node holds  h[x] = priced cost[x] + sum_e
+M_e[group_e(x)]. For every choice of messages
 
     bound = sum_i min h_i + sum_e min ( T - M - N ) - prices . capacity
 
-is valid. A pass visits the nodes in order; each collects all that the edges behind it can give (M[g] =
-min over h of T - N) and then hands shares of the result, group by group,
-to the edges ahead of it. This is sequential tree-reweighted message passing (Kolmogorov,
-https://doi.org/10.1109/TPAMI.2006.200) in the shares form of SRMP (https://arxiv.org/abs/1309.5655),
-with groups in place of choices.
+is valid. A pass visits the nodes in order; each collects all that the edges behind it can give
+(M[g] = min over h of T - N) and then hands shares of the result, group by group, to the edges ahead
+of it. This is sequential tree-reweighted message passing (Kolmogorov,
+https://doi.org/10.1109/TPAMI.2006.200) in the shares form of SRMP
+(https://arxiv.org/abs/1309.5655), with groups in place of choices.
 """
 
 from __future__ import annotations
@@ -185,7 +185,8 @@ def appraise(flat, theta, messages, held, extra, best):
     """The dual value, what the nodes hold, and by how much each choice must exceed the value.
 
     Returns sum_i min h_i + sum_e min (T - M - N), valid for any messages. Sets held = h and
-    extra[x] = h[x] - min h + sum over edges of (the edge's minimum in the group of x - its minimum).
+    extra[x] = h[x] - min h + sum over edges of (the edge's minimum in the group of x - its
+    minimum).
     """
     for k in range(theta.size):
         held[k] = theta[k]

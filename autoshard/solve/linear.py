@@ -3,10 +3,10 @@
 Variables x_i[c] in {0, 1}, one per choice, and z_e[g, h] >= 0, one per allowed pair of groups of an
 edge. With the marginals written per group,
 
-    sum_c x_i[c]                     = 1                                for every node i
-    sum_h z_e[g, h]                  = sum of x_u[c] with left[c] = g   for every edge and row g
-    sum_g z_e[g, h]                  = sum of x_v[c] with right[c] = h  for every edge and column h
-    sum of amounts_i[c] x_i[c] alive at t  <=  capacity_t               for the memory rows asked for
+    sum_c x_i[c]      =  1                                   for every node i
+    sum_h z_e[g, h]   =  sum of x_u[c] with left[c] = g      for every edge and row g
+    sum_g z_e[g, h]   =  sum of x_v[c] with right[c] = h     for every edge and column h
+    sum of amounts_i[c] x_i[c] alive at t  <=  capacity_t    for the memory rows asked for
 
 the relaxation is the local polytope, the tightest that pairs alone give: z is integral where x is.
 Nodes with one choice are constants of the flat form already.
@@ -58,12 +58,11 @@ def linear_model(flat: Flat) -> LinearModel:
         table = flat.tables[at : at + height * width].reshape(height, width)
         g, h = np.nonzero(table < np.inf)
         pairs = np.arange(column, column + g.size)
-        u_start, u_end = flat.node_start[flat.u[e]], flat.node_start[flat.u[e] + 1]
-        v_start, v_end = flat.node_start[flat.v[e]], flat.node_start[flat.v[e] + 1]
-        left = flat.groups[flat.left_start[e] : flat.left_start[e] + u_end - u_start]
-        right = flat.groups[flat.right_start[e] : flat.right_start[e] + v_end - v_start]
+        span_u, span_v = flat.span(int(flat.u[e])), flat.span(int(flat.v[e]))
+        left = flat.groups[flat.left_start[e] :][: span_u[1] - span_u[0]]
+        right = flat.groups[flat.right_start[e] :][: span_v[1] - span_v[0]]
         rows += [row + g, row + height + h, row + left, row + height + right]
-        columns += [pairs, pairs, np.arange(u_start, u_end), np.arange(v_start, v_end)]
+        columns += [pairs, pairs, np.arange(*span_u), np.arange(*span_v)]
         values += [np.ones(2 * g.size), -np.ones(left.size + right.size)]
         costs.append(table[g, h])
         row += height + width

@@ -54,7 +54,7 @@ PASSES_PER_ROUND = 100
 WORK_PER_ROUND = 1.0
 
 
-class _Stop(Exception):
+class _StopSearchError(Exception):
     """The search has nothing left to do, or its gap or time is reached."""
 
 
@@ -109,7 +109,7 @@ class Search:
             self.bound = bound
         self.check_done()
 
-    def offer(self, picked: Sequence[int]) -> bool:
+    def offer(self, picked: Sequence[int] | np.ndarray) -> bool:
         """Price a plan of the current level on the problem as given; keep it if it is better."""
         choices = tuple(int(choice) for choice in picked)
         for level in reversed(self.levels):
@@ -127,13 +127,13 @@ class Search:
 
     def check_done(self) -> None:
         if self.gap <= OPTIMAL_GAP:
-            raise _Stop
+            raise _StopSearchError
         if self.gap <= self.wanted_gap:
             self.limit_hit = "gap"
-            raise _Stop
+            raise _StopSearchError
         if time.monotonic() >= self.deadline:
             self.limit_hit = "time"
-            raise _Stop
+            raise _StopSearchError
 
     def descend(self, pins: Mapping[int, Sequence[int]]) -> None:
         """Reduce the current problem further. Raises InfeasibleError when nothing is left."""
@@ -189,7 +189,7 @@ def solve(
         infeasible = search.choices is None
         if not infeasible:
             search.bound = search.objective
-    except _Stop:
+    except _StopSearchError:
         pass
     except KeyboardInterrupt:
         search.limit_hit = "interrupted"
@@ -306,9 +306,7 @@ def _bound(search: Search, dual: DualAscent, passes: int) -> None:
         search.tell()
 
 
-def _bound_and_plans(
-    search: Search, dual: DualAscent, plans: ForestSearch, passes: int
-) -> None:
+def _bound_and_plans(search: Search, dual: DualAscent, plans: ForestSearch, passes: int) -> None:
     """One round: plans under the present prices in a second thread, the bound in this one."""
     plans.prices, plans.messages = dual.best_prices.copy(), dual.best_messages.copy()
     work = WORK_PER_ROUND * passes * search.level.flat.node_count

@@ -44,8 +44,9 @@ def presolve(
 ) -> tuple[Problem, Trail]:
     """The reduced problem and the way back.
 
-    `pins` restricts nodes to subsets of their choices; `dominance` compares choices with each other,
-    which is most of the time on nodes of thousands. Raises `InfeasibleError` when no plan exists.
+    `pins` restricts nodes to subsets of their choices; `dominance` compares choices with each
+    other, which is most of the time on nodes of thousands. Raises `InfeasibleError` when no plan
+    exists.
     """
     space = Workspace.of(problem)
     for node, allowed in (pins or {}).items():
@@ -153,7 +154,8 @@ def _clean_link(space: Workspace, number: int) -> bool:
         space.add_costs(link.u, parts[0][link.left])
         space.add_costs(link.v, parts[1][link.right])
         return True
-    row_alive, column_alive = support.any(axis=1), support.any(axis=0)
+    row_alive = np.asarray(support.any(axis=1))
+    column_alive = np.asarray(support.any(axis=0))
     if not (row_alive.all() and column_alive.all()):
         space.restrict(link.u, np.flatnonzero(row_alive[link.left]))
         space.restrict(link.v, np.flatnonzero(column_alive[link.right]))

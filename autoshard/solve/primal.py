@@ -1,16 +1,16 @@
 """Plans: rounding by exact forests under prices, region by region.
 
-One move un-decides a region of the graph and decides it again, forest by forest. In the first forest
-the neighbours that are still open speak through the messages of the dual (what they will cost at
-best); later forests see more and more decided neighbours; a last forest over the region and its
-surroundings sees only decided ones. The first move takes the whole graph: that is the rounding of the
-dual. All forests are solved for
+One move un-decides a region of the graph and decides it again, forest by forest. In the first
+forest the neighbours that are still open speak through the messages of the dual (what they will
+cost at best); later forests see more and more decided neighbours; a last forest over the region and
+its surroundings sees only decided ones. The first move takes the whole graph: that is the rounding
+of the dual. All forests are solved for
 
     cost  +  (prices + extra) . load,
 
 with the prices of the dual and an `extra` price that grows on the rows most over their limit and
-fades on the others, so the search swings about the border of what fits. A move is kept when it does not raise that
-sum. Every plan met that fits is a candidate; the best one is kept aside.
+fades on the others, so the search swings about the border of what fits. A move is kept when it does
+not raise that sum. Every plan met that fits is a candidate; the best one is kept aside.
 
 Forbidden pairs are priced at `conflict_cost`, more than any two plans can differ by, so that a plan
 with conflicts is merely bad and the same moves that lower the cost also remove conflicts.
@@ -38,7 +38,7 @@ URGENCY = 1.02
 
 @dataclass(slots=True, eq=False)
 class ForestSearch:
-    """A plan on the move, and the best one met that fits (`best`, at `best_cost` without offset)."""
+    """A plan on the move, and the best one met that fits (`best_cost` is without offset)."""
 
     flat: Flat
     prices: np.ndarray
@@ -197,8 +197,8 @@ class ForestSearch:
         rows = worst_rows(over, 4, over.size // 100)
         self._urgency = 1.0 if not rows else min(URGENCY * self._urgency, 1e6)
         self._extra *= FADE
-        rise = self._urgency * RISE * highest * np.minimum(1.0, over[rows] / (0.02 * capacity[rows]))
-        self._extra[rows] += rise
+        part = np.minimum(1.0, over[rows] / (0.02 * capacity[rows]))
+        self._extra[rows] += self._urgency * RISE * highest * part
 
     def _appraise(self) -> None:
         """Cost and load of the current plan, from nothing."""

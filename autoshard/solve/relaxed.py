@@ -1,9 +1,9 @@
 """The exact stage: the linear model on what is left, with memory rows added only when broken.
 
-First the relaxation, with the rows that its solution breaks, until it breaks none; its row duals are
-prices of bytes. Then the integer model with those rows, again until no row is broken. Every model is
-a relaxation of the problem, so each one's bound is valid, and the first solution that breaks nothing
-is optimal.
+First the relaxation, with the rows that its solution breaks, until it breaks none; its row duals
+are prices of bytes. Then the integer model with those rows, again until no row is broken. Every
+model is a relaxation of the problem, so each one's bound is valid, and the first solution that
+breaks nothing is optimal.
 """
 
 from __future__ import annotations

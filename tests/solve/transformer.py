@@ -1,9 +1,9 @@
 """Problems shaped like a transformer training step on a mesh of equal axes.
 
-Every value is a node whose choice is (layout it is stored in, layout of one copy); every operation is a
-node whose choice gives each mesh axis one of its factors or none. The edges say that an operand is
-read in the stored or the copied layout, and that the result is stored as it is written. A layout
-gives each mesh axis one dimension, or none (-1).
+Every value is a node whose choice is (layout it is stored in, layout of one copy); every operation
+is a node whose choice gives each mesh axis one of its factors or none. The edges say that an
+operand is read in the stored or the copied layout, and that the result is stored as it is written.
+A layout gives each mesh axis one dimension, or none (-1).
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class Builder:
         self.values.append(Value(name, sizes, self.clock, self.clock))
         return len(self.values) - 1
 
-    def op(self, name: str, factors: dict[str, int], inputs: list[tuple[int, str]], out: str) -> int:
+    def op(
+        self, name: str, factors: dict[str, int], inputs: list[tuple[int, str]], out: str
+    ) -> int:
         """An einsum; returns the value it makes."""
         letters = list(factors)
         strategies = list(itertools.product(range(-1, len(letters)), repeat=len(self.axes)))
@@ -60,7 +62,9 @@ class Builder:
             shards = np.prod([a for a, f in zip(self.axes, strategy, strict=True) if f >= 0] or [1])
             seconds = 2 * volume / shards / FLOPS + LATENCY
             kept = [f for f in strategy if f >= 0 and letters[f] in out]
-            spread = np.prod([a for a, f in zip(self.axes, strategy, strict=True) if f in kept] or [1])
+            spread = np.prod(
+                [a for a, f in zip(self.axes, strategy, strict=True) if f in kept] or [1]
+            )
             out_bytes = 2.0 * np.prod([factors[c] for c in out]) / spread
             for axis, factor in zip(self.axes, strategy, strict=True):
                 if factor >= 0 and letters[factor] not in out:
