@@ -26,7 +26,7 @@ FUSING_REDUCTIONS = frozenset(
 PREFETCHED = frozenset(
     {"enter", "unstack", "slice", "convert_element_type", "reshape", "squeeze", "transpose", "broadcast_in_dim"}
 )
-ALIASING = frozenset({"enter", "return"})
+ALIASING = frozenset({"enter", "return", "unstack"})
 STAY = frozenset({"enter", "unstack"})
 
 

@@ -1,8 +1,9 @@
 """FLOP of one equation on whole (unsharded) arrays.
 
 A `dot_general` of batch B, free M and N, contraction K costs 2·B·M·N·K; a convolution 2 FLOP per
-kernel element, per input channel of its group, per output element; everything else is counted by
-the elements that it touches. Sharding divides these by the number of shards of the op's factors.
+kernel element, per input channel of its group, per output element; what reads or writes
+a part of an array is counted by that part's elements, everything else by the elements that it
+touches. Sharding divides these by the number of shards of the op's factors.
 """
 
 from __future__ import annotations
@@ -47,7 +48,22 @@ def _dense_algebra(equation: Any) -> float:
     return float(math.prod(shape) * (shape[-1] if shape else 1))
 
 
+def _result(equation: Any) -> float:
+    return float(max(_size(equation.outvars[0].aval), 1))
+
+
+def _update(equation: Any) -> float:
+    """The part that a dynamic update or a scatter writes; the rest of the operand stays in place."""
+    position = 1 if equation.primitive.name == "dynamic_update_slice" else 2
+    return float(max(_size(equation.invars[position].aval), 1))
+
+
 _SPECIAL = {
+    **dict.fromkeys(["gather", "dynamic_slice", "slice"], _result),
+    **dict.fromkeys(
+        ["dynamic_update_slice", "scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"],
+        _update,
+    ),
     "dot_general": _dot_general,
     "conv_general_dilated": _convolution,
     "sort": _logarithmic,

@@ -27,10 +27,24 @@ from autoshard.strategy import Strategies, project_assignment
 
 Floats = NDArray[np.float64]
 PARTIAL = frozenset(
-    {"gather", "dynamic_slice", "dynamic_update_slice", "scatter", "scatter-add", "scatter_add",
-     "unstack", "stack"}
-)  # fmt: skip
-MOVES_NOTHING = frozenset({"enter", "carry", "yield", "join", "return"})
+    {
+        "gather",
+        "dynamic_update_slice",
+        "scatter",
+        "scatter-add",
+        "scatter-mul",
+        "scatter-min",
+        "scatter-max",
+        "stack",
+    }
+)
+MOVES_NOTHING = frozenset(
+    {
+        *("enter", "carry", "yield", "join", "return"),
+        # Bitcasts, and slices that the compiler reads in place in the op that uses them.
+        *("reshape", "squeeze", "expand_dims", "unstack", "dynamic_slice"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,7 +153,7 @@ class StepPrices:
 
     def _moved(self, op: Op, strategies: Strategies) -> Floats:
         """Bytes per device of the slice that a partial op reads or writes."""
-        if op.primitive in ("gather", "dynamic_slice", "unstack"):
+        if op.primitive == "gather":
             return self.local_bytes(op.outputs[0], strategies.written[0])
         if op.primitive == "stack":
             return self.local_bytes(op.inputs[0], strategies.reads[0])
