@@ -25,6 +25,8 @@ from autoshard import compat
 from autoshard.program import INLINED
 
 _TYPE_PARAMETERS = ("dtype", "new_dtype", "preferred_element_type", "out_dtype")
+_REGIONS = frozenset({"scan", "while", "cond"})
+_CALLS_OUT = frozenset({"ffi_call", "pure_callback", "io_callback"})
 _OWN_TYPES = frozenset({"bitcast_convert_type"})
 _WITH_COMBINER = frozenset(
     {
@@ -79,6 +81,7 @@ def widened(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     with jax.enable_x64(False):
         closed, out = jax.make_jaxpr(fn, return_shape=True)(*shapes)
     tree = jax.tree.structure(out)
+    _check(closed.jaxpr)
 
     def run(*arguments: Any) -> Any:
         flat = jax.tree.leaves(arguments)
@@ -89,6 +92,23 @@ def widened(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
 
 def _cast(array: Any, dtype: Any) -> Any:
     return array if array.dtype == dtype else jax.lax.convert_element_type(array, dtype)
+
+
+def _check(jaxpr: Any) -> None:
+    for equation in jaxpr.eqns:
+        name, params = equation.primitive.name, equation.params
+        bodies = [
+            body.jaxpr if hasattr(body, "jaxpr") else body
+            for value in params.values()
+            for body in (value if isinstance(value, tuple) else (value,))
+            if hasattr(body, "eqns") or hasattr(body, "jaxpr")
+        ]
+        known = name in INLINED or name in _REGIONS or name in _WITH_COMBINER
+        if name in _CALLS_OUT or (bodies and not known):
+            raise NotWidenedError(f"{name} cannot be run in double precision: it is opaque")
+        if name in INLINED or name in _REGIONS:
+            for body in bodies:
+                _check(body)
 
 
 def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
@@ -129,9 +149,6 @@ def _equation(equation: Any, operands: list[Any]) -> list[Any]:
         return [_cast(r, wide_dtype(r.dtype)) for r in compat.bind_equation(equation, own)]
     if name == "reduce_precision":
         return operands
-    inner = any(hasattr(value, "eqns") or hasattr(value, "jaxpr") for value in params.values())
-    if inner and name not in _WITH_COMBINER:
-        raise NotWidenedError(f"{name} cannot be run in double precision: it is opaque")
     changed = {
         key: wide_dtype(params[key])
         for key in _TYPE_PARAMETERS

@@ -31,6 +31,11 @@ from autoshard.program import INLINED, Op, Program, op_count
 _VISIBLE = {Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.AFTER: 0}
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 _REMAT = frozenset({"remat", "remat2", "checkpoint"})
+_OPAQUE = frozenset({"pallas_call", "shard_map", "ffi_call", "pure_callback", "io_callback"})
+
+
+class LoweringError(ValueError):
+    """A plan that cannot be written down for the compiler."""
 
 
 class Interpreter:
@@ -203,9 +208,22 @@ class Interpreter:
         if name == "cond":
             return self._cond(equation, operands)
         op = self._next(name)
+        self._check_whole(op)
         arrays = [self._read(op, k, array) for k, (array, _) in enumerate(operands)]
         results = compat.bind_equation(equation, arrays)
         return list(zip(self._write(op, results), op.outputs, strict=True))
+
+    def _check_whole(self, op: Op) -> None:
+        """Refuse to shard what the compiler would run whole on every device."""
+        assigned = self.decisions.assignment[op.index] or ()
+        factors = op.rule.factors
+        cut = [f"{self.names[a]} on {factors[k].name}" for a, k in enumerate(assigned) if k >= 0]
+        if op.primitive in _OPAQUE and cut:
+            raise LoweringError(
+                f"{op} is sharded by the plan ({', '.join(cut)}), but the compiler cannot cut what "
+                "it cannot look into: give it a user rule that replicates these factors, or wrap "
+                "the kernel in jax.experimental.custom_partitioning, whose rule is then used"
+            )
 
     def _call(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
         body, consts = compat.called_jaxpr(equation)

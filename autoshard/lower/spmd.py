@@ -21,10 +21,12 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from autoshard.lower.interpret import Interpreter
+from autoshard.lower.interpret import Interpreter, LoweringError
 from autoshard.plan import Plan
 from autoshard.program import Program, trace
 from autoshard.rules import UserRule
+
+__all__ = ["Lowered", "LoweringError", "lower", "make_mesh"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +95,7 @@ def lower(
 
     Raises:
       PlanError: the plan is for another program.
+      LoweringError: once it is traced, if the plan shards an op that the compiler cannot cut.
       ValueError: the number of devices is not that of the mesh.
     """
     program = trace(fn, *args, **_trace_options(plan))
@@ -154,7 +157,7 @@ def _trace_options(plan: Plan) -> dict[str, Any]:
         key: plan.options[key] for key in ("donate_argnums", "trip_counts") if key in plan.options
     }
     rules = {
-        name: rule if isinstance(rule, str) else UserRule(**rule)
+        name: rule if isinstance(rule, str | UserRule) else UserRule(**rule)
         for name, rule in plan.options.get("user_rules", {}).items()
     }
     return {**options, "user_rules": rules} if rules else options

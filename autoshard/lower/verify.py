@@ -105,8 +105,9 @@ def numeric_differences(
 ) -> list[Difference]:
     """Level 2: where the lowered step and `fn` differ on `concrete` arguments.
 
-    Both run in double precision (`autoshard.lower.double`), where rounding neither hides an error nor
-    feigns one; steps with opaque operations run as they are, within the tolerance of their types.
+    Both run in double precision (`autoshard.lower.double`), where rounding neither hides an error
+    nor feigns one; steps with opaque operations run as they are, within the tolerance of their
+    types.
     """
     mesh_devices = list(lowered.mesh.devices.flat)
     options = _QUICK_ON_CPU if mesh_devices[0].platform == "cpu" else {}
@@ -114,10 +115,9 @@ def numeric_differences(
     try:
         plain, sharded = widened(fn, *concrete), widened(lowered.fn, *concrete)
     except NotWidenedError:
-        plain, sharded = fn, lowered.fn
         return compare_outputs(
-            _run(plain, concrete, None, options, mesh_devices[0]),
-            _run(sharded, concrete, shardings, options, None),
+            _run(fn, concrete, None, options, mesh_devices[0]),
+            _run(lowered.fn, concrete, shardings, options, None),
             tolerances=_tolerances(lowered),
         )
     with jax.enable_x64(True):

@@ -205,7 +205,8 @@ def gradient_of_patches(x, k):
     numbers = ("NHWC", "HWIO", "NHWC")
 
     def loss(k):
-        return jnp.sum(lax.conv_general_dilated(x, k, (4, 4), "VALID", dimension_numbers=numbers) ** 2)
+        out = lax.conv_general_dilated(x, k, (4, 4), "VALID", dimension_numbers=numbers)
+        return jnp.sum(out**2)
 
     return jax.grad(loss)(k)
 

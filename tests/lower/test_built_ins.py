@@ -1,0 +1,56 @@
+"""Every built-in program under random plans: the planned collectives, and the right numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard import models
+from autoshard.lower.spmd import lower
+from autoshard.lower.verify import numeric_differences, verify_collectives
+from tests.helpers import MESHES, best_plan, case, random_plan
+
+# One of each architecture and form; the others differ in sizes alone.
+PROGRAMS = (
+    "mlp",
+    "llama3-1b",
+    "llama3-8b-unrolled",
+    "llama3-405b-decode",
+    "mixtral-8x7b",
+    "vit-l16",
+    "resnet50",
+    "unet",
+    "gnn",
+)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_compiler_makes_the_planned_collectives(name, mesh):
+    fn, args, options = models.tiny(name)
+    given = case(fn, *args, mesh=MESHES[mesh], **options)
+    for seed in range(2):
+        plan = random_plan(given, seed)
+        assert any(move.kind == "all_to_all" for move in plan.moves)
+        comparison = verify_collectives(lower(plan, fn, *args))
+        assert comparison.agrees, f"seed {seed}\n{comparison}"
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"), [("mlp", "2x2x2"), ("llama3-1b", "2x4"), ("resnet50", "8")]
+)
+def test_loss_gradients_and_state_are_those_of_the_unsharded_step(name, mesh):
+    fn, args, options = models.tiny(name)
+    plan = random_plan(case(fn, *args, mesh=MESHES[mesh], **options), 3)
+    lowered = lower(plan, fn, *args)
+    assert numeric_differences(lowered, fn, models.concrete(name, args)) == []
+
+
+def test_a_tight_memory_limit_shards_the_state():
+    fn, args, options = models.tiny("mlp")
+    mesh = MESHES["8"]
+    loose = best_plan(case(fn, *args, mesh=mesh, **options))
+    limit = loose.estimate.peak_bytes * 0.8
+    tight = best_plan(case(fn, *args, mesh=mesh, limit=limit, **options))
+    assert tight.estimate.peak_bytes <= limit
+    comparison = verify_collectives(lower(tight, fn, *args))
+    assert comparison.agrees, str(comparison)

@@ -1,0 +1,151 @@
+"""What a lowered step can do: run, donate, be differentiated, exported and printed."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from autoshard.lower.numeric import require_same_outputs
+from autoshard.lower.spmd import LoweringError, lower
+from autoshard.lower.verify import verify
+from autoshard.plan import PlanError
+from autoshard.rules import UserRule
+from tests.helpers import MESHES, case, concrete_like, random_plan
+
+F32 = jnp.float32
+
+
+def f(*shape):
+    return jax.ShapeDtypeStruct(shape, F32)
+
+
+def step(params, x):
+    loss, grads = jax.value_and_grad(lambda p: jnp.mean((jax.nn.relu(x @ p) @ p.T) ** 2))(params)
+    return loss, params - 0.1 * grads
+
+
+STEP = (f(16, 32), f(8, 16))
+
+
+@pytest.fixture(scope="module")
+def lowered():
+    given = case(step, *STEP, mesh=MESHES["2x4"], donate_argnums=(0,))
+    return lower(random_plan(given, 0), step, *STEP)
+
+
+def test_donated_state_is_gone_and_lies_where_its_successor_does(lowered):
+    params, x = jax.device_put(concrete_like(STEP), lowered.in_shardings)
+    expected = step(*concrete_like(STEP))
+    loss, new = lowered.jit()(params, x)
+    assert params.is_deleted()
+    assert not x.is_deleted()
+    assert new.sharding == lowered.in_shardings[0]
+    require_same_outputs(expected, (loss, new), tolerances={"float32": 1e-4})
+    aliased = lowered.lower().compile().memory_analysis().alias_size_in_bytes
+    assert aliased == new.addressable_shards[0].data.nbytes
+
+
+def test_exported_bytes_run_on_eight_devices(lowered):
+    data = lowered.export(platforms=("cpu",))
+    again = jax.export.deserialize(bytearray(data))
+    assert again.nr_devices == 8
+    arguments = jax.device_put(concrete_like(STEP), lowered.in_shardings)
+    result = jax.jit(again.call)(*arguments)
+    require_same_outputs(step(*concrete_like(STEP)), result, tolerances={"float32": 1e-4})
+
+
+def test_the_module_as_text_names_the_mesh_and_the_constraints(lowered):
+    text = lowered.mlir_text()
+    assert 'sdy.mesh @mesh = <["x"=2, "y"=4]>' in text
+    assert "sdy.sharding_constraint" in text
+
+
+def test_another_program_is_refused(lowered):
+    with pytest.raises(PlanError, match="search again"):
+        lower(lowered.plan, lambda p, x: step(p, x * 2), *STEP)
+
+
+def test_another_tree_of_arguments_is_refused(lowered):
+    with pytest.raises(TypeError, match="was planned for arguments"):
+        lowered.fn((jnp.ones((16, 32)), jnp.ones((8, 16))))
+
+
+def test_too_few_devices_are_refused(lowered):
+    with pytest.raises(ValueError, match="needs 8 devices, but 4 were given"):
+        lower(lowered.plan, step, *STEP, devices=jax.devices()[:4])
+
+
+@jax.custom_vjp
+def clipped(x):
+    return x
+
+
+clipped.defvjp(lambda x: (x, None), lambda _, g: (jnp.clip(g, -0.1, 0.1),))
+
+
+def loss_of_layers(weights, x):
+    @jax.checkpoint
+    def layer(h, w):
+        return clipped(jax.nn.silu(h @ w)) + jax.nn.relu(h), None
+
+    return jnp.sum(lax.scan(layer, x, weights)[0] ** 2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gradients_go_through_a_lowered_function(seed):
+    args = f(3, 16, 16), f(8, 16)
+    plan = random_plan(case(loss_of_layers, *args, mesh=MESHES["2x4"]), seed)
+    lowered = lower(plan, loss_of_layers, *args)
+    weights, x = concrete_like(args)
+    expected = jax.jit(jax.grad(loss_of_layers, argnums=(0, 1)))(weights, x)
+    actual = jax.jit(jax.grad(lowered.fn, argnums=(0, 1)))(weights, x)
+    require_same_outputs(expected, actual, tolerances={"float32": 1e-4})
+
+
+def kernel_step(x, w):
+    from jax.experimental import pallas as pl
+
+    def double_kernel(source, target):
+        target[...] = source[...] * 2
+
+    return pl.pallas_call(double_kernel, out_shape=f(8, 16), interpret=True)(x) @ w
+
+
+RULES = {"double_kernel": UserRule("i j -> i j")}
+
+
+def test_an_opaque_op_is_bound_whole_and_refused_in_parts():
+    args = f(8, 16), f(16, 8)
+    given = case(kernel_step, *args, mesh=MESHES["2x4"], user_rules=RULES)
+    with pytest.raises(LoweringError, match=r"pallas_call .* the compiler cannot cut"):
+        lower(random_plan(given, 0), kernel_step, *args).lower()
+    number = next(op.index for op in given.program.ops if op.primitive == "pallas_call")
+    for seed in range(40):
+        plan = random_plan(given, seed)
+        if max(plan.decisions.assignment[number]) < 0:
+            break
+    checked = verify(plan, kernel_step, *args, concrete=concrete_like(args))
+    assert checked.agrees, str(checked)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+def test_a_plan_compiles_for_a_topology_without_devices(monkeypatch):
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    monkeypatch.setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    from jax.experimental import topologies
+
+    topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4")
+    given = case(step, *STEP, mesh=MESHES["2x4"])
+    lowered = lower(random_plan(given, 0), step, *STEP, devices=topology.devices)
+    assert lowered.lower().compile().memory_analysis().argument_size_in_bytes > 0
+
+
+def test_inputs_keep_their_planned_places(lowered):
+    spec = lowered.plan.specs["inputs"]["[0]"]
+    assert lowered.in_shardings[0].spec == spec
+    assert np.prod(lowered.mesh.devices.shape) == 8
