@@ -32,7 +32,7 @@ from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase
 from autoshard.decisions import Decisions
 from autoshard.layout import Layout, LayoutTable, layout_table
-from autoshard.program import Program
+from autoshard.program import Op, Program
 from autoshard.repeats import Classes
 from autoshard.rules import Rule
 from autoshard.solve.problem import Edge, Node, Problem, Usage
@@ -287,15 +287,21 @@ class _Builder:
     # -- prices --------------------------------------------------------------------------
 
     def _op_seconds(self, number: int) -> NDArray[np.float64]:
-        members = self.classes.op_members[number]
-        op = self.program.ops[members[0]]
+        # Copies of a block are alike, but for the first and the last: what surrounds them decides
+        # what is fused and what is waited for.
         strategies = self.strategies[number]
-        hidden = not any(self.flow.awaited[o] for m in members for o in self.program.ops[m].outputs)
-        once = self.prices.compute_seconds(op, strategies) + self.prices.exposed(
-            hidden
-        ) * self.prices.settle_seconds(op, strategies)
-        times = sum(self.program.ops[m].trips * self.program.ops[m].weight for m in members)
-        return once * times
+        groups: dict[object, tuple[Op, bool, float]] = {}
+        for member in self.classes.op_members[number]:
+            op = self.program.ops[member]
+            hidden = not any(self.flow.awaited[o] for o in op.outputs)
+            tensors = tuple(v >= 0 and self.flow.materialised[v] for v in (*op.inputs, *op.outputs))
+            _, _, times = groups.get((hidden, tensors), (op, hidden, 0.0))
+            groups[hidden, tensors] = (op, hidden, times + op.trips * op.weight)
+        total = np.zeros(len(strategies))
+        for op, hidden, times in groups.values():
+            settle = self.prices.exposed(hidden) * self.prices.settle_seconds(op, strategies)
+            total += times * (self.prices.compute_seconds(op, strategies) + settle)
+        return total
 
     def _copy_seconds(
         self, members: Sequence[int], table: LayoutTable, a: Rows, b: Rows, mode: Rows
@@ -304,11 +310,18 @@ class _Builder:
             return np.zeros(len(a))
         reshard = self.prices.reshard(members[0])
         seconds = reshard.seconds[_reorder(reshard.layouts, table)][:, _reorder(reshard.layouts, table)]
-        times = 0.0
+        times = np.zeros(ANEW + 1)
         for value in members:
             exposed = self.prices.exposed(self.flow.prefetchable[value])
-            times += exposed * value_trips(self.program, value)
-        return seconds[a, b] * times * np.where(mode == ANEW, 2, 1)
+            phases = {use.phase for use in self.flow.readers[value]}
+            forward = Phase.FORWARD in phases
+            backward = Phase.BACKWARD in phases
+            once = exposed * value_trips(self.program, value)
+            times[FORWARD] += once * forward
+            times[BACKWARD] += once * backward
+            times[KEPT] += once * (forward or backward)
+            times[ANEW] += once * (forward + backward)
+        return seconds[a, b] * times[mode]
 
     # -- memory --------------------------------------------------------------------------
 

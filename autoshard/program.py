@@ -131,6 +131,7 @@ class Program:
     ties: tuple[tuple[int, int], ...]
     carries: tuple[tuple[int, int], ...]
     donated: frozenset[int]
+    options: Mapping[str, Any]
     constant_bytes: int
     fingerprint: str
     jaxpr: Any = field(repr=False)
@@ -238,12 +239,29 @@ def trace(
         ties=ties,
         carries=tuple(graph.carries),
         donated=donated,
+        options=_options(donate, trip_counts),
         constant_bytes=graph.constant_bytes,
         fingerprint=_fingerprint(values, ops),
         jaxpr=closed,
         in_tree=jax.tree.structure(abstract),
         out_tree=jax.tree.structure(out_info),
     )
+
+
+def _options(
+    donate: tuple[int, ...], trip_counts: int | Sequence[int] | Mapping[str, int]
+) -> dict[str, Any]:
+    """What `trace` was told, in the form in which a plan keeps it."""
+    options: dict[str, Any] = {}
+    if donate:
+        options["donate_argnums"] = list(donate)
+    if isinstance(trip_counts, Mapping):
+        options["trip_counts"] = dict(trip_counts)
+    elif isinstance(trip_counts, int):
+        options["trip_counts"] = trip_counts
+    elif trip_counts:
+        options["trip_counts"] = list(trip_counts)
+    return options
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

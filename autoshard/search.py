@@ -221,7 +221,7 @@ def search(
       fold: let repeated blocks share their decisions.
       progress: called as the search goes on. An interrupt (Ctrl-C) ends the search with the best
         plan so far, if there is one.
-      options: `donate_argnums` and `trip_counts` of the trace, kept in the plan.
+      options: kept in the plan beside those of the trace (`user_rules` of a file, say).
 
     Raises:
       MeshError: the mesh does not use all chips, or an axis divides nothing.
@@ -390,7 +390,6 @@ def _finish(
     evaluation = evaluate(prices, decisions, shape.names)
     rows: list[tuple[Baseline, Decisions | None]] = []
     if baselines:
-        searcher.progress = None
         rows = _baselines(searcher, shape)
         for baseline, other in rows:
             seconds = baseline.step_seconds
@@ -417,7 +416,7 @@ def _finish(
     return Plan(
         program=program.name,
         fingerprint=program.fingerprint,
-        options=dict(options or {}),
+        options={**program.options, **(options or {})},
         machine=machine.name,
         memory_limit=searcher.limit,
         mesh=shape,
