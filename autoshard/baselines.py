@@ -1,16 +1,18 @@
 """The schemes that people write by hand, as pins on the problem.
 
-A scheme fixes the layouts of inputs (and, for tensor parallelism, forbids gathering weights over the
-model axis); the solver completes it at the same prices as the plan. So each scheme comes out at its
-best, and the comparison is fair.
+A scheme fixes the layouts of inputs and how weights are used; the solver completes it at the same
+prices as the plan. So each scheme comes out at its best, and the comparison is fair.
 
-With batch inputs = inputs that are not state, state = inputs that come back as outputs:
+With state = inputs of a train step that come back as outputs, or the weights of a serving step;
+batch = the other inputs; use = a matrix product or a lookup that reads a weight:
 
-    data parallel          state replicated, batch over all axes
-    FSDP                   state over all axes on one dimension, batch over all axes
+    data parallel          state replicated, batch over all axes, weights whole at every use
+    FSDP                   state over all axes on one dimension, batch over all axes, weights whole
+                           at every use
     tensor parallel        weights over all axes, never gathered; batch replicated
     FSDP x TP              data = all axes but the last, model = the last; batch over data, weights
-                           over both, never gathered over model; layer boundaries over data only
+                           over both, never gathered over model, whole over data at every use;
+                           layer boundaries over data only
     FSDP x TP x sequence   the same, with layer boundaries over model on their second dimension
 
 A dimension that does not divide is left replicated where the scheme allows it; a scheme that does
@@ -27,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.build import Built, ValueChoices
+from autoshard.cost.flops import is_matrix_op
 from autoshard.program import Program
 
 Mask = NDArray[np.bool_]
@@ -50,7 +53,7 @@ class Scheme:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Which values of a program are weights, batch, and layer boundaries."""
+    """Which values of a program are state, batch, derived from state alone, layer boundaries."""
 
     state: frozenset[int]
     batch: frozenset[int]
@@ -63,28 +66,48 @@ def roles(built: Built) -> Roles:
     program, flow = built.prices.program, built.prices.dataflow
     tied = {program.inputs[i] for i, _ in program.ties}
     state = {v for v in tied if program.values[v].shape}
-    if not tied:  # a serving step: what is largest is the weights
-        sizes = [program.values[v].bytes for v in program.inputs]
-        state = {v for v in program.inputs if program.values[v].bytes * 64 >= max(sizes, default=0)}
+    if not any(op.backward for op in program.ops):
+        state = _served_weights(program, tied) or state
     batch = {
         v for v in program.inputs if v not in state and v not in tied and program.values[v].shape
     }
     derived = set(state)
     for op in program.ops:
         real = [i for i in op.inputs if i >= 0 and not program.values[i].free]
-        if real and all(i in derived for i in real) and all(flow.prefetchable[o] for o in op.outputs):
+        early = all(flow.prefetchable[o] for o in op.outputs)
+        if real and early and all(i in derived for i in real):
             derived.update(op.outputs)
     return Roles(
         frozenset(state), frozenset(batch), frozenset(derived), frozenset(_boundaries(built))
     )
 
 
+def _served_weights(program: Program, tied: set[int]) -> set[int]:
+    """The weights of a serving step: the argument with most arrays that does not come back.
+
+    Where no argument is a tree, the arrays that are not small beside the largest.
+    """
+    arguments: dict[str, list[int]] = {}
+    for value in program.inputs:
+        if value not in tied and program.values[value].shape:
+            path = program.values[value].path
+            arguments.setdefault(path[: path.find("]") + 1], []).append(value)
+    most = max(arguments.values(), key=len, default=[])
+    if len(most) > 1:
+        return set(most)
+    sizes = {value: program.values[value].bytes for (value,) in arguments.values()}
+    return {value for value, size in sizes.items() if size * 64 >= max(sizes.values())}
+
+
 def _boundaries(built: Built) -> set[int]:
     """Activations that one copy of a repeated block hands to the next, and loops' carries."""
     program, classes, flow = built.prices.program, built.classes, built.prices.dataflow
     found: set[int] = set()
+    tied = {program.inputs[i] for i, _ in program.ties}
     for carried, _ in program.carries:
-        if len(program.values[carried].shape) >= 2:
+        value = program.values[carried]
+        state = tied.intersection(program.ops[value.producer].inputs)  # such as a cache
+        if len(value.shape) >= 2 and not state:
             found.add(carried)
     for value in program.values:
         if value.producer < 0 or len(value.shape) < 2 or value.free:
@@ -174,11 +197,32 @@ def _fits_batch(built: Built, found: Roles, axes: Sequence[int], pins: Pins) -> 
         raise DoesNotApplyError(f"no batch dimension divides by {parts}")
 
 
+def _whole_at_use(built: Built, found: Roles, axes: Sequence[int], pins: Pins) -> None:
+    """Products and lookups read weights that are not sharded over `axes`."""
+    for op in built.prices.program.ops:
+        number = int(built.classes.op_class[op.index])
+        if number not in built.op_node or not (
+            is_matrix_op(op.primitive) or op.primitive == "gather"
+        ):
+            continue
+        strategies = built.op_strategies[number]
+        mask = np.ones(len(strategies), dtype=bool)
+        for reads, value in zip(strategies.reads, op.inputs, strict=True):
+            if value in found.weights:
+                mask &= (reads[:, list(axes)] < 0).all(axis=1)
+        if not mask.all():
+            node = built.op_node[number]
+            kept = np.flatnonzero(mask)
+            pins[node] = np.intersect1d(kept, pins[node]) if node in pins else kept
+
+
 def _data_parallel(built: Built) -> Pins:
     found, pins = roles(built), {}
     for value in found.state:
         _pin(built, pins, value, _replicated, "cannot be replicated")
-    _fits_batch(built, found, range(len(built.prices.mesh_shape)), pins)
+    axes = range(len(built.prices.mesh_shape))
+    _fits_batch(built, found, axes, pins)
+    _whole_at_use(built, found, axes, pins)
     return pins
 
 
@@ -188,6 +232,7 @@ def _fsdp(built: Built) -> Pins:
     for value in found.state:
         _pin(built, pins, value, _state_over(built, [axes]), "cannot be sharded")
     _fits_batch(built, found, axes, pins)
+    _whole_at_use(built, found, axes, pins)
     return pins
 
 
@@ -227,18 +272,20 @@ def _both(sequence: bool) -> Callable[[Built], Pins]:
         data = list(range(model))
         _weights_stay(built, found, [model], [data, [model]], pins)
         _fits_batch(built, found, data, pins)
+        _whole_at_use(built, found, data, pins)
         values = built.prices.program.values
         boundaries = [v for v in found.boundaries if len(values[v].shape) >= (3 if sequence else 2)]
         if sequence and not boundaries:
             raise DoesNotApplyError("no layer boundary with a sequence dimension was found")
-        wanted = np.array([0 if axis in data else (1 if sequence else -1) for axis in range(len(mesh))])
+        wanted = np.array([*(0 for _ in data), 1 if sequence else -1])
 
         def allow(choices: ValueChoices) -> Mask:
             return (choices.table.dimensions[choices.stored] == wanted).all(axis=1)
 
         pinned = False
         for value in boundaries:
-            if any(v in found.weights for v in built.prices.program.ops[values[value].producer].inputs):
+            maker = built.prices.program.ops[values[value].producer]
+            if any(v in found.weights for v in maker.inputs):
                 continue
             try:
                 _pin(built, pins, value, allow, f"cannot be sharded as {tuple(wanted.tolist())}")
