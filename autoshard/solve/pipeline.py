@@ -50,6 +50,12 @@ EXACT_PAIRS = 60_000
 DOMINANCE_CHOICES = 300_000
 # A round is so many passes of the dual, and as many nodes decided again, in parts of the graph.
 FIRST_ROUND = 15
+# Before the first plan: rounds of passes, until one gains less than this part of the bound.
+SETTLING_ROUNDS = 20
+SETTLING_PASSES = 30
+SETTLED = 1e-3
+# Rounds without a better plan after which the dual is rounded afresh.
+STALE_ROUNDS = 4
 PASSES_PER_ROUND = 100
 WORK_PER_ROUND = 1.0
 
@@ -246,7 +252,7 @@ def _run(search: Search, starts: list[tuple[int, ...]], warm_duals: Duals | None
             raise InfeasibleError("the one plan left breaks a limit")
         if plans is None or plans.flat is not flat:
             search.phase = "bound"
-            _bound(search, dual, 30)
+            _settle_bound(search, dual)
             plans = ForestSearch(flat, dual.best_prices, dual.best_messages, search.seed)
             _begin(search, plans, starts)
         search.phase = "search"
@@ -306,11 +312,22 @@ def _bound(search: Search, dual: DualAscent, passes: int) -> None:
         search.tell()
 
 
+def _settle_bound(search: Search, dual: DualAscent) -> None:
+    """Passes until they gain little: plans rounded from poor prices are poor."""
+    until = time.monotonic() + 0.1 * (search.deadline - time.monotonic())
+    for _ in range(SETTLING_ROUNDS):
+        before = dual.bound
+        _bound(search, dual, SETTLING_PASSES)
+        if dual.bound - before < SETTLED * abs(dual.bound) or time.monotonic() > until:
+            return
+
+
 def _bound_and_plans(search: Search, dual: DualAscent, plans: ForestSearch, passes: int) -> None:
     """One round: plans under the present prices in a second thread, the bound in this one."""
     plans.prices, plans.messages = dual.best_prices.copy(), dual.best_messages.copy()
     work = WORK_PER_ROUND * passes * search.level.flat.node_count
     plans.stopped = False
+    before = plans.best_cost
     worker = threading.Thread(target=plans.run, args=(work, search.deadline))
     worker.start()
     try:
@@ -321,6 +338,9 @@ def _bound_and_plans(search: Search, dual: DualAscent, plans: ForestSearch, pass
         worker.join()
         if plans.best is not None:
             search.offer(plans.best)
+    plans.stale = plans.stale + 1 if plans.best_cost == before else 0
+    if plans.stale >= STALE_ROUNDS:
+        plans.begin_afresh()
     search.check_done()
 
 

@@ -49,6 +49,7 @@ class ForestSearch:
     best_cost: float = np.inf
     moves: int = 0
     stopped: bool = False
+    stale: int = 0
     tables: np.ndarray = field(init=False)
     spread: float = field(init=False)
     conflict_cost: float = field(init=False)
@@ -93,6 +94,13 @@ class ForestSearch:
         unknown = np.flatnonzero((picked < 0) & self._several)
         if unknown.size:
             self._try(unknown, unknown)
+
+    def begin_afresh(self) -> None:
+        """Round the dual again in the next run; the best plan stays aside."""
+        self._started = False
+        self.stale = 0
+        self._extra[:] = 0.0
+        self._urgency = 1.0
 
     def conflicts(self, picked: np.ndarray) -> bool:
         """Whether a plan takes a forbidden pair."""
