@@ -8,9 +8,13 @@ it.
 from __future__ import annotations
 
 import enum
+import pickle
+import subprocess
+import sys
 import time
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import highspy
 import numpy as np
@@ -63,7 +67,10 @@ def solve_linear(
     if relax:
         raise ValueError(f"{solver.value} does not give relaxations here; use Solver.HIGHS")
     if solver is Solver.CBC:
-        return _cbc(model, time_limit)
+        with warnings.catch_warnings():
+            # PuLP 3 warns of names that PuLP 4 will drop; both are served by `_cbc`.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return _cbc(model, time_limit)
     return _ortools(model, solver, time_limit)
 
 
@@ -81,16 +88,16 @@ def _highs(
     highs.HandleUserInterrupt = True
     scale = _cost_scale(model)
     linear = highspy.HighsLp()
-    linear.num_col_, linear.num_row_ = model.size, model.matrix.shape[0]
+    linear.num_col_, linear.num_row_ = model.size, model.lower.size
     linear.col_cost_ = model.costs / scale
     linear.col_lower_ = np.zeros(model.size)
     linear.col_upper_ = np.ones(model.size)
     linear.row_lower_ = np.where(np.isfinite(model.lower), model.lower, -highspy.kHighsInf)
     linear.row_upper_ = np.where(np.isfinite(model.upper), model.upper, highspy.kHighsInf)
     linear.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    linear.a_matrix_.start_ = model.matrix.indptr
-    linear.a_matrix_.index_ = model.matrix.indices
-    linear.a_matrix_.value_ = model.matrix.data
+    linear.a_matrix_.start_ = model.matrix.indptr  # pyright: ignore[reportAttributeAccessIssue]
+    linear.a_matrix_.index_ = model.matrix.indices  # pyright: ignore[reportAttributeAccessIssue]
+    linear.a_matrix_.value_ = model.matrix.data  # pyright: ignore[reportAttributeAccessIssue]
     if not relax:
         kinds = np.array([highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger])
         linear.integrality_ = kinds[model.integer.astype(int)].tolist()
@@ -156,44 +163,21 @@ def _read_highs(highs: highspy.Highs, scale: float, relax: bool) -> ExactResult:
 
 
 def _ortools(model: LinearModel, solver: Solver, time_limit: float) -> ExactResult:
-    from ortools.linear_solver import pywraplp
-
+    """Solve in a process of its own: see `apart`."""
     name = {Solver.SCIP: "SCIP", Solver.CP_SAT: "SAT"}[solver]
-    back = pywraplp.Solver.CreateSolver(name)
-    if back is None:
-        raise ValueError(f"this OR-Tools has no {name}; use Solver.HIGHS")
-    back.SetTimeLimit(max(1, int(time_limit * 1000)))
     scale = _cost_scale(model)
-    variables = [
-        back.IntVar(0, 1, "") if whole or solver is Solver.CP_SAT else back.NumVar(0, 1, "")
-        for whole in model.integer.tolist()
-    ]
-    matrix = model.matrix
-    for row in range(matrix.shape[0]):
-        lower, upper = model.lower[row], model.upper[row]
-        constraint = back.Constraint(
-            float(lower) if np.isfinite(lower) else -back.infinity(),
-            float(upper) if np.isfinite(upper) else back.infinity(),
-        )
-        for k in range(matrix.indptr[row], matrix.indptr[row + 1]):
-            constraint.SetCoefficient(variables[matrix.indices[k]], float(matrix.data[k]))
-    objective = back.Objective()
-    for variable, cost in zip(variables, model.costs.tolist(), strict=True):
-        objective.SetCoefficient(variable, cost / scale)
-    objective.SetMinimization()
-    status = back.Solve()
-    if status == pywraplp.Solver.INFEASIBLE:
-        return ExactResult(Verdict.INFEASIBLE, np.inf, np.inf, None)
-    if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
-        return ExactResult(Verdict.STOPPED, np.inf, -np.inf, None)
-    values = np.array([variable.solution_value() for variable in variables])
-    optimal = status == pywraplp.Solver.OPTIMAL
-    return ExactResult(
-        Verdict.OPTIMAL if optimal else Verdict.STOPPED,
-        objective.Value() * scale,
-        objective.BestBound() * scale,
-        values,
+    question = pickle.dumps((replace(model, costs=model.costs / scale), name, time_limit))
+    done = subprocess.run(
+        [sys.executable, "-m", "autoshard.solve.apart"],
+        input=question,
+        capture_output=True,
+        timeout=time_limit + 30.0,
+        check=False,
     )
+    if done.returncode != 0:
+        raise RuntimeError(f"{solver.value} failed:\n{done.stderr.decode()[-2000:]}")
+    verdict, objective, bound, values = pickle.loads(done.stdout)
+    return ExactResult(Verdict[verdict], objective * scale, bound * scale, values)
 
 
 def _cbc(model: LinearModel, time_limit: float) -> ExactResult:
@@ -201,15 +185,17 @@ def _cbc(model: LinearModel, time_limit: float) -> ExactResult:
 
     scale = _cost_scale(model)
     program = pulp.LpProblem("choices", pulp.LpMinimize)
+    # PuLP 3 names this `add_variable`; before, variables were made on their own.
+    make = getattr(program, "add_variable", pulp.LpVariable)
     variables = [
-        pulp.LpVariable(f"y{k}", 0, 1, pulp.LpBinary if whole else pulp.LpContinuous)
+        make(f"y{k}", 0, 1, pulp.LpBinary if whole else pulp.LpContinuous)
         for k, whole in enumerate(model.integer.tolist())
     ]
     program += pulp.LpAffineExpression(
         [(variable, cost / scale) for variable, cost in zip(variables, model.costs, strict=True)]
     )
     matrix = model.matrix
-    for row in range(matrix.shape[0]):
+    for row in range(model.lower.size):
         span = range(matrix.indptr[row], matrix.indptr[row + 1])
         left = pulp.LpAffineExpression(
             [(variables[matrix.indices[k]], float(matrix.data[k])) for k in span]
@@ -224,7 +210,7 @@ def _cbc(model: LinearModel, time_limit: float) -> ExactResult:
     if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         return ExactResult(Verdict.STOPPED, np.inf, -np.inf, None)
     values = np.array([variable.value() or 0.0 for variable in variables])
-    objective = float(pulp.value(program.objective)) * scale
+    objective = float((values * model.costs).sum())
     optimal = program.sol_status == pulp.LpSolutionOptimal
     return ExactResult(
         Verdict.OPTIMAL if optimal else Verdict.STOPPED,

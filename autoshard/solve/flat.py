@@ -160,7 +160,7 @@ def flatten(problem: Problem) -> Flat:
 
 
 def _is_sparse(table: np.ndarray) -> bool:
-    return table.size >= 256 and np.count_nonzero(table < np.inf) < 0.3 * table.size
+    return table.size >= 256 and int(np.count_nonzero(table < np.inf)) < 0.3 * table.size
 
 
 def _by_rows(

@@ -3,8 +3,8 @@
 The public format (https://github.com/google/iopddl) is JSON, plain or gzip'ed:
 `nodes.intervals[i]` = [start, stop) half open, `nodes.costs[i]` and `nodes.usages[i]` one number
 per choice, `edges.nodes[e]` = [u, v], `edges.costs[e]` = the row-major matrix over choices of u
-and v, `usage_limit` for every time. Costs of at least 1e18 forbid: such choices are left out of the nodes,
-such pairs become +inf. An edge from a node to itself is added to the costs of the node.
+and v, `usage_limit` for every time. Costs of at least 1e18 forbid: such choices are left out of
+the nodes, such pairs become +inf. An edge from a node to itself is added to the costs of the node.
 `Instance.original` maps a solution back to the choice numbers of the file.
 """
 

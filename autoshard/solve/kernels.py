@@ -21,8 +21,10 @@ from numba import njit
 FAST = {"nnan", "nsz", "arcp", "contract", "reassoc"}
 HUGE = 1e300
 # No slices and no allocations below: they are most of the time it takes to compile a loop.
-compiled = njit(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, fastmath=FAST)
-inner = njit(
+compiled = njit(  # pyright: ignore[reportCallIssue]
+    cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, fastmath=FAST
+)
+inner = njit(  # pyright: ignore[reportCallIssue]
     cache=True,
     nogil=True,
     error_model="numpy",

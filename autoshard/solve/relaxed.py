@@ -131,7 +131,7 @@ def _take_duals(
         return
     prices = np.zeros(flat.capacity.size)
     scale = 1.0 / np.maximum(np.abs(flat.capacity[rows]), 1.0)
-    prices[rows] = np.maximum(0.0, -result.row_duals[model.matrix.shape[0] :]) * scale
+    prices[rows] = np.maximum(0.0, -result.row_duals[model.lower.size :]) * scale
     dual.prices[:] = prices
     dual.best_prices[:] = prices
     search.read_prices(dual)
