@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autoshard.lower.spmd import Lowered, lower
     from autoshard.lower.verify import verify
-    from autoshard.machine import Machine, load as load_machine
+    from autoshard.machine import Machine
+    from autoshard.machine import load as load_machine
     from autoshard.plan import Plan
     from autoshard.program import Program, trace
     from autoshard.search import search

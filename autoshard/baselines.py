@@ -141,7 +141,7 @@ def _pin(
 
 
 def _replicated(choices: ValueChoices) -> Mask:
-    return (choices.table.dimensions[choices.stored] < 0).all(axis=1)
+    return np.asarray((choices.table.dimensions[choices.stored] < 0).all(axis=1))
 
 
 def _batch(axes: Sequence[int], count: int) -> Callable[[ValueChoices], Mask]:

@@ -8,13 +8,13 @@ Two sorts of nodes:
 
 An op whose result's layout determines its strategy (elementwise and its like) has no node of its
 own: its price is that of its value's layout a. All prices are unary: seconds of the op under the
-strategy, seconds of the reshard a -> b, which is paid once however many ops read the copy. All edges
-are consistency: an op reads a value in a or in b (where the copy is visible to it), an op's result
-is stored as the strategy says, a state's result has the layout of the state, a loop's carry has one
-layout. So the objective is the plan's price itself, and not an approximation of it.
+strategy, seconds of the reshard a -> b, which is paid once however many ops read the copy. All
+edges are consistency: an op reads a value in a or in b (where the copy is visible to it), an op's
+result is stored as the strategy says, a state's result has the layout of the state, a loop's carry
+has one layout. So the objective is the plan's price itself, and not an approximation of it.
 
-Memory: a value occupies bytes(a) while it lives, its copy bytes(b) from its first reader to its last
-in the phases that it serves, a scattered partial sum its full local size at its op.
+Memory: a value occupies bytes(a) while it lives, its copy bytes(b) from its first reader to its
+last in the phases that it serves, a scattered partial sum its full local size at its op.
 
 Repeated blocks (`autoshard.repeats`) share one node; its price is the sum over the copies and every
 copy has its own usage in time.
@@ -309,7 +309,9 @@ class _Builder:
         if (a == b).all():
             return np.zeros(len(a))
         reshard = self.prices.reshard(members[0])
-        seconds = reshard.seconds[_reorder(reshard.layouts, table)][:, _reorder(reshard.layouts, table)]
+        seconds = reshard.seconds[_reorder(reshard.layouts, table)][
+            :, _reorder(reshard.layouts, table)
+        ]
         times = np.zeros(ANEW + 1)
         for value in members:
             exposed = self.prices.exposed(self.flow.prefetchable[value])
@@ -551,7 +553,11 @@ def _encode(built: Built, decisions: Decisions) -> list[int] | None:
         record = built.value_choices[number]
         a = decisions.stored[value]
         b = decisions.copy[value]
-        if a is None or a not in record.table.rows or (b is not None and b not in record.table.rows):
+        if (
+            a is None
+            or a not in record.table.rows
+            or (b is not None and b not in record.table.rows)
+        ):
             return None
         row = record.table.rows[a]
         target = row if b is None else record.table.rows[b]

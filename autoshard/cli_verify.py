@@ -86,7 +86,7 @@ def verify_command(options: argparse.Namespace) -> int:
 def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:
     from autoshard.cost.step import step_prices
     from autoshard.dataflow import analyse
-    from autoshard.evaluate import InconsistentPlan, evaluate
+    from autoshard.evaluate import InconsistentPlanError, evaluate
     from autoshard.report import format_bytes, format_seconds
 
     try:
@@ -98,7 +98,7 @@ def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:
     prices = step_prices(program, analyse(program), machine, plan.mesh.sizes)
     try:
         found = evaluate(prices, plan.decisions, plan.mesh.names).estimate
-    except InconsistentPlan as error:
+    except InconsistentPlanError as error:
         return Verdict("price", False, str(error))
     faults = _differences(plan.estimate, found)
     if faults:

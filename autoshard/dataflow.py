@@ -24,7 +24,16 @@ FUSING_REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
 )
 PREFETCHED = frozenset(
-    {"enter", "unstack", "slice", "convert_element_type", "reshape", "squeeze", "transpose", "broadcast_in_dim"}
+    {
+        "enter",
+        "unstack",
+        "slice",
+        "convert_element_type",
+        "reshape",
+        "squeeze",
+        "transpose",
+        "broadcast_in_dim",
+    }
 )
 ALIASING = frozenset({"enter", "return", "unstack"})
 STAY = frozenset({"enter", "unstack"})
@@ -102,9 +111,7 @@ def _readers(program: Program) -> list[list[Reader]]:
             if value >= 0:
                 result[value].append(Reader(op.index, position, Phase.FORWARD, last))
     for value, uses in enumerate(result):
-        last_backward = max(
-            (r.op for r in uses if program.ops[r.op].backward), default=-1
-        )
+        last_backward = max((r.op for r in uses if program.ops[r.op].backward), default=-1)
         if last_backward < 0:
             continue
         result[value] = [

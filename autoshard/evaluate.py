@@ -24,7 +24,7 @@ from autoshard.strategy import Strategies, project_assignment
 _VISIBLE = {Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.AFTER: 0}
 
 
-class InconsistentPlan(ValueError):
+class InconsistentPlanError(ValueError):
     """Decisions under which some op reads a layout that is not there; every one is listed."""
 
 
@@ -36,13 +36,11 @@ class Evaluation:
     moves: tuple[Move, ...]
 
 
-def evaluate(
-    prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
-) -> Evaluation:
+def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]) -> Evaluation:
     """Price `decisions` on the unfolded program.
 
     Raises:
-      InconsistentPlan: the decisions contradict themselves or the program.
+      InconsistentPlanError: the decisions contradict themselves or the program.
     """
     check(prices, decisions)
     program, flow = prices.program, prices.dataflow
@@ -62,7 +60,9 @@ def evaluate(
         strategy = chosen(op)
         # Ops with equal strategies, sizes and fusion take equal time; ask once.
         tensors = tuple(
-            (program.values[v].bytes, program.values[v].dtype, flow.materialised[v]) if v >= 0 else None
+            (program.values[v].bytes, program.values[v].dtype, flow.materialised[v])
+            if v >= 0
+            else None
             for v in (*op.inputs, *op.outputs)
         )
         key = (id(strategy), op.primitive, op.flops, tensors)
@@ -92,14 +92,14 @@ def evaluate(
         upper_seconds=compute + collective,
         compute_seconds=compute,
         collective_seconds=collective,
-        peak_bytes=int(round(occupied[peak])),
+        peak_bytes=round(float(occupied[peak])),
         peak_at=str(program.ops[peak]) if peak < len(program.ops) else "the end of the step",
     )
     return Evaluation(estimate, tuple(moves))
 
 
 class ChosenStrategies:
-    """The strategy that decisions give to each op, as arrays of one row; equal ones are made once."""
+    """The strategy that decisions give to each op, in arrays of one row; equal ones are shared."""
 
     def __init__(self, decisions: Decisions, mesh_shape: Sequence[int]) -> None:
         self._decisions = decisions
@@ -152,7 +152,7 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
     """Verify that every op reads layouts that are there and stores what it may store.
 
     Raises:
-      InconsistentPlan: with every offender.
+      InconsistentPlanError: with every offender.
     """
     program, flow = prices.program, prices.dataflow
     chosen = ChosenStrategies(decisions, prices.mesh_shape)
@@ -162,15 +162,13 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
         (program.values, program.values, program.values, program.ops),
     )
     if any(len(a) != len(b) for a, b in zip(*sizes, strict=True)):
-        raise InconsistentPlan("the decisions are for a program of another size: search again")
+        raise InconsistentPlanError("the decisions are for a program of another size: search again")
     for value in program.values:
         if (decisions.stored[value.index] is None) != value.free:
             problems.append(f"value {value.index} ({value}) has no layout")
     if problems:
-        raise InconsistentPlan("\n  - ".join(["the plan is incomplete:", *problems[:20]]))
-    read_phase = {
-        (use.op, use.position): use.phase for uses in flow.readers for use in uses
-    }
+        raise InconsistentPlanError("\n  - ".join(["the plan is incomplete:", *problems[:20]]))
+    read_phase = {(use.op, use.position): use.phase for uses in flow.readers for use in uses}
     for op in program.ops:
         if decisions.assignment[op.index] is None:
             if not all(program.values[o].free for o in op.outputs):
@@ -186,10 +184,10 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
                 there.add(decisions.copy[value])
             if wanted not in there:
                 problems.append(
-                    f"{op}: operand {position} ({program.values[value]}) is read in {wanted}, but is "
-                    f"there in {sorted(layout for layout in there if layout)}"
+                    f"{op}: operand {position} ({program.values[value]}) is read in {wanted}, but "
+                    f"is there in {sorted(layout for layout in there if layout)}"
                 )
-        for number, output in enumerate(op.outputs):
+        for number in range(len(op.outputs)):
             before = strategy.written[number][0]
             after = strategy.stored[number][0]
             may_change = strategy.reduced[0]
@@ -207,7 +205,7 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
             problems.append(f"{kind} {path} comes in {a} and goes out in {b}")
     if problems:
         more = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
-        raise InconsistentPlan(
+        raise InconsistentPlanError(
             "\n  - ".join(["the plan contradicts itself:", *problems[:20], *more])
         )
 
@@ -297,9 +295,7 @@ def _copies(
     return moves
 
 
-def _occupy(
-    prices: StepPrices, decisions: Decisions, value: int, events: np.ndarray
-) -> None:
+def _occupy(prices: StepPrices, decisions: Decisions, value: int, events: np.ndarray) -> None:
     flow = prices.dataflow
     layout, copy, mode = decisions.stored[value], decisions.copy[value], decisions.mode[value]
     if layout is None:

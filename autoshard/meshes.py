@@ -75,7 +75,8 @@ def _signature(machine: Machine, shape: tuple[int, ...]) -> object:
     options = []
     for order in itertools.permutations(range(len(shape))):
         renamed = {
-            tuple(sorted(order.index(axis) for axis in group)): rate for group, rate in rates.items()
+            tuple(sorted(order.index(axis) for axis in group)): rate
+            for group, rate in rates.items()
         }
         options.append((tuple(shape[axis] for axis in order), tuple(sorted(renamed.items()))))
     return min(options)

@@ -48,11 +48,64 @@ INLINED = frozenset(
     }
 )
 FREE_PRIMITIVES = frozenset(
-    "iota broadcast_in_dim reshape squeeze expand_dims transpose rev slice convert_element_type "
-    "concatenate pad add sub mul div rem neg sign floor ceil max min pow integer_pow exp log sin cos "
-    "tanh sqrt rsqrt eq ne lt le gt ge and or not xor select_n clamp copy stop_gradient "
-    "shift_left shift_right_logical shift_right_arithmetic full log1p expm1 abs square "
-    "enter unstack split".split()
+    [
+        "iota",
+        "broadcast_in_dim",
+        "reshape",
+        "squeeze",
+        "expand_dims",
+        "transpose",
+        "rev",
+        "slice",
+        "convert_element_type",
+        "concatenate",
+        "pad",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "rem",
+        "neg",
+        "sign",
+        "floor",
+        "ceil",
+        "max",
+        "min",
+        "pow",
+        "integer_pow",
+        "exp",
+        "log",
+        "sin",
+        "cos",
+        "tanh",
+        "sqrt",
+        "rsqrt",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "and",
+        "or",
+        "not",
+        "xor",
+        "select_n",
+        "clamp",
+        "copy",
+        "stop_gradient",
+        "shift_left",
+        "shift_right_logical",
+        "shift_right_arithmetic",
+        "full",
+        "log1p",
+        "expm1",
+        "abs",
+        "square",
+        "enter",
+        "unstack",
+        "split",
+    ]
 )
 
 
@@ -528,7 +581,9 @@ class _Flattener:
                 "trips": place.trips,
                 "region": place.region,
                 "flops": equation_flops(equation),
-                "literal_shapes": tuple(tuple(getattr(v.aval, "shape", ())) for v in equation.invars),
+                "literal_shapes": tuple(
+                    tuple(getattr(v.aval, "shape", ())) for v in equation.invars
+                ),
             }
         )
         self.equations.append(equation)
@@ -653,7 +708,12 @@ class _Flattener:
         self.branches.append(group)
         return [
             self._boundary(
-                "join", [result[k] for result in results], var.aval, place, place.line, may_free=False
+                "join",
+                [result[k] for result in results],
+                var.aval,
+                place,
+                place.line,
+                may_free=False,
             )
             for k, var in enumerate(equation.outvars)
         ]
@@ -671,8 +731,8 @@ class _Flattener:
         elif number < len(given):
             return given[number]
         warnings.warn(
-            f"while loop {number} at {place.scope or '(top)'} ({place.line}) has no trip count and is "
-            f"counted once: pass trip_counts=… with its number of iterations",
+            f"while loop {number} at {place.scope or '(top)'} ({place.line}) has no trip count and "
+            f"is counted once: pass trip_counts=… with its number of iterations",
             stacklevel=2,
         )
         return 1
@@ -725,9 +785,7 @@ def _boundary_rule(shapes: tuple[tuple[int, ...], ...], result: tuple[int, ...])
     """Identity from the trailing dimensions; a leading loop dimension must be replicated."""
     rank = min([len(result), *(len(shape) for shape in shapes)])
     longest = max([len(result), *(len(shape) for shape in shapes)])
-    tail = next(
-        shape[len(shape) - rank :] for shape in [result, *shapes] if len(shape) >= rank
-    )
+    tail = next(shape[len(shape) - rank :] for shape in [result, *shapes] if len(shape) >= rank)
     factors = [Factor(_letter(k), size, FactorKind.PASS, None) for k, size in enumerate(tail)]
     lead: tuple[tuple[int, ...], ...] = ()
     if longest > rank:
@@ -744,4 +802,3 @@ def _boundary_rule(shapes: tuple[tuple[int, ...], ...], result: tuple[int, ...])
 
 def _letter(k: int) -> str:
     return chr(ord("i") + k) if k < 18 else f"z_{k - 17}"
-

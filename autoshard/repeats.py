@@ -87,7 +87,7 @@ def _strangers(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Wiring:
-    """What the labels of values follow from: producers, and for inputs their readers and partner."""
+    """What labels of values follow from: producers; for inputs their readers and partner."""
 
     producer: NDArray[np.int64]
     position: NDArray[np.int64]
@@ -148,7 +148,7 @@ def _tokens(program: Program) -> NDArray[np.int64]:
 
 
 def _runs(tokens: NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Disjoint runs (start, period, copies), the longest first, of at least `FEWEST_COPIES` copies."""
+    """Disjoint runs (start, period, copies), the longest first, of `FEWEST_COPIES` or more."""
     found: list[tuple[int, int, int]] = []
     segments = [(0, len(tokens))]
     while segments:

@@ -20,7 +20,7 @@ from autoshard.callable_module import make_callable
 from autoshard.cost.step import StepPrices, step_prices
 from autoshard.dataflow import Dataflow, analyse
 from autoshard.decisions import Decisions, Reshard
-from autoshard.evaluate import Evaluation, evaluate
+from autoshard.evaluate import Evaluation, evaluate, tidy
 from autoshard.layout import to_partition_spec
 from autoshard.machine import Machine, load
 from autoshard.meshes import candidate_meshes
@@ -135,7 +135,9 @@ class _Searcher:
             progress=heard,
             known_bound=self.ideal,
         )
-        decisions = None if outcome.solution is None else built.decode(outcome.solution.choices)
+        decisions = None
+        if outcome.solution is not None:
+            decisions = tidy(built.prices, built.decode(outcome.solution.choices))
         self.found[sizes] = _Found(built, outcome, decisions)
         if outcome.report.limit_hit == "interrupted" and not beaten:
             raise KeyboardInterrupt  # by the user; what was found stays
@@ -265,24 +267,20 @@ def search(
             break
         report = result.outcome.report
         solved = result.decisions is not None
-        table.append((str(shape), max(report.bound, searcher.ideal), report.objective if solved else None))
+        table.append(
+            (str(shape), max(report.bound, searcher.ideal), report.objective if solved else None)
+        )
         if solved and report.objective < searcher.cutoff:
             best, searcher.cutoff = shape, report.objective
             decisions, limit_hit = result.decisions, report.limit_hit
     if best is None or decisions is None:
         raise _failure(searcher)
-    return _finish(
-        searcher, best, decisions, limit_hit, table, baselines, options, mesh is None
-    )
+    return _finish(searcher, best, decisions, limit_hit, table, baselines, options, mesh is None)
 
 
-def _shapes(
-    program: Program, machine: Machine, mesh: Mapping[str, int] | None
-) -> list[MeshShape]:
+def _shapes(program: Program, machine: Machine, mesh: Mapping[str, int] | None) -> list[MeshShape]:
     if mesh is None:
-        return [
-            MeshShape(AXIS_NAMES[: len(sizes)], sizes) for sizes in candidate_meshes(machine)
-        ]
+        return [MeshShape(AXIS_NAMES[: len(sizes)], sizes) for sizes in candidate_meshes(machine)]
     shape = MeshShape(tuple(mesh), tuple(int(size) for size in mesh.values()))
     if math.prod(shape.sizes) != machine.chips or min(shape.sizes, default=0) < 1:
         raise MeshError(
@@ -297,7 +295,8 @@ def _shapes(
     ]
     if useless:
         raise MeshError(
-            f"mesh {shape} cannot be used by {program.name}:\n" + "\n".join(useless)
+            f"mesh {shape} cannot be used by {program.name}:\n"
+            + "\n".join(useless)
             + "\nchoose axis sizes that divide the batch or the model's dimensions"
         )
     return [shape]
@@ -323,9 +322,7 @@ def _failure(searcher: _Searcher) -> Exception:
     )
 
 
-def _baselines(
-    searcher: _Searcher, shape: MeshShape
-) -> list[tuple[Baseline, Decisions | None]]:
+def _baselines(searcher: _Searcher, shape: MeshShape) -> list[tuple[Baseline, Decisions | None]]:
     """Every scheme, solved on the coarsest mesh that can express it."""
     rows: list[tuple[Baseline, Decisions | None]] = []
     for scheme in SCHEMES:
@@ -393,9 +390,10 @@ def _finish(
         rows = _baselines(searcher, shape)
         for baseline, other in rows:
             seconds = baseline.step_seconds
-            if other is not None and seconds is not None:
-                if seconds < evaluation.estimate.step_seconds:
-                    decisions, evaluation = other, evaluate(prices, other, shape.names)
+            if other is None or seconds is None:
+                continue
+            if seconds < evaluation.estimate.step_seconds:
+                decisions, evaluation = other, evaluate(prices, other, shape.names)
     if free_mesh:
         decisions, shape, prices, evaluation = _coarsest(
             program, machine, prices, decisions, shape, evaluation
@@ -411,7 +409,9 @@ def _finish(
         gap=max(left, 0.0),
         seconds=time.monotonic() - searcher.started,
         limit_hit=None if status == "optimal" else limit_hit or "time",
-        meshes=tuple((name, float(low), None if up is None else float(up)) for name, low, up in table),
+        meshes=tuple(
+            (name, float(low), None if up is None else float(up)) for name, low, up in table
+        ),
     )
     return Plan(
         program=program.name,
@@ -493,7 +493,9 @@ def _merge(decisions: Decisions, axis: int) -> Decisions | None:
     """`decisions` with axes `axis` and `axis + 1` as one, or None where some tuple differs."""
     memo: dict[tuple[int, ...], tuple[int, ...]] = {}
 
-    def shorten(items: Sequence[tuple[int, ...] | None]) -> tuple[tuple[int, ...] | None, ...] | None:
+    def shorten(
+        items: Sequence[tuple[int, ...] | None],
+    ) -> tuple[tuple[int, ...] | None, ...] | None:
         result: list[tuple[int, ...] | None] = []
         for item in items:
             if item is None:

@@ -65,9 +65,7 @@ def is_layout_determined(rule: Rule) -> bool:
         index in in_result
         for index, factor in enumerate(rule.factors)
         if factor.size > 1 and factor.kind in (FactorKind.PASS, FactorKind.REDUCE)
-    ) and not any(
-        factor.kind is FactorKind.REDUCE and factor.size > 1 for factor in rule.factors
-    )
+    ) and not any(factor.kind is FactorKind.REDUCE and factor.size > 1 for factor in rule.factors)
 
 
 def enumerate_strategies(
@@ -168,9 +166,7 @@ def _scatters(
     """The strategies that settle every partial sum by reduce-scatter onto result dimensions."""
     if len(rule.results) != 1:
         return None
-    operators = {
-        f.operator for f in rule.factors if f.kind is FactorKind.REDUCE and f.size > 1
-    }
+    operators = {f.operator for f in rule.factors if f.kind is FactorKind.REDUCE and f.size > 1}
     shape = tuple(result_shapes[0])
     if not shape or not operators or not operators <= SCATTERABLE:
         return None

@@ -21,6 +21,10 @@ def matmul(i=8, k=8, j=4):
     return Rule(factors, (((0,), (1,)), ((1,), (2,))), (((0,), (2,)),))
 
 
+def cut_of(mesh, chosen, wanted):
+    return math.prod(size for size, c in zip(mesh, chosen, strict=True) if c == wanted)
+
+
 def as_rows(strategies):
     return {
         (tuple(a), tuple(s)) for a, s in zip(
@@ -34,7 +38,7 @@ def test_strategies_of_a_matmul_are_all_that_the_definition_allows(mesh):
     rule, shape = matmul(), (8, 4)
     expected = set()
     for chosen in itertools.product((-1, 0, 1, 2), repeat=len(mesh)):
-        parts = [math.prod(m for m, c in zip(mesh, chosen, strict=True) if c == f) for f in range(3)]
+        parts = [cut_of(mesh, chosen, factor) for factor in range(3)]
         if any(f.size % p for f, p in zip(rule.factors, parts, strict=True)):
             continue
         written = tuple({-1: -1, 0: 0, 1: -1, 2: 1}[c] for c in chosen)
@@ -44,7 +48,7 @@ def test_strategies_of_a_matmul_are_all_that_the_definition_allows(mesh):
             stored = list(written)
             for axis, target in zip(reduced, targets, strict=True):
                 stored[axis] = target
-            cut = [math.prod(m for m, d in zip(mesh, stored, strict=True) if d == n) for n in (0, 1)]
+            cut = [cut_of(mesh, stored, dimension) for dimension in (0, 1)]
             divides = all(size % c == 0 for size, c in zip(shape, cut, strict=True))
             # What is scattered becomes the minor part of its dimension: nothing stands behind it.
             last = all(

@@ -53,7 +53,7 @@ def _result(equation: Any) -> float:
 
 
 def _update(equation: Any) -> float:
-    """The part that a dynamic update or a scatter writes; the rest of the operand stays in place."""
+    """The part that a dynamic update or a scatter writes; the rest stays in place."""
     position = 1 if equation.primitive.name == "dynamic_update_slice" else 2
     return float(max(_size(equation.invars[position].aval), 1))
 
@@ -61,7 +61,14 @@ def _update(equation: Any) -> float:
 _SPECIAL = {
     **dict.fromkeys(["gather", "dynamic_slice", "slice"], _result),
     **dict.fromkeys(
-        ["dynamic_update_slice", "scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"],
+        [
+            "dynamic_update_slice",
+            "scatter",
+            "scatter-add",
+            "scatter-mul",
+            "scatter-min",
+            "scatter-max",
+        ],
         _update,
     ),
     "dot_general": _dot_general,
@@ -71,7 +78,19 @@ _SPECIAL = {
     "approx_top_k": _logarithmic,
     "fft": _fft,
     **dict.fromkeys(
-        "cholesky lu qr geqrf householder_product eigh eig svd triangular_solve schur tridiagonal".split(),
+        [
+            "cholesky",
+            "lu",
+            "qr",
+            "geqrf",
+            "householder_product",
+            "eigh",
+            "eig",
+            "svd",
+            "triangular_solve",
+            "schur",
+            "tridiagonal",
+        ],
         _dense_algebra,
     ),
 }

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.cost.collective import MeshTopology
+from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.cost.flops import is_matrix_op
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.roofline import op_seconds
@@ -119,7 +119,7 @@ class StepPrices:
 
     def settlements(
         self, strategies: Strategies
-    ) -> Iterator[tuple[str, tuple[int, ...], NDArray[np.int64]]]:
+    ) -> Iterator[tuple[Kind, tuple[int, ...], NDArray[np.int64]]]:
         """(kind, axes, rows) of every group of strategies that is settled alike."""
         for pattern in {tuple(row) for row in strategies.reduced.tolist()}:
             axes = tuple(axis for axis, on in enumerate(pattern) if on)
@@ -163,9 +163,7 @@ class StepPrices:
         return self.local_bytes(op.outputs[0], strategies.written[0])
 
     @staticmethod
-    def _tensors(
-        op: Op, strategies: Strategies
-    ) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def _tensors(op: Op, strategies: Strategies) -> Iterator[tuple[int, NDArray[np.int64]]]:
         for position, value in enumerate(op.inputs):
             if value >= 0:
                 yield value, strategies.reads[position]

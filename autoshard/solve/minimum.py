@@ -16,7 +16,6 @@ from autoshard.solve.evaluate import evaluate
 from autoshard.solve.problem import Problem, ProblemError
 from autoshard.solve.staged import solve_staged
 
-
 ANY_GAP = 1e9
 
 

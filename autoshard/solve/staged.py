@@ -46,7 +46,7 @@ LIFT = 2e-9
 """Slack for rounding when choices are dropped or an optimum is claimed, relative."""
 
 
-class _Done(Exception):
+class _DoneError(Exception):
     """The wanted gap is reached, or nothing is left to do."""
 
 
@@ -88,7 +88,7 @@ class _State:
         if self.choices is None:
             return
         if relative_gap(self.objective, self.bound) <= max(self.gap, OPTIMAL_GAP):
-            raise _Done
+            raise _DoneError
 
 
 def solve_staged(
@@ -98,7 +98,7 @@ def solve_staged(
     gap: float = 0.0,
     warm_start: Sequence[Sequence[int]] = (),
     progress: Callable[[Progress], None] | None = None,
-    pins: Mapping[int, Sequence[int]] | None = None,
+    pins: Mapping[int, Sequence[int] | np.ndarray] | None = None,
     known_bound: float = -np.inf,
 ) -> Outcome:
     """The cheapest plan of a problem, with a proven bound; arguments as for `solve`.
@@ -125,7 +125,7 @@ def solve_staged(
             gap=gap,
             warm_start=[state.choices] if state.choices else [],
             progress=_shifted(state),
-            pins=state.kept,
+            pins={node: chosen.tolist() for node, chosen in state.kept.items()},
         )
         state.prices = outcome.report.prices
         limit_hit = outcome.report.limit_hit
@@ -139,7 +139,7 @@ def solve_staged(
         if state.choices is None:
             return _outcome(state, Status.INFEASIBLE, None)
         state.bound = state.objective
-    except _Done:
+    except _DoneError:
         pass
     except KeyboardInterrupt:
         limit_hit = "interrupted"
@@ -244,7 +244,7 @@ def _linear(state: _State, relaxed: Problem) -> None:
         state.raise_bound(reduced.offset)
         if not fits:
             return
-        raise _Done
+        raise _DoneError
     model = _LinearProgram.of(reduced)
     if model is None:
         return
@@ -298,8 +298,11 @@ class _LinearProgram:
                 start[edge.v] + np.arange(len(edge.right)),
             ]
             values += [
-                np.ones(len(g)), -np.ones(len(edge.left)), np.ones(len(g)), -np.ones(len(edge.right)),
-            ]  # fmt: skip
+                np.ones(len(g)),
+                -np.ones(len(edge.left)),
+                np.ones(len(g)),
+                -np.ones(len(edge.right)),
+            ]
             row += height + width
         matrix = sparse.csc_matrix(
             (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
@@ -320,7 +323,7 @@ class _LinearProgram:
             solver.setOptionValue("presolve", "off")
         solver.setOptionValue("mip_rel_gap", 1e-9)
         program = highspy.HighsLp()
-        rows, columns = self.matrix.shape
+        rows, columns = len(self.sides), len(self.costs)
         program.num_row_, program.num_col_ = rows, columns
         scale = max(float(np.abs(self.costs).max(initial=0.0)), 1e-30)
         program.col_cost_ = self.costs / scale
@@ -328,9 +331,9 @@ class _LinearProgram:
         program.col_upper_ = np.full(columns, highspy.kHighsInf)
         program.row_lower_ = program.row_upper_ = self.sides
         program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        program.a_matrix_.start_ = self.matrix.indptr
-        program.a_matrix_.index_ = self.matrix.indices
-        program.a_matrix_.value_ = self.matrix.data
+        program.a_matrix_.start_ = self.matrix.indptr.astype(np.int32)
+        program.a_matrix_.index_ = self.matrix.indices.astype(np.int32)
+        program.a_matrix_.value_ = self.matrix.data.astype(np.float64)
         if integer:
             kinds = [highspy.HighsVarType.kContinuous] * columns
             kinds[: int(self.start[-1])] = [highspy.HighsVarType.kInteger] * int(self.start[-1])
