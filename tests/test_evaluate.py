@@ -78,5 +78,6 @@ def test_contradictions_are_all_named():
     stored = list(decisions.stored)
     first = given.program.inputs[0]
     stored[first] = (1,) if stored[first] != (1,) else (2,)
-    first = given.program.inputs[0]
+    named = r"(?s)contradicts itself.*is read in.*comes in"
+    with pytest.raises(InconsistentPlanError, match=named):
         evaluate(given.built.prices, replace(decisions, stored=tuple(stored)), ("x",))
