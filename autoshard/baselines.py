@@ -30,12 +30,10 @@ from numpy.typing import NDArray
 
 from autoshard.build import Built, ValueChoices
 from autoshard.cost.flops import is_matrix_op
-from autoshard.program import Program
+from autoshard.program import Op, Program
 
 Mask = NDArray[np.bool_]
 Pins = dict[int, NDArray[np.int64]]
-SMALL = 1e-4
-"""State smaller than this fraction of the largest piece may stay replicated in a scheme."""
 
 
 class DoesNotApplyError(ValueError):
@@ -53,11 +51,19 @@ class Scheme:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Which values of a program are state, batch, derived from state alone, layer boundaries."""
+    """Which values of a program are what.
+
+    Attributes:
+      state, batch: inputs; see the module docstring.
+      weights: state, and what is derived from state alone ahead of its use.
+      used: those of the weights that end up in a product or a lookup (norms and biases do not).
+      boundaries: activations that one layer hands to the next.
+    """
 
     state: frozenset[int]
     batch: frozenset[int]
     weights: frozenset[int]
+    used: frozenset[int]
     boundaries: frozenset[int]
 
 
@@ -77,9 +83,15 @@ def roles(built: Built) -> Roles:
         early = all(flow.prefetchable[o] for o in op.outputs)
         if real and early and all(i in derived for i in real):
             derived.update(op.outputs)
-    return Roles(
-        frozenset(state), frozenset(batch), frozenset(derived), frozenset(_boundaries(built))
-    )
+    used: set[int] = set()
+    for op in reversed(program.ops):
+        if _is_use(op) or used.intersection(op.outputs):
+            used.update(derived.intersection(op.inputs))
+    return Roles(*map(frozenset, (state, batch, derived, used, _boundaries(built))))
+
+
+def _is_use(op: Op) -> bool:
+    return is_matrix_op(op.primitive) or op.primitive == "gather"
 
 
 def _served_weights(program: Program, tied: set[int]) -> set[int]:
@@ -144,6 +156,11 @@ def _replicated(choices: ValueChoices) -> Mask:
     return np.asarray((choices.table.dimensions[choices.stored] < 0).all(axis=1))
 
 
+def _whole(choices: ValueChoices) -> Mask:
+    """Replicated, and without a copy that is not."""
+    return _replicated(choices) & np.asarray(choices.stored == choices.copy)
+
+
 def _batch(axes: Sequence[int], count: int) -> Callable[[ValueChoices], Mask]:
     wanted = np.array([0 if axis in axes else -1 for axis in range(count)])
 
@@ -201,9 +218,7 @@ def _whole_at_use(built: Built, found: Roles, axes: Sequence[int], pins: Pins) -
     """Products and lookups read weights that are not sharded over `axes`."""
     for op in built.prices.program.ops:
         number = int(built.classes.op_class[op.index])
-        if number not in built.op_node or not (
-            is_matrix_op(op.primitive) or op.primitive == "gather"
-        ):
+        if number not in built.op_node or not _is_use(op):
             continue
         strategies = built.op_strategies[number]
         mask = np.ones(len(strategies), dtype=bool)
@@ -218,8 +233,8 @@ def _whole_at_use(built: Built, found: Roles, axes: Sequence[int], pins: Pins) -
 
 def _data_parallel(built: Built) -> Pins:
     found, pins = roles(built), {}
-    for value in found.state:
-        _pin(built, pins, value, _replicated, "cannot be replicated")
+    for value in found.weights:
+        _pin(built, pins, value, _whole, "cannot be replicated")
     axes = range(len(built.prices.mesh_shape))
     _fits_batch(built, found, axes, pins)
     _whole_at_use(built, found, axes, pins)
@@ -253,11 +268,12 @@ def _weights_stay(
     pins: Pins,
 ) -> None:
     values = built.prices.program.values
-    largest = max((values[v].bytes for v in found.state), default=0)
-    for value in found.state:
-        if values[value].bytes >= SMALL * largest:
-            _pin(built, pins, value, _state_over(built, groups), "cannot be sharded")
-    for value in found.weights:
+    shapes = {values[value].shape for value in found.used & found.state}
+    # Moments have the shapes of their weights. Norms and biases are where the activations are.
+    large = {value for value in found.state if values[value].shape in shapes}
+    for value in large:
+        _pin(built, pins, value, _state_over(built, groups), "cannot be sharded")
+    for value in found.used | large:
         _pin(built, pins, value, _never_gathered(axes), "must be gathered")
 
 
