@@ -106,6 +106,10 @@ def _highs(
     highs.setOptionValue("mip_rel_gap", 1e-10)
     highs.setOptionValue("mip_abs_gap", 1e-12)
     highs.setOptionValue("threads", 1)
+    if relax:
+        # Few pivots are needed on these models; the solver's own presolve takes longer than them.
+        highs.setOptionValue("solver", "simplex")
+        highs.setOptionValue("presolve", "off")
     if np.isfinite(cutoff) and not relax:
         highs.setOptionValue("objective_bound", float(cutoff / scale))
     if start is not None and not relax:

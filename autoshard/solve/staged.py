@@ -18,13 +18,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import highspy
 import numpy as np
-from scipy import sparse
 
 from autoshard.solve.dual import DualAscent
 from autoshard.solve.evaluate import evaluate
-from autoshard.solve.flat import flatten
+from autoshard.solve.exact import Verdict, solve_linear
+from autoshard.solve.flat import Flat, flatten
+from autoshard.solve.linear import linear_model
 from autoshard.solve.pipeline import OPTIMAL_GAP, solve
 from autoshard.solve.presolve import presolve
 from autoshard.solve.problem import (
@@ -245,113 +245,36 @@ def _linear(state: _State, relaxed: Problem) -> None:
         if not fits:
             return
         raise _DoneError
-    model = _LinearProgram.of(reduced)
-    if model is None:
+    flat = flatten(reduced)
+    if int(np.isfinite(flat.tables).sum()) > LINEAR_PAIRS:
         return
-    for integer in (False, True):
-        bound, picked, integral = model.solve(max(state.left(), 0.1), integer)
-        fits = picked is not None and offer(picked)
-        state.raise_bound(bound + reduced.offset - LIFT * abs(bound))
-        state.tell("linear program" if not integer else "integer program", len(reduced.nodes))
-        if integral:
-            if fits:
-                state.bound = max(state.bound, min(state.objective, bound + reduced.offset))
-                state.raise_bound(state.bound)
-            return
-        if not fits and integer:
-            return
-
-
-@dataclass(slots=True, eq=False)
-class _LinearProgram:
-    """The local polytope of a problem without memory rows: see `autoshard.solve.linear`."""
-
-    problem: Problem
-    start: np.ndarray
-    costs: np.ndarray
-    matrix: sparse.csc_matrix
-    sides: np.ndarray
-
-    @classmethod
-    def of(cls, problem: Problem) -> _LinearProgram | None:
-        """The linear program, or None where it would be too large."""
-        sizes = [node.costs.size for node in problem.nodes]
-        start = np.concatenate([[0], np.cumsum(sizes)])
-        allowed = [np.nonzero(np.isfinite(edge.table)) for edge in problem.edges]
-        if sum(len(pairs[0]) for pairs in allowed) > LINEAR_PAIRS:
-            return None
-        row, column = len(sizes), int(start[-1])
-        rows = [np.repeat(np.arange(row), sizes)]
-        columns = [np.arange(column)]
-        values = [np.ones(column)]
-        costs = [node.costs for node in problem.nodes]
-        for edge, (g, h) in zip(problem.edges, allowed, strict=True):
-            pairs = np.arange(column, column + len(g))
-            column += len(g)
-            costs.append(edge.weight * edge.table[g, h])
-            height, width = edge.table.shape
-            rows += [row + g, row + edge.left, row + height + h, row + height + edge.right]
-            columns += [
-                pairs,
-                start[edge.u] + np.arange(len(edge.left)),
-                pairs,
-                start[edge.v] + np.arange(len(edge.right)),
-            ]
-            values += [
-                np.ones(len(g)),
-                -np.ones(len(edge.left)),
-                np.ones(len(g)),
-                -np.ones(len(edge.right)),
-            ]
-            row += height + width
-        matrix = sparse.csc_matrix(
-            (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
-            shape=(row, column),
-        )
-        sides = np.zeros(row)
-        sides[: len(sizes)] = 1.0
-        return cls(problem, start, np.concatenate(costs), matrix, sides)
-
-    def solve(self, seconds: float, integer: bool) -> tuple[float, list[int] | None, bool]:
-        """(bound, rounded plan or None, whether the optimum was integral)."""
-        solver = highspy.Highs()
-        solver.setOptionValue("output_flag", False)
-        solver.setOptionValue("time_limit", float(seconds))
-        if not integer:
-            # The simplex needs few pivots here; the solver's own presolve takes longer than it.
-            solver.setOptionValue("solver", "simplex")
-            solver.setOptionValue("presolve", "off")
-        solver.setOptionValue("mip_rel_gap", 1e-9)
-        program = highspy.HighsLp()
-        rows, columns = len(self.sides), len(self.costs)
-        program.num_row_, program.num_col_ = rows, columns
-        scale = max(float(np.abs(self.costs).max(initial=0.0)), 1e-30)
-        program.col_cost_ = self.costs / scale
-        program.col_lower_ = np.zeros(columns)
-        program.col_upper_ = np.full(columns, highspy.kHighsInf)
-        program.row_lower_ = program.row_upper_ = self.sides
-        program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
-        program.a_matrix_.start_ = self.matrix.indptr.astype(np.int32)
-        program.a_matrix_.index_ = self.matrix.indices.astype(np.int32)
-        program.a_matrix_.value_ = self.matrix.data.astype(np.float64)
-        if integer:
-            kinds = [highspy.HighsVarType.kContinuous] * columns
-            kinds[: int(self.start[-1])] = [highspy.HighsVarType.kInteger] * int(self.start[-1])
-            program.integrality_ = kinds
-        solver.passModel(program)
-        solver.run()
-        optimal = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
-        info = solver.getInfo()
-        if solver.getModelStatus() == highspy.HighsModelStatus.kInfeasible:
+    model = linear_model(flat)
+    for relax in (True, False):
+        result = solve_linear(model, relax=relax, time_limit=max(state.left(), 0.1))
+        if result.verdict is Verdict.INFEASIBLE:
             raise InfeasibleError("the linear program has no solution")
-        bound = -np.inf
-        if integer:
-            bound = info.mip_dual_bound * scale
-        elif optimal:
-            bound = info.objective_function_value * scale
-        values = np.array(solver.getSolution().col_value)
-        if len(values) < self.start[-1]:
-            return bound, None, False
-        parts = [values[self.start[k] : self.start[k + 1]] for k in range(len(self.problem.nodes))]
-        integral = optimal and all(part.max() > 1 - 1e-6 for part in parts)
-        return bound, [int(part.argmax()) for part in parts], integral
+        picked = None if result.values is None else _picked(flat, result.values)
+        fits = picked is not None and offer(picked)
+        bound = result.bound + reduced.offset
+        if np.isfinite(bound):
+            state.raise_bound(bound - LIFT * abs(bound))
+        state.tell("linear program" if relax else "integer program", len(reduced.nodes))
+        if result.verdict is not Verdict.OPTIMAL:
+            return
+        if result.values is not None and (not relax or _is_integral(flat, result.values)):
+            if fits:
+                state.raise_bound(min(state.objective, bound))
+            return
+
+
+def _picked(flat: Flat, values: np.ndarray) -> list[int]:
+    starts = flat.node_start
+    return [
+        int(values[starts[k] : starts[k + 1]].argmax()) if starts[k + 1] > starts[k] else 0
+        for k in range(flat.node_count)
+    ]
+
+
+def _is_integral(flat: Flat, values: np.ndarray) -> bool:
+    starts = flat.node_start[:-1]
+    return bool((np.maximum.reduceat(values[: flat.costs.size], starts) > 1 - 1e-6).all())
