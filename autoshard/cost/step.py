@@ -89,8 +89,14 @@ class StepPrices:
         Every op is cut into as many equal parts as there are chips, and nothing is communicated.
         `alike` partitions the op indices into ops of the same rule and shapes.
         """
-        total = 0.0
-        for members in alike:
+        total, fused = 0.0, self.dataflow.materialised
+        groups: dict[object, list[int]] = {}
+        for number, members in enumerate(alike):
+            for member in members:  # what surrounds an op decides what is fused with it
+                op = self.program.ops[member]
+                tensors = tuple(v >= 0 and fused[v] for v in (*op.inputs, *op.outputs))
+                groups.setdefault((number, tensors), []).append(member)
+        for members in groups.values():
             op = self.program.ops[members[0]]
             if op.primitive in MOVES_NOTHING or all(
                 self.program.values[o].free for o in op.outputs
