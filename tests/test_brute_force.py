@@ -25,7 +25,7 @@ from tests.helpers import Case
 from tests.random_programs import all_plans, prices_of, random_case
 
 BATCHES = 8
-PROGRAMS = 185  # of a batch; at least this fraction of them is small enough to be written out:
+PROGRAMS = 200  # of a batch; at least this fraction of them is small enough to be written out:
 WRITTEN_OUT = 0.65
 MOST_PLANS = 40_000
 SAMPLE = 2
