@@ -1,0 +1,180 @@
+"""Fusion, phases, liveness and exposure of small programs, worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from autoshard.dataflow import Phase, analyse
+from autoshard.decisions import Decisions
+from autoshard.evaluate import evaluate
+from autoshard.program import Program, trace
+from tests.helpers import case, toy_machine
+
+FLOAT = 4
+
+
+def array(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def result(program: Program, primitive: str, number: int = 0) -> int:
+    """The value that the given op of its kind makes."""
+    return [op for op in program.ops if op.primitive == primitive][number].outputs[0]
+
+
+def replicated_peak(fn: Any, *args: Any, **options: Any) -> int:
+    """Peak bytes on one chip, where every layout is whole."""
+    given = case(fn, *args, mesh={"x": 1}, machine=toy_machine(1), **options)
+    program = given.program
+    decisions = Decisions(
+        stored=tuple(None if value.free else (-1,) for value in program.values),
+        copy=(None,) * len(program.values),
+        mode=(0,) * len(program.values),
+        assignment=tuple(
+            None if all(program.values[o].free for o in op.outputs) else (-1,) for op in program.ops
+        ),
+    )
+    return evaluate(given.built.prices, decisions, ("x",)).estimate.peak_bytes
+
+
+def test_an_elementwise_chain_never_reaches_memory() -> None:
+    def step(x: Any, w: Any) -> Any:
+        return jnp.sum(jnp.tanh(jnp.exp(x @ w)) * 2.0)
+
+    program = trace(step, array(8, 4), array(4, 6))
+    flow = analyse(program)
+    assert flow.materialised[result(program, "dot_general")]
+    for primitive in ("exp", "tanh", "mul"):
+        value = result(program, primitive)
+        assert not flow.materialised[value]
+        assert flow.start[value] == flow.stop[value]
+
+
+def test_what_a_product_reads_reaches_memory() -> None:
+    program = trace(lambda x, w: jnp.tanh(x) @ w, array(8, 4), array(4, 6))
+    assert analyse(program).materialised[result(program, "tanh")]
+
+
+def test_a_result_of_the_step_reaches_memory() -> None:
+    program = trace(lambda x: (jnp.tanh(x), jnp.exp(jnp.tanh(x))), array(8, 4))
+    assert analyse(program).materialised[result(program, "tanh")]
+
+
+def test_phases_of_a_weight() -> None:
+    """Read forward by the product, backward by the gradient of x, after it by the update."""
+
+    def step(w: Any, v: Any, x: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            return jnp.sum(jnp.tanh(jnp.tanh(x @ weights[0]) @ weights[1]))
+
+        gw, gv = jax.grad(loss)((w, v))
+        return w - gw, v - gv
+
+    program = trace(step, array(4, 4), array(4, 4), array(8, 4), donate_argnums=(0, 1))
+    flow = analyse(program)
+    first, second, data = program.inputs
+    assert [use.phase for use in flow.readers[second]] == [
+        Phase.FORWARD,
+        Phase.BACKWARD,
+        Phase.AFTER,
+    ]
+    kinds = [program.ops[use.op].primitive for use in flow.readers[second]]
+    assert kinds[:2].count("dot_general") + kinds[1:2].count("transpose") >= 1
+    # The gradient of the data is not asked for: the first weight has no backward reader.
+    assert Phase.BACKWARD not in {use.phase for use in flow.readers[first]}
+    assert Phase.BACKWARD in {use.phase for use in flow.readers[data]}
+    forward = result(program, "dot_general", 0)
+    assert not program.ops[program.values[forward].producer].backward
+
+
+def test_lifetimes_of_a_chain() -> None:
+    """dot 0, dot 1, dot 2, return 3: every product dies where the next one has read it."""
+
+    def step(x: Any, a: Any, b: Any, c: Any) -> Any:
+        return ((x @ a) @ b) @ c
+
+    program = trace(step, *(array(4, 4) for _ in range(4)), donate_argnums=0)
+    flow = analyse(program)
+    assert [op.primitive for op in program.ops] == ["dot_general"] * 3 + ["return"]
+    spans = [
+        (flow.start[v], flow.stop[v]) for v in (result(program, "dot_general", k) for k in range(3))
+    ]
+    assert spans == [(0, 2), (1, 3), (2, 5)]
+    x, a, _, _ = program.inputs
+    assert (flow.start[x], flow.stop[x]) == (0, 1)  # donated: freed after its last reader
+    assert (flow.start[a], flow.stop[a]) == (0, 5)  # the caller keeps it
+
+
+@pytest.mark.parametrize(
+    ("donated", "expected"),
+    [
+        ((), 4 * 16 + 2 * 16),  # all inputs, and two products at a time
+        ((0,), 4 * 16 + 1 * 16),  # x dies before the second product is made
+    ],
+)
+def test_peak_of_a_chain(donated: tuple[int, ...], expected: int) -> None:
+    def step(x: Any, a: Any, b: Any, c: Any) -> Any:
+        return ((x @ a) @ b) @ c
+
+    peak = replicated_peak(step, *(array(4, 4) for _ in range(4)), donate_argnums=donated)
+    assert peak == expected * FLOAT
+
+
+def test_an_update_overwrites_donated_state() -> None:
+    def step(w: Any, g: Any) -> Any:
+        return w - 0.1 * g
+
+    kept = replicated_peak(step, array(8, 8), array(8, 8))
+    donated = replicated_peak(step, array(8, 8), array(8, 8), donate_argnums=0)
+    assert kept == 3 * 64 * FLOAT
+    assert donated == 2 * 64 * FLOAT
+
+
+def test_a_loop_keeps_what_it_reads_and_collects() -> None:
+    """x and w live through the loop; the stacked results occupy their full size from its start."""
+    trips = 3
+
+    def step(x: Any, w: Any) -> Any:
+        def body(carry: Any, _: None) -> Any:
+            carry = carry @ w
+            return carry, carry
+
+        return jax.lax.scan(body, x, None, length=trips)
+
+    program = trace(step, array(4, 4), array(4, 4))
+    flow = analyse(program)
+    region = program.regions[1]
+    assert region.trips == trips
+    stacked = result(program, "stack")
+    assert flow.start[stacked] == region.start
+    weight = program.inputs[1]
+    entered = [use for use in flow.readers[weight] if program.ops[use.op].primitive == "enter"]
+    assert all(use.last == region.stop - 1 for use in entered)
+    assert program.ops[program.values[result(program, "dot_general")].producer].trips == trips
+    # x, w, carry, product, stacked results; more is not alive at once
+    peak = replicated_peak(step, array(4, 4), array(4, 4))
+    assert (2 + trips + 1) * 16 * FLOAT <= peak <= (2 + trips + 2) * 16 * FLOAT
+
+
+def test_what_can_be_prefetched_and_what_is_awaited() -> None:
+    """A weight and its cast can be gathered early; a gradient is reduced when nobody waits."""
+
+    def step(w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return jnp.sum(jnp.tanh(x @ w.astype(jnp.bfloat16).astype(jnp.float32)))
+
+        return w - jax.grad(loss)(w)
+
+    program = trace(step, array(4, 4), array(8, 4), donate_argnums=0)
+    flow = analyse(program)
+    assert flow.prefetchable[program.inputs[0]]
+    assert flow.prefetchable[result(program, "convert_element_type")]
+    forward = result(program, "dot_general", 0)
+    gradient = result(program, "dot_general", 1)
+    assert not flow.prefetchable[forward]
+    assert flow.awaited[forward]  # the gradient's product waits for it
+    assert not flow.awaited[gradient]
