@@ -28,7 +28,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.build import Built, ValueChoices
+from autoshard.build import Built
+from autoshard.choices import ValueChoices
 from autoshard.cost.flops import is_matrix_op
 from autoshard.program import Op, Program
 

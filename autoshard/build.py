@@ -28,33 +28,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.choices import (
+    Rows,
+    ValueChoices,
+    layout_rows,
+    rows_in_order,
+    sensible_pairs,
+    slicing_pairs,
+)
+from autoshard.coding import decode, encode
+from autoshard.copies import ANEW, BACKWARD, FORWARD, KEPT, VISIBLE, copy_intervals, value_trips
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase
 from autoshard.decisions import Decisions
-from autoshard.layout import Layout, LayoutTable, layout_table
+from autoshard.layout import LayoutTable, layout_table
 from autoshard.program import Op, Program
 from autoshard.repeats import Classes
 from autoshard.rules import Rule
 from autoshard.solve.problem import Edge, Node, Problem, Usage
 from autoshard.strategy import Strategies, enumerate_strategies, is_layout_determined
-
-Rows = NDArray[np.int64]
-
-FORWARD, BACKWARD, KEPT, ANEW = 1, 2, 3, 7
-"""Modes of a copy, as bit sets: forward readers, backward readers, made twice."""
-
-_BIT = {Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.AFTER: 0}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ValueChoices:
-    """The choices of a value node: rows `stored` and `copy` of `table`, and the copy's mode."""
-
-    table: LayoutTable
-    stored: Rows
-    copy: Rows
-    mode: Rows
-    strategy: Rows | None  # of the op merged into this node, per row of `table`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,11 +69,11 @@ class Built:
 
     def decode(self, choices: Sequence[int]) -> Decisions:
         """The decisions, op by op and value by value of the whole program, of a solution."""
-        return _decode(self, choices)
+        return decode(self, choices)
 
     def encode(self, decisions: Decisions) -> list[int] | None:
         """The choices that decisions on the same program amount to, or None if one is absent."""
-        return _encode(self, decisions)
+        return encode(self, decisions)
 
 
 def build(
@@ -185,7 +177,7 @@ class _Builder:
             op_number = int(self.classes.op_class[record.producer])
             strategies = self.strategies[op_number]
             position = self.program.ops[record.producer].outputs.index(value)
-            rows = _rows(table, strategies.stored[position])
+            rows = layout_rows(table, strategies.stored[position])
             stored[:] = False
             stored[rows[rows >= 0]] = True
             if self._merged(value):
@@ -200,7 +192,7 @@ class _Builder:
             # A closed-over value is gathered outside of the loop, where the compiler moves it; a
             # `while` passes it on from one iteration to the next, in one layout.
             region = self.program.regions[self.program.ops[record.producer].region]
-            considered = considered & _only_slices(table.dimensions) & (region.kind != "while")
+            considered = considered & slicing_pairs(table.dimensions) & (region.kind != "while")
         a, b, mode = self._triples(considered, stored, readable, phases)
         if strategy is not None:
             keep = self._reads_itself(number, members, table, strategy, a, b, mode)
@@ -232,8 +224,8 @@ class _Builder:
                 if int(self.classes.value_class[outputs[0]]) != number:
                     continue
                 op_number = int(self.classes.op_class[use.op])
-                rows = _rows(table, self.strategies[op_number].reads[use.position])
-                seen = np.where(mode & _BIT[use.phase], b, a)
+                rows = layout_rows(table, self.strategies[op_number].reads[use.position])
+                seen = np.where(mode & VISIBLE[use.phase], b, a)
                 keep &= (rows[strategy[a]] == a) | (rows[strategy[a]] == seen)
         return keep
 
@@ -249,7 +241,7 @@ class _Builder:
                 key = (int(self.classes.op_class[use.op]), use.position)
                 if key not in seen:
                     seen.add(key)
-                    rows = _rows(table, self.strategies[key[0]].reads[use.position])
+                    rows = layout_rows(table, self.strategies[key[0]].reads[use.position])
                     readable[rows[rows >= 0]] = True
         return readable, phases
 
@@ -278,10 +270,10 @@ class _Builder:
         return np.concatenate(a), np.concatenate(b), np.concatenate(mode)
 
     def _transitions(self, table: LayoutTable) -> NDArray[np.bool_]:
-        """Which copies are considered: see `_sensible`; found once per set of layouts."""
+        """Which copies are considered: see `sensible_pairs`; found once per set of layouts."""
         key = table.layouts
         if key not in self._pairs:
-            self._pairs[key] = _sensible(table.dimensions)
+            self._pairs[key] = sensible_pairs(table.dimensions)
         return self._pairs[key]
 
     # -- prices --------------------------------------------------------------------------
@@ -309,8 +301,8 @@ class _Builder:
         if (a == b).all():
             return np.zeros(len(a))
         reshard = self.prices.reshard(members[0])
-        seconds = reshard.seconds[_reorder(reshard.layouts, table)][
-            :, _reorder(reshard.layouts, table)
+        seconds = reshard.seconds[rows_in_order(reshard.layouts, table)][
+            :, rows_in_order(reshard.layouts, table)
         ]
         times = np.zeros(ANEW + 1)
         for value in members:
@@ -416,7 +408,7 @@ class _Builder:
         choices = self.choices[value]
         if len(choices.table) == 1:
             return
-        layouts = _rows(choices.table, self.strategies[op].reads[position])
+        layouts = layout_rows(choices.table, self.strategies[op].reads[position])
         node = self.op_node.get(op)
         if node is None:
             output = self.program.ops[self.classes.op_members[op][0]].outputs[0]
@@ -433,7 +425,7 @@ class _Builder:
     def _visible_table(self, value: int, phase: Phase) -> tuple[NDArray[np.float64], Rows]:
         """0 where a reader of `phase` finds the layout in a or in b, +inf elsewhere."""
         choices = self.choices[value]
-        seen = np.where(choices.mode & _BIT[phase], choices.copy, choices.stored)
+        seen = np.where(choices.mode & VISIBLE[phase], choices.copy, choices.stored)
         codes = choices.stored * len(choices.table) + seen
         rows, left = np.unique(codes, return_inverse=True)
         key = (len(choices.table), rows.tobytes())
@@ -449,7 +441,7 @@ class _Builder:
         choices = self.choices[value]
         if len(choices.table) == 1:
             return
-        layouts = _rows(choices.table, self.strategies[op].stored[position])
+        layouts = layout_rows(choices.table, self.strategies[op].stored[position])
         table = self._identity(len(choices.table))
         self.edges.append(Edge(node, self.value_node[value], table, layouts, choices.stored))
 
@@ -459,126 +451,3 @@ class _Builder:
             np.fill_diagonal(matrix, 0.0)
             self._equal[size] = matrix
         return self._equal[size]
-
-
-def value_trips(program: Program, value: int) -> float:
-    """How often a value is made, and so how often a copy of it is."""
-    record = program.values[value]
-    weight = program.ops[record.producer].weight if record.producer >= 0 else 1.0
-    return record.trips * weight
-
-
-def copy_intervals(readers: Sequence) -> dict[str, tuple[int, int]]:
-    """Program points over which a copy lives for each phase, and in between if it is kept."""
-    result: dict[str, tuple[int, int]] = {}
-    for name, phase in (("forward", Phase.FORWARD), ("backward", Phase.BACKWARD)):
-        uses = [use for use in readers if use.phase is phase]
-        if uses:
-            result[name] = (min(use.op for use in uses), max(use.last for use in uses) + 1)
-    if len(result) == 2:
-        result["between"] = (result["forward"][1], result["backward"][0])
-    return result
-
-
-def _sensible(dimensions: Rows) -> NDArray[np.bool_]:
-    """Which pairs (a, b) of layouts are considered for a stored value and its copy.
-
-    An axis stays, is gathered (d -> none), sliced (none -> d) or moved (d -> d'). Any number of
-    axes may be gathered, with at most one further kind of change; axes that move, move alike. What
-    is left out would take a chain of reshards that two ops with a copy each would share.
-    """
-    old, new = dimensions[:, None, :], dimensions[None, :, :]
-    changed = old != new
-    gathered = changed & (new < 0)
-    sliced = changed & (old < 0)
-    moved = changed & ~gathered & ~sliced
-    rank = int(dimensions.max(initial=-1)) + 2
-    code = np.where(moved, (old + 1) * rank + new + 1, -1)
-    highest = code.max(axis=2)
-    alike = ((code == highest[:, :, None]) | ~moved).all(axis=2)
-    few = ~(sliced.any(axis=2) & (moved.any(axis=2) | gathered.any(axis=2)))
-    return changed.any(axis=2) & alike & few
-
-
-def _only_slices(dimensions: Rows) -> NDArray[np.bool_]:
-    old, new = dimensions[:, None, :], dimensions[None, :, :]
-    return ((old == new) | (old < 0)).all(axis=2)
-
-
-def _rows(table: LayoutTable, dimensions: Rows) -> Rows:
-    """Row in `table` of every layout of `dimensions` `[n, axes]`; -1 where it is absent."""
-    base = len(table.shape) + 1
-    weights = base ** np.arange(table.dimensions.shape[1], dtype=np.int64)
-    lookup = np.full(int(base ** table.dimensions.shape[1]), -1, dtype=np.int64)
-    lookup[(table.dimensions + 1) @ weights] = np.arange(len(table))
-    return lookup[(dimensions + 1) @ weights]
-
-
-def _reorder(layouts: Sequence[Layout], table: LayoutTable) -> Rows:
-    position = {layout: k for k, layout in enumerate(layouts)}
-    return np.array([position[layout] for layout in table.layouts], dtype=np.int64)
-
-
-def _decode(built: Built, choices: Sequence[int]) -> Decisions:
-    program, classes = built.prices.program, built.classes
-    stored: list[Layout | None] = [None] * len(program.values)
-    copy: list[Layout | None] = [None] * len(program.values)
-    mode = [0] * len(program.values)
-    assignment: list[tuple[int, ...] | None] = [None] * len(program.ops)
-    for number, node in built.value_node.items():
-        record, choice = built.value_choices[number], choices[node]
-        a, b = int(record.stored[choice]), int(record.copy[choice])
-        for value in classes.value_members[number]:
-            stored[value] = record.table.layouts[a]
-            copy[value] = record.table.layouts[b] if b != a else None
-            mode[value] = int(record.mode[choice])
-        if record.strategy is not None:
-            producer = program.values[classes.value_members[number][0]].producer
-            op_number = int(classes.op_class[producer])
-            row = built.op_strategies[op_number].assignment[record.strategy[a]]
-            for op in classes.op_members[op_number]:
-                assignment[op] = tuple(row.tolist())
-    for number, node in built.op_node.items():
-        row = built.op_strategies[number].assignment[choices[node]]
-        for op in classes.op_members[number]:
-            assignment[op] = tuple(row.tolist())
-    return Decisions(tuple(stored), tuple(copy), tuple(mode), tuple(assignment))
-
-
-def _encode(built: Built, decisions: Decisions) -> list[int] | None:
-    program, classes = built.prices.program, built.classes
-    result = [-1] * len(built.problem.nodes)
-    for number, node in built.value_node.items():
-        value = classes.value_members[number][0]
-        record = built.value_choices[number]
-        a = decisions.stored[value]
-        b = decisions.copy[value]
-        if (
-            a is None
-            or a not in record.table.rows
-            or (b is not None and b not in record.table.rows)
-        ):
-            return None
-        row = record.table.rows[a]
-        target = row if b is None else record.table.rows[b]
-        match = (record.stored == row) & (record.copy == target)
-        if b is not None:
-            match &= record.mode == decisions.mode[value]
-        found = np.flatnonzero(match)
-        if not len(found):
-            return None
-        result[node] = int(found[0])
-    for number, node in built.op_node.items():
-        op = program.ops[classes.op_members[number][0]]
-        strategies = built.op_strategies[number]
-        wanted = decisions.assignment[op.index]
-        match = (strategies.assignment == np.array(wanted)).all(axis=1)
-        for k, output in enumerate(op.outputs):
-            layout = decisions.stored[output]
-            if layout is not None:
-                match &= (strategies.stored[k] == np.array(layout)).all(axis=1)
-        found = np.flatnonzero(match)
-        if not len(found):
-            return None
-        result[node] = int(found[0])
-    return result

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autoshard.build import ANEW, BACKWARD, FORWARD, KEPT, copy_intervals, value_trips
+from autoshard.copies import ANEW, BACKWARD, FORWARD, KEPT, VISIBLE, copy_intervals, value_trips
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase
 from autoshard.decisions import Decisions
@@ -20,8 +20,6 @@ from autoshard.layout import Layout, format_state, format_type
 from autoshard.plan import Estimate, Move
 from autoshard.program import Op
 from autoshard.strategy import Strategies, project_assignment
-
-_VISIBLE = {Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.AFTER: 0}
 
 
 class InconsistentPlanError(ValueError):
@@ -140,7 +138,7 @@ def tidy(prices: StepPrices, decisions: Decisions) -> Decisions:
             strategy = chosen(prices.program.ops[use.op])
             wanted = tuple(strategy.reads[use.position][0].tolist())
             if wanted == copy[value]:
-                served |= _VISIBLE[use.phase] & mode[value]
+                served |= VISIBLE[use.phase] & mode[value]
         if not served:
             copy[value], mode[value] = None, 0
         elif served != KEPT:
@@ -180,7 +178,7 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
                 continue
             wanted = tuple(strategy.reads[position][0].tolist())
             there = {decisions.stored[value]}
-            if decisions.mode[value] & _VISIBLE[read_phase[op.index, position]]:
+            if decisions.mode[value] & VISIBLE[read_phase[op.index, position]]:
                 there.add(decisions.copy[value])
             if wanted not in there:
                 problems.append(

@@ -416,7 +416,7 @@ def test_a_file_that_is_there_outlives_a_failed_search(folder, capsys):
 
 
 def test_an_interrupt_leaves_the_best_plan(folder, capsys, monkeypatch):
-    search = importlib.import_module("autoshard.search")
+    search = importlib.import_module("autoshard.mesh_search")
     real = search.solve_staged
     solved = []
 
@@ -436,7 +436,7 @@ def test_an_interrupt_leaves_the_best_plan(folder, capsys, monkeypatch):
 
 
 def test_an_interrupt_before_any_plan(folder, capsys, monkeypatch):
-    search = importlib.import_module("autoshard.search")
+    search = importlib.import_module("autoshard.mesh_search")
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -8,8 +8,9 @@ import pytest
 
 from autoshard.evaluate import evaluate
 from autoshard.machine import Machine, load
+from autoshard.mesh_search import split_axis
 from autoshard.meshes import candidate_meshes
-from autoshard.search import _split, search
+from autoshard.search import search
 from tests.helpers import MESHES, case, random_plan, toy_machine
 from tests.random_programs import random_program
 
@@ -79,7 +80,7 @@ def test_plans_of_a_coarse_mesh_cost_the_same_on_a_finer_one(machine: str) -> No
             plan = random_plan(coarse, seed)
             decisions = plan.decisions
             for axis in axes:
-                decisions = _split(decisions, axis)
+                decisions = split_axis(decisions, axis)
             again = evaluate(fine.built.prices, decisions, fine.mesh.names)
             assert again.estimate.peak_bytes == plan.estimate.peak_bytes
             assert again.estimate.compute_seconds == pytest.approx(

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from autoshard import compat
-from autoshard.program import INLINED
+from autoshard.flatten import INLINED
 
 _TYPE_PARAMETERS = ("dtype", "new_dtype", "preferred_element_type", "out_dtype")
 _REGIONS = frozenset({"scan", "while", "cond"})
@@ -150,9 +150,7 @@ def _equation(equation: Any, operands: list[Any]) -> list[Any]:
     if name == "reduce_precision":
         return operands
     changed = {
-        key: wide_dtype(params[key])
-        for key in _TYPE_PARAMETERS
-        if params.get(key) is not None
+        key: wide_dtype(params[key]) for key in _TYPE_PARAMETERS if params.get(key) is not None
     }
     if "update_jaxpr" in params:
         changed |= {"update_jaxpr": None, "update_consts": ()}
@@ -161,7 +159,5 @@ def _equation(equation: Any, operands: list[Any]) -> list[Any]:
 
 def _body(closed: Any) -> Any:
     """A region's body in double precision, as a closed jaxpr."""
-    shapes = [
-        jax.ShapeDtypeStruct(aval.shape, wide_dtype(aval.dtype)) for aval in closed.in_avals
-    ]
+    shapes = [jax.ShapeDtypeStruct(aval.shape, wide_dtype(aval.dtype)) for aval in closed.in_avals]
     return jax.make_jaxpr(lambda *arrays: _run(closed.jaxpr, closed.consts, arrays))(*shapes)

@@ -20,15 +20,15 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
-from autoshard.build import ANEW, BACKWARD, FORWARD
+from autoshard.copies import ANEW, VISIBLE
 from autoshard.dataflow import Phase, analyse
 from autoshard.decisions import Decisions
 from autoshard.evaluate import ChosenStrategies
+from autoshard.flatten import INLINED, op_count
 from autoshard.layout import Layout, to_partition_spec
 from autoshard.plan import Plan
-from autoshard.program import INLINED, Op, Program, op_count
+from autoshard.program import Op, Program
 
-_VISIBLE = {Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.AFTER: 0}
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 _REMAT = frozenset({"remat", "remat2", "checkpoint"})
 _OPAQUE = frozenset({"pallas_call", "shard_map", "ffi_call", "pure_callback", "io_callback"})
@@ -53,9 +53,7 @@ class Interpreter:
         self.fixed: set[int] = set()
         self.cursor = 0
         self.readers = analyse(program).readers
-        self._phases = {
-            (use.op, use.position): use.phase for uses in self.readers for use in uses
-        }
+        self._phases = {(use.op, use.position): use.phase for uses in self.readers for use in uses}
         self._specs: dict[tuple[Layout, int], NamedSharding] = {}
 
     def run(self, *flat: Any) -> list[Any]:
@@ -111,7 +109,7 @@ class Interpreter:
     def _reads_copy(self, op: Op, position: int) -> bool:
         value = op.inputs[position]
         copy, phase = self.decisions.copy[value], self._phases[op.index, position]
-        if copy is None or not self.decisions.mode[value] & _VISIBLE[phase]:
+        if copy is None or not self.decisions.mode[value] & VISIBLE[phase]:
             return False
         return self.decisions.assignment[op.index] is not None and self._reads(op, position) == copy
 
@@ -327,9 +325,7 @@ class Interpreter:
             self.arrays, self.copies = saved, outside
         return results
 
-    def _trace_body(
-        self, body: Callable[..., list[Any]], avals: Sequence[Any]
-    ) -> Any:
+    def _trace_body(self, body: Callable[..., list[Any]], avals: Sequence[Any]) -> Any:
         """The closed jaxpr of a region's body, traced once on its own."""
         saved, copies = self.arrays, self.copies
         self.arrays, self.copies = {}, {}
@@ -450,7 +446,5 @@ class Interpreter:
             branches.append(self._trace_body(function, closed.in_avals * len(bodies)))
         for _ in joins:
             self._next("join")
-        results = compat.bind_equation(
-            equation, [operands[0][0], *outer], branches=tuple(branches)
-        )
+        results = compat.bind_equation(equation, [operands[0][0], *outer], branches=tuple(branches))
         return self._leave(first, results)

@@ -1,0 +1,476 @@
+"""One walk over a closed jaxpr that lays it out flat.
+
+Calls are inlined; the bodies of `scan`, `while` and `cond` stand in place between boundary ops. The
+order of this walk numbers the ops of a program, and lowering walks in the same order: see
+`autoshard.lower.interpret`.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from autoshard import compat
+from autoshard.cost.flops import equation_flops
+from autoshard.graph import Region, Value
+from autoshard.rules import Factor, FactorKind, Rule
+
+INLINED = frozenset(
+    {
+        "jit",
+        "pjit",
+        "closed_call",
+        "core_call",
+        "remat",
+        "remat2",
+        "checkpoint",
+        "custom_jvp_call",
+        "custom_vjp_call",
+        "custom_vjp_call_jaxpr",
+    }
+)
+FREE_PRIMITIVES = frozenset(
+    [
+        "iota",
+        "broadcast_in_dim",
+        "reshape",
+        "squeeze",
+        "expand_dims",
+        "transpose",
+        "rev",
+        "slice",
+        "convert_element_type",
+        "concatenate",
+        "pad",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "rem",
+        "neg",
+        "sign",
+        "floor",
+        "ceil",
+        "max",
+        "min",
+        "pow",
+        "integer_pow",
+        "exp",
+        "log",
+        "sin",
+        "cos",
+        "tanh",
+        "sqrt",
+        "rsqrt",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "and",
+        "or",
+        "not",
+        "xor",
+        "select_n",
+        "clamp",
+        "copy",
+        "stop_gradient",
+        "shift_left",
+        "shift_right_logical",
+        "shift_right_arithmetic",
+        "full",
+        "log1p",
+        "expm1",
+        "abs",
+        "square",
+        "enter",
+        "unstack",
+        "split",
+    ]
+)
+
+
+class Flattener:
+    """One walk over a closed jaxpr, recording values and ops in program order."""
+
+    def __init__(self, trip_counts: int | Sequence[int] | Mapping[str, int]) -> None:
+        self.values: list[Value] = []
+        self.ops: list[dict[str, Any]] = []
+        self.equations: list[Any] = []
+        self.regions: list[Region] = []
+        self.carries: list[tuple[int, int]] = []
+        self.branches: list[list[int]] = []
+        self.inputs: list[int] = []
+        self.outputs: list[int] = []
+        self.constant_bytes = 0
+        self._constants_seen: set[int] = set()
+        self._trip_counts = trip_counts
+        self._whiles_seen = 0
+
+    def run(self, closed: Any, in_paths: Sequence[str], out_paths: Sequence[str]) -> None:
+        self._open_region(-1, 1, "step")
+        jaxpr = closed.jaxpr
+        for var, path in zip(jaxpr.invars, in_paths, strict=True):
+            self.inputs.append(self._value(var.aval, -1, 1, path=path))
+        arguments = list(self.inputs)
+        place = _Place(region=0, trips=1, scope="", backward=False)
+        results = self._walk(jaxpr, closed.consts, arguments, place)
+        for var, result, path in zip(jaxpr.outvars, results, out_paths, strict=True):
+            self.outputs.append(
+                self._boundary("return", [result], var.aval, place, "", path=path, may_free=False)
+            )
+        self._close_region(0)
+
+    # -- recording -----------------------------------------------------------------------
+
+    def _value(
+        self, aval: Any, producer: int, trips: int, *, path: str = "", free: bool = False
+    ) -> int:
+        shape, dtype, itemsize = compat.array_facts(aval)
+        index = len(self.values)
+        self.values.append(Value(index, shape, dtype, itemsize, producer, trips, path, free))
+        return index
+
+    def _constant(self, constant: Any, trips: int) -> int:
+        aval = jax.typeof(constant)
+        index = self._value(aval, -1, trips, free=True)
+        if id(constant) not in self._constants_seen:
+            self._constants_seen.add(id(constant))
+            self.constant_bytes += self.values[index].bytes
+        return index
+
+    def _open_region(self, parent: int, trips: int, kind: str) -> int:
+        index = len(self.regions)
+        self.regions.append(Region(index, parent, len(self.ops), -1, trips, kind))
+        return index
+
+    def _close_region(self, index: int) -> None:
+        region = self.regions[index]
+        self.regions[index] = Region(
+            index, region.parent, region.start, len(self.ops), region.trips, region.kind
+        )
+
+    def _boundary(
+        self,
+        kind: str,
+        inputs: Sequence[int],
+        aval: Any,
+        place: _Place,
+        line: str,
+        *,
+        value_trips: int | None = None,
+        path: str = "",
+        may_free: bool = True,
+    ) -> int:
+        shape, _, _ = compat.array_facts(aval)
+        free = may_free and all(i < 0 or self.values[i].free for i in inputs)
+        index = len(self.ops)
+        trips = place.trips if value_trips is None else value_trips
+        output = self._value(aval, index, trips, path=path, free=free)
+        shapes = tuple(self.values[i].shape if i >= 0 else shape for i in inputs)
+        self.ops.append(
+            {
+                "index": index,
+                "primitive": kind,
+                "inputs": tuple(inputs),
+                "outputs": (output,),
+                "rule": _boundary_rule(shapes, shape),
+                "scope": place.scope,
+                "line": line,
+                "backward": place.backward,
+                "trips": place.trips,
+                "region": place.region,
+                "flops": 0.0,
+                "boundary": True,
+            }
+        )
+        self.equations.append(None)
+        return output
+
+    # -- the walk ------------------------------------------------------------------------
+
+    def _walk(
+        self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[int], place: _Place
+    ) -> list[int]:
+        environment: dict[Any, int] = {}
+        for var, constant in zip(jaxpr.constvars, consts, strict=True):
+            environment[var] = self._constant(constant, place.trips)
+        environment.update(zip(jaxpr.invars, arguments, strict=True))
+
+        def read(atom: Any) -> int:
+            return -1 if compat.is_literal(atom) else environment[atom]
+
+        for equation in jaxpr.eqns:
+            inside = place.at(equation)
+            operands = [read(atom) for atom in equation.invars]
+            name = equation.primitive.name
+            if name in INLINED:
+                body, body_consts = compat.called_jaxpr(equation)
+                operands = [
+                    i if i >= 0 else self._literal(atom, inside)
+                    for i, atom in zip(operands, equation.invars, strict=True)
+                ]
+                results = self._walk(body, body_consts, operands, inside)
+            elif name == "scan":
+                results = self._scan(equation, operands, inside)
+            elif name == "while":
+                results = self._while(equation, operands, inside)
+            elif name == "cond":
+                results = self._cond(equation, operands, inside)
+            else:
+                results = self._equation(equation, operands, inside)
+            for var, result in zip(equation.outvars, results, strict=True):
+                environment[var] = result
+        return [
+            i if i >= 0 else self._literal(atom, place)
+            for i, atom in ((read(atom), atom) for atom in jaxpr.outvars)
+        ]
+
+    def _literal(self, atom: Any, place: _Place) -> int:
+        return self._value(atom.aval, -1, place.trips, free=True)
+
+    def _equation(self, equation: Any, operands: Sequence[int], place: _Place) -> list[int]:
+        name = equation.primitive.name
+        free = name in FREE_PRIMITIVES and all(i < 0 or self.values[i].free for i in operands)
+        index = len(self.ops)
+        outputs = [self._value(v.aval, index, place.trips, free=free) for v in equation.outvars]
+        self.ops.append(
+            {
+                "index": index,
+                "primitive": name,
+                "inputs": tuple(operands),
+                "outputs": tuple(outputs),
+                "rule": None,
+                "scope": place.scope,
+                "line": place.line,
+                "backward": place.backward,
+                "trips": place.trips,
+                "region": place.region,
+                "flops": equation_flops(equation),
+                "literal_shapes": tuple(
+                    tuple(getattr(v.aval, "shape", ())) for v in equation.invars
+                ),
+            }
+        )
+        self.equations.append(equation)
+        return outputs
+
+    def _scan(self, equation: Any, operands: Sequence[int], place: _Place) -> list[int]:
+        params = equation.params
+        body = params["jaxpr"]
+        consts, carries = params["num_consts"], params["num_carry"]
+        length = params["length"]
+        region = self._open_region(place.region, place.trips * length, "scan")
+        inside = place.within(region, place.trips * length)
+        arguments = []
+        for k, (i, var) in enumerate(zip(operands, body.jaxpr.invars, strict=True)):
+            kind = "enter" if k < consts else "carry" if k < consts + carries else "unstack"
+            loops = inside if kind == "unstack" else place.within(region, place.trips)
+            arguments.append(
+                self._boundary(
+                    kind,
+                    [i if i >= 0 else self._literal(var, place)],
+                    var.aval,
+                    loops,
+                    place.line,
+                    value_trips=inside.trips,
+                    may_free=kind != "carry",
+                )
+            )
+        results = self._walk(body.jaxpr, body.consts, arguments, inside)
+        outputs = []
+        for k, (result, var) in enumerate(zip(results, equation.outvars, strict=True)):
+            kind = "yield" if k < carries else "stack"
+            outputs.append(
+                self._boundary(
+                    kind,
+                    [result],
+                    var.aval,
+                    inside,
+                    place.line,
+                    value_trips=place.trips,
+                    may_free=False,
+                )
+            )
+            if k < carries:
+                self.carries.append((arguments[consts + k], outputs[-1]))
+        self._close_region(region)
+        return outputs
+
+    def _while(self, equation: Any, operands: Sequence[int], place: _Place) -> list[int]:
+        params = equation.params
+        length = self._while_trips(place)
+        cond_consts, body_consts = params["cond_nconsts"], params["body_nconsts"]
+        cond, body = params["cond_jaxpr"], params["body_jaxpr"]
+        region = self._open_region(place.region, place.trips * length, "while")
+        inside = place.within(region, place.trips * length)
+        entry = place.within(region, place.trips)
+        variables = (
+            cond.jaxpr.invars[:cond_consts]
+            + body.jaxpr.invars[:body_consts]
+            + body.jaxpr.invars[body_consts:]
+        )
+        arguments = []
+        for k, (i, var) in enumerate(zip(operands, variables, strict=True)):
+            kind = "enter" if k < cond_consts + body_consts else "carry"
+            arguments.append(
+                self._boundary(
+                    kind,
+                    [i if i >= 0 else self._literal(var, place)],
+                    var.aval,
+                    entry,
+                    place.line,
+                    value_trips=inside.trips,
+                    may_free=kind != "carry",
+                )
+            )
+        carried = arguments[cond_consts + body_consts :]
+        self._walk(cond.jaxpr, cond.consts, arguments[:cond_consts] + carried, inside)
+        results = self._walk(
+            body.jaxpr,
+            body.consts,
+            arguments[cond_consts : cond_consts + body_consts] + carried,
+            inside,
+        )
+        outputs = []
+        for argument, result, var in zip(carried, results, equation.outvars, strict=True):
+            outputs.append(
+                self._boundary(
+                    "yield",
+                    [result],
+                    var.aval,
+                    inside,
+                    place.line,
+                    value_trips=place.trips,
+                    may_free=False,
+                )
+            )
+            self.carries.append((argument, outputs[-1]))
+        self._close_region(region)
+        return outputs
+
+    def _cond(self, equation: Any, operands: Sequence[int], place: _Place) -> list[int]:
+        branches = equation.params["branches"]
+        group, results = [], []
+        for branch in branches:
+            region = self._open_region(place.region, place.trips, "branch")
+            inside = place.within(region, place.trips)
+            atoms = [atom for equation in branch.jaxpr.eqns for atom in equation.invars]
+            used = {a for a in (*atoms, *branch.jaxpr.outvars) if not compat.is_literal(a)}
+            arguments = [
+                self._boundary(
+                    "enter",
+                    # What this branch does not use, it does not read: that may lie anywhere.
+                    [i if i >= 0 and var in used else self._literal(var, place)],
+                    var.aval,
+                    inside,
+                    place.line,
+                )
+                for i, var in zip(operands[1:], branch.jaxpr.invars, strict=True)
+            ]
+            results.append(self._walk(branch.jaxpr, branch.consts, arguments, inside))
+            self._close_region(region)
+            group.append(region)
+        self.branches.append(group)
+        return [
+            self._boundary(
+                "join",
+                [result[k] for result in results],
+                var.aval,
+                place,
+                place.line,
+                may_free=False,
+            )
+            for k, var in enumerate(equation.outvars)
+        ]
+
+    def _while_trips(self, place: _Place) -> int:
+        number = self._whiles_seen
+        self._whiles_seen += 1
+        given = self._trip_counts
+        if isinstance(given, int):
+            return given
+        if isinstance(given, Mapping):
+            for part, count in given.items():
+                if part in place.scope:
+                    return count
+        elif number < len(given):
+            return given[number]
+        warnings.warn(
+            f"while loop {number} at {place.scope or '(top)'} ({place.line}) has no trip count and "
+            f"is counted once: pass trip_counts=… with its number of iterations",
+            stacklevel=2,
+        )
+        return 1
+
+
+def op_count(jaxpr: Any) -> int:
+    """How many ops a jaxpr is laid out as, boundary ops of its regions included."""
+    total = 0
+    for equation in jaxpr.eqns:
+        name, params = equation.primitive.name, equation.params
+        if name in INLINED:
+            total += op_count(compat.called_jaxpr(equation)[0])
+        elif name == "scan":
+            ends = len(equation.invars) + len(equation.outvars)
+            total += ends + op_count(params["jaxpr"].jaxpr)
+        elif name == "while":
+            bodies = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr
+            total += len(equation.invars) + len(equation.outvars) + sum(map(op_count, bodies))
+        elif name == "cond":
+            inside = [len(equation.invars) - 1 + op_count(b.jaxpr) for b in params["branches"]]
+            total += sum(inside) + len(equation.outvars)
+        else:
+            total += 1
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the walk stands: the region, how often it runs, the scope and the source line."""
+
+    region: int
+    trips: int
+    scope: str
+    backward: bool
+    line: str = ""
+
+    def at(self, equation: Any) -> _Place:
+        stack = str(equation.source_info.name_stack)
+        scope = "/".join(part for part in (self.scope, stack) if part)
+        backward = self.backward or "transpose(" in stack or "rematted_computation" in stack
+        line = compat.source_line(equation) or self.line
+        return _Place(self.region, self.trips, scope, backward, line)
+
+    def within(self, region: int, trips: int) -> _Place:
+        return _Place(region, trips, self.scope, self.backward, self.line)
+
+
+@functools.lru_cache(maxsize=4096)
+def _boundary_rule(shapes: tuple[tuple[int, ...], ...], result: tuple[int, ...]) -> Rule:
+    """Identity from the trailing dimensions; a leading loop dimension must be replicated."""
+    rank = min([len(result), *(len(shape) for shape in shapes)])
+    longest = max([len(result), *(len(shape) for shape in shapes)])
+    tail = next(shape[len(shape) - rank :] for shape in [result, *shapes] if len(shape) >= rank)
+    factors = [Factor(_letter(k), size, FactorKind.PASS, None) for k, size in enumerate(tail)]
+    lead: tuple[tuple[int, ...], ...] = ()
+    if longest > rank:
+        size = next(shape[0] for shape in [result, *shapes] if len(shape) > rank)
+        factors.append(Factor(_letter(rank), size, FactorKind.REPLICATE, None))
+        lead = ((rank,),)
+    body = tuple((k,) for k in range(rank))
+
+    def mapping(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        return (lead + body) if len(shape) > rank else body
+
+    return Rule(tuple(factors), tuple(mapping(shape) for shape in shapes), (mapping(result),))
+
+
+def _letter(k: int) -> str:
+    return chr(ord("i") + k) if k < 18 else f"z_{k - 17}"

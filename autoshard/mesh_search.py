@@ -1,0 +1,234 @@
+"""The search on one mesh shape, and how plans carry over between shapes.
+
+A coarser shape (two neighbouring axes as one) is solved first: its problem is far smaller, and its
+plan, with the axis split again, is a starting point on the finer shape at the same price.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from autoshard.build import Built, build
+from autoshard.cost.step import StepPrices, step_prices
+from autoshard.dataflow import Dataflow
+from autoshard.decisions import Decisions
+from autoshard.evaluate import Evaluation, evaluate, tidy
+from autoshard.machine import Machine
+from autoshard.plan import MeshShape
+from autoshard.program import Program
+from autoshard.repeats import Classes
+from autoshard.solve import Outcome, Progress
+from autoshard.solve.staged import solve_staged
+
+AXIS_NAMES = ("x", "y", "z")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchProgress:
+    """What a running search knows: seconds per step of the best plan, the bound, the time left."""
+
+    mesh: str
+    phase: str
+    objective: float
+    bound: float
+    gap: float
+    seconds: float
+    seconds_left: float
+
+    def __str__(self) -> str:
+        best = f"{self.objective:.6g} s" if math.isfinite(self.objective) else "none yet"
+        gap = f"{self.gap:.2%}" if math.isfinite(self.gap) else "-"
+        return (
+            f"[{self.seconds:6.1f} s] mesh {self.mesh}: {self.phase}: best {best}, "
+            f"bound {max(self.bound, 0.0):.6g} s, gap {gap}, {self.seconds_left:.0f} s left"
+        )
+
+
+@dataclass(slots=True)
+class Found:
+    """What the search of one mesh shape gave."""
+
+    built: Built
+    outcome: Outcome
+    decisions: Decisions | None
+
+
+@dataclass(slots=True)
+class MeshSearcher:
+    """Solves mesh shapes of one program and machine; coarser shapes first, as starting points."""
+
+    program: Program
+    flow: Dataflow
+    classes: Classes
+    machine: Machine
+    limit: float
+    gap: float
+    progress: Callable[[SearchProgress], None] | None
+    started: float
+    time_limit: float
+    ideal: float
+    cutoff: float = math.inf
+    found: dict[tuple[int, ...], Found] = field(default_factory=dict)
+
+    def left(self) -> float:
+        """Seconds until the time limit."""
+        return self.time_limit - (time.monotonic() - self.started)
+
+    def prices(self, sizes: tuple[int, ...]) -> StepPrices:
+        """The cost laws on a mesh of these sizes."""
+        if sizes in self.found:
+            return self.found[sizes].built.prices
+        return step_prices(self.program, self.flow, self.machine, sizes)
+
+    def solve(self, sizes: tuple[int, ...], seconds: float) -> Found:
+        """The best plan of one mesh shape, found once."""
+        if sizes in self.found:
+            return self.found[sizes]
+        stop = time.monotonic() + seconds
+        starts: list[Decisions] = []
+        for coarse, axis in coarser_shapes(sizes):
+            known = self.solve(coarse, 0.4 * (stop - time.monotonic()))
+            if known.decisions is not None:
+                starts.append(split_axis(known.decisions, axis))
+        self._tell(sizes, "build", None)
+        built = build(self.prices(sizes), self.classes, limit=self.limit)
+        plans = [plan for plan in map(built.encode, starts) if plan is not None]
+
+        beaten = False
+
+        def heard(news: Progress) -> None:
+            nonlocal beaten
+            self._tell(sizes, news.phase, news)
+            if news.bound >= self.cutoff * (1 - self.gap):
+                beaten = True
+                raise KeyboardInterrupt  # the solver keeps what it has: this mesh cannot win
+
+        outcome = solve_staged(
+            built.problem,
+            time_limit=max(stop - time.monotonic(), 0.5),
+            gap=self.gap,
+            warm_start=plans,
+            progress=heard,
+            known_bound=self.ideal,
+        )
+        decisions = None
+        if outcome.solution is not None:
+            decisions = tidy(built.prices, built.decode(outcome.solution.choices))
+        self.found[sizes] = Found(built, outcome, decisions)
+        if outcome.report.limit_hit == "interrupted" and not beaten:
+            raise KeyboardInterrupt  # by the user; what was found stays
+        return self.found[sizes]
+
+    def refined(self, sizes: tuple[int, ...]) -> Decisions | None:
+        """What was found on a mesh shape, or else on a coarser one."""
+        if sizes in self.found:
+            return self.found[sizes].decisions
+        for coarse, axis in coarser_shapes(sizes):
+            known = self.refined(coarse)
+            if known is not None:
+                return split_axis(known, axis)
+        return None
+
+    def _tell(self, sizes: tuple[int, ...], phase: str, news: Progress | None) -> None:
+        if self.progress is None:
+            return
+        seconds = time.monotonic() - self.started
+        self.progress(
+            SearchProgress(
+                mesh="x".join(map(str, sizes)),
+                phase=phase,
+                objective=math.inf if news is None else news.objective,
+                bound=0.0 if news is None else news.bound,
+                gap=math.inf if news is None else news.gap,
+                seconds=seconds,
+                seconds_left=max(self.time_limit - seconds, 0.0),
+            )
+        )
+
+
+def coarser_shapes(sizes: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
+    """Shapes with two neighbouring axes merged, and the merged axis' position."""
+    return [
+        ((*sizes[:axis], sizes[axis] * sizes[axis + 1], *sizes[axis + 2 :]), axis)
+        for axis in range(len(sizes) - 1)
+    ]
+
+
+def split_axis(decisions: Decisions, axis: int) -> Decisions:
+    """Decisions of a coarse mesh on the finer one whose axes `axis` and `axis + 1` it merged."""
+    memo: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def longer(item: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if item is None:
+            return None
+        if item not in memo:
+            memo[item] = (*item[: axis + 1], item[axis], *item[axis + 1 :])
+        return memo[item]
+
+    return replace(
+        decisions,
+        stored=tuple(map(longer, decisions.stored)),
+        copy=tuple(map(longer, decisions.copy)),
+        assignment=tuple(map(longer, decisions.assignment)),
+    )
+
+
+def coarsest_form(
+    program: Program,
+    machine: Machine,
+    prices: StepPrices,
+    decisions: Decisions,
+    shape: MeshShape,
+    evaluation: Evaluation,
+) -> tuple[Decisions, MeshShape, StepPrices, Evaluation]:
+    """Merge neighbouring axes that the plan always uses together, where that costs no more."""
+    axis = 0
+    while axis + 1 < len(shape.sizes):
+        merged = merge_axis(decisions, axis)
+        if merged is not None:
+            sizes = (
+                *shape.sizes[:axis],
+                shape.sizes[axis] * shape.sizes[axis + 1],
+                *shape.sizes[axis + 2 :],
+            )
+            coarse = MeshShape(AXIS_NAMES[: len(sizes)], sizes)
+            coarse_prices = step_prices(program, prices.dataflow, machine, sizes)
+            again = evaluate(coarse_prices, merged, coarse.names)
+            slack = 1 + 1e-6
+            if again.estimate.step_seconds <= evaluation.estimate.step_seconds * slack:
+                decisions, shape, prices, evaluation = merged, coarse, coarse_prices, again
+                continue
+        axis += 1
+    return decisions, shape, prices, evaluation
+
+
+def merge_axis(decisions: Decisions, axis: int) -> Decisions | None:
+    """`decisions` with axes `axis` and `axis + 1` as one, or None where some tuple differs."""
+    memo: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def shorten(
+        items: Sequence[tuple[int, ...] | None],
+    ) -> tuple[tuple[int, ...] | None, ...] | None:
+        result: list[tuple[int, ...] | None] = []
+        for item in items:
+            if item is None:
+                result.append(None)
+                continue
+            if item[axis] != item[axis + 1]:
+                return None
+            if item not in memo:
+                memo[item] = (*item[: axis + 1], *item[axis + 2 :])
+            result.append(memo[item])
+        return tuple(result)
+
+    parts = [shorten(items) for items in (decisions.stored, decisions.copy, decisions.assignment)]
+    if any(part is None for part in parts):
+        return None
+    stored, copy, assignment = parts
+    assert stored is not None
+    assert copy is not None
+    assert assignment is not None
+    return replace(decisions, stored=stored, copy=copy, assignment=assignment)
