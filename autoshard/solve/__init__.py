@@ -1,5 +1,7 @@
 """The optimiser: a pure-number `Problem` in, an `Outcome` with a proven bound out."""
 
+from typing import TYPE_CHECKING
+
 from autoshard.solve.evaluate import Evaluation, evaluate
 from autoshard.solve.problem import (
     Duals,
@@ -14,6 +16,10 @@ from autoshard.solve.problem import (
     Status,
     Usage,
 )
+
+if TYPE_CHECKING:
+    from autoshard.solve.minimum import minimum_limit
+    from autoshard.solve.pipeline import solve
 
 __all__ = [
     "Duals",
