@@ -64,8 +64,10 @@ class Lowered:
     def lower(self, *, platforms: Sequence[str] | None = None) -> Any:
         """The `jax.stages.Lowered` of the step; needs no devices when `platforms` are given."""
         traced = self.jit().trace(*self._shapes)
-        return traced.lower() if platforms is None else traced.lower(
-            lowering_platforms=tuple(platforms)
+        return (
+            traced.lower()
+            if platforms is None
+            else traced.lower(lowering_platforms=tuple(platforms))
         )
 
     def mlir_text(self, *, platform: str = "tpu") -> str:
@@ -101,12 +103,8 @@ def lower(
     program = trace(fn, *args, **_trace_options(plan))
     plan.check_program(program.fingerprint, program.name)
     mesh = make_mesh(plan, devices)
-    flat_in = [
-        NamedSharding(mesh, plan.specs["inputs"][path]) for path in program.input_paths
-    ]
-    flat_out = [
-        NamedSharding(mesh, plan.specs["outputs"][path]) for path in program.output_paths
-    ]
+    flat_in = [NamedSharding(mesh, plan.specs["inputs"][path]) for path in program.input_paths]
+    flat_out = [NamedSharding(mesh, plan.specs["outputs"][path]) for path in program.output_paths]
 
     def planned(*flat: Any) -> list[Any]:
         return Interpreter(program, plan, mesh).run(*flat)

@@ -142,8 +142,6 @@ def _run(
 
 def _tolerances(lowered: Lowered) -> dict[str, float]:
     """Tolerances by dtype: a program that computes in a short type is held to that type's."""
-    floats = {
-        value.dtype for value in lowered.program.values if value.dtype in TOLERANCES
-    }
+    floats = {value.dtype for value in lowered.program.values if value.dtype in TOLERANCES}
     loosest = max((TOLERANCES[name] for name in floats), default=0.0)
     return dict.fromkeys(floats, loosest)
