@@ -15,11 +15,17 @@ from typing import Any
 
 
 def drop_dead_code(closed: Any) -> Any:
-    """`closed` without the equations that no result depends on; its inputs all stay."""
+    """`closed` without the equations and constants that no result needs; its inputs all stay."""
     from jax._src.interpreters import partial_eval
 
     jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
-    return closed.replace(jaxpr=jaxpr)
+    atoms = [atom for equation in jaxpr.eqns for atom in equation.invars]
+    used = {atom for atom in (*atoms, *jaxpr.outvars) if not is_literal(atom)}
+    kept = [pair for pair in zip(jaxpr.constvars, closed.consts, strict=True) if pair[0] in used]
+    return closed.replace(
+        jaxpr=jaxpr.replace(constvars=[var for var, _ in kept]),
+        consts=[constant for _, constant in kept],
+    )
 
 
 def is_literal(atom: Any) -> bool:

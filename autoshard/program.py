@@ -167,10 +167,10 @@ def _state_ties(
     def leaves(tree: Any) -> list[tuple[tuple[int, ...], Any]]:
         return [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)]
 
-    candidates: list[tuple[int, Any]] = []  # (first flat position, subtree)
+    candidates: list[tuple[int, int, Any]] = []  # (depth left, first flat position, subtree)
 
     def subtrees(tree: Any, start: int, depth: int) -> None:
-        candidates.append((start, tree))
+        candidates.append((depth, start, tree))
         if depth == 0:
             return
         children = jax.tree_util.default_registry.flatten_one_level(tree)
@@ -181,6 +181,8 @@ def _state_ties(
             start += len(jax.tree.leaves(child))
 
     subtrees(out, 0, 2)
+    # Outer subtrees first: parameters are not to take the place of a moment that looks like them.
+    candidates.sort(key=lambda candidate: -candidate[0])
     used: set[int] = set()
     ties: list[tuple[int, int]] = []
 
@@ -188,7 +190,7 @@ def _state_ties(
         wanted = leaves(tree)
         if not wanted or (not donated and len(wanted) < 2):
             return
-        for first, subtree in candidates:
+        for _, first, subtree in candidates:
             span = range(first, first + len(wanted))
             if jax.tree.structure(subtree) == jax.tree.structure(tree):
                 same = leaves(subtree) == wanted
@@ -229,7 +231,7 @@ def _price_dearest_branch_only(
         for number in group:
             region = regions[number]
             inside = ops[region.start : region.stop]
-            work.append(sum(op.flops * op.trips for op in inside))
+            work.append(sum(op.flops * op.trips * op.weight for op in inside))
         dearest = group[int(np.argmax(work))]
         for number in group:
             if number != dearest:
