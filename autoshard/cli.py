@@ -150,8 +150,8 @@ def _add_search(commands: Any) -> None:
         "--gap",
         metavar="SHARE",
         type=cli_arguments.fraction,
-        default=0.01,
-        help="stop when proven to be this close to the best (default 1%%)",
+        default=0.001,
+        help="stop when proven to be this close to the best (default 0.1%%)",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the plan to this file")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
@@ -217,7 +217,7 @@ def _add_bench(commands: Any) -> None:
     layers.add_argument("--axes", metavar="N,N,...", default="1,2,3")
     layers.add_argument("--forms", metavar="FORM,FORM", default="scan,unrolled")
     layers.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
-    layers.add_argument("--gap", metavar="SHARE", type=cli_arguments.fraction, default=0.01)
+    layers.add_argument("--gap", metavar="SHARE", type=cli_arguments.fraction, default=0.001)
     layers.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
     contest = _command(
         kinds, "iopddl", "cli_bench:iopddl_command", "instances of the IOPDDL contest"

@@ -59,7 +59,7 @@ def search(
     mesh: Mapping[str, int] | None = None,
     memory_limit: float | None = None,
     time_limit: float = 60.0,
-    gap: float = 0.01,
+    gap: float = 0.001,
     baselines: bool = True,
     fold: bool = True,
     progress: Callable[[SearchProgress], None] | None = None,
