@@ -38,6 +38,7 @@ from autoshard.solve import Outcome, Problem, Status
 from autoshard.solve import evaluate as evaluate_problem
 from autoshard.solve.minimum import minimum_limit
 from autoshard.solve.staged import solve_staged
+from autoshard.units import format_bytes
 
 
 class InfeasibleError(ValueError):
@@ -170,10 +171,11 @@ def _failure(searcher: MeshSearcher) -> Exception:
             result.built.problem, refused=max(searcher.limit - reserved, 0.0), time_limit=15.0
         )
         smallest = min(smallest, needed.achieved + reserved)
+    unit, name = (2**20, "MiB") if smallest >= 2**24 else (2**10, "KiB")
     return InfeasibleError(
-        f"no plan fits the memory limit of {searcher.limit / 2**30:.2f} GiB per device on "
+        f"no plan fits the memory limit of {format_bytes(searcher.limit)} per device on "
         f"{searcher.machine.name}; the smallest limit for which one was found is "
-        f"{smallest / 2**30:.2f} GiB: try --memory-limit {math.ceil(smallest / 2**20)}MiB"
+        f"{format_bytes(smallest)}: try --memory-limit {math.ceil(smallest / unit)}{name}"
     )
 
 

@@ -35,9 +35,9 @@ def test_infeasible_names_a_limit_that_works() -> None:
     program, machine = product(), toy_machine(8)
     with pytest.raises(InfeasibleError, match="no plan fits the memory limit") as caught:
         search(program, machine, mesh={"x": 8}, memory_limit=2.0**20)
-    named = re.search(r"--memory-limit (\d+)MiB", str(caught.value))
+    named = re.search(r"--memory-limit (\d+)(KiB|MiB)", str(caught.value))
     assert named is not None
-    limit = int(named[1]) * 2**20
+    limit = int(named[1]) * {"KiB": 2**10, "MiB": 2**20}[named[2]]
     plan = search(program, machine, mesh={"x": 8}, memory_limit=limit)
     assert plan.estimate.peak_bytes <= limit
     with pytest.raises(InfeasibleError):  # and one of that size less is too small
