@@ -268,39 +268,62 @@ class Flattener:
         length = params["length"]
         region = self._open_region(place.region, place.trips * length, "scan")
         inside = place.within(region, place.trips * length)
-        arguments = []
-        for k, (i, var) in enumerate(zip(operands, body.jaxpr.invars, strict=True)):
-            kind = "enter" if k < consts else "carry" if k < consts + carries else "unstack"
-            loops = inside if kind == "unstack" else place.within(region, place.trips)
-            arguments.append(
-                self._boundary(
-                    kind,
-                    [i if i >= 0 else self._literal(var, place)],
-                    var.aval,
-                    loops,
-                    place.line,
-                    value_trips=inside.trips,
-                    may_free=kind != "carry",
-                )
-            )
+        kinds = ["enter"] * consts + ["carry"] * carries
+        kinds += ["unstack"] * (len(operands) - len(kinds))
+        arguments = self._enter_loop(kinds, operands, body.jaxpr.invars, place, inside)
         results = self._walk(body.jaxpr, body.consts, arguments, inside)
-        outputs = []
-        for k, (result, var) in enumerate(zip(results, equation.outvars, strict=True)):
-            kind = "yield" if k < carries else "stack"
-            outputs.append(
-                self._boundary(
-                    kind,
-                    [result],
-                    var.aval,
-                    inside,
-                    place.line,
-                    value_trips=place.trips,
-                    may_free=False,
-                )
-            )
-            if k < carries:
-                self.carries.append((arguments[consts + k], outputs[-1]))
+        kinds = ["yield"] * carries + ["stack"] * (len(results) - carries)
+        carried = arguments[consts : consts + carries]
+        outputs = self._leave_loop(kinds, results, equation.outvars, carried, place, inside)
         self._close_region(region)
+        return outputs
+
+    def _enter_loop(
+        self,
+        kinds: Sequence[str],
+        operands: Sequence[int],
+        variables: Sequence[Any],
+        place: _Place,
+        inside: _Place,
+    ) -> list[int]:
+        """The boundary ops at a loop's begin; all but slices happen once, before the loop."""
+        entry = place.within(inside.region, place.trips)
+        return [
+            self._boundary(
+                kind,
+                [i if i >= 0 else self._literal(var, place)],
+                var.aval,
+                inside if kind == "unstack" else entry,
+                place.line,
+                value_trips=inside.trips,
+                may_free=kind != "carry",
+            )
+            for kind, i, var in zip(kinds, operands, variables, strict=True)
+        ]
+
+    def _leave_loop(
+        self,
+        kinds: Sequence[str],
+        results: Sequence[int],
+        variables: Sequence[Any],
+        carried: Sequence[int],
+        place: _Place,
+        inside: _Place,
+    ) -> list[int]:
+        """The boundary ops at a loop's end; the first ones pair with the carries `carried`."""
+        outputs = [
+            self._boundary(
+                kind,
+                [result],
+                var.aval,
+                inside,
+                place.line,
+                value_trips=place.trips,
+                may_free=False,
+            )
+            for kind, result, var in zip(kinds, results, variables, strict=True)
+        ]
+        self.carries += zip(carried, outputs, strict=False)
         return outputs
 
     def _while(self, equation: Any, operands: Sequence[int], place: _Place) -> list[int]:
@@ -310,26 +333,14 @@ class Flattener:
         cond, body = params["cond_jaxpr"], params["body_jaxpr"]
         region = self._open_region(place.region, place.trips * length, "while")
         inside = place.within(region, place.trips * length)
-        entry = place.within(region, place.trips)
         variables = (
             cond.jaxpr.invars[:cond_consts]
             + body.jaxpr.invars[:body_consts]
             + body.jaxpr.invars[body_consts:]
         )
-        arguments = []
-        for k, (i, var) in enumerate(zip(operands, variables, strict=True)):
-            kind = "enter" if k < cond_consts + body_consts else "carry"
-            arguments.append(
-                self._boundary(
-                    kind,
-                    [i if i >= 0 else self._literal(var, place)],
-                    var.aval,
-                    entry,
-                    place.line,
-                    value_trips=inside.trips,
-                    may_free=kind != "carry",
-                )
-            )
+        kinds = ["enter"] * (cond_consts + body_consts)
+        kinds += ["carry"] * (len(operands) - len(kinds))
+        arguments = self._enter_loop(kinds, operands, variables, place, inside)
         carried = arguments[cond_consts + body_consts :]
         self._walk(cond.jaxpr, cond.consts, arguments[:cond_consts] + carried, inside)
         results = self._walk(
@@ -338,20 +349,8 @@ class Flattener:
             arguments[cond_consts : cond_consts + body_consts] + carried,
             inside,
         )
-        outputs = []
-        for argument, result, var in zip(carried, results, equation.outvars, strict=True):
-            outputs.append(
-                self._boundary(
-                    "yield",
-                    [result],
-                    var.aval,
-                    inside,
-                    place.line,
-                    value_trips=place.trips,
-                    may_free=False,
-                )
-            )
-            self.carries.append((argument, outputs[-1]))
+        kinds = ["yield"] * len(results)
+        outputs = self._leave_loop(kinds, results, equation.outvars, carried, place, inside)
         self._close_region(region)
         return outputs
 

@@ -78,7 +78,6 @@ def enumerate_strategies(
         for index, factor in enumerate(rule.factors)
         if factor.size > 1
         and factor.kind in (FactorKind.PASS, FactorKind.REDUCE)
-        and not _appears_twice(rule, index)
         and all(other.size for other in rule.factors)
     ]
     assignment = _assignments(rule, usable, mesh_shape)
@@ -97,13 +96,6 @@ def enumerate_strategies(
     )
     scatters = _scatters(rule, base, mesh_shape, result_shapes)
     return base if scatters is None else _concatenate(base, scatters, axes)
-
-
-def _appears_twice(rule: Rule, factor: int) -> bool:
-    return any(
-        sum(factor in dimension for dimension in mapping) > 1
-        for mapping in (*rule.operands, *rule.results)
-    )
 
 
 def _assignments(rule: Rule, usable: Sequence[int], mesh_shape: Sequence[int]) -> Axes:
