@@ -1,35 +1,61 @@
-"""Reads and writes the problems of the ASPLOS/EuroSys 2025 IOPDDL contest.
+"""Problems of the ASPLOS/EuroSys 2025 IOPDDL contest: read, written, and priced as it does.
 
 The public format (https://github.com/google/iopddl) is JSON, plain or gzip'ed:
 `nodes.intervals[i]` = [start, stop) half open, `nodes.costs[i]` and `nodes.usages[i]` one number
 per choice, `edges.nodes[e]` = [u, v], `edges.costs[e]` = the row-major matrix over choices of u
-and v, `usage_limit` for every time. Costs of at least 1e18 forbid: such choices are left out of
-the nodes, such pairs become +inf. An edge from a node to itself is added to the costs of the node.
+and v, `usage_limit` for every time (none where it is missing). What the numbers mean here:
+
+* A cost of at least 1e18, or an infinite one, forbids. Forbidden choices are left out of the
+  nodes, forbidden pairs become +inf; neither is ever a large number.
+* An edge from a node to itself adds its diagonal to the costs of the node. Edges between the same
+  two nodes add up. What adds up to at least 1e18 is forbidden too.
+* Numbers are doubles: whole numbers above 2^53 are rounded to 16 digits. Costs may be fractions or
+  negative, although the contest's are neither.
+* A node may be in no edge, and may use nothing: [0, 0) is no time at all.
+
 `Instance.original` maps a solution back to the choice numbers of the file.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from autoshard.solve.problem import Edge, Integers, Node, Problem, ProblemError, Usage
+from autoshard.solve.evaluate import Evaluation
+from autoshard.solve.iopddl_build import Built, ForbiddenError, build
+from autoshard.solve.iopddl_decode import decode, from_data
+from autoshard.solve.iopddl_price import price
+from autoshard.solve.iopddl_tables import FORBIDDEN, SHOWN, Tables, check_values
+from autoshard.solve.iopddl_write import to_json, write
+from autoshard.solve.problem import Integers, Problem, ProblemError
 
-FORBIDDEN = 1e18
+__all__ = [
+    "FORBIDDEN",
+    "ForbiddenError",
+    "Instance",
+    "from_json",
+    "read",
+    "to_json",
+    "write",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """A contest problem: its name, the choice problem, and the file's numbers of the choices."""
+    """A contest file: its name, its choice problem, and its own numbers.
+
+    `kept[i]` are the file's numbers of the choices of node i that are not forbidden.
+    """
 
     name: str
     problem: Problem
     kept: tuple[Integers, ...]
+    tables: Tables
 
     def original(self, choices: Sequence[int]) -> tuple[int, ...]:
         """The choice numbers of the file for a solution of the problem."""
@@ -42,6 +68,8 @@ class Instance:
 
         Raises ProblemError naming every node whose choice is forbidden in the file.
         """
+        if len(original) != len(self.kept):
+            raise ProblemError(f"{len(original)} choices for {len(self.kept)} nodes; give one each")
         positions = [int(np.searchsorted(k, c)) for k, c in zip(self.kept, original, strict=True)]
         bad = [
             f"{node.name}: choice {c}"
@@ -51,101 +79,39 @@ class Instance:
             if at >= k.size or k[at] != c
         ]
         if bad:
-            raise ProblemError("forbidden choices:\n  - " + "\n  - ".join(bad[:20]))
+            more = f"\n  and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
+            raise ProblemError("forbidden choices:\n  - " + "\n  - ".join(bad[:SHOWN]) + more)
         return tuple(positions)
 
-
-def read(path: str | Path) -> Instance:
-    """Read a contest file (.json or .json.gz). Raises ProblemError when it contradicts itself."""
-    raw = Path(path).read_bytes()
-    if raw[:2] == b"\x1f\x8b":
-        raw = gzip.decompress(raw)
-    data = json.loads(raw)
-    return from_json(data.get("problem", data))
+    def evaluate(self, original: Sequence[int]) -> Evaluation:
+        """What the choice numbers of the file cost by the file's own numbers alone."""
+        return price(self.tables, original)
 
 
-def from_json(data: dict) -> Instance:
-    """The instance of a decoded contest file."""
-    nodes, edges = data["nodes"], data["edges"]
-    costs = [np.array(row, dtype=np.float64) for row in nodes["costs"]]
-    lengths = {key: len(nodes[key]) for key in ("costs", "usages", "intervals")}
-    if len(set(lengths.values())) != 1 or len(edges["nodes"]) != len(edges["costs"]):
-        raise ProblemError(f"lists of different lengths: nodes {lengths}, edges of the same kind")
-    tables = {}
-    for (u, v), flat in zip(edges["nodes"], edges["costs"], strict=True):
-        table = np.array(flat, dtype=np.float64)
-        if table.size != costs[u].size * costs[v].size:
-            raise ProblemError(
-                f"edge {u}-{v}: {table.size} costs for {costs[u].size} x {costs[v].size} choices"
-            )
-        table = table.reshape(costs[u].size, costs[v].size)
-        if u == v:
-            costs[u] = costs[u] + np.diagonal(table)
-        else:
-            tables[len(tables)] = (u, v, table)
-    kept = tuple(np.flatnonzero(row < FORBIDDEN) for row in costs)
-    empty = [i for i, numbers in enumerate(kept) if numbers.size == 0]
-    if empty:
-        raise ProblemError(f"nodes {empty[:20]} have only forbidden choices")
-    records, shared = [], {}
-    for u, v, table in tables.values():
-        small = table[np.ix_(kept[u], kept[v])]
-        small[small >= FORBIDDEN] = np.inf
-        key = (small.shape, small.tobytes())
-        small = shared.setdefault(key, small)
-        records.append(Edge.dense(u, v, small))
-    usages = [
-        Usage(i, np.array(amounts, dtype=np.float64)[kept[i]], int(start), int(stop))
-        for i, (amounts, (start, stop)) in enumerate(
-            zip(nodes["usages"], nodes["intervals"], strict=True)
-        )
-        if start < stop and any(amounts)
-    ]
-    names = [f"node {i}" for i in range(len(costs))]
-    problem = Problem(
-        tuple(Node(name, row[k]) for name, row, k in zip(names, costs, kept, strict=True)),
-        tuple(records),
-        tuple(usages),
-        data.get("usage_limit"),
-    )
-    return Instance(data.get("name", ""), problem, kept)
+def read(path: str | os.PathLike[str]) -> Instance:
+    """Read a contest file, plain or gzip'ed (told by its content).
 
-
-def to_json(problem: Problem, name: str = "") -> dict:
-    """The contest's form of a problem; +inf becomes 1e18. Numbers are rounded to integers.
-
-    Raises ProblemError for a node with several usages, which the format cannot hold.
+    Raises:
+      ForbiddenError: every choice of a node is forbidden, so that there is no solution.
+      ProblemError: the file is damaged, of another format, or contradicts itself; the message
+        names the file and every node and edge at fault, with its values and the repair.
+      OSError: there is no such file, or it may not be read.
     """
-    spans = [[0, 0] for _ in problem.nodes]
-    usages = [[0] * node.costs.size for node in problem.nodes]
-    seen: set[int] = set()
-    for usage in problem.usages:
-        if usage.node in seen:
-            raise ProblemError(f"{problem.nodes[usage.node].name} has several usages")
-        seen.add(usage.node)
-        spans[usage.node] = [usage.start, usage.stop]
-        usages[usage.node] = [round(a) for a in usage.amounts.tolist()]
-    data = {
-        "name": name,
-        "nodes": {
-            "intervals": spans,
-            "costs": [[round(c) for c in node.costs.tolist()] for node in problem.nodes],
-            "usages": usages,
-        },
-        "edges": {
-            "nodes": [[edge.u, edge.v] for edge in problem.edges],
-            "costs": [
-                [round(min(c, FORBIDDEN)) for c in edge.pair_costs().ravel().tolist()]
-                for edge in problem.edges
-            ],
-        },
-    }
-    if problem.limit is not None:
-        data["usage_limit"] = round(problem.limit)
-    return data
+    source = repr(str(path))
+    return _instance(decode(Path(path).read_bytes(), source), source)
 
 
-def write(path: str | Path, problem: Problem, name: str = "") -> None:
-    """Write a contest file; gzip'ed when the path ends in .gz."""
-    text = json.dumps({"problem": to_json(problem, name)}).encode()
-    Path(path).write_bytes(gzip.compress(text) if str(path).endswith(".gz") else text)
+def from_json(data: Any, *, source: str = "the data") -> Instance:
+    """The instance of a decoded contest file; raises what `read` does.
+
+    Args:
+      data: the mapping that the file holds; its rows may also be arrays.
+      source: what messages call it.
+    """
+    return _instance(from_data(data, source), source)
+
+
+def _instance(tables: Tables, source: str) -> Instance:
+    check_values(tables, source)
+    built: Built = build(tables, source)
+    return Instance(tables.name, built.problem, built.kept, tables)
