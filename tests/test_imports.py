@@ -17,7 +17,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # From what knows nothing of the others to what knows all. A module may import from its own layer
 # and from those before it. The longest name that fits decides.
 LAYERS = (
-    ("compat", "network", "machine_file", "callable_module", "units"),
+    ("compat", "network", "machine_file", "callable_module", "units", "whole_file"),
     ("machine", "layout"),
     ("cost.flops",),
     ("rule_record", "rule_factors", "rule_windows", "rule_partial", "rule_join", "rule_user",
