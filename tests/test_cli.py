@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import json
 import re
@@ -488,41 +487,6 @@ def test_lists(capsys):
     listed = [line.split() for line in capsys.readouterr().out.split("\n")]
     families = {row[0].rpartition("-")[0] for row in listed if row}
     assert set(presets()) <= families
-
-
-CONTEST = {
-    "problem": {
-        "name": "small",
-        "nodes": {
-            "intervals": [[0, 2], [1, 2]],
-            "costs": [[15, 5], [1, 2]],
-            "usages": [[1, 2], [1, 1]],
-        },
-        "edges": {"nodes": [[0, 1]], "costs": [[0, 0, 10, 0]]},
-        "usage_limit": 3,
-    }
-}
-
-
-def test_solve(folder, capsys):
-    with gzip.open("small.json.gz", "wt") as file:
-        json.dump(CONTEST, file)
-    assert main(["solve", "small.json.gz", "--time-limit", "20", "-o", "out.json", "--quiet"]) == 0
-    out = capsys.readouterr().out
-    assert out.startswith("small: optimal, objective 7, bound 7, gap 0.0000%, ")
-    answer = json.loads(Path("out.json").read_text())
-    assert (answer["solution"], answer["objective"]) == ([1, 1], 7)
-
-
-def test_solve_refuses(folder, capsys):
-    assert (
-        refused(capsys, "solve none.json") == "cannot read 'none.json': No such file or directory"
-    )
-    message = refused(capsys, "solve steps.py")
-    assert message.startswith("'steps.py' is no choice problem in the contest's format: ")
-    CONTEST["problem"]["usage_limit"] = 0
-    Path("tight.json").write_text(json.dumps(CONTEST))
-    assert refused(capsys, "solve tight.json --quiet", code=3) == "tight.json has no solution"
 
 
 class Screen:

@@ -29,7 +29,7 @@ import numpy as np
 from autoshard.solve.evaluate import Evaluation
 from autoshard.solve.iopddl_build import Built, ForbiddenError, build
 from autoshard.solve.iopddl_decode import decode, from_data
-from autoshard.solve.iopddl_price import price
+from autoshard.solve.iopddl_price import price, refute
 from autoshard.solve.iopddl_tables import FORBIDDEN, SHOWN, Tables, check_values
 from autoshard.solve.iopddl_write import to_json, write
 from autoshard.solve.problem import Integers, Problem, ProblemError
@@ -86,6 +86,13 @@ class Instance:
     def evaluate(self, original: Sequence[int]) -> Evaluation:
         """What the choice numbers of the file cost by the file's own numbers alone."""
         return price(self.tables, original)
+
+    def refute(self, original: Sequence[int], objective: float) -> str:
+        """What is wrong with a solution said to cost `objective`, by the file's own numbers.
+
+        Empty where nothing is; the reader is judged along with the solver.
+        """
+        return refute(self.tables, original, objective)
 
 
 def read(path: str | os.PathLike[str]) -> Instance:

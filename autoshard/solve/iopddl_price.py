@@ -14,7 +14,9 @@ import numpy as np
 
 from autoshard.solve.evaluate import LOAD_TOLERANCE, Evaluation
 from autoshard.solve.iopddl_tables import FORBIDDEN, SHOWN, Tables
-from autoshard.solve.problem import Integers, ProblemError
+from autoshard.solve.problem import Floats, Integers, ProblemError
+
+ROUNDING = 1e-12
 
 
 def price(tables: Tables, choices: Sequence[int]) -> Evaluation:
@@ -28,22 +30,41 @@ def price(tables: Tables, choices: Sequence[int]) -> Evaluation:
     """
     picked = _checked(tables, choices)
     violations = []
-    node_costs = tables.costs.pick(picked)
+    node_costs, edge_costs = _terms(tables, picked)
     for i in np.flatnonzero(node_costs >= FORBIDDEN).tolist():
         violations.append(f"node {i}: choice {picked[i]} is forbidden")
-    left, right = picked[tables.ends].T
-    widths = tables.costs.sizes()[tables.ends[:, 1]]
-    edge_costs = tables.pairs.pick(left * widths + right)
     for e in np.flatnonzero(edge_costs >= FORBIDDEN).tolist():
         u, v = tables.ends[e]
         violations.append(
-            f"node {u} choice {left[e]} and node {v} choice {right[e]} exclude each other"
+            f"node {u} choice {picked[u]} and node {v} choice {picked[v]} exclude each other"
         )
     objective = math.inf if violations else math.fsum([*node_costs, *edge_costs])
     peak, when = _peak(tables, picked)
     if tables.limit is not None and peak > tables.limit * (1 + LOAD_TOLERANCE):
         violations.append(f"usage is {peak:.17g} at time {when}, the limit {tables.limit:.17g}")
     return Evaluation(objective, peak, when, tuple(violations))
+
+
+def refute(tables: Tables, choices: Sequence[int], objective: float) -> str:
+    """What is wrong with a solution that is said to cost `objective`; empty where nothing is.
+
+    Costs are sums of doubles, so they agree up to a part in 1e12 of all that was added.
+    """
+    found = price(tables, choices)
+    if found.violations:
+        more = len(found.violations) - SHOWN
+        return "; ".join(found.violations[:SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+    size = math.fsum(np.abs(np.concatenate(_terms(tables, _checked(tables, choices)))))
+    if abs(found.objective - objective) <= ROUNDING * size:
+        return ""
+    return f"the choices cost {found.objective:.17g}, not {objective:.17g}"
+
+
+def _terms(tables: Tables, picked: Integers) -> tuple[Floats, Floats]:
+    """The cost of every node, and of every edge."""
+    left, right = picked[tables.ends].T
+    widths = tables.costs.sizes()[tables.ends[:, 1]]
+    return tables.costs.pick(picked), tables.pairs.pick(left * widths + right)
 
 
 def _checked(tables: Tables, choices: Sequence[int]) -> Integers:
