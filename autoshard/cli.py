@@ -222,8 +222,16 @@ def _add_bench(commands: Any) -> None:
     contest = _command(
         kinds, "iopddl", "cli_bench:iopddl_command", "instances of the IOPDDL contest"
     )
-    contest.add_argument("paths", metavar="PATH", nargs="+", help=".json or .json.gz files")
-    contest.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
+    contest.add_argument(
+        "paths", metavar="PATH", nargs="+", help=".json or .json.gz files, or folders of them"
+    )
+    contest.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=cli_arguments.contest_seconds,
+        default=60.0,
+        help="seconds for each, or `contest` for what the contest gave it (default 60)",
+    )
     contest.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
 
 

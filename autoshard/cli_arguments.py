@@ -66,6 +66,16 @@ def seconds(text: str) -> float:
     return number
 
 
+def contest_seconds(text: str) -> float | None:
+    """A positive number of seconds, or None for `contest`."""
+    if text.strip() == "contest":
+        return None
+    try:
+        return seconds(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; write 60, or contest") from error
+
+
 def why_unwritable(path: str) -> str:
     """Why a file cannot be put at `path`, or an empty string where it can."""
     target = Path(path)

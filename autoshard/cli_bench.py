@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,32 @@ def layers_command(options: argparse.Namespace) -> int:
 def iopddl_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench iopddl`."""
     require_writable(options.csv)
-    missing = [path for path in options.paths if not Path(path).is_file()]
-    if missing:
-        raise CommandError(f"there is no file {', '.join(map(repr, missing))}")
+    options.paths = contest_files(options.paths)
     return _benchmark("iopddl").run(options)
+
+
+def contest_files(paths: Sequence[str]) -> list[str]:
+    """The files named, and those in the folders named, sorted within each."""
+    files, faults = [], []
+    for path in paths:
+        place = Path(path)
+        if place.is_dir():
+            inside = sorted(str(file) for file in place.iterdir() if is_contest_name(file.name))
+            files += inside
+            if not inside:
+                faults.append(f"the folder {path!r} holds no .json or .json.gz file")
+        elif place.exists():
+            files.append(path)
+        else:
+            faults.append(f"there is no file {path!r}")
+    if faults:
+        raise CommandError("\n  ".join(faults))
+    return files
+
+
+def is_contest_name(name: str) -> bool:
+    """Whether a file of that name may be an instance of the contest."""
+    return name.endswith((".json", ".json.gz")) and not name.startswith(".")
 
 
 def _benchmark(name: str) -> Any:
