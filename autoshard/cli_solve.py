@@ -107,19 +107,18 @@ def _why_infeasible(problem: Problem, line: ProgressLine, deadline: float) -> st
     """The reason as far as it can be named, and the smallest limit that works."""
     from autoshard.solve.conflict import conflict
 
-    why = conflict(replace(problem, limit=None))
+    why = conflict(problem)
     if why:
-        return why  # whatever the limit
+        return why
+    by_pairs = "a search found that the forbidden pairs exclude every solution"
     if problem.limit is None:
-        return "a search found that the forbidden pairs exclude every solution"
-    why = conflict(problem) or (
-        f"a search found that no solution stays within the usage limit of {problem.limit:.12g}"
-    )
+        return by_pairs
     line.show("infeasible; looking for the smallest usage limit that works", group="limit")
     seconds = min(LIMIT_SECONDS, deadline - time.monotonic())
     smallest = _smallest_limit(problem, seconds) if seconds > 0 else None
     if smallest == math.inf:
-        return "a search found that the forbidden pairs exclude every solution, whatever the limit"
+        return f"{by_pairs}, whatever the limit"
+    why = f"a search found that no solution stays within the limit of {problem.limit:.17g}"
     return why if smallest is None else f"{why}; a usage_limit of {smallest:.17g} works"
 
 

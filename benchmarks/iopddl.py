@@ -135,7 +135,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     known = sum(row.get("known_ratio", 0.0) for row in scored) / len(scored)
     return (
         f"{line}; mean ratio {mean:.5f} to the contest's best, {known:.5f} to the best known "
-        f"({len(scored)} instances; without a plan a ratio is 0)"
+        f"(of {len(scored)}; without a plan a ratio is 0)"
     )
 
 

@@ -100,8 +100,8 @@ def test_solve_refuses(capsys):
 def test_solve_names_what_is_infeasible(capsys):
     contest("tight.json", usage_limit=1)
     assert refused(capsys, "solve tight.json --quiet", code=3) == (
-        "'tight.json' is infeasible: at time 1 the lightest choices use 2 of 1: node 0 1, node 1 "
-        "1; a usage_limit of 2 works"
+        "'tight.json' is infeasible: at time 1 the lightest choices use 2, and the limit is 1: "
+        "node 0 1, node 1 1; no limit below 2 can work"
     )
     contest("pairs.json", edges={"nodes": [[1, 0]], "costs": [[1e18] * 4]})
     assert refused(capsys, "solve pairs.json --quiet", code=3) == (
@@ -133,8 +133,8 @@ def test_solve_names_what_only_a_search_finds(capsys):
     alike = {"nodes": [[0, 1]], "costs": [[1e18, 0, 0, 1e18]]}
     contest("tight.json", nodes=nodes, edges=alike, usage_limit=3)
     assert refused(capsys, "solve tight.json --quiet", code=3) == (
-        "'tight.json' is infeasible: a search found that no solution stays within the usage limit "
-        "of 3; a usage_limit of 4 works"
+        "'tight.json' is infeasible: a search found that no solution stays within the limit of 3; "
+        "a usage_limit of 4 works"
     )
 
 

@@ -109,8 +109,8 @@ def _memory_conflict(problem: Problem, allowed: Sequence[np.ndarray]) -> str:
     then = then[np.argsort(-least[then], kind="stable")]
     users = [f"{problem.nodes[live[i].node].name} {least[i]:.12g}" for i in then.tolist()]
     return (
-        f"at time {when} the lightest choices use {loads[worst]:.12g} of {problem.limit:.12g}: "
-        f"{_some(users)}"
+        f"at time {when} the lightest choices use {loads[worst]:.17g}, and the limit is "
+        f"{problem.limit:.17g}: {_some(users)}; no limit below {loads[worst]:.17g} can work"
     )
 
 

@@ -60,7 +60,8 @@ def test_names_the_time_and_the_nodes():
     usages.append(Usage(0, np.array([100.0, 100.0]), 5, 5))
     problem = Problem(nodes, (), tuple(usages), 35.0)
     assert conflict(problem) == (
-        "at time 1 the lightest choices use 36 of 35: n7 8, n6 7, n5 6, n4 5, n3 4 and 3 more"
+        "at time 1 the lightest choices use 36, and the limit is 35: n7 8, n6 7, n5 6, n4 5, n3 4 "
+        "and 3 more; no limit below 36 can work"
     )
     assert conflict(Problem(nodes, (), tuple(usages), 36.0)) == ""
 
@@ -70,7 +71,7 @@ def test_choices_that_pairs_exclude_do_not_count_as_light():
     edges = (Edge.dense(0, 1, [[np.inf], [0.0]]),)
     usages = (Usage(0, np.array([1.0, 5.0]), 0, 1),)
     assert conflict(Problem(nodes, edges, usages, 3.0)) == (
-        "at time 0 the lightest choices use 5 of 3: a 5"
+        "at time 0 the lightest choices use 5, and the limit is 3: a 5; no limit below 5 can work"
     )
 
 
