@@ -21,7 +21,7 @@ from autoshard.plan import MeshShape
 from autoshard.program import Program
 from autoshard.repeats import Classes
 from autoshard.solve import Outcome, Progress
-from autoshard.solve.staged import solve_staged
+from autoshard.solve.pipeline import solve
 
 AXIS_NAMES = ("x", "y", "z")
 
@@ -106,7 +106,7 @@ class MeshSearcher:
                 beaten = True
                 raise KeyboardInterrupt  # the solver keeps what it has: this mesh cannot win
 
-        outcome = solve_staged(
+        outcome = solve(
             built.problem,
             time_limit=max(stop - time.monotonic(), 0.5),
             gap=self.gap,

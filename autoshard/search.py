@@ -37,7 +37,7 @@ from autoshard.repeats import find_repeats
 from autoshard.solve import Outcome, Problem, Status
 from autoshard.solve import evaluate as evaluate_problem
 from autoshard.solve.minimum import minimum_limit
-from autoshard.solve.staged import solve_staged
+from autoshard.solve.pipeline import solve
 from autoshard.units import format_bytes
 
 
@@ -216,11 +216,11 @@ def _solve_scheme(built: Built, pins: Pins, seconds: float) -> tuple[Outcome, bo
     """The best plan under `pins`; where none is found within the limit, the best without one."""
     stop = time.monotonic() + seconds
     free = replace(built.problem, limit=None)
-    outcome = solve_staged(free, time_limit=seconds, gap=0.02, pins=pins)
+    outcome = solve(free, time_limit=seconds, gap=0.02, pins=pins)
     if outcome.solution is None or not _violations(built.problem, outcome):
         return outcome, True
     left = min(max(stop - time.monotonic(), 0.5), 5.0)
-    limited = solve_staged(built.problem, time_limit=left, gap=0.02, pins=pins)
+    limited = solve(built.problem, time_limit=left, gap=0.02, pins=pins)
     return (outcome, False) if limited.solution is None else (limited, True)
 
 

@@ -24,7 +24,7 @@ from autoshard.plan import MeshShape, Move
 from autoshard.program import Program, trace
 from autoshard.repeats import find_repeats
 from autoshard.search import search
-from autoshard.solve.staged import solve_staged
+from autoshard.solve.pipeline import solve
 from tests.helpers import Case
 
 NAMES = ("x", "y")
@@ -47,7 +47,7 @@ def pinned(name: str, sizes: tuple[int, ...], scan: bool = True) -> tuple[Case, 
     prices = step_prices(step, analyse(step), load("v5p-8"), sizes)
     case = Case(step, {}, shape, build(prices, find_repeats(step), limit=None))
     scheme = next(scheme for scheme in SCHEMES if scheme.name == name)
-    outcome = solve_staged(case.built.problem, gap=0.02, pins=scheme.pins(case.built))
+    outcome = solve(case.built.problem, gap=0.02, pins=scheme.pins(case.built))
     assert outcome.solution is not None
     return case, case.plan(case.built.decode(outcome.solution.choices))
 
@@ -204,7 +204,7 @@ def test_pins_are_solved_at_the_prices_of_the_plan() -> None:
     case, plan = pinned("FSDP", (8,))
     scheme = next(scheme for scheme in SCHEMES if scheme.name == "FSDP")
     pins = scheme.pins(case.built)
-    outcome = solve_staged(replace(case.built.problem, limit=None), gap=0.02, pins=pins)
+    outcome = solve(replace(case.built.problem, limit=None), gap=0.02, pins=pins)
     assert outcome.solution is not None
     assert all(outcome.solution.choices[node] in chosen for node, chosen in pins.items())
     decisions = case.built.decode(outcome.solution.choices)

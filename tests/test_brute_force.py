@@ -20,7 +20,7 @@ from autoshard.plan import Plan
 from autoshard.search import search
 from autoshard.solve.minimum import minimum_limit
 from autoshard.solve.problem import Status
-from autoshard.solve.staged import solve_staged
+from autoshard.solve.pipeline import solve
 from tests.helpers import Case
 from tests.random_programs import all_plans, prices_of, random_case
 
@@ -153,7 +153,7 @@ def test_a_limit_below_every_plan_is_proven_infeasible() -> None:
         if given is None or given.peaks.min() <= 1:
             continue
         below = replace(given.case.built.problem, limit=float(given.peaks.min()) - 1)
-        assert solve_staged(below).status is Status.INFEASIBLE, f"program {seed}"
+        assert solve(below).status is Status.INFEASIBLE, f"program {seed}"
         proven += 1
     assert proven >= 35
 

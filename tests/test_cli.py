@@ -418,7 +418,7 @@ def test_a_file_that_is_there_outlives_a_failed_search(folder, capsys):
 
 def test_an_interrupt_leaves_the_best_plan(folder, capsys, monkeypatch):
     search = importlib.import_module("autoshard.mesh_search")
-    real = search.solve_staged
+    real = search.solve
     solved = []
 
     def interrupted_later(*args: object, **options: object) -> object:
@@ -427,7 +427,7 @@ def test_an_interrupt_leaves_the_best_plan(folder, capsys, monkeypatch):
         solved.append(1)
         return real(*args, **options)
 
-    monkeypatch.setattr(search, "solve_staged", interrupted_later)
+    monkeypatch.setattr(search, "solve", interrupted_later)
     words = "search steps.py:good --machine v5e-8 --quiet -o plan.json"
     assert main(words.split()) == 0
     assert capsys.readouterr().err == "autoshard: interrupted; this is the best plan so far\n"
@@ -442,7 +442,7 @@ def test_an_interrupt_before_any_plan(folder, capsys, monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(search, "solve_staged", interrupted)
+    monkeypatch.setattr(search, "solve", interrupted)
     assert (
         main(["search", "steps.py:good", "--machine", "v5e-8", "--quiet", "-o", "plan.json"]) == 130
     )

@@ -29,7 +29,7 @@ def conflict(problem: Problem) -> str:
     The work is that of a few passes over the edges with forbidden pairs.
     """
     allowed = [np.ones(node.costs.size, dtype=np.bool_) for node in problem.nodes]
-    return _pairs_conflict(problem, allowed) or _memory_conflict(problem, allowed)
+    return _pairs_conflict(problem, allowed) or memory_conflict(problem, allowed)
 
 
 def _pairs_conflict(problem: Problem, allowed: list[np.ndarray]) -> str:
@@ -91,8 +91,11 @@ def _emptied(problem: Problem, node: int, causes: Sequence[dict[int, None]]) -> 
     )
 
 
-def _memory_conflict(problem: Problem, allowed: Sequence[np.ndarray]) -> str:
-    """The time at which the lightest choices exceed the limit the most."""
+def memory_conflict(problem: Problem, allowed: Sequence[np.ndarray]) -> str:
+    """The time at which the lightest allowed choices exceed the limit the most.
+
+    `allowed` marks the choices of every node. An empty string where they keep the limit.
+    """
     live = [usage for usage in problem.usages if usage.start < usage.stop]
     if problem.limit is None or not live:
         return ""

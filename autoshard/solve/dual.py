@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoshard.solve.flat import Flat, worst_cost, worst_rows
-from autoshard.solve.kernels import appraise, priced_costs, sweep
+from autoshard.solve.kernels import GONE, appraise, priced_costs, sweep
 
 # The temperature of node marginals, as a part of the gap.
 SPREAD = 1e-4
@@ -40,16 +40,19 @@ def _inner(one: np.ndarray, other: np.ndarray) -> float:
 class DualAscent:
     """Messages and prices under way, and the best bound met (without the problem's offset).
 
-    A bound above `worst`, which no plan can cost, proves that the limits cannot be kept.
+    `alive` marks the choices that are left. A bound above `worst`, which no plan can
+    cost, proves that the limits cannot be kept.
     """
 
     flat: Flat
+    alive: np.ndarray = field(init=False)
     prices: np.ndarray = field(init=False)
     messages: np.ndarray = field(init=False)
     best_prices: np.ndarray = field(init=False)
     best_messages: np.ndarray = field(init=False)
     bound: float = -np.inf
     passes: int = 0
+    stopped: bool = False
     agility: float = 0.3
     worst: float = field(init=False)
     _stalled: int = 0
@@ -65,6 +68,7 @@ class DualAscent:
     def __post_init__(self) -> None:
         flat = self.flat
         self.worst = worst_cost(flat)
+        self.alive = np.ones(flat.costs.size, dtype=np.bool_)
         self.prices = np.zeros(flat.capacity.size)
         self.messages = np.zeros(int(flat.message_start[-1]))
         self.best_prices = self.prices.copy()
@@ -77,12 +81,21 @@ class DualAscent:
         self._held = np.empty(flat.widest)
         self._best = np.empty(flat.widest)
 
+    def begin_with(self, prices: np.ndarray, messages: np.ndarray) -> None:
+        """Begin where an earlier ascent stood; what choices then gone had pushed is forgotten."""
+        self.prices[:] = self.best_prices[:] = prices
+        self.messages[:] = np.where(np.abs(messages) < GONE, messages, 0.0)
+        self.best_messages[:] = self.messages
+
     def run(self, upper: float, deadline: float, passes: int) -> None:
-        """Up to `passes` passes, until `deadline` (time.monotonic); `upper` is the incumbent."""
+        """Up to `passes` passes, until `deadline` (time.monotonic) or until `stopped` is set.
+
+        `upper` is the cost of the incumbent.
+        """
         flat = self.flat
         expected = np.zeros(flat.capacity.size + 1)
         for _ in range(passes):
-            if time.monotonic() > deadline or self.bound > self.worst:
+            if self.stopped or time.monotonic() > deadline or self.bound > self.worst:
                 return
             target = self._target(upper)
             spread = SPREAD * (target - self.bound) if np.isfinite(self.bound) else 1.0
@@ -90,6 +103,7 @@ class DualAscent:
             total = sweep(
                 flat,
                 self._theta,
+                self.alive,
                 self.messages,
                 self._forward,
                 max(spread, 1e-12 * abs(target), 1e-30),
@@ -150,5 +164,7 @@ class DualAscent:
         much any plan with a given choice must exceed the bound."""
         held, extra = np.empty(self.flat.costs.size), np.empty(self.flat.costs.size)
         self._price(self.best_prices)
-        value = appraise(self.flat, self._theta, self.best_messages, held, extra, self._best)
+        value = appraise(
+            self.flat, self._theta, self.alive, self.best_messages, held, extra, self._best
+        )
         return value - _inner(self.best_prices, self.flat.capacity), held, extra

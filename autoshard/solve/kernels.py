@@ -10,7 +10,9 @@ is valid. A pass visits the nodes in order; each collects all that the edges beh
 (M[g] = min over h of T - N) and then hands shares of the result, group by group, to the edges ahead
 of it. This is sequential tree-reweighted message passing (Kolmogorov,
 https://doi.org/10.1109/TPAMI.2006.200) in the shares form of SRMP
-(https://arxiv.org/abs/1309.5655), with groups in place of choices.
+(https://arxiv.org/abs/1309.5655), with groups in place of choices. A group without choices pushes
+-PUSH, so that the other end no longer counts on it; a choice that thereby loses its support is gone
+too, which makes the pairs arc consistent.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import numpy as np
 from numba import njit
 
 FAST = {"nnan", "nsz", "arcp", "contract", "reassoc"}
-HUGE = 1e300
+# The loops' infinity; what a group without choices pushes; and from where on a number stands for
+# either. A push is so much smaller that a choice that is gone stays gone whatever is added to it.
+HUGE, PUSH, GONE = 1e300, 1e290, 1e280
 # No slices and no allocations below: they are most of the time it takes to compile a loop.
 compiled = njit(  # pyright: ignore[reportCallIssue]
     cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True, fastmath=FAST
@@ -98,11 +102,12 @@ def collect(flat, e, to_u, messages, best):
 
 
 @compiled
-def sweep(flat, theta, messages, forward, spread, expected, held, best):
+def sweep(flat, theta, alive, messages, forward, spread, expected, held, best):
     """One pass over all nodes; returns the sum of the node minima after it.
 
     `expected` (one more than the rows) receives the jumps of the expected memory load under the
-    node marginals at temperature `spread`. `held` and `best` are scratch, as long as the longest
+    node marginals at temperature `spread`. `alive` marks the choices that are left; the pass takes
+    away those that lost all support. `held` and `best` are scratch, as long as the longest
     node or table side.
     """
     count = flat.node_start.size - 1
@@ -114,7 +119,7 @@ def sweep(flat, theta, messages, forward, spread, expected, held, best):
         start = flat.node_start[node]
         size = flat.node_start[node + 1] - start
         for x in range(size):
-            held[x] = theta[start + x]
+            held[x] = theta[start + x] if alive[start + x] else HUGE
         ahead = 0
         behind = 0
         for k in range(flat.near_start[node], flat.near_start[node + 1]):
@@ -133,6 +138,10 @@ def sweep(flat, theta, messages, forward, spread, expected, held, best):
                     messages[at + g] = best[g]
             for x in range(size):
                 held[x] += messages[at + flat.groups[group + x]]
+        for x in range(size):
+            if held[x] > GONE:
+                alive[start + x] = False
+                held[x] = HUGE
         if flat.use_start[node] < flat.use_start[node + 1]:
             least = HUGE
             for x in range(size):
@@ -170,8 +179,12 @@ def sweep(flat, theta, messages, forward, spread, expected, held, best):
             share = 1.0 / parts
             parts -= 1
             for g in range(width):
-                best[g] = best[g] * share if best[g] < HUGE else 0.0
-                messages[at + g] -= best[g]
+                if best[g] < GONE:
+                    best[g] *= share
+                    messages[at + g] -= best[g]
+                else:
+                    best[g] = 0.0
+                    messages[at + g] = -PUSH
             for x in range(size):
                 held[x] -= best[flat.groups[group + x]]
         least = HUGE
@@ -183,7 +196,7 @@ def sweep(flat, theta, messages, forward, spread, expected, held, best):
 
 
 @compiled
-def appraise(flat, theta, messages, held, extra, best):
+def appraise(flat, theta, alive, messages, held, extra, best):
     """The dual value, what the nodes hold, and by how much each choice must exceed the value.
 
     Returns sum_i min h_i + sum_e min (T - M - N), valid for any messages. Sets held = h and
@@ -191,8 +204,8 @@ def appraise(flat, theta, messages, held, extra, best):
     minimum).
     """
     for k in range(theta.size):
-        held[k] = theta[k]
-        extra[k] = theta[k]
+        held[k] = theta[k] if alive[k] else HUGE
+        extra[k] = held[k]
     total = 0.0
     for e in range(flat.u.size):
         for side in range(2):

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autoshard.solve.evaluate import evaluate
+from autoshard.solve.pipeline import solve
 from autoshard.solve.problem import Problem, ProblemError
-from autoshard.solve.staged import solve_staged
 
 ANY_GAP = 1e9
 
@@ -49,7 +49,7 @@ def minimum_limit(
     free = replace(problem, limit=None)
     plans = [tuple(plan) for plan in warm_start]
     if not plans:
-        outcome = solve_staged(free, time_limit=time_limit, gap=0.05)
+        outcome = solve(free, time_limit=time_limit, gap=0.05)
         if outcome.solution is None:
             raise ProblemError("no plan exists, whatever the memory limit: choices exclude another")
         plans = [outcome.solution.choices]
@@ -58,7 +58,7 @@ def minimum_limit(
     while achieved > low * (1 + gap) and time.monotonic() < deadline:
         middle = 0.5 * (low + achieved)
         share = min(max(deadline - time.monotonic(), 0.5), time_limit / 6)
-        outcome = solve_staged(replace(problem, limit=middle), time_limit=share, gap=ANY_GAP)
+        outcome = solve(replace(problem, limit=middle), time_limit=share, gap=ANY_GAP)
         if outcome.solution is None:
             low = middle
             continue

@@ -250,12 +250,12 @@ class Report:
 class Duals:
     """What the bound rests on, to start a later solve of a similar problem.
 
-    `prices` as in `Report`; `messages[e]` is the pair of message vectors of edge e of the problem
-    as given (one entry per row and per column of its table), or None where none was needed.
+    `prices` as in `Report`; `messages` are those of all edges of the problem as given, one edge
+    after another: one per row of its table, then one per column (None where none were needed).
     """
 
     prices: tuple[tuple[int, float], ...] = ()
-    messages: tuple[tuple[Floats, Floats] | None, ...] = ()
+    messages: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,7 +21,7 @@ from autoshard.solve.primal import ForestSearch
 from autoshard.solve.workspace import InfeasibleError
 
 if TYPE_CHECKING:
-    from autoshard.solve.pipeline import Search
+    from autoshard.solve.state import Search
 
 ROWS_AT_ONCE = 12
 BROKEN = 1e-7
@@ -134,4 +134,4 @@ def _take_duals(
     prices[rows] = np.maximum(0.0, -result.row_duals[model.lower.size :]) * scale
     dual.prices[:] = prices
     dual.best_prices[:] = prices
-    search.read_prices(dual)
+    search.read_prices(dual.best_prices)

@@ -1,0 +1,188 @@
+"""The problem with its memory limit: dual and plans in turns, smaller levels, exact sub-problems.
+
+problem --presolve--> level --+--> dual bound, prices ------------+
+             ^                |                                   v
+             +-- choices whose reduced cost exceeds the gap go <- plans by forest moves
+                              |                                   ^
+                              +--> exact, where it is small ------+
+                              +--> exact windows, where it is not +
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoshard.solve.dual import DualAscent
+from autoshard.solve.linear import pair_count
+from autoshard.solve.primal import ForestSearch
+from autoshard.solve.problem import Duals
+from autoshard.solve.relaxed import solve_exactly
+from autoshard.solve.state import Search
+from autoshard.solve.whole import prices_at
+from autoshard.solve.windows import Windows
+from autoshard.solve.workspace import InfeasibleError
+
+EXACT_PAIRS = 60_000
+"""The exact solver takes over below this many pair variables."""
+# A round is so many passes of the dual, and as many nodes decided again, in parts of the graph.
+FIRST_ROUND = 15
+PASSES_PER_ROUND = 100
+WORK_PER_ROUND = 1.0
+# Before the first plan: rounds of passes, until one gains less than this part of the bound.
+SETTLING_ROUNDS = 20
+SETTLING_PASSES = 30
+SETTLED = 1e-3
+# Rounds without a better plan after which the dual is rounded afresh.
+STALE_ROUNDS = 4
+# More passes than there is time for.
+MANY_PASSES = 10**9
+# Rounds without a better plan after which windows are solved.
+WINDOW_ROUNDS = 2
+
+
+@dataclass(slots=True, eq=False)
+class Limited:
+    """The search on the levels of one problem; `starts` are plans of it to begin with."""
+
+    search: Search
+    starts: list[tuple[int, ...]]
+    nested: bool = False
+    failed_at: float | None = None
+
+    def run(self, duals: Duals | None) -> None:
+        """Until DoneError or InfeasibleError."""
+        search = self.search
+        while True:
+            flat, offset = search.level.flat, search.level.problem.offset
+            if flat.costs.size == flat.node_count:
+                search.offer(np.zeros(flat.node_count, dtype=np.int64))
+                search.raise_bound(offset + float(flat.costs.sum()))
+                raise InfeasibleError("the one plan left breaks a limit")
+            dual = DualAscent(flat)
+            if duals is not None:
+                dual.begin_with(prices_at(duals, search.level.times), dual.messages)
+            self._level(dual)
+            duals = Duals(search.prices)
+
+    def _level(self, dual: DualAscent) -> None:
+        """Work on one level until enough of its choices are dropped for a smaller one."""
+        search = self.search
+        search.phase = "bound"
+        self._settle_bound(dual)
+        plans = ForestSearch(search.level.flat, dual.best_prices, dual.best_messages, search.seed)
+        self._begin(plans)
+        windows = Windows(search, plans, _solve_window)
+        passes, stale = FIRST_ROUND, 0
+        while True:
+            search.phase = "search"
+            before = search.objective
+            self._bound_and_plans(dual, plans, passes)
+            passes = min(2 * passes, PASSES_PER_ROUND)
+            if np.isfinite(search.objective) and self._shrink(dual):
+                return
+            if self._is_small() and (self.failed_at is None or search.gap < self.failed_at):
+                search.phase = "exact"
+                solve_exactly(search, dual, plans)
+                self.failed_at = search.gap * 0.5
+            stale = 0 if search.objective < before else stale + 1
+            if stale >= WINDOW_ROUNDS and not self.nested and search.choices is not None:
+                search.phase = "windows"
+                self._windows_and_bound(dual, windows)
+                if self._shrink(dual):
+                    return
+
+    def _is_small(self) -> bool:
+        return pair_count(self.search.level.flat) <= EXACT_PAIRS
+
+    def _begin(self, plans: ForestSearch) -> None:
+        """Begin with the plan known and the warm starts, or else by rounding the dual."""
+        known = [self.search.project(plan) for plan in self.starts]
+        self.starts = []
+        if self.search.choices is not None:
+            known.append(self.search.project(self.search.choices))
+        for plan in known:
+            plans.begin_with(plan)
+
+    def _bound(self, dual: DualAscent, passes: int) -> None:
+        search = self.search
+        offset = search.level.problem.offset
+        before = search.bound
+        dual.run(search.objective - offset, search.deadline, passes)
+        search.read_prices(dual.best_prices)
+        value = dual.check()
+        if value > dual.worst:
+            raise InfeasibleError("memory: the bound exceeds what any plan costs")
+        search.raise_bound(value + offset)
+        if search.bound > before:
+            search.tell()
+
+    def _settle_bound(self, dual: DualAscent) -> None:
+        """Passes until they gain little: plans rounded from poor prices are poor."""
+        until = time.monotonic() + 0.1 * self.search.left()
+        for _ in range(SETTLING_ROUNDS):
+            before = dual.bound
+            self._bound(dual, SETTLING_PASSES)
+            if dual.bound - before < SETTLED * abs(dual.bound) or time.monotonic() > until:
+                return
+
+    def _bound_and_plans(self, dual: DualAscent, plans: ForestSearch, passes: int) -> None:
+        """One round: plans under the present prices in a second thread, the bound in this one."""
+        search = self.search
+        plans.prices, plans.messages = dual.best_prices.copy(), dual.best_messages.copy()
+        work = WORK_PER_ROUND * passes * search.level.flat.node_count
+        plans.stopped = False
+        before = plans.best_cost
+        worker = threading.Thread(target=plans.run, args=(work, search.deadline))
+        worker.start()
+        try:
+            self._bound(dual, passes)
+            worker.join()
+        finally:
+            plans.stopped = True
+            worker.join()
+            if plans.best is not None:
+                search.offer(plans.best)
+        plans.stale = plans.stale + 1 if plans.best_cost == before else 0
+        if plans.stale >= STALE_ROUNDS:
+            plans.begin_afresh()
+        search.check_done()
+
+    def _windows_and_bound(self, dual: DualAscent, windows: Windows) -> None:
+        """Windows in this thread, and passes of the dual in a second one until they end."""
+        search = self.search
+        upper = search.objective - search.level.problem.offset
+        _, _, extra = dual.appraisal()
+        worker = threading.Thread(target=dual.run, args=(upper, search.deadline, MANY_PASSES))
+        worker.start()
+        try:
+            windows.improve(extra)
+        finally:
+            dual.stopped = True
+            worker.join()
+            dual.stopped = False
+        self._bound(dual, 1)
+
+    def _shrink(self, dual: DualAscent) -> bool:
+        """Drop choices that cannot beat the incumbent; True when a smaller level was made."""
+        search = self.search
+        flat, offset = search.level.flat, search.level.problem.offset
+        bound, _, extra = dual.appraisal()
+        keep = bound + offset + extra <= search.cutoff
+        if keep.sum() > 0.9 * keep.size:
+            return False
+        kept = {
+            node: np.flatnonzero(keep[flat.node_start[node] : flat.node_start[node + 1]])
+            for node in range(flat.node_count)
+        }
+        search.dropped = True
+        search.descend(kept)
+        search.tell()
+        return True
+
+
+def _solve_window(search: Search) -> None:
+    Limited(search, [], nested=True).run(None)

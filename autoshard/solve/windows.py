@@ -1,0 +1,149 @@
+"""Large-neighbourhood search with exact sub-solves: plans over small sets of choices of all nodes.
+
+Where memory binds, good plans differ from the incumbent in many places at once: what one tensor
+gives up another may use. A window keeps, at every node, the incumbent's choice and those whose
+reduced cost is small (a tiny part of the gap); in a random region of the graph it keeps far more.
+What is left presolves to a few thousand pairs and is solved to optimality with its memory rows.
+The size of windows follows the time that they take.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoshard.solve.kernels import grow_region
+from autoshard.solve.primal import ForestSearch
+from autoshard.solve.state import DoneError, Search
+from autoshard.solve.workspace import InfeasibleError
+
+ENTRIES = 8_000
+"""Table entries between kept choices that the first window may have."""
+FEWEST, MOST = 500, 200_000
+"""Windows are not made smaller or larger than this."""
+GROWS, FALLS = 1.3, 0.6
+"""How windows grow when they are solved quickly, and fall when they are not."""
+QUICK = 0.3
+"""A window is quick when it takes at most this part of the time that it may take."""
+SHARE = 0.04
+"""A window may take this part of the time left, and a second."""
+SMALLEST = 8
+"""Nodes of the smallest region; sizes are drawn between it and half the graph, log-uniformly."""
+ROUNDS = 8
+"""Windows in a row, before the dual has its turn again."""
+
+
+@dataclass(slots=True, eq=False)
+class Windows:
+    """Windows about the incumbent of the current level of a search.
+
+    `solve` works on a search that has been reduced, until DoneError or InfeasibleError.
+    """
+
+    search: Search
+    plans: ForestSearch
+    solve: Callable[[Search], None]
+    entries: float = ENTRIES
+    _random: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._random = np.random.default_rng(self.search.seed)
+
+    def improve(self, extra: np.ndarray) -> None:
+        """Solve a few windows; the search learns of every better plan.
+
+        `extra` is by how much a plan with each choice must exceed the bound.
+        """
+        search = self.search
+        flat = search.level.flat
+        for number in range(ROUNDS):
+            search.check_done()
+            best = search.objective
+            picked = self._incumbent(extra)
+            # The first window has no region: the choices of least reduced cost, wherever they are.
+            inside = np.zeros(flat.node_count, dtype=np.bool_)
+            if number:
+                inside[self._region()] = True
+            kept = self._window(extra, picked, inside)
+            if kept is None:
+                continue
+            seconds = 1.0 + SHARE * search.left()
+            taken, done = self._solve(kept, picked, seconds)
+            if not done:
+                self.entries = max(FEWEST, FALLS * self.entries)
+            elif taken < QUICK * seconds:
+                self.entries = min(MOST, GROWS * self.entries)
+            if search.objective < best:
+                self.plans.begin_with(search.project(search.choices or ()))
+
+    def _incumbent(self, extra: np.ndarray) -> np.ndarray:
+        """The incumbent at this level; where its choice was dropped, the cheapest that is left."""
+        flat = self.search.level.flat
+        picked = self.search.project(self.search.choices or ())
+        for node in np.flatnonzero(picked < 0):
+            start, stop = flat.span(int(node))
+            picked[node] = int(extra[start:stop].argmin())
+        return picked
+
+    def _region(self) -> np.ndarray:
+        flat = self.search.level.flat
+        count = flat.node_count
+        most = max(count // 2, SMALLEST + 1)
+        size = min(int(SMALLEST * (most / SMALLEST) ** self._random.random()) + 1, count)
+        turns = self._random.integers(count, size=count)
+        order = np.zeros(count, dtype=np.int64)
+        got = grow_region(flat, turns, size, np.zeros(count, dtype=np.bool_), order)
+        return order[:got]
+
+    def _window(
+        self, extra: np.ndarray, picked: np.ndarray, inside: np.ndarray
+    ) -> dict[int, np.ndarray] | None:
+        """The choices of least reduced cost, as many as the size of windows allows.
+
+        Inside the region reduced costs count for less, by a random factor.
+        """
+        flat = self.search.level.flat
+        sizes = np.diff(flat.node_start)
+        owner = np.repeat(np.arange(flat.node_count), sizes)
+        weight = np.where(inside, 10.0 ** self._random.uniform(-3.0, -0.5), 1.0)
+        rank = extra * weight[owner]
+        rank[flat.node_start[:-1] + picked] = -1.0
+        order = np.sort(rank)
+        low, high = 0, order.size
+        while high - low > 1:
+            middle = (low + high) // 2
+            counts = np.bincount(owner[rank <= order[middle]], minlength=flat.node_count)
+            several = (counts[flat.u] > 1) & (counts[flat.v] > 1)
+            entries = float((counts[flat.u] * counts[flat.v])[several].sum())
+            low, high = (middle, high) if entries <= self.entries else (low, middle)
+        keep = rank <= order[low]
+        if keep.sum() <= flat.node_count:
+            return None
+        return {
+            node: np.flatnonzero(keep[flat.node_start[node] : flat.node_start[node + 1]])
+            for node in range(flat.node_count)
+        }
+
+    def _solve(
+        self, kept: dict[int, np.ndarray], picked: np.ndarray, seconds: float
+    ) -> tuple[float, bool]:
+        """Solve one window; returns the seconds taken, and whether it was solved to its end."""
+        search = self.search
+        started = time.monotonic()
+        deadline = min(search.deadline, started + seconds)
+        inner = Search(search.level.problem, deadline, seed=int(self._random.integers(2**31)))
+        inner.offer_original(picked.tolist())
+        done = True
+        try:
+            inner.descend(kept)
+            self.solve(inner)
+        except InfeasibleError:
+            pass
+        except DoneError:
+            done = inner.limit_hit != "time"
+        if inner.choices is not None:
+            search.offer(inner.choices)
+        return time.monotonic() - started, done
