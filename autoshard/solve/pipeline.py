@@ -67,7 +67,7 @@ def solve(
                 search.offer_original(plan)
         search.raise_bound(known_bound)
         _check_lightest(search)
-        bound_whole(search, warm_duals)
+        bound_whole(search, warm_duals, starts)
         broken = solve_unlimited(search)
         if broken is not None:
             starts.insert(0, broken)

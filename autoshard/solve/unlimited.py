@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from autoshard.solve.dual import DualAscent
+from autoshard.solve.evaluate import evaluate
 from autoshard.solve.exact import Verdict, solve_linear
 from autoshard.solve.flat import Flat, flatten
 from autoshard.solve.linear import linear_model
@@ -67,7 +68,7 @@ def solve_unlimited(search: Search) -> tuple[int, ...] | None:
     if int(np.isfinite(flat.tables).sum()) > LINEAR_PAIRS:
         return None
     plan = expand(_rounded(search, flat))
-    if not _offer(search, plan) and search.problem.limit is not None:
+    if not _offer(search, plan) and _breaks_limit(search.problem, plan):
         return plan
     model = linear_model(flat)
     for relax in (True, False):
@@ -97,6 +98,12 @@ def _rounded(search: Search, flat: Flat) -> np.ndarray:
     plans = ForestSearch(flat, dual.best_prices, dual.best_messages, search.seed)
     plans.run(ROUNDING_WORK * flat.node_count, search.deadline)
     return plans.picked
+
+
+def _breaks_limit(problem: Problem, plan: tuple[int, ...]) -> bool:
+    """Whether a plan keeps all pairs allowed, but not the memory limit."""
+    free = evaluate(replace(problem, limit=None), plan)
+    return problem.limit is not None and not free.violations and free.peak > problem.limit
 
 
 def _offer(search: Search, plan: tuple[int, ...]) -> bool:

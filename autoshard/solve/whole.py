@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,10 +49,15 @@ SHARE = 0.3
 """At most this part of the time left is spent here."""
 
 
-def bound_whole(search: Search, duals: Duals | None, share: float = SHARE) -> None:
-    """Bound the problem as given and drop choices, where a plan or duals are known beforehand.
+def bound_whole(
+    search: Search,
+    duals: Duals | None,
+    starts: Sequence[tuple[int, ...]] = (),
+    share: float = SHARE,
+) -> None:
+    """Bound the problem as given and drop choices, where it is large or duals are known beforehand.
 
-    At most this share of the time left is spent.
+    `starts` are plans that may break a rule. At most this share of the time left is spent.
     """
     warm = duals is not None
     large = sum(node.costs.size**2 for node in search.problem.nodes) >= COMPARISONS
@@ -65,7 +71,11 @@ def bound_whole(search: Search, duals: Duals | None, share: float = SHARE) -> No
     over = _passes(search, ascent, times, passes, until)
     if not np.isfinite(search.objective) and large:
         for count in GUESSES:
-            if _look_within(search, ascent.flat, over <= _within(over, count), until):
+            keep = over <= _within(over, count)
+            for plan in starts:
+                where = ascent.flat.node_start[:-1] + np.array(plan)
+                keep[where] = ascent.alive[where]
+            if _look_within(search, ascent.flat, keep, until):
                 over = _passes(search, ascent, times, 1, until)
                 break
     search.tell()
