@@ -32,79 +32,123 @@ class LinearModel:
     lower: np.ndarray
     upper: np.ndarray
 
+    def __post_init__(self) -> None:
+        rows, columns = self.matrix.shape  # pyright: ignore[reportGeneralTypeIssues]
+        problems = []
+        for name, wanted in (
+            ("costs", columns),
+            ("integer", columns),
+            ("lower", rows),
+            ("upper", rows),
+        ):
+            if getattr(self, name).shape != (wanted,):
+                problems.append(f"{name} has shape {getattr(self, name).shape}, not ({wanted},)")
+        for name in ("costs", "lower", "upper"):
+            if np.isnan(getattr(self, name)).any():
+                problems.append(f"{name} holds nan")
+        if not np.isfinite(self.costs).all() or not np.isfinite(self.matrix.data).all():
+            problems.append("costs and coefficients must be finite")
+        if problems:
+            raise ValueError(f"a model of {rows} rows, {columns} variables: " + "; ".join(problems))
+
     @property
     def size(self) -> int:
+        """How many variables there are."""
         return self.costs.size
+
+    def __str__(self) -> str:
+        return (
+            f"LinearModel({self.size} variables, {int(self.integer.sum())} of them integer, "
+            f"{self.lower.size} rows, {self.matrix.nnz} coefficients)"
+        )
 
 
 def pair_count(flat: Flat) -> int:
-    """How many pair variables the model will have."""
+    """How many pair variables the model will have, at most."""
     return int((flat.rows * flat.columns).sum())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pairs:
+    """The allowed pairs of all edges, edge by edge.
+
+    `entries` are the places of the allowed entries in `flat.tables`; those of the table of edge e
+    are from `first[e]` on, `count[e]` of them.
+    """
+
+    entries: np.ndarray
+    first: np.ndarray
+    count: np.ndarray
+
+    @classmethod
+    def of(cls, flat: Flat) -> _Pairs:
+        entries = np.flatnonzero(flat.tables < np.inf)
+        first = np.searchsorted(entries, flat.table_start)
+        last = np.searchsorted(entries, flat.table_start + flat.rows * flat.columns)
+        return cls(entries, first, last - first)
+
+
 def linear_model(flat: Flat) -> LinearModel:
-    """The model without memory rows."""
-    node_count = flat.node_count
+    """The model without memory rows.
+
+    Its variables are the choices, node by node, and then the allowed pairs, edge by edge.
+    """
+    node_count, total = flat.node_count, flat.costs.size
     sizes = np.diff(flat.node_start)
-    total = flat.costs.size
-    rows = [np.repeat(np.arange(node_count), sizes)]
-    columns = [np.arange(total)]
-    values = [np.ones(total)]
-    costs = [flat.costs]
-    row, column = node_count, total
-    for e in range(flat.u.size):
-        height, width = int(flat.rows[e]), int(flat.columns[e])
-        at = flat.table_start[e]
-        table = flat.tables[at : at + height * width].reshape(height, width)
-        g, h = np.nonzero(table < np.inf)
-        pairs = np.arange(column, column + g.size)
-        span_u, span_v = flat.span(int(flat.u[e])), flat.span(int(flat.v[e]))
-        left = flat.groups[flat.left_start[e] :][: span_u[1] - span_u[0]]
-        right = flat.groups[flat.right_start[e] :][: span_v[1] - span_v[0]]
-        rows += [row + g, row + height + h, row + left, row + height + right]
-        columns += [pairs, pairs, np.arange(*span_u), np.arange(*span_v)]
-        values += [np.ones(2 * g.size), -np.ones(left.size + right.size)]
-        costs.append(table[g, h])
-        row += height + width
-        column += g.size
+    pairs = _Pairs.of(flat)
+    edge = np.repeat(np.arange(flat.u.size), pairs.count)
+    entry = pairs.entries[_ranges(pairs.first, pairs.count)]
+    g, h = np.divmod(entry - flat.table_start[edge], flat.columns[edge])
+    pair = total + np.arange(edge.size)
+    # Every edge has one row per row of its table, then one per column.
+    row_of = node_count + flat.message_start[:-1]
+    column_of = row_of + flat.rows
+    rows = [np.repeat(np.arange(node_count), sizes), row_of[edge] + g, column_of[edge] + h]
+    columns = [np.arange(total), pair, pair]
+    for node, base, start in (
+        (flat.u, row_of, flat.left_start),
+        (flat.v, column_of, flat.right_start),
+    ):
+        count = sizes[node]
+        rows.append(np.repeat(base, count) + flat.groups[_ranges(start, count)])
+        columns.append(_ranges(flat.node_start[node], count))
+    size, height = total + edge.size, node_count + int(flat.message_start[-1])
+    values = np.ones(sum(part.size for part in rows))
+    values[total + 2 * edge.size :] = -1.0
     matrix = sparse.csr_matrix(
-        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
-        shape=(row, column),
+        (values, (np.concatenate(rows), np.concatenate(columns))), shape=(height, size)
     )
-    sides = np.zeros(row)
+    sides = np.zeros(height)
     sides[:node_count] = 1.0
-    integer = np.zeros(column, dtype=bool)
-    integer[:total] = True
-    return LinearModel(np.concatenate(costs), integer, matrix, sides, sides)
+    costs = np.concatenate([flat.costs, flat.tables[entry]])
+    return LinearModel(costs, np.arange(size) < total, matrix, sides, sides)
 
 
 def memory_rows(flat: Flat, wanted: np.ndarray, width: int) -> sparse.csr_matrix:
     """The memory rows of the given numbers, over `width` variables."""
-    sizes = np.diff(flat.node_start)
-    rows, columns, values = [], [], []
     wanted = np.asarray(wanted)
-    for node in range(flat.node_count):
-        for use in range(flat.use_start[node], flat.use_start[node + 1]):
-            alive = np.flatnonzero((wanted >= flat.use_from[use]) & (wanted < flat.use_to[use]))
-            if alive.size:
-                at = flat.use_amounts[use]
-                amounts = flat.amounts[at : at + sizes[node]]
-                rows.append(np.repeat(alive, amounts.size))
-                columns.append(np.tile(flat.node_start[node] + np.arange(amounts.size), alive.size))
-                values.append(np.tile(amounts, alive.size))
-    if not rows:
-        return sparse.csr_matrix((wanted.size, width))
+    order = np.argsort(wanted, kind="stable")
+    first = np.searchsorted(wanted[order], flat.use_from)
+    last = np.searchsorted(wanted[order], flat.use_to)
+    node = np.repeat(np.arange(flat.node_count), np.diff(flat.use_start))
+    size = np.diff(flat.node_start)[node]
+    count = (last - first) * size
+    use = np.repeat(np.arange(node.size), count)
+    alive, choice = np.divmod(_ranges(np.zeros(node.size, dtype=np.int64), count), size[use])
+    values = flat.amounts[flat.use_amounts[use] + choice]
     return sparse.csr_matrix(
-        (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))),
+        (values, (order[first[use] + alive], flat.node_start[node[use]] + choice)),
         shape=(wanted.size, width),
     )
 
 
-def with_memory(model: LinearModel, flat: Flat, wanted: np.ndarray) -> LinearModel:
-    """The model with memory rows, each divided by its capacity (or largest amount) for scale."""
+def with_memory(
+    model: LinearModel, flat: Flat, wanted: np.ndarray, *, scaled: bool = True
+) -> LinearModel:
+    """The model with memory rows, each divided by its capacity; in bytes unless `scaled`."""
     extra = memory_rows(flat, wanted, model.size)
     capacity = flat.capacity[wanted]
-    scale = 1.0 / np.maximum(np.abs(capacity), 1.0)
+    scale = 1.0 / np.maximum(np.abs(capacity), 1.0) if scaled else np.ones(wanted.size)
     extra = sparse.diags(scale) @ extra
     return LinearModel(
         model.costs,
@@ -117,15 +161,18 @@ def with_memory(model: LinearModel, flat: Flat, wanted: np.ndarray) -> LinearMod
 
 def start_values(flat: Flat, model: LinearModel, picked: np.ndarray) -> np.ndarray:
     """The values of all variables for a plan without forbidden pairs."""
+    pairs = _Pairs.of(flat)
+    g = flat.groups[flat.left_start + picked[flat.u]]
+    h = flat.groups[flat.right_start + picked[flat.v]]
+    entry = flat.table_start + g * flat.columns + h
+    within = np.searchsorted(pairs.entries, entry) - pairs.first
     values = np.zeros(model.size)
     values[flat.node_start[:-1] + picked] = 1.0
-    column = flat.costs.size
-    for e in range(flat.u.size):
-        height, width = int(flat.rows[e]), int(flat.columns[e])
-        at = flat.table_start[e]
-        finite = flat.tables[at : at + height * width] < np.inf
-        g = flat.groups[flat.left_start[e] + picked[flat.u[e]]]
-        h = flat.groups[flat.right_start[e] + picked[flat.v[e]]]
-        values[column + int(finite[: g * width + h].sum())] = 1.0
-        column += int(finite.sum())
+    values[flat.costs.size + np.cumsum(pairs.count) - pairs.count + within] = 1.0
     return values
+
+
+def _ranges(first: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """first[0], first[0] + 1, ... (count[0] of them), then those of first[1], and so on."""
+    before = np.cumsum(count) - count
+    return np.repeat(first - before, count) + np.arange(int(count.sum()))
