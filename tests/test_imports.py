@@ -35,6 +35,7 @@ LAYERS = (
     ("mesh_search",),
     ("search",),
     ("lower",),
+    ("hlo",),
     ("models",),
     ("reference", "report_tree", "report"),
     ("cli", "cli_errors", "cli_arguments", "cli_progress", "cli_rows", "cli_lists", "cli_search",
