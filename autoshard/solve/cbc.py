@@ -133,7 +133,7 @@ def mps_text(task: Task) -> str:
     if ranges:
         lines += ["RANGES", *ranges]
     lines.append("BOUNDS")
-    lines += [f" UP bound x{k} 1" for k in range(task.costs.size)]
+    lines += [f" UP bound x{k} {top!r}" for k, top in enumerate(task.top.tolist())]
     lines += ["ENDATA", ""]
     return "\n".join(lines)
 

@@ -3,7 +3,7 @@
 It computes in integers. Costs and rows of whole numbers are handed over as they are. Others are
 multiplied by powers of two and rounded so that the integer model asks for less than the task does:
 costs and the coefficients of upper limits downwards, and so on. Its bound is therefore a bound for
-the task. Every variable is a truth value, which is right where, as in the models of `linear`, the
+the task. Every variable is an integer, which is right where, as in the models of `linear`, the
 others are whole once the integer ones are.
 """
 
@@ -34,11 +34,12 @@ def solve(task: Task, tell: Tell) -> Answer:
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    costs, scale = whole_costs(task.costs)
+    costs, scale = whole_costs(task.costs, task.top)
     rows = whole_rows(task)
-    _fill(model.Proto(), rows, costs, task.start)
+    _fill(model.Proto(), rows, costs, task)
     solver = cp_model.CpSolver()
-    if max((sum(map(abs, row[1])) for row in rows), default=0) >= NARROW_SUM:
+    reach = max(float(np.abs(row[1]) @ task.top[row[0]]) for row in rows) if rows else 0.0
+    if reach >= NARROW_SUM:
         solver.parameters.presolve_inclusion_work_limit = 0
     tell(-np.inf, None)
     solver.parameters.max_time_in_seconds = max(0.01, task.deadline - time.monotonic())
@@ -65,9 +66,9 @@ def _values(response: Any) -> np.ndarray:
     return np.array(list(response.solution), dtype=np.float64)
 
 
-def whole_costs(costs: np.ndarray) -> tuple[np.ndarray, float]:
+def whole_costs(costs: np.ndarray, top: np.ndarray) -> tuple[np.ndarray, float]:
     """Integer costs, and by how much they exceed the costs given; never rounded upwards."""
-    total = float(np.abs(costs).sum())
+    total = float(np.abs(costs) @ top)
     if total < LARGEST_SUM and np.array_equal(costs, np.round(costs)):
         return costs.astype(np.int64), 1.0
     scale = 2.0 ** (SUM_BITS - np.ceil(np.log2(total)))
@@ -84,7 +85,7 @@ def whole_rows(task: Task) -> list[Row]:
         span = slice(starts[row], starts[row + 1])
         columns, numbers = task.column[span].tolist(), task.coefficient[span]
         sides = [side for side in (lower, upper) if np.isfinite(side)]
-        together = np.abs(numbers).sum() + sum(map(abs, sides))
+        together = np.abs(numbers) @ task.top[task.column[span]] + sum(map(abs, sides))
         if together < LARGEST_SUM and np.array_equal(numbers, np.round(numbers)):
             rows.append(
                 (columns, numbers.astype(np.int64).tolist(), np.ceil(lower), np.floor(upper))
@@ -100,27 +101,31 @@ def whole_rows(task: Task) -> list[Row]:
     return rows
 
 
-def _fill(proto: Any, rows: list[Row], costs: np.ndarray, start: np.ndarray | None) -> None:
+def _fill(proto: Any, rows: list[Row], costs: np.ndarray, task: Task) -> None:
     """Write variables, rows, objective and hint into a CpModelProto."""
-    for _ in range(costs.size):
-        proto.variables.add().domain.extend((0, 1))
+    tops = np.floor(task.top).astype(np.int64)
+    for top in tops.tolist():
+        proto.variables.add().domain.extend((0, top))
     for columns, numbers, lower, upper in rows:
         linear = proto.constraints.add().linear
         linear.vars.extend(columns)
         linear.coeffs.extend(numbers)
-        linear.domain.extend(_domain(numbers, lower, upper))
+        linear.domain.extend(_domain(columns, numbers, tops, lower, upper))
     priced = np.flatnonzero(costs)
     proto.objective.vars.extend(priced.tolist())
     proto.objective.coeffs.extend(costs[priced].tolist())
-    if start is not None:
-        proto.solution_hint.vars.extend(range(start.size))
-        proto.solution_hint.values.extend(np.round(start).astype(np.int64).tolist())
+    if task.start is not None:
+        proto.solution_hint.vars.extend(range(task.start.size))
+        proto.solution_hint.values.extend(np.round(task.start).astype(np.int64).tolist())
 
 
-def _domain(numbers: list[int], lower: float, upper: float) -> tuple[int, int]:
+def _domain(
+    columns: list[int], numbers: list[int], tops: np.ndarray, lower: float, upper: float
+) -> tuple[int, int]:
     """The sides without infinities, and in order even where no values reach them."""
-    least = sum(number for number in numbers if number < 0)
-    most = sum(number for number in numbers if number > 0)
+    reach = [number * top for number, top in zip(numbers, tops[columns].tolist(), strict=True)]
+    least = sum(number for number in reach if number < 0)
+    most = sum(number for number in reach if number > 0)
     if lower > most:
         return int(lower), int(lower)
     if upper < least:

@@ -28,7 +28,7 @@ import numpy as np
 from autoshard.solve import apart, highs
 from autoshard.solve.judge import ExactResult, faults, judged, judged_relaxation, rounded
 from autoshard.solve.linear import LinearModel
-from autoshard.solve.task import Answer, Task, Verdict, scaled
+from autoshard.solve.task import Answer, Scales, Task, Verdict, scaled
 
 __all__ = ["ExactResult", "Solver", "Verdict", "solve_linear"]
 
@@ -89,6 +89,7 @@ def solve_linear(
     task = Task(
         costs=model.costs,
         integer=model.integer,
+        top=model.top,
         row_start=model.matrix.indptr,
         column=model.matrix.indices,
         coefficient=model.matrix.data,
@@ -99,28 +100,22 @@ def solve_linear(
         relax=relax,
         start=start,
     )
-    cost_factor, row_factors = 1.0, np.ones(model.lower.size)
+    scales = Scales(1.0, np.ones(model.lower.size), np.ones(model.size))
     if solver is not Solver.CP_SAT:
-        task, cost_factor, row_factors = scaled(task)
+        task, scales = scaled(task)
     heard = _Heard()
 
     def keep_going() -> bool:
         if news is not None and (known := heard.take()) is not None:
-            news(judged(model, replace(known, bound=known.bound * cost_factor), start))
+            news(judged(model, scales.undo(known), start))
         if meanwhile is None:
             time.sleep(apart.POLL_SECONDS)
             return True
         return meanwhile()
 
     answer = _ask(solver, task, heard, None if news is None and meanwhile is None else keep_going)
-    answer = replace(answer, bound=answer.bound * cost_factor)
-    if relax:
-        if answer.row_duals is not None:
-            duals = answer.row_duals * cost_factor / row_factors
-            answer = replace(answer, row_duals=duals)
-        result = judged_relaxation(model, answer)
-    else:
-        result = judged(model, answer, start)
+    answer = scales.undo(answer)
+    result = judged_relaxation(model, answer) if relax else judged(model, answer, start)
     return replace(result, handover_seconds=heard.first - began)
 
 

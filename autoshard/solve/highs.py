@@ -44,7 +44,15 @@ def solve(task: Task, tell: Tell, keep_going: Callable[[], bool] | None = None) 
         given.value_valid = True
         highs.setSolution(given)
     tell(-np.inf, None)
-    worker = threading.Thread(target=highs.run, daemon=True)
+    failures: list[str] = []
+
+    def work() -> None:
+        try:
+            highs.run()
+        except Exception as error:  # out of memory, say
+            failures.append(f"{type(error).__name__}: {error}")
+
+    worker = threading.Thread(target=work, daemon=True)
     worker.start()
     try:
         while worker.is_alive() and time.monotonic() < task.deadline:
@@ -57,6 +65,8 @@ def solve(task: Task, tell: Tell, keep_going: Callable[[], bool] | None = None) 
         worker.join(PATIENCE_SECONDS)
     if worker.is_alive():
         return Answer(Verdict.STOPPED, heard.bound, heard.values)
+    if failures:
+        return Answer(Verdict.FAILED, heard.bound, heard.values, note=failures[0])
     return _read(highs, task, heard)
 
 
@@ -100,7 +110,7 @@ def _program(task: Task) -> highspy.HighsLp:
     linear.num_col_, linear.num_row_ = size, task.lower.size
     linear.col_cost_ = task.costs
     linear.col_lower_ = np.zeros(size)
-    linear.col_upper_ = np.ones(size)
+    linear.col_upper_ = task.top
     linear.row_lower_ = np.where(np.isfinite(task.lower), task.lower, -highspy.kHighsInf)
     linear.row_upper_ = np.where(np.isfinite(task.upper), task.upper, highspy.kHighsInf)
     matrix: Any = linear.a_matrix_

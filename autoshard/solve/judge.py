@@ -87,8 +87,8 @@ def judged_relaxation(model: LinearModel, answer: Answer) -> ExactResult:
 
 
 def rounded(model: LinearModel, values: np.ndarray) -> np.ndarray:
-    """Values with the integer variables made whole and the others between 0 and 1."""
-    return np.where(model.integer, np.round(values), np.clip(values, 0.0, 1.0)) + 0.0
+    """Values with the integer variables made whole and the others within their range."""
+    return np.where(model.integer, np.round(values), np.clip(values, 0.0, model.top)) + 0.0
 
 
 def faults(model: LinearModel, values: np.ndarray, *, relax: bool = False) -> str:
@@ -98,10 +98,12 @@ def faults(model: LinearModel, values: np.ndarray, *, relax: bool = False) -> st
     if not np.isfinite(values).all():
         return f"{int((~np.isfinite(values)).sum())} values are not finite"
     found = []
-    outside = np.maximum(-values, values - 1.0)
+    outside = np.maximum(-values, values - model.top) / np.maximum(model.top, 1.0)
     if outside.max(initial=0.0) > TOLERANCE:
         worst = int(outside.argmax())
-        found.append(f"variable {worst} is {values[worst]:.9g}, outside of 0 to 1")
+        found.append(
+            f"variable {worst} is {values[worst]:.9g}, outside of 0 to {model.top[worst]:.9g}"
+        )
     if not relax:
         missed = np.abs(values - np.round(values)) * model.integer
         if missed.max(initial=0.0) > TOLERANCE:
@@ -127,12 +129,12 @@ def faults(model: LinearModel, values: np.ndarray, *, relax: bool = False) -> st
 
 
 def dual_bound(model: LinearModel, row_duals: np.ndarray) -> float:
-    """What no values between 0 and 1 that keep the rows can cost less than, by weak duality.
+    """What no values in their ranges that keep the rows can cost less than, by weak duality.
 
     With row duals d, rows lower <= A y <= upper and the sides s that d prices (the lower ones where
     d > 0, the upper ones where d < 0):
 
-        costs . y  >=  d . s  +  sum_j min(0, costs_j - (A' d)_j)
+        costs . y  >=  d . s  +  sum_j top_j min(0, costs_j - (A' d)_j)
 
     It holds for any d, and so for what a solver with tolerances calls optimal
     (Neumaier and Shcherbina, https://doi.org/10.1007/s10107-003-0433-3), to the rounding of sums.
@@ -141,4 +143,4 @@ def dual_bound(model: LinearModel, row_duals: np.ndarray) -> float:
     duals = np.where(np.isfinite(sides), row_duals, 0.0)
     sides = np.where(np.isfinite(sides), sides, 0.0)
     reduced = model.costs - model.matrix.T @ duals
-    return float(duals @ sides + np.minimum(reduced, 0.0).sum())
+    return float(duals @ sides + np.minimum(reduced, 0.0) @ model.top)

@@ -24,30 +24,44 @@ from autoshard.solve.flat import Flat
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearModel:
-    """minimise costs . y  with  lower <= matrix y <= upper,  0 <= y <= 1, some y integer."""
+    """minimise costs . y  with  lower <= matrix y <= upper,  0 <= y <= top, some y integer.
+
+    `top` is 1 for all unless it is given; integer variables are 0 or 1.
+    """
 
     costs: np.ndarray
     integer: np.ndarray
     matrix: sparse.csr_matrix
     lower: np.ndarray
     upper: np.ndarray
+    top: np.ndarray = None  # pyright: ignore[reportAssignmentType]
 
     def __post_init__(self) -> None:
         rows, columns = self.matrix.shape  # pyright: ignore[reportGeneralTypeIssues]
+        if self.top is None:
+            object.__setattr__(self, "top", np.ones(columns))
         problems = []
         for name, wanted in (
             ("costs", columns),
             ("integer", columns),
+            ("top", columns),
             ("lower", rows),
             ("upper", rows),
         ):
             if getattr(self, name).shape != (wanted,):
                 problems.append(f"{name} has shape {getattr(self, name).shape}, not ({wanted},)")
-        for name in ("costs", "lower", "upper"):
+        for name in ("lower", "upper"):
             if np.isnan(getattr(self, name)).any():
                 problems.append(f"{name} holds nan")
-        if not np.isfinite(self.costs).all() or not np.isfinite(self.matrix.data).all():
-            problems.append("costs and coefficients must be finite")
+        for name, numbers in (
+            ("costs", self.costs),
+            ("top", self.top),
+            ("coefficients", self.matrix.data),
+        ):
+            if not np.isfinite(numbers).all():
+                problems.append(f"{name} must be finite")
+        if (self.top < 0).any() or (not problems and (self.top[self.integer] != 1).any()):
+            problems.append("top must be at least 0, and 1 where variables are integer")
         if problems:
             raise ValueError(f"a model of {rows} rows, {columns} variables: " + "; ".join(problems))
 
@@ -69,7 +83,7 @@ def pair_count(flat: Flat) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Pairs:
+class Pairs:
     """The allowed pairs of all edges, edge by edge.
 
     `entries` are the places of the allowed entries in `flat.tables`; those of the table of edge e
@@ -81,7 +95,7 @@ class _Pairs:
     count: np.ndarray
 
     @classmethod
-    def of(cls, flat: Flat) -> _Pairs:
+    def of(cls, flat: Flat) -> Pairs:
         entries = np.flatnonzero(flat.tables < np.inf)
         first = np.searchsorted(entries, flat.table_start)
         last = np.searchsorted(entries, flat.table_start + flat.rows * flat.columns)
@@ -95,9 +109,9 @@ def linear_model(flat: Flat) -> LinearModel:
     """
     node_count, total = flat.node_count, flat.costs.size
     sizes = np.diff(flat.node_start)
-    pairs = _Pairs.of(flat)
+    pairs = Pairs.of(flat)
     edge = np.repeat(np.arange(flat.u.size), pairs.count)
-    entry = pairs.entries[_ranges(pairs.first, pairs.count)]
+    entry = pairs.entries[ranges(pairs.first, pairs.count)]
     g, h = np.divmod(entry - flat.table_start[edge], flat.columns[edge])
     pair = total + np.arange(edge.size)
     # Every edge has one row per row of its table, then one per column.
@@ -110,8 +124,8 @@ def linear_model(flat: Flat) -> LinearModel:
         (flat.v, column_of, flat.right_start),
     ):
         count = sizes[node]
-        rows.append(np.repeat(base, count) + flat.groups[_ranges(start, count)])
-        columns.append(_ranges(flat.node_start[node], count))
+        rows.append(np.repeat(base, count) + flat.groups[ranges(start, count)])
+        columns.append(ranges(flat.node_start[node], count))
     size, height = total + edge.size, node_count + int(flat.message_start[-1])
     values = np.ones(sum(part.size for part in rows))
     values[total + 2 * edge.size :] = -1.0
@@ -134,7 +148,7 @@ def memory_rows(flat: Flat, wanted: np.ndarray, width: int) -> sparse.csr_matrix
     size = np.diff(flat.node_start)[node]
     count = (last - first) * size
     use = np.repeat(np.arange(node.size), count)
-    alive, choice = np.divmod(_ranges(np.zeros(node.size, dtype=np.int64), count), size[use])
+    alive, choice = np.divmod(ranges(np.zeros(node.size, dtype=np.int64), count), size[use])
     values = flat.amounts[flat.use_amounts[use] + choice]
     return sparse.csr_matrix(
         (values, (order[first[use] + alive], flat.node_start[node[use]] + choice)),
@@ -161,7 +175,7 @@ def with_memory(
 
 def start_values(flat: Flat, model: LinearModel, picked: np.ndarray) -> np.ndarray:
     """The values of all variables for a plan without forbidden pairs."""
-    pairs = _Pairs.of(flat)
+    pairs = Pairs.of(flat)
     g = flat.groups[flat.left_start + picked[flat.u]]
     h = flat.groups[flat.right_start + picked[flat.v]]
     entry = flat.table_start + g * flat.columns + h
@@ -172,7 +186,7 @@ def start_values(flat: Flat, model: LinearModel, picked: np.ndarray) -> np.ndarr
     return values
 
 
-def _ranges(first: np.ndarray, count: np.ndarray) -> np.ndarray:
+def ranges(first: np.ndarray, count: np.ndarray) -> np.ndarray:
     """first[0], first[0] + 1, ... (count[0] of them), then those of first[1], and so on."""
     before = np.cumsum(count) - count
     return np.repeat(first - before, count) + np.arange(int(count.sum()))

@@ -20,7 +20,8 @@ def solve(task: Task, tell: Tell) -> Answer:
     if back is None:
         return Answer(Verdict.FAILED, note="this OR-Tools comes without SCIP")
     variables = [
-        back.BoolVar("") if whole else back.NumVar(0, 1, "") for whole in task.integer.tolist()
+        back.BoolVar("") if whole else back.NumVar(0.0, top, "")
+        for whole, top in zip(task.integer.tolist(), task.top.tolist(), strict=True)
     ]
     columns, coefficients = task.column.tolist(), task.coefficient.tolist()
     starts = task.row_start.tolist()

@@ -34,9 +34,10 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """minimise costs . y  with  lower <= A y <= upper,  0 <= y <= 1, y[integer] whole.
+    """minimise costs . y  with  lower <= A y <= upper,  0 <= y <= top,  y[integer] whole.
 
     Attributes:
+      top: 1 where y is whole.
       row_start, column, coefficient: A by rows; row r is from row_start[r] to row_start[r + 1].
       deadline: when to stop, in seconds of `time.monotonic`, a clock that all processes share.
       threads: how many the solver may use.
@@ -46,6 +47,7 @@ class Task:
 
     costs: np.ndarray
     integer: np.ndarray
+    top: np.ndarray
     row_start: np.ndarray
     column: np.ndarray
     coefficient: np.ndarray
@@ -74,29 +76,57 @@ class Answer:
     note: str = ""
 
 
-def scaled(task: Task) -> tuple[Task, float, np.ndarray]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Scales:
+    """What the numbers of a task were divided by: its costs, its rows, its variables."""
+
+    cost: float
+    rows: np.ndarray
+    variables: np.ndarray
+
+    def undo(self, answer: Answer) -> Answer:
+        """An answer to the scaled task, as one to the task itself."""
+        values, duals = answer.values, answer.row_duals
+        return replace(
+            answer,
+            bound=answer.bound * self.cost,
+            values=None if values is None else values * self.variables,
+            row_duals=None if duals is None else duals * self.cost / self.rows,
+        )
+
+
+def scaled(task: Task) -> tuple[Task, Scales]:
     """The task in sizes that suit solvers of floating point numbers, and how to undo it.
 
-    Tolerances of such solvers are absolute, so costs are divided by the first factor (their largest
-    becomes about `LARGEST_COST`) and every row by its own (its largest coefficient becomes about
-    one). All factors are powers of two: no digit of a number is lost.
+    Tolerances of such solvers are absolute. So variables that are not whole get tops of about one,
+    costs a largest of about `LARGEST_COST`, and every row a largest coefficient of about one. All
+    factors are powers of two: no digit of a number is lost.
     """
-    largest = float(np.abs(task.costs).max(initial=0.0))
-    cost_factor = 1.0 if largest == 0.0 else 2.0 ** math.floor(math.log2(largest / LARGEST_COST))
-    tops = largest_coefficients(task.row_start, task.coefficient)
-    row_factors = np.ones(tops.size)
-    row_factors[tops > 0] = 2.0 ** np.floor(np.log2(tops[tops > 0]))
+    variables = np.where(task.integer, 1.0, _power_below(task.top))
+    costs = task.costs * variables
+    coefficient = task.coefficient * variables[task.column]
+    rows = _power_below(largest_coefficients(task.row_start, coefficient))
+    largest = float(np.abs(costs).max(initial=0.0))
+    cost = 1.0 if largest == 0.0 else 2.0 ** math.floor(math.log2(largest / LARGEST_COST))
     return (
         replace(
             task,
-            costs=task.costs / cost_factor,
-            coefficient=task.coefficient / np.repeat(row_factors, np.diff(task.row_start)),
-            lower=task.lower / row_factors,
-            upper=task.upper / row_factors,
+            costs=costs / cost,
+            top=task.top / variables,
+            coefficient=coefficient / np.repeat(rows, np.diff(task.row_start)),
+            lower=task.lower / rows,
+            upper=task.upper / rows,
+            start=None if task.start is None else task.start / variables,
         ),
-        cost_factor,
-        row_factors,
+        Scales(cost, rows, variables),
     )
+
+
+def _power_below(sizes: np.ndarray) -> np.ndarray:
+    """The largest power of two that is at most the size; 1 for a size of zero."""
+    powers = np.ones(sizes.size)
+    powers[sizes > 0] = 2.0 ** np.floor(np.log2(sizes[sizes > 0]))
+    return powers
 
 
 def largest_coefficients(row_start: np.ndarray, coefficient: np.ndarray) -> np.ndarray:

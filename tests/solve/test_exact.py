@@ -38,8 +38,8 @@ def model_of(problem: Problem, *, scaled: bool = True) -> tuple[LinearModel, Fla
 def task_of(model: LinearModel, **changes) -> Task:
     matrix = model.matrix
     task = Task(
-        model.costs, model.integer, matrix.indptr, matrix.indices, matrix.data, model.lower,
-        model.upper, time.monotonic() + 20.0, 1, False, None,
+        model.costs, model.integer, model.top, matrix.indptr, matrix.indices, matrix.data,
+        model.lower, model.upper, time.monotonic() + 20.0, 1, False, None,
     )  # fmt: skip
     return replace(task, **changes)
 
@@ -291,7 +291,7 @@ def test_a_model_must_fit_together(knapsack):
         replace(knapsack, costs=np.zeros(1))
     with pytest.raises(ValueError, match="upper holds nan"):
         replace(knapsack, upper=np.array([np.nan, 1.0]))
-    with pytest.raises(ValueError, match="costs and coefficients must be finite"):
+    with pytest.raises(ValueError, match="costs must be finite"):
         replace(knapsack, costs=np.array([np.inf, 1.0]))
 
 
@@ -447,7 +447,7 @@ def test_a_highs_that_does_not_listen_does_not_block_the_next(hard, knapsack, mo
             event.interrupt(True)
 
     monkeypatch.setattr(highs, "_Listener", Deaf)
-    task, _, _ = scaled(task_of(hard, deadline=time.monotonic() + 0.5))
+    task, _ = scaled(task_of(hard, deadline=time.monotonic() + 0.5))
     try:
         assert highs.solve(task, nothing_to_say).verdict is Verdict.STOPPED
         monkeypatch.undo()
@@ -462,11 +462,11 @@ def test_a_highs_that_does_not_listen_does_not_block_the_next(hard, knapsack, mo
 def test_scaling_loses_no_digit():
     model, _ = model_of(random_problem(9, shape="clique", tightness=0.5))
     task = task_of(model)
-    small, cost_factor, row_factors = scaled(task)
-    assert np.array_equal(small.costs * cost_factor, task.costs)
-    each = np.repeat(row_factors, np.diff(task.row_start))
+    small, scales = scaled(task)
+    assert np.array_equal(small.costs * scales.cost, task.costs)
+    each = np.repeat(scales.rows, np.diff(task.row_start))
     assert np.array_equal(small.coefficient * each, task.coefficient)
-    assert np.array_equal(small.upper * row_factors, task.upper)
+    assert np.array_equal(small.upper * scales.rows, task.upper)
     assert 5e5 <= np.abs(small.costs).max() <= 2e6
     tops = abs(sparse.csr_matrix((small.coefficient, small.column, small.row_start))).max(axis=1)
     tops = tops.toarray().ravel()
@@ -491,9 +491,9 @@ def test_cp_sat_gets_rows_that_the_task_implies():
 
 
 def test_cp_sat_keeps_whole_numbers_as_they_are():
-    costs, scale = cp_sat.whole_costs(np.array([3.0, 7e9, 0.0]))
+    costs, scale = cp_sat.whole_costs(np.array([3.0, 7e9, 0.0]), np.ones(3))
     assert (costs.tolist(), scale) == ([3, 7_000_000_000, 0], 1.0)
-    costs, scale = cp_sat.whole_costs(np.array([0.3, -0.7]))
+    costs, scale = cp_sat.whole_costs(np.array([0.3, -0.7]), np.ones(2))
     assert (costs / scale <= [0.3, -0.7]).all()
     assert costs / scale == pytest.approx([0.3, -0.7], rel=1e-13)
 
@@ -554,7 +554,7 @@ def test_mps_holds_every_kind_of_row_and_every_digit():
             " mark 'MARKER' 'INTEND'",
             "RHS", " side r0 1.0", " side r1 0.3333333333333333", " side r2 0.5", " side r3 0.75",
             "RANGES", " range r3 0.5",
-            "BOUNDS", " UP bound x0 1", " UP bound x1 1", " UP bound x2 1",
+            "BOUNDS", " UP bound x0 1.0", " UP bound x1 1.0", " UP bound x2 1.0",
             "ENDATA", "",
         ]
     )  # fmt: skip
