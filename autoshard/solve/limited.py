@@ -10,8 +10,10 @@ problem --presolve--> level --+--> dual bound, prices ------------+
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +24,7 @@ from autoshard.solve.primal import ForestSearch
 from autoshard.solve.problem import Duals
 from autoshard.solve.relaxed import solve_exactly
 from autoshard.solve.state import Search
+from autoshard.solve.turns import Kind, Turns
 from autoshard.solve.whole import prices_at
 from autoshard.solve.windows import Windows
 from autoshard.solve.workspace import InfeasibleError
@@ -40,8 +43,6 @@ SETTLED = 1e-3
 STALE_ROUNDS = 4
 # More passes than there is time for.
 MANY_PASSES = 10**9
-# Rounds without a better plan after which windows are solved.
-WINDOW_ROUNDS = 2
 
 
 @dataclass(slots=True, eq=False)
@@ -76,11 +77,12 @@ class Limited:
         plans = ForestSearch(search.level.flat, dual.best_prices, dual.best_messages, search.seed)
         self._begin(plans)
         windows = Windows(search, plans, _solve_window)
-        passes, stale = FIRST_ROUND, 0
+        turns = Turns(Kind(), Kind())
+        passes = FIRST_ROUND
         while True:
             search.phase = "search"
-            before = search.objective
-            self._bound_and_plans(dual, plans, passes)
+            with self._counted(turns.first):
+                self._bound_and_plans(dual, plans, passes)
             passes = min(2 * passes, PASSES_PER_ROUND)
             if np.isfinite(search.objective) and self._shrink(dual):
                 return
@@ -88,12 +90,23 @@ class Limited:
                 search.phase = "exact"
                 solve_exactly(search, dual, plans)
                 self.failed_at = search.gap * 0.5
-            stale = 0 if search.objective < before else stale + 1
-            if stale >= WINDOW_ROUNDS and not self.nested and search.choices is not None:
+            while turns.second_is_due and not self.nested and search.choices is not None:
                 search.phase = "windows"
-                self._windows_and_bound(dual, windows)
+                with self._counted(turns.second):
+                    self._window_and_bound(dual, windows)
                 if self._shrink(dual):
                     return
+
+    @contextlib.contextmanager
+    def _counted(self, kind: Kind) -> Iterator[None]:
+        """Count what a turn gains, and its seconds."""
+        search, started = self.search, time.monotonic()
+        before = search.objective
+        yield
+        gain = 0.0
+        if search.objective < before < np.inf:
+            gain = (before - search.objective) / max(abs(before), 1e-300)
+        kind.add(gain, time.monotonic() - started)
 
     def _is_small(self) -> bool:
         return pair_count(self.search.level.flat) <= EXACT_PAIRS
@@ -151,8 +164,8 @@ class Limited:
             plans.begin_afresh()
         search.check_done()
 
-    def _windows_and_bound(self, dual: DualAscent, windows: Windows) -> None:
-        """Windows in this thread, and passes of the dual in a second one until they end."""
+    def _window_and_bound(self, dual: DualAscent, windows: Windows) -> None:
+        """A window in this thread, and passes of the dual in a second one until it ends."""
         search = self.search
         upper = search.objective - search.level.problem.offset
         _, _, extra = dual.appraisal()

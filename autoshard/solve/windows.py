@@ -2,7 +2,8 @@
 
 Where memory binds, good plans differ from the incumbent in many places at once: what one tensor
 gives up another may use. A window keeps, at every node, the incumbent's choice and those whose
-reduced cost is small (a tiny part of the gap); in a random region of the graph it keeps far more.
+reduced cost is small (a tiny part of the gap) or which plans met lately took; in a random region of
+the graph it keeps far more.
 What is left presolves to a few thousand pairs and is solved to optimality with its memory rows.
 The size of windows follows the time that they take.
 """
@@ -20,20 +21,26 @@ from autoshard.solve.primal import ForestSearch
 from autoshard.solve.state import DoneError, Search
 from autoshard.solve.workspace import InfeasibleError
 
-ENTRIES = 8_000
+ENTRIES = 20_000
 """Table entries between kept choices that the first window may have."""
-FEWEST, MOST = 500, 200_000
+FEWEST, MOST = 1_000, 1_000_000
 """Windows are not made smaller or larger than this."""
-GROWS, FALLS = 1.3, 0.6
+GROWS, FALLS = 2.0, 0.6
 """How windows grow when they are solved quickly, and fall when they are not."""
-QUICK = 0.3
+QUICK = 0.15
 """A window is quick when it takes at most this part of the time that it may take."""
-SHARE = 0.04
-"""A window may take this part of the time left, and a second."""
+PATIENCE, MOST_SHARE = 5.0, 0.15
+"""The first windows may take so many seconds; none more than this part of the time left."""
+POOL = 12
+"""So many plans met lately lend their choices to every window."""
+NOISE = 1.0
+"""The spread of the logarithm of the weights by which nodes' reduced costs count."""
+STALE = 6
+"""After so many windows without a better plan they may take half as long again."""
 SMALLEST = 8
 """Nodes of the smallest region; sizes are drawn between it and half the graph, log-uniformly."""
-ROUNDS = 8
-"""Windows in a row, before the dual has its turn again."""
+ROUNDS = 3
+"""One window in so many has no region."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,37 +54,45 @@ class Windows:
     plans: ForestSearch
     solve: Callable[[Search], None]
     entries: float = ENTRIES
+    _count: int = 0
+    _pool: list[np.ndarray] = field(default_factory=list)
+    _stale: int = 0
+    _patience: float = PATIENCE
     _random: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
         self._random = np.random.default_rng(self.search.seed)
 
     def improve(self, extra: np.ndarray) -> None:
-        """Solve a few windows; the search learns of every better plan.
+        """Solve one window; the search learns of a better plan.
 
         `extra` is by how much a plan with each choice must exceed the bound.
         """
         search = self.search
         flat = search.level.flat
-        for number in range(ROUNDS):
-            search.check_done()
-            best = search.objective
-            picked = self._incumbent(extra)
-            # The first window has no region: the choices of least reduced cost, wherever they are.
-            inside = np.zeros(flat.node_count, dtype=np.bool_)
-            if number:
-                inside[self._region()] = True
-            kept = self._window(extra, picked, inside)
-            if kept is None:
-                continue
-            seconds = 1.0 + SHARE * search.left()
-            taken, done = self._solve(kept, picked, seconds)
-            if not done:
-                self.entries = max(FEWEST, FALLS * self.entries)
-            elif taken < QUICK * seconds:
-                self.entries = min(MOST, GROWS * self.entries)
-            if search.objective < best:
-                self.plans.begin_with(search.project(search.choices or ()))
+        best = search.objective
+        picked = self._incumbent(extra)
+        self._pool = [*self._pool, picked, self.plans.picked.copy()][-POOL:]
+        # Every so often there is no region: the choices of least reduced cost, wherever they are.
+        inside = np.zeros(flat.node_count, dtype=np.bool_)
+        if self._count % ROUNDS:
+            inside[self._region()] = True
+        self._count += 1
+        kept = self._window(extra, picked, inside)
+        if kept is None:
+            return
+        seconds = min(self._patience, MOST_SHARE * search.left())
+        taken, done = self._solve(kept, picked, seconds)
+        if not done:
+            self.entries = max(FEWEST, FALLS * self.entries)
+        elif taken < QUICK * seconds:
+            self.entries = min(MOST, GROWS * self.entries)
+        self._stale = 0 if search.objective < best else self._stale + 1
+        if self._stale >= STALE:
+            self._patience, self._stale = 1.5 * self._patience, 0
+        if search.objective < best:
+            self.plans.begin_with(search.project(search.choices or ()))
+        search.check_done()
 
     def _incumbent(self, extra: np.ndarray) -> np.ndarray:
         """The incumbent at this level; where its choice was dropped, the cheapest that is left."""
@@ -103,13 +118,16 @@ class Windows:
     ) -> dict[int, np.ndarray] | None:
         """The choices of least reduced cost, as many as the size of windows allows.
 
-        Inside the region reduced costs count for less, by a random factor.
+        Reduced costs count by random weights, and far less inside the region.
         """
         flat = self.search.level.flat
         sizes = np.diff(flat.node_start)
         owner = np.repeat(np.arange(flat.node_count), sizes)
-        weight = np.where(inside, 10.0 ** self._random.uniform(-3.0, -0.5), 1.0)
+        weight = self._random.lognormal(sigma=NOISE, size=flat.node_count)
+        weight[inside] *= 10.0 ** self._random.uniform(-3.0, -0.5)
         rank = extra * weight[owner]
+        for plan in self._pool:
+            rank[flat.node_start[:-1] + plan] = 0.0
         rank[flat.node_start[:-1] + picked] = -1.0
         order = np.sort(rank)
         low, high = 0, order.size
