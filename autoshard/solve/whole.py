@@ -3,26 +3,29 @@
 Nodes of thousands of choices are too many to compare with each other. What no plan with a given
 choice can cost less than decides which choices go before anything dearer is done: against the plan
 that is known (of a coarser mesh, of a problem much like this one), or else against a guess, a
-little above the bound. The choices within the guess are solved alone; if that gives a plan, it is
-the plan known from then on.
+little above the bound. The choices within the guess are solved alone; what that gives is the plan
+known from then on, and nothing outside of the guess costs less than the guess.
 
 The messages are kept, so that a problem with the same edges (a pin more, another limit, costs
-scaled) begins where this one ended.
+scaled) begins where this one ended: a bound holds for any messages, so those of the problem before
+are good ones as long as not too much changed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from autoshard.solve.dual import DualAscent
 from autoshard.solve.flat import Flat, flatten, row_times
+from autoshard.solve.kernels import GONE
 from autoshard.solve.problem import (
     Duals,
+    Integers,
     Outcome,
     Problem,
     ProblemError,
@@ -37,66 +40,85 @@ COMPARISONS = 20_000_000
 """Below this many pairs of choices of one node, in all, presolve is quicker than messages."""
 GUESSES = (10_000, 40_000, 160_000)
 """A first plan is looked for among so many choices, those of least reduced cost."""
+GUESSED = 0.5
+"""A guess keeps less than this part of the choices."""
 FEW_CHOICES = 20_000
-"""With no more choices left than this there is no point in more passes."""
+"""With no more choices left than this there is no point in more passes, unless they close in."""
 PASSES = 20
 """Passes between two looks at what is left."""
+SUPPORT_PASSES = 4
+"""Passes that find choices without support, before the messages of another problem are taken."""
 SHRINKS = 0.97
 """Passes go on while they leave at most this part of the choices."""
+CLOSES = 0.3
+"""Passes go on while they leave at most this part of the gap to the plan that is known."""
 SETTLED = 1e-4
 """Without a plan, passes go on until they raise the bound by less than this part of it."""
 SHARE = 0.3
 """At most this part of the time left is spent here."""
+LASTS = 0.95
+"""Messages for later are made while each look leaves at most this part of the gap."""
+WEAK = 0.01
+"""Messages that prove a plan to no less than this gap are of no use to a later solve."""
 
 
 def bound_whole(
     search: Search,
     duals: Duals | None,
     starts: Sequence[tuple[int, ...]] = (),
-    share: float = SHARE,
 ) -> None:
-    """Bound the problem as given and drop choices, where it is large or duals are known beforehand.
+    """Bound the problem as given and drop choices, where it is large or messages are known.
 
-    `starts` are plans that may break a rule. At most this share of the time left is spent.
+    `starts` are plans that may break a rule. Prices without messages are left for later stages.
     """
-    warm = duals is not None
     large = sum(node.costs.size**2 for node in search.problem.nodes) >= COMPARISONS
+    warm = duals is not None and duals.messages is not None
+    if duals is not None:
+        search.prices = duals.prices
     if not warm and not large:
         return
     search.phase = "bound"
-    ascent, times = ascent_of(search.problem, duals)
-    _mark_kept(search, ascent)
-    until = time.monotonic() + share * search.left()
-    passes = 1 if duals is not None and duals.messages is not None else PASSES
-    over = _passes(search, ascent, times, passes, until)
-    if not np.isfinite(search.objective) and large:
+    ascent, times = ascent_of(search.problem, duals, search.kept)
+    until = time.monotonic() + SHARE * search.left()
+    over = _passes(search, ascent, times, 0 if warm else PASSES, until, CLOSES)
+    if not np.isfinite(search.objective):
         for count in GUESSES:
-            keep = over <= _within(over, count)
-            for plan in starts:
-                where = ascent.flat.node_start[:-1] + np.array(plan)
-                keep[where] = ascent.alive[where]
-            if _look_within(search, ascent.flat, keep, until):
-                over = _passes(search, ascent, times, 1, until)
-                break
+            if count < GUESSED * over.size or large:
+                keep = over <= (within := _within(over, count))
+                for plan in starts:
+                    where = ascent.flat.node_start[:-1] + np.array(plan)
+                    keep[where] = ascent.alive[where]
+                if _look_within(search, ascent.flat, keep, within, until):
+                    over = _passes(search, ascent, times, 1, until, CLOSES)
+                    break
     search.tell()
     if np.isfinite(search.objective):
         search.drop(_survivors(search, ascent.flat, over <= search.cutoff))
 
 
 def _passes(
-    search: Search, ascent: DualAscent, times: np.ndarray, passes: int, until: float
+    search: Search,
+    ascent: DualAscent,
+    times: np.ndarray,
+    passes: int,
+    until: float,
+    closes: float,
 ) -> np.ndarray:
-    """Passes while they leave fewer choices; what no plan with each choice can cost less than."""
+    """Passes while they leave fewer choices, or close in on the plan that is known.
+
+    Returns what no plan with each choice can cost less than. `passes` are those before the first
+    look; after none there is always another.
+    """
     offset = search.problem.offset
-    left, best = ascent.flat.costs.size, -np.inf
+    left, best, gap = ascent.flat.costs.size, -np.inf, np.inf
     while True:
         ascent.run(search.objective - offset, until, passes)
-        passes = PASSES
         bound, _, extra = ascent.appraisal()
         if bound > ascent.worst:
             raise InfeasibleError("memory: the bound exceeds what any plan costs")
         over = bound + offset + extra
         before, left = left, int((over <= search.cutoff).sum())
+        gap_before, gap = gap, search.cutoff - bound - offset
         gained, best = bound - best, bound
         search.messages = ascent.best_messages
         pairs = zip(times.tolist(), ascent.best_prices.tolist(), strict=True)
@@ -104,9 +126,11 @@ def _passes(
         search.raise_bound(bound + offset)
         settled = gained < SETTLED * abs(bound)
         if np.isfinite(search.objective):
-            settled = left <= FEW_CHOICES or left > SHRINKS * before
-        if settled or time.monotonic() >= until:
+            closing = np.isfinite(gap_before) and gap <= closes * gap_before
+            settled = not closing and (left <= FEW_CHOICES or left > SHRINKS * before)
+        if (settled and passes) or time.monotonic() >= until:
             return over
+        passes = PASSES
 
 
 def _within(over: np.ndarray, count: int) -> float:
@@ -114,13 +138,25 @@ def _within(over: np.ndarray, count: int) -> float:
     return float(np.partition(over, count)[count]) if count < over.size else np.inf
 
 
-def _look_within(search: Search, flat: Flat, keep: np.ndarray, until: float) -> bool:
-    """Look for a plan among the marked choices; True when one was found, and is now known."""
+def _look_within(search: Search, flat: Flat, keep: np.ndarray, within: float, until: float) -> bool:
+    """Look for a plan among the marked choices; True when one was found, and is now known.
+
+    No plan with another choice costs less than `within`.
+    """
     inner = Search(search.problem, until, search.wanted_gap, search.seed)
-    with contextlib.suppress(DoneError, InfeasibleError):
+    try:
         inner.kept = _survivors(search, flat, keep)
         solve_unlimited(inner)
-    return inner.choices is not None and search.offer_original(inner.choices)
+    except InfeasibleError:
+        inner.bound = np.inf
+    except DoneError:
+        pass
+    found = inner.choices is not None and search.offer_original(inner.choices)
+    proven = min(inner.bound, within)
+    if proven == np.inf:
+        raise InfeasibleError("no choices satisfy all pairs")
+    search.raise_bound(proven)
+    return found
 
 
 def tightened(problem: Problem, outcome: Outcome, *, time_limit: float = 10.0) -> Outcome:
@@ -128,46 +164,86 @@ def tightened(problem: Problem, outcome: Outcome, *, time_limit: float = 10.0) -
 
     The search mostly works on reduced problems, whose duals say nothing of the given one. This
     spends up to `time_limit` seconds on messages and prices for the given one, and ends early once
-    they show all but few choices to be dearer than the plan. An outcome without a plan comes back
-    as it is. The bound is raised where the messages prove more.
+    they prove the plan optimal or no longer gain. They are kept where they prove the plan to within
+    `WEAK`; then `Report.prices` are theirs: with B the bound that they prove at the limit M, and p
+    their sum, every limit M' has
+
+        cheapest plan at M'  >=  B - p (M' - M)
+
+    since prices and messages give a bound whatever the limit is. Messages that prove less than that
+    would cost a later solve more than they save, and are left out. An outcome without a plan comes
+    back as it is. The bound is raised where the messages prove more.
     """
     if outcome.solution is None:
         return outcome
-    started = time.monotonic()
     report = outcome.report
-    search = Search(problem, started + time_limit, prices=report.prices)
+    search = Search(problem, time.monotonic() + time_limit)
     search.objective, search.choices = report.objective, outcome.solution.choices
     with contextlib.suppress(DoneError, InfeasibleError):
-        bound_whole(search, Duals(report.prices, outcome.duals.messages), share=1.0)
+        _tighten(search, Duals(report.prices, outcome.duals.messages))
     bound = max(report.bound, min(search.bound, report.objective))
     gap = relative_gap(report.objective, bound)
     status = Status.OPTIMAL if gap <= OPTIMAL_GAP else outcome.status
-    report = replace(report, status=status, bound=bound, gap=gap, prices=search.prices)
-    return replace(
-        outcome, status=status, report=report, duals=Duals(search.prices, search.messages)
-    )
+    weak = relative_gap(report.objective, search.bound) > WEAK
+    duals = Duals(report.prices) if weak else Duals(search.prices, search.messages)
+    report = replace(report, status=status, bound=bound, gap=gap, prices=duals.prices)
+    return replace(outcome, status=status, report=report, duals=duals)
 
 
-def ascent_of(problem: Problem, duals: Duals | None) -> tuple[DualAscent, np.ndarray]:
+def _tighten(search: Search, duals: Duals) -> None:
+    """Passes until they no longer gain; without the memory limit as long as it has no price."""
+    first = 0 if duals.messages is not None else PASSES
+    ascent, times = ascent_of(search.problem, duals)
+    _passes(search, ascent, times, first, search.deadline, LASTS)
+    if search.problem.limit is not None and not duals.prices:
+        ascent, times = ascent_of(search.problem, Duals((), search.messages), limited=True)
+        _passes(search, ascent, times, 0, search.deadline, LASTS)
+
+
+def ascent_of(
+    problem: Problem,
+    duals: Duals | None,
+    kept: Mapping[int, Integers] | None = None,
+    *,
+    limited: bool | None = None,
+) -> tuple[DualAscent, np.ndarray]:
     """An ascent on a problem as given, from earlier duals; and the times of its memory rows.
 
-    Without prices the memory limit is left out: the bound holds all the same, at less work.
+    `kept` are the choices left of some nodes. The memory limit takes part if `limited`; by default
+    where it has prices (the bound holds without it too, at less work). With messages given, the
+    ascent begins with the bound that they prove.
+
     Raises ProblemError when the messages are of a problem with other edges.
     """
-    priced = duals is not None and bool(duals.prices)
-    posed = problem if priced else replace(problem, limit=None)
+    if limited is None:
+        limited = duals is not None and bool(duals.prices)
+    posed = problem if limited else replace(problem, limit=None)
     flat, times = flatten(posed), row_times(posed)
     ascent = DualAscent(flat)
-    if duals is not None:
-        prices = prices_at(duals, times)
-        messages = ascent.messages if duals.messages is None else duals.messages
-        if messages.size != ascent.messages.size:
-            raise ProblemError(
-                f"warm_duals hold {messages.size} messages; the edges of this problem need "
-                f"{ascent.messages.size}; give duals of a problem with the same edges and tables "
-                "of the same shape"
-            )
-        ascent.begin_with(prices, messages)
+    for node, chosen in (kept or {}).items():
+        ascent.alive[flat.node_start[node] : flat.node_start[node + 1]] = False
+        ascent.alive[flat.node_start[node] + chosen] = True
+    if duals is None:
+        return ascent, times
+    prices = prices_at(duals, times)
+    if duals.messages is None:
+        ascent.begin_with(prices, ascent.messages)
+        return ascent, times
+    if duals.messages.size != ascent.messages.size:
+        raise ProblemError(
+            f"warm_duals hold {duals.messages.size} messages; the edges of this problem need "
+            f"{ascent.messages.size}; give duals of a problem with the same edges and tables "
+            "of the same shape"
+        )
+    # What choices without support had pushed stands for infinity, and belongs to the problem
+    # before. Found anew, it leaves the other messages as good as they were.
+    scratch = DualAscent(flat)
+    scratch.alive = ascent.alive
+    scratch.run(np.inf, np.inf, SUPPORT_PASSES)
+    gone = np.abs(scratch.messages) >= GONE
+    ascent.begin_with(prices, duals.messages)
+    ascent.messages[gone] = ascent.best_messages[gone] = scratch.messages[gone]
+    ascent.bound = ascent.check()
     return ascent, times
 
 
@@ -177,14 +253,6 @@ def prices_at(duals: Duals, times: np.ndarray) -> np.ndarray:
     for when, price in duals.prices if times.size else ():
         prices[min(int(np.searchsorted(times, when)), times.size - 1)] += price
     return prices
-
-
-def _mark_kept(search: Search, ascent: DualAscent) -> None:
-    """Tell the ascent which choices are left."""
-    starts = ascent.flat.node_start
-    for node, chosen in search.kept.items():
-        ascent.alive[starts[node] : starts[node + 1]] = False
-        ascent.alive[starts[node] + chosen] = True
 
 
 def _survivors(search: Search, flat: Flat, keep: np.ndarray) -> dict[int, np.ndarray]:
