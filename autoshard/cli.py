@@ -233,6 +233,38 @@ def _add_bench(commands: Any) -> None:
         help="seconds for each, or `contest` for what the contest gave it (default 60)",
     )
     contest.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    solvers = _command(
+        kinds, "solvers", "cli_bench:solvers_command", "our solver beside CP-SAT, HiGHS, CBC, SCIP"
+    )
+    solvers.add_argument(
+        "problems",
+        metavar="PROBLEM",
+        nargs="*",
+        help="contest files, folders of them, or PROGRAM@MACHINE@MESH such as "
+        "llama3-8b@v5p-64@8x8; by default the contest files that are there, and three programs",
+    )
+    solvers.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
+    solvers.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        type=cli_arguments.size,
+        default=8 * 2.0**30,
+        help="what a solver may take (default 8GiB)",
+    )
+    solvers.add_argument(
+        "--solvers",
+        metavar="NAME,NAME,...",
+        type=cli_arguments.some_of("autoshard", "CP-SAT", "HiGHS", "CBC", "SCIP"),
+        default="autoshard,CP-SAT,HiGHS,CBC,SCIP",
+    )
+    solvers.add_argument(
+        "--forms",
+        metavar="FORM,FORM",
+        type=cli_arguments.some_of("given", "presolved"),
+        default="given,presolved",
+    )
+    solvers.add_argument("--threads", metavar="N", type=cli_arguments.count, default=2)
+    solvers.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
 
 
 def _add_lists(commands: Any) -> None:

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 _FACTORS = {
@@ -74,6 +75,33 @@ def contest_seconds(text: str) -> float | None:
         return seconds(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}; write 60, or contest") from error
+
+
+def count(text: str) -> int:
+    """A whole number from 1 on."""
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be at least 1")
+    return number
+
+
+def some_of(*names: str) -> Callable[[str], tuple[str, ...]]:
+    """Reads some of the names, with commas between them, whatever the case of their letters."""
+    known = {name.lower(): name for name in names}
+
+    def read(text: str) -> tuple[str, ...]:
+        words = [word.strip().lower() for word in text.split(",") if word.strip()]
+        strange = [word for word in words if word not in known]
+        if strange or not words:
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(map(repr, strange)) or 'nothing'} is none of {', '.join(names)}"
+            )
+        return tuple(known[word] for word in dict.fromkeys(words))
+
+    return read
 
 
 def why_unwritable(path: str) -> str:

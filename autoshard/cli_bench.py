@@ -18,7 +18,7 @@ from autoshard.cli_search import require_writable
 
 def bench_command(options: argparse.Namespace) -> int:
     """Never reached: the parser asks for a benchmark."""
-    raise CommandError("name a benchmark: layers or iopddl")
+    raise CommandError("name a benchmark: layers, iopddl or solvers")
 
 
 def layers_command(options: argparse.Namespace) -> int:
@@ -32,6 +32,19 @@ def iopddl_command(options: argparse.Namespace) -> int:
     require_writable(options.csv)
     options.paths = contest_files(options.paths)
     return _benchmark("iopddl").run(options)
+
+
+def solvers_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench solvers`."""
+    require_writable(options.csv)
+    benchmark = _benchmark("solvers")
+    files = contest_files([word for word in options.problems if "@" not in word])
+    programs = [word for word in options.problems if "@" in word]
+    try:
+        options.problems = benchmark.problems([*files, *programs])
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    return benchmark.run(options)
 
 
 def contest_files(paths: Sequence[str]) -> list[str]:
