@@ -96,25 +96,36 @@ def memory_conflict(problem: Problem, allowed: Sequence[np.ndarray]) -> str:
 
     `allowed` marks the choices of every node. An empty string where they keep the limit.
     """
-    live = [usage for usage in problem.usages if usage.start < usage.stop]
-    if problem.limit is None or not live:
+    if problem.limit is None:
         return ""
+    load, when = lightest_peak(problem, allowed)
+    if load <= problem.limit * (1 + LOAD_TOLERANCE):
+        return ""
+    users = [
+        (float(usage.amounts[allowed[usage.node]].min()), problem.nodes[usage.node].name)
+        for usage in problem.usages
+        if usage.start <= when < usage.stop
+    ]
+    users = sorted((user for user in users if user[0] > 0), key=lambda user: -user[0])
+    named = [f"{name} {amount:.12g}" for amount, name in users]
+    return (
+        f"at time {when} the lightest choices use {load:.17g}, and the limit is "
+        f"{problem.limit:.17g}: {_some(named)}; no limit below {load:.17g} can work"
+    )
+
+
+def lightest_peak(problem: Problem, allowed: Sequence[np.ndarray]) -> tuple[float, int]:
+    """The peak load of the lightest allowed choices, and its time; no plan has a lower peak."""
+    live = [usage for usage in problem.usages if usage.start < usage.stop]
+    if not live:
+        return 0.0, 0
     least = np.array([usage.amounts[allowed[usage.node]].min() for usage in live])
     start = np.array([usage.start for usage in live])
     stop = np.array([usage.stop for usage in live])
     times, where = np.unique(np.concatenate([start, stop]), return_inverse=True)
     loads = np.cumsum(np.bincount(where, np.concatenate([least, -least]), times.size))
     worst = int(loads.argmax())
-    if loads[worst] <= problem.limit * (1 + LOAD_TOLERANCE):
-        return ""
-    when = int(times[worst])
-    then = np.flatnonzero((start <= when) & (when < stop) & (least > 0))
-    then = then[np.argsort(-least[then], kind="stable")]
-    users = [f"{problem.nodes[live[i].node].name} {least[i]:.12g}" for i in then.tolist()]
-    return (
-        f"at time {when} the lightest choices use {loads[worst]:.17g}, and the limit is "
-        f"{problem.limit:.17g}: {_some(users)}; no limit below {loads[worst]:.17g} can work"
-    )
+    return float(loads[worst]), int(times[worst])
 
 
 def _some(names: Sequence[str]) -> str:

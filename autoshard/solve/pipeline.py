@@ -18,13 +18,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from autoshard.solve.conflict import memory_conflict
+from autoshard.solve.conflict import lightest_peak, memory_conflict
 from autoshard.solve.limited import Limited
 from autoshard.solve.problem import Duals, Outcome, Problem, ProblemError, Progress
 from autoshard.solve.state import DoneError, Search
 from autoshard.solve.unlimited import solve_unlimited
 from autoshard.solve.whole import bound_whole
 from autoshard.solve.workspace import InfeasibleError
+
+TIGHT = 0.5
+"""Where the lightest choices fill this part of the limit, it is taken to bind: the relaxation
+without it is then hardly worth its time."""
 
 
 def solve(
@@ -66,9 +70,9 @@ def solve(
             if search.keeps(plan):
                 search.offer_original(plan)
         search.raise_bound(known_bound)
-        _check_lightest(search)
+        filled = _filled(search)
         bound_whole(search, warm_duals, starts)
-        broken = solve_unlimited(search)
+        broken = solve_unlimited(search) if filled < TIGHT else None
         if broken is not None:
             starts.insert(0, broken)
         search.phase = "presolve"
@@ -85,14 +89,22 @@ def solve(
     return search.outcome(infeasible)
 
 
-def _check_lightest(search: Search) -> None:
-    """Raises InfeasibleError when even the lightest choices break the limit."""
-    allowed = [np.ones(node.costs.size, dtype=np.bool_) for node in search.problem.nodes]
+def _filled(search: Search) -> float:
+    """The part of the limit that even the lightest choices fill.
+
+    Raises InfeasibleError when they break it.
+    """
+    problem = search.problem
+    if problem.limit is None:
+        return 0.0
+    allowed = [np.ones(node.costs.size, dtype=np.bool_) for node in problem.nodes]
     for node, chosen in search.kept.items():
         allowed[node][:] = False
         allowed[node][chosen] = True
-    if reason := memory_conflict(search.problem, allowed):
+    if reason := memory_conflict(problem, allowed):
         raise InfeasibleError(reason)
+    peak, _ = lightest_peak(problem, allowed)
+    return peak / problem.limit if problem.limit > 0 else 1.0
 
 
 def _checked_pins(
