@@ -113,13 +113,15 @@ def _read(stream: IO[bytes], news: queue.SimpleQueue[object]) -> None:
         while True:
             try:
                 news.put(pickle.load(stream))
-            except (EOFError, pickle.UnpicklingError):
+            except Exception:  # the end, or what was left when the child was ended
                 news.put(None)
                 return
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     """End the child and what it started, and wait until it is gone."""
+    if child.returncode is not None:  # its number may be another's by now
+        return
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()

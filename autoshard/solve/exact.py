@@ -32,6 +32,8 @@ from autoshard.solve.task import Answer, Scales, Task, Verdict, scaled
 
 __all__ = ["ExactResult", "Solver", "Verdict", "solve_linear"]
 
+LONGEST_SECONDS = 1e7
+"""Solvers count milliseconds in integers: more is no limit at all."""
 APART_COEFFICIENTS = 20_000
 """Integer models of at least so many coefficients get a process of their own."""
 
@@ -95,7 +97,7 @@ def solve_linear(
         coefficient=model.matrix.data,
         lower=model.lower,
         upper=model.upper,
-        deadline=began + time_limit,
+        deadline=began + min(time_limit, LONGEST_SECONDS),
         threads=threads,
         relax=relax,
         start=start,

@@ -48,7 +48,7 @@ class ExactResult:
 
 def judged(model: LinearModel, answer: Answer, start: np.ndarray | None) -> ExactResult:
     """The result of an integer model; `start`, where given, is known to keep the model."""
-    verdict, bound, note = answer.verdict, answer.bound, answer.note
+    verdict, bound, note = answer.verdict, float(answer.bound), answer.note
     values, objective = None, np.inf
     if answer.values is not None:
         if wrong := faults(model, answer.values):
