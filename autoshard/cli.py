@@ -171,7 +171,9 @@ def _add_verify(commands: Any) -> None:
             "price        the independent evaluator prices the plan as the file says\n"
             "collectives  Shardy makes exactly the planned ones, with no device\n"
             "numbers      on fake CPU devices the step computes what it does unsharded, where the\n"
-            "             mesh has at most 16 devices and the program is small enough"
+            "             mesh has at most 16 devices and the program is small enough\n"
+            "compiled     with --compile: no collective but the planned ones right after\n"
+            "             partitioning, and the peak as predicted; the devices need not be there"
         ),
     )
     parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
@@ -181,6 +183,26 @@ def _add_verify(commands: Any) -> None:
     parser.add_argument(
         "--machine", metavar="MACHINE", help=f"{_MACHINE}; default: what the plan names"
     )
+    parser.add_argument(
+        "--compile",
+        choices=("tpu", "gpu", "cpu"),
+        help="compile the plan with this compiler too (extras: autoshard[tpu], autoshard[gpu])",
+    )
+    parser.add_argument(
+        "--memory-tolerance",
+        metavar="SHARE",
+        type=cli_arguments.fraction,
+        default=0.2,
+        help="how far the compiled peak may be from the predicted one (default 20%%)",
+    )
+    parser.add_argument(
+        "--compile-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=1800.0,
+        help="seconds for the compiler (default 1800)",
+    )
+    parser.add_argument("--no-cache", action="store_true", help="compile again, and keep no answer")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
 
 

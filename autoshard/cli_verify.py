@@ -1,8 +1,11 @@
-"""`autoshard verify`: hold a plan to three judges, each of whom may refuse it.
+"""`autoshard verify`: hold a plan to judges, each of whom may refuse it.
 
     price        the independent evaluator, on the whole program, finds the price in the file
     collectives  Shardy's own passes make exactly the planned collectives; no device is needed
     numbers      on fake CPU devices the step computes what it computes unsharded
+    compiled     with --compile: a real compiler makes no other collectives, and its peak is the
+                 predicted one within a tolerance; no device is needed
+    device       with --compile gpu, where the GPUs are there: the step runs; its time is shown
 
 Fake devices must be asked for before JAX starts, so the numbers are computed in a child process
 (`python -m autoshard.cli_numbers`). What is too large to run here is said to be, and is no failure.
@@ -36,16 +39,26 @@ PRICE_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one judge says; `agrees` is None where it was not asked, and `text` says why."""
+    """What one judge says; `agrees` is None where it was not asked, and `text` says why.
+
+    `data` is what it says as plain data, where there is more than the text.
+    """
 
     judge: str
     agrees: bool | None
     text: str
+    data: Any = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        data = {"judge": self.judge, "agrees": self.agrees, "text": self.text}
+        return data if self.data is None else {**data, "data": self.data}
 
     def __str__(self) -> str:
         word = {True: "ok", False: "FAILED", None: "not run"}[self.agrees]
         lines = self.text.split("\n")
-        return "\n".join([f"{self.judge:<12} {word:<8} {lines[0]}", *(f"  {x}" for x in lines[1:])])
+        rest = (f"  {line}".rstrip() for line in lines[1:])
+        return "\n".join([f"{self.judge:<12} {word:<8} {lines[0]}", *rest])
 
 
 def verify_command(options: argparse.Namespace) -> int:
@@ -62,6 +75,8 @@ def verify_command(options: argparse.Namespace) -> int:
             _collectives(plan, found),
             _numbers(plan, program, found, options.plan),
         ]
+        if options.compile is not None:
+            verdicts += _compiled(plan, found, options)
     except PlanError as error:
         raise CommandError(str(error)) from error
     failed = [verdict.judge for verdict in verdicts if verdict.agrees is False]
@@ -70,9 +85,7 @@ def verify_command(options: argparse.Namespace) -> int:
             json.dumps(
                 {
                     "agrees": not failed,
-                    "verdicts": [
-                        {"judge": v.judge, "agrees": v.agrees, "text": v.text} for v in verdicts
-                    ],
+                    "verdicts": [verdict.to_json() for verdict in verdicts],
                 }
             )
         )
@@ -159,17 +172,10 @@ def _numbers(plan: Plan, program: Program, found: Found, path: str) -> Verdict:
         return Verdict("numbers", None, why)
     devices = math.prod(plan.mesh.sizes)
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    child = subprocess.run(
-        [sys.executable, "-m", "autoshard.cli_numbers", path, found.reference],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if child.returncode != 0:
-        last = child.stderr.strip().split("\n")[-1]
-        return Verdict("numbers", False, f"the step does not run on {devices} devices: {last}")
-    answer: dict[str, Any] = json.loads(child.stdout.strip().split("\n")[-1])
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
+    answer = _child("autoshard.cli_numbers", [path, found.reference], environment)
+    if isinstance(answer, str):
+        return Verdict("numbers", False, f"the step does not run on {devices} devices: {answer}")
     if answer["skipped"]:
         return Verdict("numbers", None, answer["skipped"])
     if answer["differences"]:
@@ -177,6 +183,66 @@ def _numbers(plan: Plan, program: Program, found: Found, path: str) -> Verdict:
     return Verdict(
         "numbers", True, f"on {devices} fake devices as unsharded, within the dtypes' tolerance"
     )
+
+
+def _compiled(plan: Plan, found: Found, options: argparse.Namespace) -> list[Verdict]:
+    from autoshard.compiler.compiled import compile_plan
+    from autoshard.compiler.target import CompileError
+    from autoshard.compiler.verdict import judge
+    from autoshard.lower.spmd import lower
+    from autoshard.machine import MachineError
+
+    machine = find_machine(options.machine or plan.machine)
+    try:
+        compiled = compile_plan(
+            lower(plan, found.fn, *found.args),
+            machine,
+            kind=options.compile,
+            use_cache=not options.no_cache,
+            time_limit=options.compile_limit,
+        )
+    except (CompileError, MachineError) as error:
+        raise CommandError(str(error)) from error
+    verdict = judge(plan, compiled, memory_tolerance=options.memory_tolerance)
+    text = "\n".join([*verdict.faults, *str(verdict).split("\n")])
+    verdicts = [Verdict("compiled", verdict.agrees, text, verdict.to_json())]
+    if options.compile == "gpu":
+        verdicts.append(_device(plan, found, options.plan))
+    return verdicts
+
+
+def _device(plan: Plan, found: Found, path: str) -> Verdict:
+    """The step on real GPUs, in a child process that may use them; a run refutes nothing."""
+    environment = {key: value for key, value in os.environ.items() if key != "JAX_PLATFORMS"}
+    answer = _child("autoshard.cli_device", [path, found.reference], environment)
+    if isinstance(answer, str):
+        return Verdict("device", None, f"the step does not run: {answer}")
+    if answer["skipped"]:
+        return Verdict("device", None, answer["skipped"])
+    from autoshard.report import format_bytes, format_seconds
+
+    peak = answer["peak_bytes"]
+    held = "" if peak is None else f", {format_bytes(peak)} at the peak"
+    text = (
+        f"{format_seconds(answer['step_seconds'])} a step, the median of {len(answer['runs'])}, on "
+        f"{math.prod(plan.mesh.sizes)} x {answer['device_kind']}{held}; predicted "
+        f"{format_seconds(plan.estimate.step_seconds)}"
+    )
+    return Verdict("device", True, text, answer)
+
+
+def _child(module: str, words: list[str], environment: dict[str, str]) -> dict[str, Any] | str:
+    """The JSON that a child process prints last, or the last line of its complaint."""
+    child = subprocess.run(
+        [sys.executable, "-m", module, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if child.returncode != 0:
+        return child.stderr.strip().split("\n")[-1]
+    return json.loads(child.stdout.strip().split("\n")[-1])
 
 
 def _too_large(plan: Plan, program: Program) -> str:

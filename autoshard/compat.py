@@ -2,7 +2,7 @@
 
 Everything else in this package uses JAX's public API. Each function here is small, so that a new
 JAX release is met in this file alone. One section per concern: jaxprs, Shardy's rules, Shardy's
-collectives.
+collectives, compiling.
 """
 
 from __future__ import annotations
@@ -422,3 +422,63 @@ def location_frames(location: Any) -> tuple[str, tuple[tuple[str, int], ...]]:
 def partitionable_random_bits(equation: Any) -> bool:
     """Whether `equation` was traced so that each random number is computed from its index alone."""
     return bool(getattr(equation.ctx, "threefry_partitionable", True))
+
+
+# -- compiling ---------------------------------------------------------------------------------
+
+
+def module_bytecode(lowered: Any) -> bytes:
+    """The StableHLO module of a `jax.stages.Lowered` as MLIR bytecode, source lines included."""
+    import io
+
+    buffer = io.BytesIO()
+    lowered.compiler_ir("stablehlo").operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def compile_bytecode(
+    bytecode: bytes, devices: Sequence[Any], options: dict[str, Any], *, deviceless: bool
+) -> tuple[str, dict[str, int]]:
+    """(scheduled HLO text, memory in bytes per device) of a partitioned module, compiled.
+
+    Args:
+      bytecode: of a module whose inputs and outputs all carry shardings.
+      devices: of its mesh in row-major order.
+      options: of the compiler.
+      deviceless: whether the devices are those of a topology, onto which nothing can be loaded.
+    """
+    import numpy as np
+    from jax._src import compiler
+    from jax._src.interpreters import mlir
+    from jaxlib import xla_client
+    from jaxlib.mlir import ir
+
+    grid = np.empty((1, len(devices)), dtype=object)
+    grid[0, :] = devices
+    client: Any = devices[0].client
+    compile_options = compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=len(devices),
+        device_assignment=grid,
+        env_options_overrides=options,
+        detailed_logging=False,
+        backend=client,
+    )
+    with mlir.make_ir_context():
+        module = ir.Module.parse(bytecode)
+        where = xla_client.DeviceList(tuple(devices))
+        compile_it = client.compile if deviceless else client.compile_and_load
+        executable = compile_it(module, executable_devices=where, compile_options=compile_options)
+    stats = executable.get_compiled_memory_stats()
+    memory = {
+        name: int(getattr(stats, f"{name}_in_bytes"))
+        for name in (
+            "argument_size",
+            "output_size",
+            "alias_size",
+            "temp_size",
+            "generated_code_size",
+            "peak_memory",
+        )
+    }
+    return executable.hlo_modules()[0].to_string(), memory

@@ -36,10 +36,11 @@ LAYERS = (
     ("search",),
     ("lower",),
     ("hlo",),
+    ("compiler",),
     ("models",),
     ("reference", "report_tree", "report"),
     ("cli", "cli_errors", "cli_arguments", "cli_progress", "cli_rows", "cli_lists", "cli_search",
-     "cli_verify", "cli_numbers", "cli_solve", "cli_bench", "__main__", ""),
+     "cli_verify", "cli_numbers", "cli_device", "cli_solve", "cli_bench", "__main__", ""),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

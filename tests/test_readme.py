@@ -59,7 +59,8 @@ def test_its_commands_exist(capsys):
 
 
 def test_its_options_exist(capsys):
-    main(["search", "--help"])
+    for command in ("search", "verify"):
+        main([command, "--help"])
     text = capsys.readouterr().out
     for option in set(re.findall(r"--[a-z][a-z-]+", README)):
         assert option in text, option

@@ -9,7 +9,7 @@ fine axes whose coordinate it depends on; put together again they are printed as
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -25,13 +25,13 @@ class FineMesh:
 
     def __init__(self, mesh: MeshShape) -> None:
         self.mesh = mesh
-        self.axes: list[Axis] = []
+        self._parts: list[tuple[str, tuple[int, int]]] = []
         self.sizes: list[int] = []
         self.owner: list[int] = []
         for number, (name, size) in enumerate(zip(mesh.names, mesh.sizes, strict=True)):
             before = 1
             for prime in _primes(size):
-                self.axes.append((name, (before, prime)))
+                self._parts.append((name, (before, prime)))
                 self.sizes.append(prime)
                 self.owner.append(number)
                 before *= prime
@@ -63,18 +63,43 @@ class FineMesh:
         sources, targets = (self._coordinates[list(side)] for side in zip(*pairs, strict=True))
         return self._numbers((sources != targets).any(axis=0))
 
-    def of_values(self, values: np.ndarray) -> AxisSet:
-        """The axes on which `values`, one row per device, depend."""
-        shape = (*(self.sizes or [1]), -1)
-        grid = np.asarray(values).reshape(self.devices, -1).reshape(shape)
-        return frozenset(
-            axis for axis in range(len(self.sizes)) if (grid != grid.take([0], axis=axis)).any()
-        )
+    def of_values(self, values: np.ndarray, members: Sequence[int] | None = None) -> AxisSet:
+        """The axes on which `values` depend: along which they differ between two devices.
+
+        Args:
+          values: one row for each of `members`.
+          members: devices; by default all.
+        """
+        there = range(self.devices) if members is None else members
+        rows = np.asarray(values).reshape(len(there), -1)
+        found: set[int] = set()
+        for axis in range(len(self.sizes)):
+            others = self._coordinates[list(there)].copy()
+            others[:, axis] = 0
+            _, group = np.unique(others, axis=0, return_inverse=True)
+            first = np.zeros((group.max() + 1, rows.shape[1]), dtype=rows.dtype)
+            first[group.ravel()[::-1]] = rows[::-1]
+            if (first[group.ravel()] != rows).any():
+                found.add(axis)
+        return frozenset(found)
 
     def of_names(self, names: Iterable[str]) -> AxisSet:
         """Whole axes by name."""
         wanted = set(names)
-        return frozenset(n for n, (name, _) in enumerate(self.axes) if name in wanted)
+        return frozenset(n for n, (name, _) in enumerate(self._parts) if name in wanted)
+
+    def of_printed(self, names: Iterable[str]) -> AxisSet:
+        """Axes and parts of axes as they are printed: `x`, `y:(1)2`."""
+        found: set[int] = set()
+        for text in names:
+            name, _, part = text.partition(":(")
+            before, _, size = part.partition(")")
+            first = int(before or 1)
+            last = first * int(size) if size else None
+            for number, (axis, (low, _)) in enumerate(self._parts):
+                if axis == name and low >= first and (last is None or low < last):
+                    found.add(number)
+        return frozenset(found)
 
     def size(self, axes: AxisSet) -> int:
         """How many devices lie along `axes`."""
@@ -87,7 +112,8 @@ class FineMesh:
     def printed(self, axes: AxisSet) -> tuple[str, ...]:
         """Names in mesh order, adjacent parts of an axis joined."""
         sizes = dict(zip(self.mesh.names, self.mesh.sizes, strict=True))
-        return printed_axes([self.axes[axis] for axis in axes], sizes)
+        parts: list[Axis] = [self._parts[axis] for axis in axes]
+        return printed_axes(parts, sizes)
 
     def _numbers(self, varies: np.ndarray) -> AxisSet:
         return frozenset(int(axis) for axis in np.flatnonzero(varies[: len(self.sizes)]))

@@ -13,10 +13,14 @@ XLA:TPU also hides them inside of fusions:
         to AsyncCollectiveStart of an all-gather
     fusion, a matmul and a copy of that all-gather, with its channel         the gather goes on
     async-collective-done = fusion, ... AsyncCollectiveDone                  done
+
+Between slices, XLA:TPU writes a collective as a send and a recv to the host, with its kind in an
+attribute (`_xla_megascale_transfer_type`); the recv and its done stand for it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +37,8 @@ OPCODES = (
     "collective-permute",
     "collective-broadcast",
 )
+
+_BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 
 Phase = Literal["whole", "start", "done"]
 
@@ -59,7 +65,17 @@ class Event:
 def opcode_of(instruction: Instruction) -> str:
     """The collective that an instruction is or starts, or an empty string."""
     opcode = instruction.opcode.removesuffix("-start")
-    return opcode if opcode in OPCODES else ""
+    if opcode in OPCODES:
+        return opcode
+    return kind_between_slices(instruction).replace("_", "-")
+
+
+def kind_between_slices(instruction: Instruction) -> str:
+    """The kind of collective between slices that a recv stands for, as in `Move`, or nothing."""
+    if instruction.opcode != "recv":
+        return ""
+    found = _BETWEEN_SLICES.search(instruction.rest)
+    return found[1].lower() if found else ""
 
 
 def events(place: Place) -> Iterator[Event]:
@@ -72,7 +88,8 @@ def events(place: Place) -> Iterator[Event]:
             found = _wrapped(place, instruction)
             if found is None:
                 continue
-            phase: Phase = "start" if opcode.endswith("-start") else "whole"
+            apart = opcode.endswith("-start") or opcode == "recv"
+            phase: Phase = "start" if apart else "whole"
             event = Event(instruction, phase, *found)
             started[instruction.name] = event
             yield event

@@ -16,15 +16,14 @@ loop state, is the next one's operand.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from autoshard.hlo.axes import FineMesh
 from autoshard.hlo.collectives import Found, HloCollective
 from autoshard.hlo.events import opcode_of
 from autoshard.hlo.groups import Pairs, parse_pairs, ring_length
 from autoshard.hlo.module import Instruction
 from autoshard.hlo.places import DATA_MOVEMENT, Place
-from autoshard.hlo.uses import readers
+from autoshard.hlo.uses import Reader, parts, readers
 
 _Key = tuple[str, str]
 """(computation, name) of a permute."""
@@ -38,44 +37,70 @@ _JOINED = frozenset({"concatenate", "pad", "maximum", "slice", "select"})
 MATMULS = frozenset({"dot", "convolution"})
 
 
-def fold_rings(found: Sequence[Found], fine: FineMesh) -> list[HloCollective]:
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A ring of permutes.
+
+    Attributes:
+      members: numbers of its permutes among the collectives that were found.
+      kind: what it implements.
+      length: devices in it.
+      count: how often the whole ring runs in a step.
+    """
+
+    members: tuple[int, ...]
+    kind: str
+    length: int
+    count: int
+
+
+def fold_rings(found: Sequence[Found]) -> list[HloCollective]:
     """The records of `found`, each ring of permutes as one collective at its first permute."""
-    rings = find_rings(found)
     folded: dict[int, HloCollective | None] = {}
-    for members in rings:
-        first = found[members[0]]
-        length = ring_length(_pairs(first.event.collective))
-        assert length is not None
-        kind = "reduce_scatter" if any(_is_added(found[m]) for m in members) else "all_gather"
-        folded.update(dict.fromkeys(members))
-        folded[members[0]] = replace(
-            first.record,
-            kind=kind,
-            bytes=first.record.bytes * length,
-            group_size=length,
-            count=_around(found, members).count,
+    for ring in find_rings(found):
+        first = found[ring.members[0]].record
+        folded.update(dict.fromkeys(ring.members))
+        folded[ring.members[0]] = replace(
+            first,
+            kind=ring.kind,
+            bytes=first.bytes * ring.length,
+            group_size=ring.length,
+            count=ring.count,
         )
     records = (folded.get(number, one.record) for number, one in enumerate(found))
     return [record for record in records if record is not None]
 
 
-def find_rings(found: Sequence[Found]) -> list[tuple[int, ...]]:
-    """The rings among `found`, each as the numbers of its permutes."""
+def find_rings(found: Sequence[Found]) -> list[Ring]:
+    """The rings among `found`."""
     permutes = {
         (one.place.computation.name, one.event.instruction.name): number
         for number, one in enumerate(found)
         if one.record.opcode == "collective-permute"
         and ring_length(_pairs(one.event.collective)) is not None
     }
-    chains = _chains(found, permutes)
-    rings: list[list[int]] = []
-    for chain in chains:
-        opposite = next((ring for ring in rings if _turn_against(found, ring, chain)), None)
+    joined: list[list[int]] = []
+    for chain in _chains(found, permutes):
+        opposite = next((ring for ring in joined if _turn_against(found, ring, chain)), None)
         if opposite is not None:
             opposite.extend(chain)
         else:
-            rings.append(list(chain))
-    return [tuple(sorted(ring)) for ring in rings if _is_ring(found, ring)]
+            joined.append(list(chain))
+    rings = (_as_ring(found, tuple(sorted(members))) for members in joined)
+    return [ring for ring in rings if ring is not None]
+
+
+def _as_ring(found: Sequence[Found], members: tuple[int, ...]) -> Ring | None:
+    """The ring that permutes are, if they pass all pieces around next to matmuls."""
+    length = ring_length(_pairs(found[members[0]].event.collective))
+    count = _around(found, members).count
+    passes = sum(found[member].record.count for member in members) / max(count, 1)
+    if length is None or passes < length - 1:
+        return None
+    if not any(_meets_matmul(found[member]) for member in members):
+        return None
+    added = any(_is_added(found[member]) for member in members)
+    return Ring(members, "reduce_scatter" if added else "all_gather", length, count)
 
 
 def _chains(found: Sequence[Found], permutes: dict[_Key, int]) -> list[list[int]]:
@@ -119,16 +144,6 @@ def _turn_against(found: Sequence[Found], ring: Sequence[int], chain: Sequence[i
         and one.record.bytes == other.record.bytes
         and _around(found, ring).computation is _around(found, chain).computation
     )
-
-
-def _is_ring(found: Sequence[Found], members: Sequence[int]) -> bool:
-    """Whether permutes pass all pieces around, next to matmuls."""
-    first = found[members[0]]
-    length = ring_length(_pairs(first.event.collective))
-    assert length is not None
-    turns = max(_around(found, members).count, 1)
-    passes = sum(found[member].record.count for member in members) / turns
-    return passes >= length - 1 and any(_meets_matmul(found[m]) for m in members)
 
 
 def _pairs(collective: Instruction) -> Pairs:
@@ -193,21 +208,34 @@ def _is_added(one: Found) -> bool:
 
 def _meets_matmul(one: Found) -> bool:
     """Whether what a permute brings is multiplied, or is added to a product."""
-    pending = [(place, reader) for place, reader, _ in _result_readers(one)]
-    seen: set[tuple[str, str]] = set()
+    pending = list(_result_readers(one))
+    seen: set[tuple[str, str, int]] = set()
     while pending:
-        place, reader = pending.pop()
-        if (place.computation.name, reader.name) in seen:
+        place, reader, position = pending.pop()
+        if (place.computation.name, reader.name, position) in seen:
             continue
-        seen.add((place.computation.name, reader.name))
+        seen.add((place.computation.name, reader.name, position))
         if reader.opcode in MATMULS:
             return True
         if reader.opcode == "add":
             if any(_comes_from_matmul(place, place.find(name)) for name in reader.operands):
                 return True
         elif reader.opcode in _JOINED:
-            pending.extend((there, next_one) for there, next_one, _ in readers(place, reader))
+            pending.extend(readers(place, reader))
+        elif reader.opcode == "tuple":
+            pending.extend(_next_turn(place, reader, position))
     return False
+
+
+def _next_turn(place: Place, state: Instruction, position: int) -> list[Reader]:
+    """Who reads an element of `state`, which a loop hands on, in its next turn."""
+    if not state.is_root or place.caller is None or place.caller[1].opcode != "while":
+        return []
+    parameter = place.computation.parameter(0)
+    taken = parts(place, parameter) if parameter is not None else []
+    return [
+        reader for index, value in taken if index == position for reader in readers(place, value)
+    ]
 
 
 def _comes_from_matmul(place: Place, value: Instruction) -> bool:
@@ -228,7 +256,7 @@ def _comes_from_matmul(place: Place, value: Instruction) -> bool:
     return False
 
 
-def _result_readers(one: Found) -> list[tuple[Place, Instruction, int]]:
+def _result_readers(one: Found) -> list[Reader]:
     place, result = one.event.home, one.event.collective
     if result.opcode.endswith("-start"):
         done = [

@@ -1,0 +1,197 @@
+"""Predicted beside compiled: collectives, memory and seconds of a plan, and what is wrong.
+
+Two things refute a plan: a collective right after partitioning that the plan does not have, and a
+peak that is off by more than a tolerance. The CPU's compiler judges no memory, since the plan is
+for another machine. Seconds are shown and refute nothing: both sides are estimates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from autoshard.compiler.compiled import Compiled
+from autoshard.compiler.moves import compare_moves
+from autoshard.hlo.collectives import WIRE_SHARES
+from autoshard.lower.compare import Comparison, Tally
+from autoshard.plan import Plan
+from autoshard.units import format_bytes, format_seconds
+
+MEMORY_TOLERANCE = 0.2
+"""How far the compiled peak may be from the predicted one, as a share of that."""
+
+SMALLEST_DIFFERENCE = 2**24
+"""Bytes by which peaks may always differ: what compilers take for themselves, however small the
+program (XLA:TPU keeps some MiB for spilled registers and semaphores)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompileVerdict:
+    """A plan and what a compiler made of it.
+
+    Attributes:
+      plan, compiled: the two sides.
+      comparison: moves and collectives right after partitioning.
+      memory_tolerance: a share of the predicted peak.
+    """
+
+    plan: Plan
+    compiled: Compiled
+    comparison: Comparison
+    memory_tolerance: float = MEMORY_TOLERANCE
+
+    @property
+    def involuntary(self) -> tuple[Tally, ...]:
+        """Collectives that were made and not planned."""
+        return self.comparison.unplanned
+
+    @property
+    def peak_fits(self) -> bool:
+        """Whether the peaks are as near as they should be."""
+        if self.compiled.kind == "cpu":
+            return True
+        predicted = self.plan.estimate.peak_bytes
+        allowed = max(self.memory_tolerance * predicted, SMALLEST_DIFFERENCE)
+        return abs(self.compiled.memory.peak_bytes - predicted) <= allowed
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing refutes the plan."""
+        return not self.involuntary and self.peak_fits
+
+    @property
+    def faults(self) -> list[str]:
+        """Everything that refutes the plan."""
+        faults = [
+            f"involuntary {tally.kind}({','.join(tally.axes)}), {tally.bytes:,} B x "
+            f"{tally.found - tally.planned:,}, at {tally.found_at[0] if tally.found_at else '?'}"
+            for tally in self.involuntary
+        ]
+        if not self.peak_fits:
+            predicted, found = self.plan.estimate.peak_bytes, self.compiled.memory.peak_bytes
+            faults.append(
+                f"the compiled peak of {format_bytes(found)} is more than "
+                f"{self.memory_tolerance:.0%} from the predicted {format_bytes(predicted)}"
+            )
+        return faults
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "agrees": self.agrees,
+            "faults": self.faults,
+            "memory_tolerance": self.memory_tolerance,
+            "predicted": asdict(self.plan.estimate),
+            "compiled": self.compiled.to_json(),
+            "collectives": [asdict(tally) for tally in self.comparison.tallies],
+            "wire_bytes": [
+                {"axes": list(axes), "predicted": a, "partitioned": b, "final": c}
+                for axes, (a, b, c) in self.wire_bytes().items()
+            ],
+        }
+
+    def wire_bytes(self) -> Mapping[tuple[str, ...], tuple[float, float, float]]:
+        """Bytes that a device sends in a step by axes: predicted, partitioned and final."""
+        sizes = dict(zip(self.plan.mesh.names, self.plan.mesh.sizes, strict=True))
+
+        def planned() -> Iterable[tuple[tuple[str, ...], float]]:
+            for move in self.plan.moves:
+                if move.kind != "all_slice":
+                    group = math.prod(sizes[axis] for axis in move.axes)
+                    share = WIRE_SHARES.get(move.kind, lambda _: 1.0)(group)
+                    yield _in_order(move.axes, sizes), move.count * move.bytes * share
+
+        columns = [
+            planned(),
+            *(
+                ((one.axes, one.count * one.wire_bytes) for one in side)
+                for side in (self.compiled.partitioned, self.compiled.final)
+            ),
+        ]
+        table: dict[tuple[str, ...], list[float]] = {}
+        for number, column in enumerate(columns):
+            for axes, size in column:
+                table.setdefault(axes, [0.0, 0.0, 0.0])[number] += size
+        return {axes: (a, b, c) for axes, (a, b, c) in sorted(table.items())}
+
+    def __str__(self) -> str:
+        return "\n\n".join(
+            part for part in (self._sides(), self._wires(), str(self.comparison)) if part
+        )
+
+    def _sides(self) -> str:
+        estimate, compiled = self.plan.estimate, self.compiled
+        memory, time = compiled.memory, compiled.timeline
+        rows: list[tuple[str, ...]] = [("", "predicted", "compiled", "")]
+        if time is not None:
+            exposed = estimate.step_seconds - estimate.compute_seconds
+            rows += [
+                _row("step", estimate.step_seconds, time.seconds, format_seconds),
+                _row("  compute", estimate.compute_seconds, time.compute_seconds, format_seconds),
+                _row(
+                    "  collectives, none hidden",
+                    estimate.collective_seconds,
+                    time.collective_seconds,
+                    format_seconds,
+                ),
+                _row("  collectives, exposed", exposed, time.exposed_seconds, format_seconds),
+            ]
+        rows += [
+            _row("peak", estimate.peak_bytes, memory.peak_bytes, format_bytes),
+            ("  arguments", "", format_bytes(memory.argument_bytes), ""),
+            ("  results beside them", "", format_bytes(_own_output(compiled)), ""),
+            ("  temporaries", "", format_bytes(memory.temporary_bytes), ""),
+        ]
+        cached = ", kept from then" if compiled.from_cache else ""
+        heading = (
+            f"by XLA:{compiled.kind.upper()} for {compiled.device_kind} in "
+            f"{compiled.compile_seconds:.1f} s{cached}; seconds: {compiled.basis}"
+        )
+        return f"{heading}\n{_aligned(rows)}"
+
+    def _wires(self) -> str:
+        rows: list[tuple[str, ...]] = []
+        rows.append(("bytes sent by a device over", "predicted", "partitioned", "final"))
+        for axes, columns in self.wire_bytes().items():
+            rows.append((",".join(axes), *map(format_bytes, columns)))
+        return _aligned(rows) if len(rows) > 1 else ""
+
+
+def judge(
+    plan: Plan, compiled: Compiled, *, memory_tolerance: float = MEMORY_TOLERANCE
+) -> CompileVerdict:
+    """Hold a plan to what a compiler made of it.
+
+    Args:
+      plan: whose lowering was compiled.
+      compiled: as `compile_plan` gives it.
+      memory_tolerance: how far the peak may be off, as a share of the predicted one.
+    """
+    comparison = compare_moves(plan.moves, compiled.partitioned, plan.mesh)
+    return CompileVerdict(plan, compiled, comparison, memory_tolerance)
+
+
+def _own_output(compiled: Compiled) -> int:
+    return compiled.memory.output_bytes - compiled.memory.alias_bytes
+
+
+def _row(name: str, predicted: float, compiled: float, form: Any) -> tuple[str, str, str, str]:
+    ratio = f"x {compiled / predicted:.2f}" if predicted > 0 else ""
+    return name, form(predicted), form(compiled), ratio
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> str:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _in_order(axes: Iterable[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
+    named = set(axes)
+    return tuple(axis for axis in sizes if axis in named)

@@ -1,0 +1,147 @@
+"""What an instruction does: floating-point operations, and bytes of device memory.
+
+    dot            2 x elements of the result x sizes of the contracted dimensions
+    convolution    2 x elements of the output x elements of the kernel / output features
+    fusion         the operations inside of it; what stands between them reaches no memory
+
+Bytes are those of results and operands once each, but of an operand that is only sliced what is cut
+from it, and of a buffer that is updated in place what is written.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from autoshard.hlo.module import Computation, Instruction, Module
+
+NOTHING = frozenset(
+    {
+        "parameter",
+        "constant",
+        "tuple",
+        "get-tuple-element",
+        "bitcast",
+        "after-all",
+        "add-dependency",
+        "partition-id",
+        "replica-id",
+        "opt-barrier",
+    }
+)
+"""What takes no time."""
+
+_SLICES = frozenset({"dynamic-slice", "slice", "gather"})
+_NUMBER = re.compile(r"\d+")
+_CUBLAS_DIMENSIONS = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
+_CONVOLUTION_TARGETS = {
+    # Which of (operand 0, operand 1, result) are the kernel and the output.
+    "__cudnn$convForward": (1, 2),
+    "__cudnn$convBiasActivationForward": (1, 2),
+    "__cudnn$convBackwardInput": (1, 0),
+    "__cudnn$convBackwardFilter": (2, 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Operations of matmuls and convolutions, the dtype that they multiply, and bytes moved."""
+
+    flops: float
+    dtype: str
+    bytes: int
+
+
+def work(module: Module, computation: Computation, instruction: Instruction) -> Work:
+    """What `instruction` of `computation` does, with what is fused into it; not loops or calls."""
+    if instruction.opcode in NOTHING:
+        return Work(0.0, "", 0)
+    flops, dtype = _flops(module, computation, instruction)
+    return Work(flops, dtype, _bytes(module, computation, instruction))
+
+
+def _flops(module: Module, computation: Computation, instruction: Instruction) -> tuple[float, str]:
+    if instruction.opcode == "fusion":
+        callee = module.computations[instruction.called("calls")[0]]
+        found = [_flops(module, callee, inner) for inner in callee.instructions]
+        dtype = next((dtype for flops, dtype in found if flops), "")
+        return sum(flops for flops, _ in found), dtype
+    if instruction.opcode == "dot":
+        contracted = instruction.attribute("lhs_contracting_dims") or ""
+        return _dot(computation, instruction, contracted)
+    if instruction.opcode == "convolution":
+        return _convolution(computation, instruction, (1, 2))
+    if instruction.opcode == "custom-call":
+        target = (instruction.attribute("custom_call_target") or "").strip('"')
+        cublas = _CUBLAS_DIMENSIONS.search(instruction.rest)
+        if cublas and target.startswith("__cublas"):
+            return _dot(computation, instruction, cublas[1])
+        if target in _CONVOLUTION_TARGETS:
+            return _convolution(computation, instruction, _CONVOLUTION_TARGETS[target])
+    return 0.0, ""
+
+
+def _dot(computation: Computation, instruction: Instruction, contracted: str) -> tuple[float, str]:
+    left = computation.by_name[instruction.operands[0]].arrays[0]
+    sizes = [left.dimensions[int(number)] for number in _NUMBER.findall(contracted)]
+    return 2.0 * instruction.arrays[0].elements * math.prod(sizes), left.dtype
+
+
+def _convolution(
+    computation: Computation, instruction: Instruction, roles: tuple[int, int]
+) -> tuple[float, str]:
+    labels = re.fullmatch(r"\w+_(\w+)->\w+", instruction.attribute("dim_labels") or "")
+    if labels is None:
+        return 0.0, ""
+    left, right = (computation.by_name[name].arrays[0] for name in instruction.operands[:2])
+    kernel, output = ((left, right, instruction.arrays[0])[role] for role in roles)
+    features = kernel.dimensions[labels[1].index("o")]
+    return 2.0 * output.elements * kernel.elements / max(features, 1), left.dtype
+
+
+def _bytes(module: Module, computation: Computation, instruction: Instruction) -> int:
+    if instruction.opcode != "fusion":
+        if instruction.opcode == "dynamic-update-slice":
+            return 2 * computation.by_name[instruction.operands[1]].bytes
+        if instruction.opcode in _SLICES:
+            return 2 * instruction.bytes
+        return instruction.bytes + sum(
+            computation.by_name[name].bytes for name in dict.fromkeys(instruction.operands)
+        )
+    callee = module.computations[instruction.called("calls")[0]]
+    return _written(callee) + sum(
+        _read(callee, number, computation.by_name[name])
+        for number, name in enumerate(instruction.operands)
+    )
+
+
+def _read(callee: Computation, number: int, operand: Instruction) -> int:
+    parameter = callee.parameter(number)
+    if parameter is None:
+        return operand.bytes
+    users = callee.users.get(parameter.name, ())
+    total = 0
+    for user in users:
+        first = user.operands[0] == parameter.name
+        if first and user.opcode in _SLICES:
+            total += user.bytes
+        elif first and user.opcode == "dynamic-update-slice":
+            continue  # updated in place: only what is written counts, see `_written`
+        else:
+            return operand.bytes
+    return min(total, operand.bytes)
+
+
+def _written(callee: Computation) -> int:
+    root = callee.root
+    results = callee.operands(root) if root.opcode == "tuple" else (root,)
+    total = 0
+    for result in results:
+        while result.opcode == "bitcast":
+            result = callee.by_name[result.operands[0]]
+        if result.opcode == "dynamic-update-slice":
+            total += callee.by_name[result.operands[1]].bytes
+        else:
+            total += result.bytes
+    return total
