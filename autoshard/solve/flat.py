@@ -223,7 +223,7 @@ def worst_cost(flat: Flat) -> float:
         return 0.0
     total = float(np.maximum.reduceat(flat.costs, flat.node_start[:-1]).sum())
     _, high = edge_spans(flat)
-    total += float(high.sum())
+    total += float(high[high > -np.inf].sum())
     return total + 1e-9 * (abs(total) + float(np.abs(flat.costs).sum()))
 
 
