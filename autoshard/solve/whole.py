@@ -47,7 +47,7 @@ FEW_CHOICES = 20_000
 PASSES = 20
 """Passes between two looks at what is left."""
 SUPPORT_PASSES = 4
-"""Passes that find choices without support, before the messages of another problem are taken."""
+"""Choices without support are looked for so many passes at a time: too few to move a price."""
 SHRINKS = 0.97
 """Passes go on while they leave at most this part of the choices."""
 CLOSES = 0.3
@@ -120,7 +120,8 @@ def _passes(
         before, left = left, int((over <= search.cutoff).sum())
         gap_before, gap = gap, search.cutoff - bound - offset
         gained, best = bound - best, bound
-        search.messages = ascent.best_messages
+        finite = np.abs(ascent.best_messages) < GONE
+        search.messages = np.where(finite, ascent.best_messages, 0.0)
         pairs = zip(times.tolist(), ascent.best_prices.tolist(), strict=True)
         search.prices = tuple((when, price) for when, price in pairs if price > 0)
         search.raise_bound(bound + offset)
@@ -235,16 +236,27 @@ def ascent_of(
             f"{ascent.messages.size}; give duals of a problem with the same edges and tables "
             "of the same shape"
         )
-    # What choices without support had pushed stands for infinity, and belongs to the problem
-    # before. Found anew, it leaves the other messages as good as they were.
-    scratch = DualAscent(flat)
-    scratch.alive = ascent.alive
-    scratch.run(np.inf, np.inf, SUPPORT_PASSES)
-    gone = np.abs(scratch.messages) >= GONE
+    supported = _supported(ascent)
     ascent.begin_with(prices, duals.messages)
-    ascent.messages[gone] = ascent.best_messages[gone] = scratch.messages[gone]
+    gone = np.abs(supported) >= GONE
+    ascent.messages[gone] = ascent.best_messages[gone] = supported[gone]
     ascent.bound = ascent.check()
     return ascent, times
+
+
+def _supported(ascent: DualAscent) -> np.ndarray:
+    """Messages in which those of groups without support are as large as they must be.
+
+    What choices without support push stands for infinity. Found anew for each problem, it leaves
+    messages of another problem as good as they were. The ascent learns which choices are gone.
+    """
+    scratch = DualAscent(ascent.flat)
+    scratch.alive = ascent.alive
+    gone = -1
+    while gone != (gone := int((np.abs(scratch.messages) >= GONE).sum())):
+        scratch.passes = 0
+        scratch.run(np.inf, np.inf, SUPPORT_PASSES)
+    return scratch.messages
 
 
 def prices_at(duals: Duals, times: np.ndarray) -> np.ndarray:
