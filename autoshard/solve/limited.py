@@ -24,10 +24,10 @@ from autoshard.solve.primal import ForestSearch
 from autoshard.solve.problem import Duals
 from autoshard.solve.relaxed import solve_exactly
 from autoshard.solve.state import Search
+from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.turns import Kind, Turns
 from autoshard.solve.whole import prices_at
 from autoshard.solve.windows import Windows
-from autoshard.solve.workspace import InfeasibleError
 
 EXACT_PAIRS = 60_000
 """The exact solver takes over below this many pair variables."""

@@ -22,9 +22,9 @@ from autoshard.solve.conflict import lightest_peak, memory_conflict
 from autoshard.solve.limited import Limited
 from autoshard.solve.problem import Duals, Outcome, Problem, ProblemError, Progress
 from autoshard.solve.state import DoneError, Search
+from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.unlimited import solve_unlimited
 from autoshard.solve.whole import bound_whole
-from autoshard.solve.workspace import InfeasibleError
 
 TIGHT = 0.5
 """Where the lightest choices fill this part of the limit, it is taken to bind: the relaxation

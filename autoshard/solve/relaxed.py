@@ -18,7 +18,7 @@ from autoshard.solve.exact import ExactResult, Verdict, solve_linear
 from autoshard.solve.flat import Flat, worst_rows
 from autoshard.solve.linear import LinearModel, linear_model, start_values, with_memory
 from autoshard.solve.primal import ForestSearch
-from autoshard.solve.workspace import InfeasibleError
+from autoshard.solve.trail import InfeasibleError
 
 if TYPE_CHECKING:
     from autoshard.solve.state import Search

@@ -27,7 +27,7 @@ from autoshard.solve.problem import (
     Status,
     relative_gap,
 )
-from autoshard.solve.workspace import Trail
+from autoshard.solve.trail import Trail
 
 OPTIMAL_GAP = 1e-9
 """A plan this close to the bound, relatively, is called optimal."""
@@ -150,7 +150,8 @@ class Search:
             len(kept[number]) if number in kept else node.costs.size
             for number, node in enumerate(above.nodes)
         )
-        problem, trail = presolve(above, kept, dominance=count <= DOMINANCE_CHOICES)
+        dominance = count <= DOMINANCE_CHOICES
+        problem, trail = presolve(above, kept, dominance=dominance, deadline=self.deadline)
         self.levels.append(Level(problem, trail, flatten(problem), row_times(problem)))
 
     def read_prices(self, rows: np.ndarray) -> None:

@@ -22,7 +22,7 @@ from autoshard.solve.presolve import presolve
 from autoshard.solve.primal import ForestSearch
 from autoshard.solve.problem import Integers, Problem
 from autoshard.solve.state import DoneError, Search
-from autoshard.solve.workspace import InfeasibleError
+from autoshard.solve.trail import InfeasibleError
 
 PRESOLVE_CHOICES = 600_000
 """Above this many choices the relaxation is left out."""
@@ -48,7 +48,7 @@ def solve_unlimited(search: Search) -> tuple[int, ...] | None:
     if count > PRESOLVE_CHOICES:
         return None
     search.phase = "presolve"
-    reduced, trail = presolve(relaxed, dominance=count < COMPARED_CHOICES)
+    reduced, trail = presolve(relaxed, dominance=count < COMPARED_CHOICES, deadline=search.deadline)
     search.tell(len(reduced.nodes))
 
     def expand(picked: Sequence[int] | np.ndarray) -> tuple[int, ...]:

@@ -1,461 +1,352 @@
-"""A problem under reduction: a graph that is edited in place, and a trail that undoes the edits.
+"""A problem under reduction: flat arrays that are edited in place, and a trail of the edits.
 
-Every edit that removes a choice or a node leaves one step on the trail. A plan of what is left
-becomes a plan of the original by reading the trail backwards (`Trail.expand`), and a plan of the
-original becomes one of what is left by reading it forwards (`Trail.project`).
+Nodes are numbered as in the problem given; the choices of node i cost `costs[start[i] : start[i] +
+size[i]]`, and a node that is gone has size 0. Link k joins nodes u[k] and v[k] and is of kind
+kind[k] (`autoshard.solve.kinds`). Every edit works on many nodes or links at once.
 
-Memory: `rows` are the times whose limit could still be broken, namely where the sum of the largest
-amounts exceeds the limit. Usages are clipped to those rows, their smallest amount is moved into the
-fixed `base` load, and rows that another row covers are dropped.
+Flags say what has to be looked at again: `fresh` links whose kind was not examined since it
+changed, `determined` links one of whose ends follows from the other, `tangled` when links may have
+become parallel, `priced` nodes that may have a choice of cost +inf; nodes about which something
+changed since they were last folded (`unfolded`) or their choices compared (`uncompared`).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.solve.evaluate import LOAD_TOLERANCE
+from autoshard.solve.interned import Interned, join, spans, starts_of
+from autoshard.solve.kinds import Kinds
+from autoshard.solve.memory_rows import Memory
 from autoshard.solve.problem import Edge, Floats, Integers, Node, Problem, Usage
-from autoshard.solve.tables import TableMemo
-
-Interval = tuple[int, int]
-
-
-class InfeasibleError(Exception):
-    """Raised inside the solver when a node is left without choices or memory cannot fit."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Restrict:
-    """Node `node` kept only the choices `keep`, of `size` choices."""
-
-    node: int
-    keep: Integers
-    size: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Follow:
-    """Node `node` follows node `leader`: its choice is `choices[choice of the leader]`."""
-
-    node: int
-    leader: int
-    choices: Integers
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FollowPair:
-    """Node `node` takes `choices[left[x_u], right[x_v]]`."""
-
-    node: int
-    u: int
-    v: int
-    left: Integers
-    right: Integers
-    choices: Integers
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Fixed:
-    """Node `node` takes its choice number `choice`."""
-
-    node: int
-    choice: int
-
-
-Step = Restrict | Follow | FollowPair | Fixed
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Trail:
-    """The inverse of a reduction.
-
-    `kept` are the original numbers of the nodes that are left, of `count` nodes; the number `count`
-    itself stands for a node added to carry fixed load.
-    """
-
-    steps: tuple[Step, ...]
-    kept: tuple[int, ...]
-    count: int
-
-    @property
-    def size(self) -> int:
-        return self.count + 1
-
-    def expand(self, choices: Sequence[int]) -> tuple[int, ...]:
-        """A plan of the original problem from a plan of the reduced one."""
-        picked = [0] * self.size
-        for node, choice in zip(self.kept, choices, strict=True):
-            picked[node] = int(choice)
-        for step in reversed(self.steps):
-            if isinstance(step, Restrict):
-                picked[step.node] = int(step.keep[picked[step.node]])
-            elif isinstance(step, Follow):
-                picked[step.node] = int(step.choices[picked[step.leader]])
-            elif isinstance(step, FollowPair):
-                row, column = step.left[picked[step.u]], step.right[picked[step.v]]
-                picked[step.node] = int(step.choices[row, column])
-            else:
-                picked[step.node] = step.choice
-        return tuple(picked[: self.count])
-
-    def project(self, choices: Sequence[int]) -> tuple[int, ...]:
-        """The reduced plan nearest to an original one; -1 where its choice was dropped."""
-        picked = [int(choice) for choice in choices] + [0] * (self.size - len(choices))
-        for step in self.steps:
-            if isinstance(step, Restrict) and picked[step.node] >= 0:
-                at = int(np.searchsorted(step.keep, picked[step.node]))
-                hit = at < step.keep.size and step.keep[at] == picked[step.node]
-                picked[step.node] = at if hit else -1
-        return tuple(picked[node] for node in self.kept)
-
-
-@dataclass(slots=True, eq=False)
-class Link:
-    """An edge under edit: the weight is already in the table."""
-
-    u: int
-    v: int
-    table: Floats
-    left: Integers
-    right: Integers
-
-    def side(self, node: int) -> Integers:
-        return self.left if node == self.u else self.right
-
-    def toward(self, node: int) -> Floats:
-        """The table with the rows on the side of `node`."""
-        return self.table if node == self.u else self.table.T
+from autoshard.solve.trail import (
+    Fixed,
+    Follow,
+    FollowPair,
+    InfeasibleError,
+    Join,
+    Restrict,
+    Trail,
+)
 
 
 @dataclass(slots=True, eq=False)
 class Workspace:
-    """The graph: costs (None once a node is gone), links, usages, base load, rows, trail."""
+    """See the module; `offset` is the cost of all that is decided."""
 
     names: list[str]
-    costs: list[Floats | None]
-    links: dict[int, Link]
-    near: list[dict[int, list[int]]]
-    usages: list[dict[Interval, Floats]]
-    limit: float | None
+    size: Integers
+    start: Integers
+    costs: Floats
+    maps: Interned
+    kinds: Kinds
+    u: Integers
+    v: Integers
+    kind: Integers
+    memory: Memory
     offset: float
-    base: dict[Interval, float] = field(default_factory=dict)
-    rows: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
-    steps: list[Step] = field(default_factory=list)
-    memo: TableMemo = field(default_factory=TableMemo)
-    next_link: int = 0
-    stale_links: set[int] = field(default_factory=set)
-    queue: deque[int] = field(default_factory=deque)
-    queued: set[int] = field(default_factory=set)
-    changed: set[int] = field(default_factory=set)
+    fresh: np.ndarray
+    determined: np.ndarray
+    priced: np.ndarray
+    unfolded: np.ndarray
+    uncompared: np.ndarray
+    tangled: bool = True
+    steps: list[tuple] = field(default_factory=list)
 
     @classmethod
     def of(cls, problem: Problem) -> Workspace:
         count = len(problem.nodes)
-        space = cls(
+        size = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
+        maps = Interned(np.int64)
+        kinds = Kinds(maps)
+        return cls(
             names=[node.name for node in problem.nodes],
-            costs=[node.costs for node in problem.nodes],
-            links={},
-            near=[{} for _ in range(count)],
-            usages=[{} for _ in range(count)],
-            limit=problem.limit,
+            size=size,
+            start=starts_of(size)[:-1],
+            costs=join([node.costs for node in problem.nodes], np.float64),
+            maps=maps,
+            kinds=kinds,
+            u=np.array([edge.u for edge in problem.edges], dtype=np.int64),
+            v=np.array([edge.v for edge in problem.edges], dtype=np.int64),
+            kind=kinds.of_edges(problem.edges),
+            memory=Memory.of(problem),
             offset=problem.offset,
+            fresh=np.ones(len(problem.edges), dtype=bool),
+            determined=np.zeros(len(problem.edges), dtype=bool),
+            priced=np.zeros(count, dtype=bool),
+            unfolded=np.ones(count, dtype=bool),
+            uncompared=np.ones(count, dtype=bool),
         )
-        for edge in problem.edges:
-            table = space.memo.scaled(edge.table, edge.weight)
-            space.add_link(Link(edge.u, edge.v, table, edge.left, edge.right))
-        if problem.limit is not None:
-            for usage in problem.usages:
-                if usage.start < usage.stop:
-                    space.add_usage(usage.node, (usage.start, usage.stop), usage.amounts)
-        for node in range(count):
-            space.touch(node)
-        return space
 
-    # -- bookkeeping --------------------------------------------------------------------------
+    @property
+    def count(self) -> int:
+        return self.size.size
 
-    def touch(self, node: int) -> None:
-        """Queue a node for another look."""
-        if node not in self.queued and self.costs[node] is not None:
-            self.queued.add(node)
-            self.queue.append(node)
-        self.changed.add(node)
+    def costs_of(self, node: int) -> Floats:
+        """The costs of the choices of one node, as a view."""
+        return self.costs[self.start[node] : self.start[node] + self.size[node]]
 
-    def size(self, node: int) -> int:
-        return self.cost_of(node).size
+    def degrees(self) -> Integers:
+        """How many links every node has."""
+        degree = np.bincount(self.u, minlength=self.count)
+        return degree + np.bincount(self.v, minlength=self.count)
 
-    def cost_of(self, node: int) -> Floats:
-        costs = self.costs[node]
-        assert costs is not None, f"node {self.names[node]} is gone"
-        return costs
+    def touch(self, nodes: Integers) -> None:
+        """Something about these nodes changed."""
+        self.unfolded[nodes] = True
+        self.uncompared[nodes] = True
 
-    def add_usage(self, node: int, interval: Interval, amounts: Floats) -> None:
-        usages = self.usages[node]
-        usages[interval] = usages[interval] + amounts if interval in usages else amounts
+    # -- links --------------------------------------------------------------------------------
 
-    def add_base(self, interval: Interval, amount: float) -> None:
-        if amount:
-            self.base[interval] = self.base.get(interval, 0.0) + amount
+    def drop_links(self, gone: np.ndarray) -> None:
+        """Take out the links of a mask."""
+        self.touch(np.concatenate([self.u[gone], self.v[gone]]))
+        left = ~gone
+        self.u, self.v, self.kind = self.u[left], self.v[left], self.kind[left]
+        self.fresh, self.determined = self.fresh[left], self.determined[left]
 
-    def add_link(self, link: Link) -> None:
-        number = self.next_link
-        self.next_link += 1
-        self.links[number] = link
-        self.near[link.u].setdefault(link.v, []).append(number)
-        self.near[link.v].setdefault(link.u, []).append(number)
-        self.stale_links.add(number)
+    def add_links(self, u: Sequence[int], v: Sequence[int], kind: Sequence[int]) -> None:
+        """Put in links."""
+        ends = np.concatenate([np.array(u, dtype=np.int64), np.array(v, dtype=np.int64)])
+        self.touch(ends)
+        self.u = np.append(self.u, ends[: len(u)])
+        self.v = np.append(self.v, ends[len(u) :])
+        self.kind = np.append(self.kind, np.array(kind, dtype=np.int64))
+        self.fresh = np.append(self.fresh, np.ones(len(u), dtype=bool))
+        self.determined = np.append(self.determined, np.zeros(len(u), dtype=bool))
+        self.tangled = True
 
-    def drop_link(self, number: int) -> Link:
-        link = self.links.pop(number)
-        self.stale_links.discard(number)
-        for one, other in ((link.u, link.v), (link.v, link.u)):
-            numbers = self.near[one][other]
-            numbers.remove(number)
-            if not numbers:
-                del self.near[one][other]
-        return link
+    def _remap(self, to: Integers, through: Integers) -> None:
+        """Node i becomes node to[i] seen through map through[i] (-1: unchanged)."""
+        self.memory.remap(to, through, self.maps)
+        left, right = through[self.u], through[self.v]
+        moved = np.flatnonzero((left >= 0) | (right >= 0))
+        if moved.size:
+            self.kind[moved] = self.kinds.moved(self.kind[moved], left[moved], right[moved])
+            self.u[moved], self.v[moved] = to[self.u[moved]], to[self.v[moved]]
+            self.touch(np.concatenate([self.u[moved], self.v[moved]]))
+            self.fresh[moved] = True
+            self.determined[moved] = False
 
-    # -- edits --------------------------------------------------------------------------------
+    # -- nodes --------------------------------------------------------------------------------
 
-    def restrict(self, node: int, keep: Integers) -> None:
-        """Keep only the choices `keep` (sorted) of a node."""
-        costs = self.cost_of(node)
-        if keep.size == costs.size:
+    def add_costs(self, nodes: Integers, extra: Sequence[Floats]) -> None:
+        """Add a vector of costs to every one of some nodes (repeats allowed)."""
+        if nodes.size:
+            np.add.at(self.costs, spans(self.start[nodes], self.size[nodes]), np.concatenate(extra))
+            self.priced[nodes] = True
+            self.touch(nodes)
+
+    def restrict(self, nodes: Integers, keep: Sequence[Integers]) -> None:
+        """Keep only the choices keep[k] (sorted) of nodes[k]; every node at most once."""
+        numbers = self.maps.add_all(keep)
+        sizes = np.array([chosen.size for chosen in keep], dtype=np.int64)
+        less = np.flatnonzero(sizes < self.size[nodes])
+        nodes, numbers, sizes = nodes[less], numbers[less], sizes[less]
+        if nodes.size == 0:
             return
-        if keep.size == 0:
-            raise InfeasibleError(f"no choice is left for {self.names[node]}")
-        self.steps.append(Restrict(node, keep, costs.size))
-        self.costs[node] = costs[keep]
-        usages = self.usages[node]
-        sliced: dict[int, Floats] = {}
-        for interval, amounts in usages.items():
-            kept = sliced.get(id(amounts))
-            if kept is None:
-                kept = sliced[id(amounts)] = amounts[keep]
-            usages[interval] = kept
-        for other, numbers in self.near[node].items():
-            for number in numbers:
-                link = self.links[number]
-                if node == link.u:
-                    link.left = link.left[keep]
-                else:
-                    link.right = link.right[keep]
-                self.stale_links.add(number)
-            self.touch(other)
-        self.touch(node)
+        empty = nodes[sizes == 0]
+        if empty.size:
+            named = ", ".join(self.names[node] for node in empty[:8].tolist())
+            raise InfeasibleError(f"no choice is left for {named}")
+        self.steps.append((Restrict, nodes, numbers, sizes))
+        kept = self.maps.gather(numbers) + np.repeat(self.start[nodes], sizes)
+        self.costs[spans(self.start[nodes], sizes)] = self.costs[kept]
+        self.size[nodes] = sizes
+        self.touch(nodes)
+        through = np.full(self.count, -1, dtype=np.int64)
+        through[nodes] = numbers
+        self._remap(np.arange(self.count), through)
 
-    def add_costs(self, node: int, extra: Floats) -> None:
-        """Add costs to the choices of a node; +inf drops the choice."""
-        total = self.cost_of(node) + extra
-        allowed = total < np.inf
+    def drop_forbidden(self) -> bool:
+        """Drop the choices that cost +inf; True when there were any."""
+        nodes = np.flatnonzero(self.priced & (self.size > 0))
+        self.priced[:] = False
+        places = spans(self.start[nodes], self.size[nodes])
+        allowed = self.costs[places] < np.inf
         if allowed.all():
-            self.costs[node] = total
-            self.touch(node)
-        else:
-            self.costs[node] = np.where(allowed, total, 0.0)
-            self.restrict(node, np.flatnonzero(allowed))
+            return False
+        ends = np.cumsum(self.size[nodes])
+        hit = np.unique(np.searchsorted(ends, np.flatnonzero(~allowed), side="right"))
+        keep = [
+            np.flatnonzero(allowed[ends[k] - self.size[nodes[k]] : ends[k]]) for k in hit.tolist()
+        ]
+        self.restrict(nodes[hit], keep)
+        return True
 
-    def fix(self, node: int, choice: int) -> None:
-        """Give a node its final choice; its links become costs, its usages base load."""
-        self.offset += float(self.cost_of(node)[choice])
-        self.steps.append(Fixed(node, choice))
-        for other in list(self.near[node]):
-            extra = np.zeros(self.size(other))
-            for number in list(self.near[node][other]):
-                link = self.drop_link(number)
-                extra = extra + link.toward(node)[link.side(node)[choice]][link.side(other)]
-            self.add_costs(other, extra)
-        for interval, amounts in self.usages[node].items():
-            self.add_base(interval, float(amounts[choice]))
-        self._remove(node)
+    def fix(self, nodes: Integers, choices: Integers) -> None:
+        """Decide nodes without links."""
+        self.steps.append((Fixed, nodes, choices))
+        self.offset += float(self.costs[self.start[nodes] + choices].sum())
+        alone = [self.maps.add(np.array([choice])) for choice in range(int(choices.max()) + 1)]
+        through = np.full(self.count, -1, dtype=np.int64)
+        through[nodes] = np.array(alone)[choices]
+        self.memory.remap(np.arange(self.count), through, self.maps)
+        self.size[nodes] = 0
 
-    def follow(self, node: int, leader: int, choices: Integers) -> None:
-        """Remove a node whose choice is a function of the leader's choice."""
-        extra = self.cost_of(node)[choices]
-        for number in list(self.near[node].get(leader, ())):
-            link = self.drop_link(number)
-            extra = extra + link.toward(leader)[link.side(leader), link.side(node)[choices]]
-        self.steps.append(Follow(node, leader, choices))
-        for other in list(self.near[node]):
-            for number in list(self.near[node][other]):
-                link = self.drop_link(number)
-                if node == link.u:
-                    moved = Link(leader, other, link.table, link.left[choices], link.right)
-                else:
-                    moved = Link(other, leader, link.table, link.left, link.right[choices])
-                self.add_link(moved)
-            self.touch(other)
-        moved_amounts: dict[int, Floats] = {}
-        for interval, amounts in self.usages[node].items():
-            moved_here = moved_amounts.get(id(amounts))
-            if moved_here is None:
-                moved_here = moved_amounts[id(amounts)] = amounts[choices]
-            self.add_usage(leader, interval, moved_here)
-        self._remove(node)
-        self.add_costs(leader, extra)
+    def follow(self, nodes: Integers, leaders: Integers, maps: Integers) -> None:
+        """Let nodes take a map of the choice of their leader; leaders may follow others in turn.
 
-    def follow_pair(self, node: int, u: int, v: int, table: Floats, choices: Integers) -> None:
-        """Remove a node between two others: `table` and `choices` over their link groups."""
-        (first,) = self.near[node][u]
-        (second,) = self.near[node][v]
-        left = self.drop_link(first).side(u)
-        right = self.drop_link(second).side(v)
-        self.steps.append(FollowPair(node, u, v, left, right, choices))
-        self._remove(node)
-        self.add_link(Link(u, v, table, left, right))
-        self.touch(u)
-        self.touch(v)
+        Costs and links of a node become those of its leader.
+        """
+        leaders, maps = self._resolve(nodes, leaders, maps)
+        self.steps.append((Follow, nodes, leaders, maps))
+        sizes = self.size[leaders]
+        places = self.maps.gather(maps) + np.repeat(self.start[nodes], sizes)
+        np.add.at(self.costs, spans(self.start[leaders], sizes), self.costs[places])
+        self.priced[leaders] = True
+        self.touch(leaders)
+        self.size[nodes] = 0
+        to, through = np.arange(self.count), np.full(self.count, -1, dtype=np.int64)
+        to[nodes] = leaders
+        through[nodes] = maps
+        self._remap(to, through)
+        self._fold_loops()
 
-    def _remove(self, node: int) -> None:
-        self.costs[node] = None
-        self.usages[node] = {}
-        self.queued.discard(node)
-        self.changed.discard(node)
+    def _resolve(
+        self, nodes: Integers, leaders: Integers, maps: Integers
+    ) -> tuple[Integers, Integers]:
+        """Leaders that follow nobody, and the maps from their choices."""
+        leaders, maps = leaders.copy(), maps.copy()
+        place = np.full(self.count, -1, dtype=np.int64)
+        place[nodes] = np.arange(nodes.size)
+        while True:
+            chained = np.flatnonzero(place[leaders] >= 0)
+            if chained.size == 0:
+                return leaders, maps
+            ahead = place[leaders[chained]]
+            new_leaders = leaders[ahead]
+            new_maps = self.maps.compose(maps[chained], maps[ahead], self.maps)
+            leaders[chained], maps[chained] = new_leaders, new_maps
+
+    def _fold_loops(self) -> None:
+        """Links of a node with itself are costs of its choices; others may be parallel now."""
+        self.tangled = True
+        loops = self.u == self.v
+        if loops.any():
+            extra = [self.kinds.diagonal(kind) for kind in self.kind[loops].tolist()]
+            self.add_costs(self.u[loops], extra)
+            self.drop_links(loops)
+
+    def follow_pair(
+        self, node: int, u: int, v: int, left: int, right: int, choices: Integers
+    ) -> None:
+        """Take out a node that follows two others, through maps and a matrix of choices."""
+        self.steps.append((FollowPair, node, u, v, left, right, choices))
+        self.size[node] = 0
+
+    def join(
+        self, nodes: Integers, leaders: Integers, pairs: Sequence[tuple[Integers, Integers]]
+    ) -> None:
+        """Make pairs (choice of node, choice of leader) the choices of the leaders; the nodes go.
+
+        No node stands in two of the joins. The pairs ascend by the leader's choice, then the
+        node's. Costs, links and usages become those of both.
+        """
+        sizes = np.array([of_leader.size for _, of_leader in pairs], dtype=np.int64)
+        of_node = self.maps.add_all([pair[0] for pair in pairs])
+        of_leader = self.maps.add_all([pair[1] for pair in pairs])
+        places = [
+            self.maps.gather(numbers) + np.repeat(self.start[ends], sizes)
+            for numbers, ends in ((of_node, nodes), (of_leader, leaders))
+        ]
+        for node, leader, pair in zip(nodes.tolist(), leaders.tolist(), pairs, strict=True):
+            self.steps.append((Join, node, leader, *pair))
+        self.start[leaders] = self.costs.size + np.cumsum(sizes) - sizes
+        self.costs = np.append(self.costs, self.costs[places[0]] + self.costs[places[1]])
+        self.size[leaders] = sizes
+        self.size[nodes] = 0
+        self.touch(leaders)
+        to, through = np.arange(self.count), np.full(self.count, -1, dtype=np.int64)
+        to[nodes] = leaders
+        through[nodes], through[leaders] = of_node, of_leader
+        self._remap(to, through)
+        self._fold_loops()
+
+    # -- memory -------------------------------------------------------------------------------
+
+    def refresh_rows(self) -> bool:
+        """Find the memory rows that matter; drop choices that fit beside nothing; True on news."""
+        before = self._vector_counts()
+        heavy = self.memory.refresh()
+        self.restrict(
+            np.array([node for node, _ in heavy], dtype=np.int64),
+            [np.flatnonzero(fits) for _, fits in heavy],
+        )
+        lighter = self._vector_counts() < before
+        self.touch(np.flatnonzero(lighter))
+        return bool(heavy) or bool(lighter.any())
+
+    def _vector_counts(self) -> Integers:
+        _, begins = self.memory.vectors_by_node(self.count)
+        return np.diff(begins)
 
     # -- the way back -------------------------------------------------------------------------
 
     def finish(self) -> tuple[Problem, Trail]:
-        """What is left, as a problem; a fixed base load becomes a last node with one choice."""
-        kept = [i for i, costs in enumerate(self.costs) if costs is not None]
-        number = {node: position for position, node in enumerate(kept)}
-        nodes = [Node(self.names[i], self.cost_of(i)) for i in kept]
+        """What is left, as a problem; fixed load becomes a last node with one choice."""
+        kept = np.flatnonzero(self.size)
+        number = np.full(self.count, -1, dtype=np.int64)
+        number[kept] = np.arange(kept.size)
+        nodes = [Node(self.names[i], self.costs_of(i).copy()) for i in kept.tolist()]
+        kinds = self.kinds
         edges = [
-            Edge(number[link.u], number[link.v], link.table, link.left, link.right)
-            for _, link in sorted(self.links.items())
-        ]
-        usages = [
-            Usage(number[i], amounts, *interval)
-            for i in kept
-            for interval, amounts in self.usages[i].items()
-        ]
-        if self.base and self.rows.size:
-            fixed = len(nodes)
-            nodes.append(Node("(fixed)", np.zeros(1)))
-            load = self._base_load()
-            turns = np.flatnonzero(np.diff(load, prepend=np.nan))
-            stops = np.append(self.rows[turns[1:]], self.rows[-1] + 1)
-            usages += [
-                Usage(fixed, np.array([load[turn]]), int(self.rows[turn]), int(stop))
-                for turn, stop in zip(turns.tolist(), stops.tolist(), strict=True)
-                if load[turn]
-            ]
-            kept.append(len(self.names))
-        limit = self.limit if self.rows.size else None
-        problem = Problem(tuple(nodes), tuple(edges), tuple(usages), limit, self.offset)
-        return problem, Trail(tuple(self.steps), tuple(kept), len(self.names))
-
-    # -- memory rows --------------------------------------------------------------------------
-
-    def refresh_rows(self) -> None:
-        """Find the rows that can still bind; clip the usages to them; drop covered rows."""
-        if self.limit is None:
-            return
-        starts, stops, low, high = self._ranges()
-        if starts.size == 0:
-            self.rows = np.zeros(0, np.int64)
-            return
-        times = np.unique(starts)
-        lowest = _loads(times, starts, stops, low)
-        highest = _loads(times, starts, stops, high)
-        allowed = self.limit * (1 + LOAD_TOLERANCE)
-        if (lowest > allowed).any():
-            worst = int(lowest.argmax())
-            raise InfeasibleError(
-                f"memory: at time {times[worst]} even the smallest choices take "
-                f"{lowest[worst]:.0f} bytes, limit {self.limit:.0f}"
+            Edge(u, v, kinds.costs(k), kinds.left_side(k), kinds.right_side(k))
+            for u, v, k in zip(
+                number[self.u].tolist(), number[self.v].tolist(), self.kind.tolist(), strict=True
             )
-        self.rows = times[highest > allowed]
-        self._clip()
-        self._drop_covered_rows()
-        self._clip()
-
-    def _ranges(self) -> tuple[Integers, Integers, Floats, Floats]:
-        intervals = [key for usage in self.usages for key in usage] + list(self.base)
-        low = [float(amounts.min()) for usage in self.usages for amounts in usage.values()]
-        high = [float(amounts.max()) for usage in self.usages for amounts in usage.values()]
-        fixed = list(self.base.values())
-        pairs = np.array(intervals, dtype=np.int64).reshape(-1, 2)
-        return pairs[:, 0], pairs[:, 1], np.array(low + fixed), np.array(high + fixed)
-
-    def _clip(self) -> None:
-        """Move every usage to the rows it covers; equal intervals add up."""
-        rows = self.rows
-        memo: dict[Interval, Interval | None] = {}
-
-        def clipped(interval: Interval) -> Interval | None:
-            if interval not in memo:
-                first, last = np.searchsorted(rows, interval)
-                memo[interval] = (
-                    (int(rows[first]), int(rows[last - 1]) + 1) if first < last else None
+        ]
+        usages = self._usages(number)
+        kept_nodes = kept.tolist()
+        memory = self.memory
+        if memory.base_times.size:
+            nodes.append(Node("(fixed)", np.zeros(1)))
+            kept_nodes.append(self.count)
+            times, loads = memory.base_times, np.cumsum(memory.base_jumps)
+            usages += [
+                Usage(kept.size, np.array([load]), start, stop)
+                for start, stop, load in zip(
+                    times[:-1].tolist(), times[1:].tolist(), loads[:-1].tolist(), strict=True
                 )
-            return memo[interval]
+                if load
+            ]
+        limit = memory.limit if memory.rows.size else None
+        problem = Problem(tuple(nodes), tuple(edges), tuple(usages), limit, self.offset)
+        return problem, self._trail(kept_nodes)
 
-        for node, usages in enumerate(self.usages):
-            if not usages:
-                continue
-            self.usages[node] = {}
-            for interval, amounts in usages.items():
-                short = clipped(interval)
-                if short is None:
-                    continue
-                least = float(amounts.min())
-                self.add_usage(node, short, amounts - least if least else amounts)
-                self.add_base(short, least)
-            merged = self.usages[node]
-            for interval in [key for key, amounts in merged.items() if not amounts.any()]:
-                del merged[interval]
-            if len(merged) < len(usages):
-                self.touch(node)
-        base, self.base = self.base, {}
-        for interval, amount in base.items():
-            short = clipped(interval)
-            if short is not None:
-                self.add_base(short, amount)
+    def _usages(self, number: Integers) -> list[Usage]:
+        memory = self.memory
+        amounts: dict[tuple[int, float], Floats] = {}
+        usages = []
+        columns = (number[memory.node], memory.vector, memory.scale, memory.start, memory.stop)
+        for node, vector, scale, start, stop in zip(*(c.tolist() for c in columns), strict=True):
+            vector_amounts = amounts.get((vector, scale))
+            if vector_amounts is None:
+                vector_amounts = amounts[vector, scale] = memory.vectors.items[vector] * scale
+            usages.append(Usage(node, vector_amounts, start, stop))
+        return usages
 
-    def _drop_covered_rows(self) -> None:
-        """Of neighbouring rows with nested sets of live usages, keep the fuller one."""
-        rows = self.rows
-        if rows.size < 2:
-            return
-        free = [key for usage in self.usages for key in usage]
-        if not free:
-            self.rows = np.zeros(0, np.int64)
-            return
-        begins = np.zeros(rows.size + 1, dtype=np.int64)
-        ends = np.zeros(rows.size + 1, dtype=np.int64)
-        pairs = np.array(free, dtype=np.int64)
-        np.add.at(begins, np.searchsorted(rows, pairs[:, 0]), 1)
-        np.add.at(ends, np.searchsorted(rows, pairs[:, 1]), 1)
-        base = self._base_load()
-        begun, ended = np.cumsum(begins), np.cumsum(ends)
-        kept: list[int] = []
-        for row in range(rows.size):
-            covered = False
-            while kept:
-                last = kept[-1]
-                if begun[row] == begun[last] and base[row] <= base[last]:
-                    covered = True
-                    break
-                if ended[row] == ended[last] and base[last] <= base[row]:
-                    kept.pop()
-                    continue
-                break
-            if not covered:
-                kept.append(row)
-        self.rows = rows[kept]
-
-    def _base_load(self) -> Floats:
-        """The fixed bytes at every row."""
-        spans = np.array(list(self.base), dtype=np.int64).reshape(-1, 2)
-        return _loads(self.rows, spans[:, 0], spans[:, 1], np.array(list(self.base.values())))
+    def _trail(self, kept: list[int]) -> Trail:
+        sizes = [item.size for item in self.maps.items]
+        begins = starts_of(sizes)
+        steps = []
+        for made, *parts in self.steps:
+            if made is Restrict:
+                nodes, numbers, lengths = parts
+                steps.append(Restrict(nodes, begins[numbers], lengths))
+            elif made is Follow:
+                nodes, leaders, numbers = parts
+                steps.append(Follow(nodes, leaders, begins[numbers]))
+            elif made is FollowPair:
+                node, u, v, left, right, choices = parts
+                items = self.maps.items
+                steps.append(FollowPair(node, u, v, items[left], items[right], choices))
+            else:
+                steps.append(made(*parts))
+        flat = join(self.maps.items, np.int64)
+        return Trail(tuple(steps), tuple(kept), self.count, flat)
 
 
-def _loads(times: Integers, starts: Integers, stops: Integers, amounts: Floats) -> Floats:
-    """The sum of the amounts alive at each of the sorted times."""
-    jumps = np.zeros(times.size + 1)
-    np.add.at(jumps, np.searchsorted(times, starts), amounts)
-    np.subtract.at(jumps, np.searchsorted(times, stops), amounts)
-    return np.cumsum(jumps[:-1])
+__all__ = ["InfeasibleError", "Trail", "Workspace"]

@@ -16,7 +16,7 @@ from autoshard.solve.exact import Solver, Verdict, solve_linear
 from autoshard.solve.flat import flatten
 from autoshard.solve.linear import linear_model, with_memory
 from autoshard.solve.presolve import presolve
-from autoshard.solve.workspace import InfeasibleError
+from autoshard.solve.trail import InfeasibleError
 from tests.solve.helpers import brute_force, random_problem
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autoshard.solve import Edge, Node, Problem, Usage, evaluate
 from autoshard.solve.presolve import presolve
-from autoshard.solve.workspace import InfeasibleError
+from autoshard.solve.trail import InfeasibleError
 from tests.solve.helpers import brute_force, random_problem
 from tests.solve.transformer import transformer
 

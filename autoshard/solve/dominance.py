@@ -1,0 +1,212 @@
+"""Choices and pairs of choices that others replace at no loss (dead-end elimination).
+
+With the *regret* R_e[y, x] = max over the neighbour's choices j of T_e[y, j] - T_e[x, j] of every
+link e of a node, a choice y that takes no more memory than x replaces x
+
+* in every plan, if   c[y] - c[x] + sum_e R_e[y, x]  <=  0;
+* in the plans where the neighbour of link f takes j, if that holds with T_f[y, j] - T_f[x, j] in
+  place of R_f[y, x]: the pair (x, j) is *dead*.
+
+A choice goes when all its pairs with one neighbour are dead, each perhaps for another y (split
+dead-end elimination, Pierce, Spriet, Desmet, Mayo 2000, https://doi.org/10.1002/(SICI)1096-987X
+(200008)21:11<999::AID-JCC9>3.0.CO;2-A, with memory). All of this is found at once from one state:
+replacing lowers the cost, or leaves it and lowers the number of the choice, so it never leads in
+a circle.
+
+Pairs that are alive can become the choices of one node in place of two. That is done where it makes
+neither the choices more nor a pass over them dearer; a node that follows its neighbour although it
+takes memory is the simplest case.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from autoshard.solve.dominance_loops import FORBIDDEN, Compared, compare
+from autoshard.solve.interned import distinct, join, spans, starts_of
+from autoshard.solve.problem import Integers
+from autoshard.solve.workspace import Workspace
+
+# Two nodes may become one of so many times as many choices as they have together.
+JOINED = 2
+CAP = 128
+# A node is compared when that takes at most so many steps.
+STEPS = 100_000_000
+# A loss of less than this much of the terms it is summed from may be rounding.
+ROUNDING = 1e-12
+
+
+def drop_dominated(space: Workspace) -> bool:
+    """Drop replaceable choices of the changed nodes and join nodes; True on any change."""
+    sides = _Sides(space)
+    if sides.nodes.size == 0:
+        return False
+    sides.compare(space)
+    joins = sides.joins(space)
+    before = space.size.copy()
+    hit = np.flatnonzero(np.add.reduceat(sides.dropped, sides.node_start[:-1]))
+    keep = [np.flatnonzero(sides.kept(node, 0)) for node in sides.nodes[hit].tolist()]
+    space.restrict(sides.nodes[hit], keep)
+    return _join(space, sides, joins, before) or bool(sides.dropped.any())
+
+
+class _Sides:
+    """The changed nodes, and every link of theirs seen from their side; see `Compared`."""
+
+    def __init__(self, space: Workspace) -> None:
+        wanted = space.uncompared & (space.size > 1)
+        space.uncompared[:] = False
+        count = space.u.size
+        ends = np.concatenate([space.u, space.v])
+        numbers = np.flatnonzero(wanted[ends])
+        numbers = numbers[np.argsort(ends[numbers], kind="stable")]
+        turned = numbers >= count
+        link = numbers - count * turned
+        tables, left, right = space.kinds.parts(space.kind[link])
+        used, place = np.unique(tables, return_inverse=True)
+        shapes = [space.kinds.tables[number].shape for number in used.tolist()]
+        heights, widths = np.array(shapes, dtype=np.int64).reshape(-1, 2)[place].T
+        rows, columns = np.where(turned, (widths, heights), (heights, widths))
+        owner = ends[numbers]
+        steps = np.bincount(owner, rows * rows * columns, minlength=space.count)
+        degree = np.bincount(owner, minlength=space.count)
+        steps = steps + space.size**2 * np.maximum(degree, 1)
+        able = wanted & (steps <= STEPS)
+        self.nodes = np.flatnonzero(able)
+        mine = able[owner]
+        self.owner, self.link, self.turned = owner[mine], link[mine], turned[mine]
+        self.table, self.rows, self.columns = tables[mine], rows[mine], columns[mine]
+        self.own, self.theirs = np.where(turned, (right, left), (left, right))[:, mine]
+        self.other = np.where(self.turned, space.u[self.link], space.v[self.link])
+        self.size = space.size[self.nodes]
+        self.node_start = starts_of(self.size)
+        self.near_start = starts_of(degree[self.nodes])
+        self.pair_start = starts_of(space.size[self.owner] * self.columns)
+        self.dropped = np.zeros(int(self.node_start[-1]), dtype=bool)
+        self.dead = np.zeros(int(self.pair_start[-1]), dtype=bool)
+
+    def compare(self, space: Workspace) -> None:
+        """Fill in `dropped` and `dead`."""
+        parts, place = distinct(self.table, self.turned.astype(np.int64))
+        tables = [space.kinds.tables[t].T if turn else space.kinds.tables[t] for t, turn in parts]
+        heights = np.array([t.shape[0] for t in tables], dtype=np.int64)
+        widths = np.array([t.shape[1] for t in tables], dtype=np.int64)
+        flat = join([table.ravel() for table in tables], np.float64)
+        finite = flat < np.inf
+        begins = starts_of(heights * widths)[:-1]
+        groups, group_start = space.maps.laid_out(self.own)
+        costs = space.costs[spans(space.start[self.nodes], self.size)]
+        node = np.repeat(np.arange(self.nodes.size), np.diff(self.near_start))
+        scale = np.maximum.reduceat(np.abs(costs), self.node_start[:-1])
+        barred, usual = np.zeros(costs.size), costs.copy()
+        if flat.size:
+            largest = np.maximum.reduceat(np.abs(np.where(finite, flat, 0.0)), begins)[place]
+            scale += np.bincount(node, largest, minlength=self.nodes.size)
+            row = spans(np.zeros(heights.size, np.int64), heights)
+            row_begins = np.repeat(begins, heights) + row * np.repeat(widths, heights)
+            sizes = self.size[node]
+            first_row = np.repeat(starts_of(heights)[:-1][place], sizes)
+            row = groups[spans(group_start, sizes)] + first_row
+            choice = spans(self.node_start[node], sizes)
+            width = np.repeat(self.columns, sizes)
+            for total, values in ((barred, ~finite), (usual, np.where(finite, flat, 0.0))):
+                sums = np.add.reduceat(values, row_begins, dtype=np.float64)
+                np.add.at(total, choice, sums[row] / width)
+        # Of two choices that are as good the earlier one stays: the one with fewer forbidden pairs,
+        # then with the lower mean beside all neighbours. No regret is below the mean excess, so a
+        # choice that another one replaces at no loss comes after it.
+        order = np.lexsort((usual, barred, np.repeat(self.nodes, self.size)))
+        order -= np.repeat(self.node_start[:-1], self.size)
+        vectors, vector_start = self._vectors(space)
+        amounts, places = space.memory.vectors.laid_out(vectors)
+        regret_start = starts_of(heights**2)
+        compared = Compared(
+            node_start=self.node_start,
+            costs=costs,
+            order=order,
+            rounding=ROUNDING * scale,
+            vector_start=vector_start,
+            vectors=places,
+            amounts=amounts,
+            near_start=self.near_start,
+            table=place,
+            group_start=group_start,
+            groups=groups,
+            pair_start=self.pair_start,
+            rows=heights,
+            columns=widths,
+            table_start=begins,
+            regret_start=regret_start,
+            tables=np.where(finite, flat, FORBIDDEN),
+        )
+        left = np.zeros(self.link.size, dtype=np.int64)
+        compare(compared, np.zeros(int(regret_start[-1])), left, self.dropped, self.dead)
+
+    def _vectors(self, space: Workspace) -> tuple[Integers, Integers]:
+        """The usage vectors of the nodes, and where those of each begin."""
+        vectors, begins = space.memory.vectors_by_node(space.count)
+        chosen = np.zeros(space.count, dtype=bool)
+        chosen[self.nodes] = True
+        owners = np.repeat(np.arange(space.count), np.diff(begins))
+        return vectors[chosen[owners]], starts_of(np.diff(begins)[self.nodes])
+
+    def joins(self, space: Workspace) -> Integers:
+        """The sides whose live pairs may become the choices of one node, best first."""
+        if self.link.size == 0:
+            return np.zeros(0, dtype=np.int64)
+        degree = space.degrees()
+        size, theirs = space.size[self.owner], space.size[self.other]
+        together = degree[self.owner] + degree[self.other]
+        work = size * degree[self.owner] + theirs * degree[self.other] + self.rows * self.columns
+        both = size + theirs
+        room = np.maximum(both, np.minimum(JOINED * both, CAP))
+        room = np.minimum(room, work // np.maximum(together - 2, 1))
+        # Every group stands for one choice at least, so this is the least that there can be.
+        least = np.add.reduceat(~self.dead, self.pair_start[:-1], dtype=np.int64)
+        pairs = np.full(self.link.size, np.iinfo(np.int64).max)
+        for side in np.flatnonzero(least <= room).tolist():
+            pairs[side] = self.alive(space, side).sum()
+        able = np.flatnonzero(pairs <= room)
+        return able[np.argsort((pairs - size - theirs)[able], kind="stable")]
+
+    def alive(self, space: Workspace, side: int) -> np.ndarray:
+        """Which pairs (choice of the neighbour, choice of the node) are alive."""
+        begin, end = self.pair_start[side], self.pair_start[side + 1]
+        dead = self.dead[begin:end].reshape(-1, int(self.columns[side]))
+        theirs = space.maps.items[self.theirs[side]]
+        position = int(np.searchsorted(self.nodes, self.owner[side]))
+        first, last = self.node_start[position], self.node_start[position + 1]
+        return (~dead & ~self.dropped[first:last, None]).T[theirs]
+
+    def kept(self, node: int, size: int) -> np.ndarray:
+        """Mask of the choices of any node that stay."""
+        position = int(np.searchsorted(self.nodes, node))
+        if position == self.nodes.size or self.nodes[position] != node:
+            return np.ones(size, dtype=bool)
+        return ~self.dropped[self.node_start[position] : self.node_start[position + 1]]
+
+
+def _join(space: Workspace, sides: _Sides, order: Integers, size: Integers) -> bool:
+    """Join nodes along these sides, in this order, each node once; True when there were any.
+
+    `size` are the sizes of all nodes when the sides were compared.
+    """
+    if order.size == 0:
+        return False
+    taken = np.zeros(space.count, dtype=bool)
+    couples = np.minimum(space.u, space.v) * space.count + np.maximum(space.u, space.v)
+    _, place, several = np.unique(couples, return_inverse=True, return_counts=True)
+    nodes, leaders, pairs = [], [], []
+    for side in order.tolist():
+        node, leader = int(sides.owner[side]), int(sides.other[side])
+        if taken[node] or taken[leader] or several[place[sides.link[side]]] > 1:
+            continue
+        taken[[node, leader]] = True
+        alive = sides.alive(space, side)[sides.kept(leader, int(size[leader]))]
+        of_leader, of_node = np.nonzero(alive[:, sides.kept(node, int(size[node]))])
+        nodes.append(node)
+        leaders.append(leader)
+        pairs.append((of_node, of_leader))
+    if nodes:
+        space.join(np.array(nodes), np.array(leaders), pairs)
+    return bool(nodes)
