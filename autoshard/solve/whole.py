@@ -33,8 +33,8 @@ from autoshard.solve.problem import (
     relative_gap,
 )
 from autoshard.solve.state import OPTIMAL_GAP, DoneError, Search
+from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.unlimited import solve_unlimited
-from autoshard.solve.workspace import InfeasibleError
 
 COMPARISONS = 20_000_000
 """Below this many pairs of choices of one node, in all, presolve is quicker than messages."""
