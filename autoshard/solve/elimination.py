@@ -26,7 +26,6 @@ from autoshard.solve.workspace import Workspace
 ENTRIES = 1_000_000
 # Components of more nodes are left alone: an order is rarely found, and looking for it takes long.
 LARGEST = 150
-# Components of more nodes are left to the other rules.
 NODES = 200
 
 

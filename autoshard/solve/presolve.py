@@ -75,9 +75,7 @@ def settle(space: Workspace, deadline: float = math.inf) -> bool:
     """Apply the rules on links, and those on nodes of few links, until none helps."""
     changed = False
     while time.monotonic() <= deadline:
-        while (
-            examine_links(space) | space.drop_forbidden() | contract(space) | merge_parallel(space)
-        ):
+        while _apply_to_links(space):
             changed = True
         if not any(rule(space) for rule in FOLDS):
             space.unfolded[:] = False
