@@ -163,7 +163,7 @@ def compile_lowered(
     missing = why_missing(target.kind)
     if missing:
         raise CompileError(missing)
-    request = Request(compat.module_bytecode(stage), target)
+    request = Request(compat.module_bytecode(stage), stage.as_text(), target)
     folder = cache or answers.default_folder()
     key = request.key
     kept = answers.load(folder, key) if use_cache else None

@@ -1,11 +1,12 @@
 """A plan's moves beside the collectives right after partitioning.
 
 Both are multisets of (kind, axes, bytes). The partitioner may write a move otherwise and mean the
-same, which counts as the move:
+same, or less, which counts as the move:
 
-    all_reduce(x), then all_slice(x) in the plan      reduce_scatter(x)
     all_gather(x, y)                                  all_gather(x), all_gather(y), in any order
     all_reduce, reduce_scatter, all_to_all (x, y)     likewise
+    all_reduce(x)                                     reduce_scatter(x), where a shard is all that
+                                                      is read of the sum
 
 What is left over was not planned ("involuntary"); what is planned and not made is missing, which
 is no fault: equal reshards are merged.
@@ -46,7 +47,6 @@ def compare_moves(
             planned[move.kind, fine.of_names(move.axes), move.bytes] += move.count
     for one in found:
         made[one.kind, fine.of_printed(one.axes), one.bytes] += one.count
-    _slice_sums(moves, planned, made, fine)
     _join_parts(planned, made, fine)
     planned_at = _places(((m.kind, fine.of_names(m.axes), m.bytes), m.scope, m.line) for m in moves)
     made_at = _places(((f.kind, fine.of_printed(f.axes), f.bytes), f.scope, f.line) for f in found)
@@ -70,35 +70,8 @@ def compare_moves(
     return Comparison(tuple(tallies), (), tuple(unknown))
 
 
-def _slice_sums(
-    moves: Sequence[Move], planned: Counter[_Key], made: Counter[_Key], fine: FineMesh
-) -> None:
-    """Plan a reduce-scatter where a planned sum is then sliced, and such a one is made."""
-    slices = [move for move in moves if move.kind == "all_slice"]
-    for move in moves:
-        axes = fine.of_names(move.axes)
-        key, scatter = (move.kind, axes, move.bytes), ("reduce_scatter", axes, move.bytes)
-        if move.kind != "all_reduce" or made[scatter] - planned[scatter] < move.count:
-            continue
-        if planned[key] - made[key] < move.count:
-            continue
-        after = move.value.partition(" -> ")[2]
-        follows = (
-            piece
-            for piece in slices
-            if piece.value.partition(" -> ")[0] == after
-            and axes <= fine.of_names(piece.axes)
-            and piece.count == move.count
-        )
-        piece = next(follows, None)
-        if piece is not None:
-            slices.remove(piece)
-            planned[key] -= move.count
-            planned[scatter] += move.count
-
-
 def _join_parts(planned: Counter[_Key], made: Counter[_Key], fine: FineMesh) -> None:
-    """Count parts that are made instead of a planned move as that move."""
+    """Count what is made instead of a planned move as that move."""
     for key in sorted(planned, key=lambda key: -len(key[1])):
         while planned[key] > made[key]:
             parts = _parts(key, planned, made, fine)
@@ -113,21 +86,27 @@ def _join_parts(planned: Counter[_Key], made: Counter[_Key], fine: FineMesh) -> 
 def _parts(
     key: _Key, planned: Counter[_Key], made: Counter[_Key], fine: FineMesh
 ) -> list[_Key] | None:
-    """Unplanned collectives over parts of the axes that together do what `key` says, or None."""
+    """Unplanned collectives that together do what `key` says, or None."""
     kind, axes, size = key
+    kinds = ("all_reduce", "reduce_scatter") if kind == "all_reduce" else (kind,)
     for candidate in made:
         other, part, bytes_ = candidate
-        if other != kind or bytes_ != size or not part < axes:
+        if other not in kinds or bytes_ != size or not part <= axes or candidate == key:
             continue
-        if made[candidate] <= planned[candidate]:
+        if not part or made[candidate] <= planned[candidate]:
             continue
-        left = size // fine.size(part) if kind in _SHRINKING else size
-        rest: _Key = (kind, axes - part, left)
-        if rest != candidate and made[rest] > planned[rest]:
-            return [candidate, rest]
-        deeper = _parts(rest, planned, made, fine)
-        if deeper is not None and candidate not in deeper:
-            return [candidate, *deeper]
+        if part == axes:
+            return [candidate]
+        left = {size // fine.size(part)} if other in _SHRINKING else {size}
+        if kind == "all_reduce":
+            left.add(size)
+        for rest_size in left:
+            rest: _Key = (kind, axes - part, rest_size)
+            if rest != candidate and made[rest] > planned[rest]:
+                return [candidate, rest]
+            deeper = _parts(rest, planned, made, fine)
+            if deeper is not None and candidate not in deeper:
+                return [candidate, *deeper]
     return None
 
 

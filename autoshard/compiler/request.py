@@ -1,7 +1,8 @@
 """What a compiler is asked: a module, its target, and the hash under which the answer is kept.
 
-The hash is over the module's bytes (source lines included, since the answer names them), the target
-with its options, and the versions of the compilers. Equal questions have equal answers.
+The hash is over the module's text, the target with its options, and the versions of the compilers.
+Source lines and name stacks are left out: they depend on what a process has traced before. So the
+lines in an answer are those of the program that asked first; `use_cache=False` asks anew.
 """
 
 from __future__ import annotations
@@ -33,15 +34,22 @@ _PACKAGES = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A module, as MLIR bytecode, and its target."""
+    """A module and its target.
+
+    Attributes:
+      module: MLIR bytecode, source lines included.
+      text: its text, without source lines.
+      target: where it is compiled for.
+    """
 
     module: bytes
+    text: str
     target: Target
 
     @property
     def key(self) -> str:
         """The hash of the question, hexadecimal."""
-        digest = hashlib.sha256(self.module)
+        digest = hashlib.sha256(self.text.encode())
         question = {"target": self.target.to_json(), "versions": versions(), "format": FORMAT}
         digest.update(json.dumps(question, sort_keys=True).encode())
         return digest.hexdigest()

@@ -18,9 +18,9 @@ from tests.hlo.dumps import mesh_of, texts
 MESH = MeshShape(("x", "y", "z"), (2, 4, 2))
 
 
-def move(kind: str, axes: str, size: int, count: int = 1, value: str = "") -> Move:
+def move(kind: str, axes: str, size: int, count: int = 1) -> Move:
     names = tuple(axes.split(","))
-    return Move(kind, names, size, count, 0.0, 0.0, "step/layer", "model.py:7", value)
+    return Move(kind, names, size, count, 0.0, 0.0, "step/layer", "model.py:7", "")
 
 
 def made(kind: str, axes: str, size: int, count: int = 1) -> HloCollective:
@@ -39,9 +39,6 @@ def outcome(planned, found) -> tuple[list[tuple[str, int, int]], bool]:
     return rows, not comparison.unplanned
 
 
-SUMMED = "f32[8]{unreduced=x} -> f32[8]"
-
-
 @pytest.mark.parametrize(
     ("planned", "found"),
     [
@@ -49,13 +46,15 @@ SUMMED = "f32[8]{unreduced=x} -> f32[8]"
         ([move("all_gather", "y,x", 64)], [made("all_gather", "x,y", 64)]),
         ([move("all_slice", "x", 64)], []),
         ([move("all_gather", "x", 64)] * 2, [made("all_gather", "x", 64, 2)]),
-        # A sum that is sliced.
+        # A sum of which a shard is all that is read.
+        ([move("all_reduce", "x", 32, 2)], [made("reduce_scatter", "x", 32, 2)]),
         (
-            [
-                move("all_reduce", "x", 32, 2, SUMMED),
-                move("all_slice", "x", 16, 2, "f32[8] -> f32[8@x]"),
-            ],
-            [made("reduce_scatter", "x", 32, 2)],
+            [move("all_reduce", "x,y", 32)],
+            [made("reduce_scatter", "y", 32), made("all_reduce", "x", 8)],
+        ),
+        (
+            [move("all_reduce", "x,y", 32)],
+            [made("all_reduce", "x", 32), made("reduce_scatter", "y", 32)],
         ),
         # Parts of axes, one after the other.
         (
@@ -112,20 +111,11 @@ def test_what_means_the_same(planned, found):
             [made("all_gather", "y", 64), made("all_gather", "x", 64)],
             [("all_gather(x) 64", 0, 1), ("all_gather(x,y) 64", 1, 0), ("all_gather(y) 64", 0, 1)],
         ),
-        # A sum that nothing in the plan slices.
+        # Of a planned shard, the whole sum.
         (
-            [move("all_reduce", "x", 32, 1, SUMMED)],
-            [made("reduce_scatter", "x", 32)],
-            [("all_reduce(x) 32", 1, 0), ("reduce_scatter(x) 32", 0, 1)],
-        ),
-        # Sliced along another axis than it is summed over.
-        (
-            [
-                move("all_reduce", "x", 32, 1, SUMMED),
-                move("all_slice", "y", 16, 1, "f32[8] -> f32[8@y]"),
-            ],
-            [made("reduce_scatter", "x", 32)],
-            [("all_reduce(x) 32", 1, 0), ("reduce_scatter(x) 32", 0, 1)],
+            [move("reduce_scatter", "x", 32)],
+            [made("all_reduce", "x", 32)],
+            [("all_reduce(x) 32", 0, 1), ("reduce_scatter(x) 32", 1, 0)],
         ),
         (
             [move("all_gather", "x", 64, 2)],

@@ -160,16 +160,16 @@ def test_equal_questions_have_equal_keys_and_others_others(monkeypatch):
     other = target_of(load("v5e-8"), shape(x=4, y=2), "tpu")
     assert other.devices != target.devices
     keys = [
-        Request(b"module", target).key,
-        Request(b"another", target).key,
-        Request(b"module", other).key,
-        Request(b"module", replace(target, options={"flag": True})).key,
+        Request(b"", "module", target).key,
+        Request(b"", "another", target).key,
+        Request(b"", "module", other).key,
+        Request(b"", "module", replace(target, options={"flag": True})).key,
     ]
-    assert keys[0] == Request(b"module", target).key
+    assert keys[0] == Request(b"other lines of source", "module", target).key
     assert len(set(keys)) == 4
     assert "jaxlib" in versions()
     monkeypatch.setattr("autoshard.compiler.request.versions", lambda: {"jaxlib": "9"})
-    assert Request(b"module", target).key not in keys
+    assert Request(b"", "module", target).key not in keys
 
 
 def test_answers_are_kept_whole_or_not_at_all(tmp_path):
