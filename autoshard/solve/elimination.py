@@ -24,8 +24,7 @@ from autoshard.solve.workspace import Workspace
 
 # An array may hold so many entries, the node to be eliminated included.
 ENTRIES = 1_000_000
-# Components of more nodes are left alone: an order is rarely found, and looking for it takes long.
-LARGEST = 150
+# Components of more nodes are left alone: an order is rarely found.
 NODES = 200
 
 

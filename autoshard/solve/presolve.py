@@ -59,11 +59,13 @@ def reduce(space: Workspace, *, dominance: bool = True, deadline: float = math.i
     """Apply every rule until none helps, or until the deadline."""
     while True:
         news = space.refresh_rows()
+        if time.monotonic() > deadline:
+            return
         while settle(space, deadline) or (dominance and drop_dominated(space)):
             news = True
             if time.monotonic() > deadline:
-                return
-        if not news or time.monotonic() > deadline:
+                break
+        if not news:
             return
 
 
@@ -72,16 +74,19 @@ FOLDS = fold_isolated, fold_leaves, fold_middles, fold_twins, eliminate_componen
 
 
 def settle(space: Workspace, deadline: float = math.inf) -> bool:
-    """Apply the rules on links, and those on nodes of few links, until none helps."""
+    """Apply the rules on links, and those that take out nodes, until none helps; True on change."""
     changed = False
-    while time.monotonic() <= deadline:
-        while _apply_to_links(space):
+    while True:
+        while (
+            examine_links(space) | space.drop_forbidden() | contract(space) | merge_parallel(space)
+        ):
             changed = True
+        if time.monotonic() > deadline:
+            return changed
         if not any(rule(space) for rule in FOLDS):
             space.unfolded[:] = False
             return changed
         changed = True
-    return False
 
 
 def _apply_to_links(space: Workspace) -> bool:
