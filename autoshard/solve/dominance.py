@@ -14,8 +14,8 @@ replacing lowers the cost, or leaves it and lowers the number of the choice, so 
 a circle.
 
 Pairs that are alive can become the choices of one node in place of two. That is done where it makes
-neither the choices more nor a pass over them dearer; a node that follows its neighbour although it
-takes memory is the simplest case.
+a pass over all links no dearer and the choices not many more; a node that follows its neighbour
+although it takes memory is the simplest case.
 """
 
 from __future__ import annotations
@@ -25,37 +25,46 @@ import numpy as np
 from autoshard.solve.dominance_loops import FORBIDDEN, Compared, compare
 from autoshard.solve.interned import distinct, join, spans, starts_of
 from autoshard.solve.problem import Integers
+from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.workspace import Workspace
 
-# Two nodes may become one of so many times as many choices as they have together.
-JOINED = 2
-CAP = 128
 # A node is compared when that takes at most so many steps.
-STEPS = 100_000_000
+STEPS = 50_000_000
+# Nodes are compared at once as long as their answers and regrets take so many bytes.
+BYTES = 200_000_000
 # A loss of less than this much of the terms it is summed from may be rounding.
 ROUNDING = 1e-12
+# Nodes that join may have so many times as many choices as before, up to a number of choices.
+GROWTH = 2
+GROWN = 128
 
 
 def drop_dominated(space: Workspace) -> bool:
-    """Drop replaceable choices of the changed nodes and join nodes; True on any change."""
-    sides = _Sides(space)
-    if sides.nodes.size == 0:
-        return False
-    sides.compare(space)
-    joins = sides.joins(space)
-    before = space.size.copy()
-    hit = np.flatnonzero(np.add.reduceat(sides.dropped, sides.node_start[:-1]))
-    keep = [np.flatnonzero(sides.kept(node, 0)) for node in sides.nodes[hit].tolist()]
-    space.restrict(sides.nodes[hit], keep)
-    return _join(space, sides, joins, before) or bool(sides.dropped.any())
+    """Drop replaceable choices of the nodes that changed, join nodes; True on any change."""
+    changed = False
+    while space.uncompared.any():
+        sides = _Sides(space)
+        if sides.nodes.size == 0:
+            continue
+        sides.compare(space)
+        joins = sides.joins(space)
+        before = space.size.copy()
+        hit = np.flatnonzero(np.add.reduceat(sides.dropped, sides.node_start[:-1]))
+        nodes = sides.nodes[hit]
+        space.restrict(nodes, [np.flatnonzero(sides.kept(node, 0)) for node in nodes.tolist()])
+        changed |= _join(space, sides, joins, before) or hit.size > 0
+    return changed
 
 
 class _Sides:
-    """The changed nodes, and every link of theirs seen from their side; see `Compared`."""
+    """Changed nodes, and every link of theirs seen from their side; see `Compared`.
+
+    `other` is the node across, `table` its number, `rows` and `columns` its shape seen from here,
+    `own` and `theirs` are the maps of both ends, `turned` says that the node is v of the link.
+    """
 
     def __init__(self, space: Workspace) -> None:
         wanted = space.uncompared & (space.size > 1)
-        space.uncompared[:] = False
         count = space.u.size
         ends = np.concatenate([space.u, space.v])
         numbers = np.flatnonzero(wanted[ends])
@@ -68,10 +77,15 @@ class _Sides:
         heights, widths = np.array(shapes, dtype=np.int64).reshape(-1, 2)[place].T
         rows, columns = np.where(turned, (widths, heights), (heights, widths))
         owner = ends[numbers]
-        steps = np.bincount(owner, rows * rows * columns, minlength=space.count)
         degree = np.bincount(owner, minlength=space.count)
+        steps = np.bincount(owner, rows * rows * columns, minlength=space.count)
         steps = steps + space.size**2 * np.maximum(degree, 1)
+        size = np.bincount(owner, 8 * rows * rows + space.size[owner] * columns, space.count)
         able = wanted & (steps <= STEPS)
+        filled = np.cumsum(np.where(able, size, 0.0))
+        taken = filled <= max(BYTES, filled[able][0] if able.any() else 0.0)
+        space.uncompared &= ~taken
+        able &= taken
         self.nodes = np.flatnonzero(able)
         mine = able[owner]
         self.owner, self.link, self.turned = owner[mine], link[mine], turned[mine]
@@ -158,9 +172,8 @@ class _Sides:
         size, theirs = space.size[self.owner], space.size[self.other]
         together = degree[self.owner] + degree[self.other]
         work = size * degree[self.owner] + theirs * degree[self.other] + self.rows * self.columns
-        both = size + theirs
-        room = np.maximum(both, np.minimum(JOINED * both, CAP))
-        room = np.minimum(room, work // np.maximum(together - 2, 1))
+        most = np.maximum(size + theirs, np.minimum(GROWTH * (size + theirs), GROWN))
+        room = np.minimum(most, work // np.maximum(together - 2, 1))
         # Every group stands for one choice at least, so this is the least that there can be.
         least = np.add.reduceat(~self.dead, self.pair_start[:-1], dtype=np.int64)
         pairs = np.full(self.link.size, np.iinfo(np.int64).max)
@@ -204,6 +217,10 @@ def _join(space: Workspace, sides: _Sides, order: Integers, size: Integers) -> b
         taken[[node, leader]] = True
         alive = sides.alive(space, side)[sides.kept(leader, int(size[leader]))]
         of_leader, of_node = np.nonzero(alive[:, sides.kept(node, int(size[node]))])
+        if of_node.size == 0:
+            # Replacing ends in a pair that is alive, wherever there is a plan to begin with.
+            names = space.names[node], space.names[leader]
+            raise InfeasibleError(f"no choice is left for {names[0]} beside {names[1]}")
         nodes.append(node)
         leaders.append(leader)
         pairs.append((of_node, of_leader))

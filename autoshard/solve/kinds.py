@@ -20,12 +20,11 @@ import numpy as np
 
 from autoshard.solve.interned import Interned, distinct
 from autoshard.solve.problem import Edge, Floats, Integers
+from autoshard.solve.tables import equal_rows, separate
 
 # A summed table may hold this many entries, or `GROWTH` times what it replaces.
 TABLE_ENTRIES = 4096
 GROWTH = 2
-# A table is separable up to rounding: this much, relative to its largest entry.
-ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,7 +79,7 @@ class Kinds:
     def add_table(self, table: Floats) -> int:
         """The number of a table; equal tables have one number."""
         table = np.ascontiguousarray(table)
-        key = (table.shape, hashlib.blake2b(table.data, digest_size=16).digest())
+        key = (table.shape, hashlib.blake2b(table.tobytes(), digest_size=16).digest())
         number = self._tables.get(key)
         if number is None:
             number = self._tables[key] = len(self.tables)
@@ -150,12 +149,10 @@ class Kinds:
         """The kinds with their costs multiplied."""
         amounts, place = np.unique(weights, return_inverse=True)
         rows, where = distinct(kinds, place)
-        found = [
-            self.add(table, self.left[kind], self.right[kind])
-            for kind, table in (
-                (kind, self.add_table(self.costs(kind) * amounts[weight])) for kind, weight in rows
-            )
-        ]
+        found = []
+        for kind, weight in rows:
+            table = self.add_table(self.costs(kind) * amounts[weight])
+            found.append(self.add(table, self.left[kind], self.right[kind]))
         return np.array(found, dtype=np.int64)[where]
 
     def summed(self, first: Integers, second: Integers) -> Integers:
@@ -165,10 +162,7 @@ class Kinds:
     def _summed(self, first: int, second: int) -> int:
         left, right = self.left[first], self.right[first]
         if left == self.left[second] and right == self.right[second]:
-            # Rows and columns beyond the projections, which no choice takes, may be more in one.
-            one, two = self.costs(first), self.costs(second)
-            rows, columns = np.minimum(one.shape, two.shape)
-            table = one[:rows, :columns] + two[:rows, :columns]
+            table = self.costs(first) + self.costs(second)
             return self.add(self.add_table(table), left, right)
         first, second = self._shrink(first), self._shrink(second)
         one, two = self.costs(first), self.costs(second)
@@ -285,8 +279,10 @@ class Kinds:
     ) -> tuple[int, Integers, Integers]:
         """The number of the table over the used rows and columns, and where the old ones went."""
         small = self.tables[number]
-        rows = np.frombuffer(used_rows, dtype=bool)
-        columns = np.frombuffer(used_columns, dtype=bool)
+        rows, columns = (
+            np.frombuffer(used_rows, dtype=bool),
+            np.frombuffer(used_columns, dtype=bool),
+        )
         all_rows, all_columns = bool(rows.all()), bool(columns.all())
         small = small if all_rows else small[rows]
         small = small if all_columns else small[:, columns]
@@ -307,28 +303,3 @@ class Kinds:
         result = self.add_table(small)
         self._distinct.add(result)
         return result, row_map, column_map
-
-
-def separate(table: Floats) -> tuple[Floats, Floats] | None:
-    """(f, k) with table = f[:, None] + k[None, :], up to rounding, or None when there are none."""
-    corners = float(table[0, 0]), float(table[-1, -1]), float(table[0, -1]), float(table[-1, 0])
-    bend = abs(corners[0] + corners[1] - corners[2] - corners[3])
-    if bend > 1e-9 * max(map(abs, corners)):
-        return None
-    by_row = table[:, 0].copy()
-    by_column = table[0] - table[0, 0]
-    error = np.abs(table - by_row[:, None] - by_column).max()
-    return (by_row, by_column) if error <= ROUNDING * np.abs(table).max() else None
-
-
-def equal_rows(matrix: Floats) -> Integers | None:
-    """For each row the number of its class of equal rows; None when all rows differ."""
-    count = matrix.shape[0]
-    data = np.ascontiguousarray(matrix + 0.0)  # -0.0 and 0.0 are equal but not the same bytes
-    width = data.shape[1] * data.itemsize
-    raw = data.tobytes()
-    classes: dict[bytes, int] = {}
-    labels = [
-        classes.setdefault(raw[i : i + width], len(classes)) for i in range(0, len(raw), width)
-    ]
-    return None if len(classes) == count else np.array(labels, dtype=np.int64)

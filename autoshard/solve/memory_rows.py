@@ -21,17 +21,11 @@ import numpy as np
 from autoshard.solve.evaluate import LOAD_TOLERANCE
 from autoshard.solve.interned import Interned, distinct, starts_of
 from autoshard.solve.problem import Floats, Integers, Problem
-from autoshard.solve.reduction_loops import RESIDUE, boxes, covered_rows
+from autoshard.solve.profile import Profile
 from autoshard.solve.trail import InfeasibleError
 
-# A row is compared with so many rows before and after it.
-WINDOW = 64
 # Integers up to here are exact as doubles.
 EXACT = 2.0**53
-# Nodes with several vectors are added up over so many entries at most.
-ENTRIES = 20_000_000
-# Equal levels of a node's vectors are looked for when there are more than so many.
-FEW_LEVELS = 50
 
 
 def _none(kind: type = np.int64) -> np.ndarray:
@@ -108,7 +102,7 @@ class Memory:
         self._normalise()
         allowed = self.limit * (1 + LOAD_TOLERANCE)
         times = np.unique(np.concatenate([self.start, self.base_times]))
-        profile = _Profile.of(self, times)
+        profile = self._profile(times)
         low, high = self.base_load(times), self.base_load(times)
         mixtures = profile.mixtures(self.vectors)
         for total, part in zip((low, high), profile.bounds(self.vectors, mixtures), strict=True):
@@ -125,10 +119,20 @@ class Memory:
         profile = profile.at(kept)
         kept = kept[~profile.covered(self.base_load(times[kept]))]
         self.rows = times[kept]
-        _Profile.of(self, self.rows).write(self)
+        self._write(self._profile(self.rows))
         self._by_node = None
         self._clip_base()
         return heavy
+
+    def _profile(self, times: Integers) -> Profile:
+        """The usages as jumps at the given times."""
+        return Profile.of(times, self.node, self.vector, self.start, self.stop, self.scale)
+
+    def _write(self, profile: Profile) -> None:
+        """Make a profile over `rows` the usages."""
+        group, first, last, self.scale = profile.boxes()
+        self.node, self.vector = profile.node[group], profile.vector[group]
+        self.start, self.stop = self.rows[first], self.rows[last - 1] + 1
 
     def _normalise(self) -> None:
         """Subtract the least entry of every vector, divide by the common divisor of the rest."""
@@ -169,8 +173,8 @@ class Memory:
         times = np.concatenate([self.base_times, times])
         jumps = np.concatenate([self.base_jumps, jumps])
         self.base_times, place = np.unique(times, return_inverse=True)
-        total = np.bincount(place, jumps, minlength=self.base_times.size)
-        self.base_jumps = total.astype(np.float64)
+        self.base_jumps = np.zeros(self.base_times.size)
+        np.add.at(self.base_jumps, place, jumps)
 
     def _clip_base(self) -> None:
         """Keep the fixed load at the rows only."""
@@ -182,201 +186,3 @@ class Memory:
         times = np.append(self.rows, self.rows[-1] + 1)
         turns = np.flatnonzero(jumps)
         self.base_times, self.base_jumps = times[turns], jumps[turns]
-
-
-@dataclass(slots=True, eq=False)
-class _Profile:
-    """Jumps of groups (a node and a vector) at memory rows, sorted by group and row.
-
-    `count` is the number of rows; a jump at row `count` ends a usage that lasts to the end.
-    """
-
-    count: int
-    node: Integers
-    vector: Integers
-    group: Integers
-    row: Integers
-    jump: Floats
-
-    @classmethod
-    def of(cls, memory: Memory, times: Integers) -> _Profile:
-        pairs, place = distinct(memory.node, memory.vector)
-        columns = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-        group = np.concatenate([place, place])
-        row = np.searchsorted(times, np.concatenate([memory.start, memory.stop]))
-        jump = np.concatenate([memory.scale, -memory.scale])
-        profile = cls(times.size, columns[:, 0], columns[:, 1], group, row, jump)
-        return profile._merged()
-
-    def _merged(self) -> _Profile:
-        """The profile with one jump per group and row."""
-        code = self.group * (self.count + 1) + self.row
-        keys, place = np.unique(code, return_inverse=True)
-        jump = np.bincount(place, self.jump, minlength=keys.size).astype(np.float64)
-        size = np.bincount(place, np.abs(self.jump), minlength=keys.size)
-        turns = np.flatnonzero(np.abs(jump) > RESIDUE * size)
-        group, row = np.divmod(keys[turns], self.count + 1)
-        return _Profile(self.count, self.node, self.vector, group, row, jump[turns])
-
-    def at(self, kept: Integers) -> _Profile:
-        """The profile over some of its rows."""
-        row = np.searchsorted(kept, self.row)
-        part = _Profile(kept.size, self.node, self.vector, self.group, row, self.jump)
-        return part._merged()
-
-    def _segments(self) -> tuple[Integers, Integers, Integers, Floats]:
-        """(group, first row, row after the last, amount) of every stretch of even amount."""
-        if self.group.size == 0:
-            return _none(), _none(), _none(), _none(float)
-        same = np.flatnonzero(self.group[1:] == self.group[:-1])
-        total = np.cumsum(self.jump)
-        begins = np.flatnonzero(np.diff(self.group, prepend=-1))
-        before = np.repeat(total[begins] - self.jump[begins], np.diff(begins, append=total.size))
-        amount = (total - before)[same]
-        same, amount = same[amount > 0], amount[amount > 0]
-        return self.group[same], self.row[same], self.row[same + 1], amount
-
-    def _several(self) -> np.ndarray:
-        """Whether the node of each group has other groups too."""
-        return np.bincount(self.node)[self.node] > 1 if self.node.size else np.zeros(0, bool)
-
-    def bounds(self, vectors: Interned, mixtures: list[_Mixture]) -> tuple[Floats, Floats]:
-        """What all nodes take at least and at most at every row."""
-        low, high = np.zeros(self.count + 1), np.zeros(self.count + 1)
-        alone = ~self._several()[self.group]
-        np.add.at(high, self.row[alone], (self.jump * self._tops(vectors)[self.group])[alone])
-        if mixtures:
-            first = np.concatenate([mixture.first for mixture in mixtures])
-            last = np.concatenate([mixture.last for mixture in mixtures])
-            for out, side in ((low, 0), (high, 1)):
-                values = np.concatenate([m.ends[side][m.which] for m in mixtures])
-                np.add.at(out, first, values)
-                np.subtract.at(out, last, values)
-        return np.cumsum(low[:-1]), np.cumsum(high[:-1])
-
-    def _tops(self, vectors: Interned) -> Floats:
-        """The largest entry of the vector of every group."""
-        numbers, place = np.unique(self.vector, return_inverse=True)
-        tops = [vectors.items[number].max() for number in numbers.tolist()]
-        return np.array(tops, dtype=np.float64)[place]
-
-    def mixtures(self, vectors: Interned) -> list[_Mixture]:
-        """The joint loads of every node that has several vectors."""
-        several = np.flatnonzero(self._several())
-        begins = several[np.flatnonzero(np.diff(self.node[several], prepend=-1))]
-        ends = np.searchsorted(self.node, self.node[begins], side="right")
-        spans = np.searchsorted(self.group, np.stack([begins, ends])).T.tolist()
-        return [
-            self._mixture(begin, end, span[0], span[1], vectors)
-            for begin, end, span in zip(begins.tolist(), ends.tolist(), spans, strict=True)
-        ]
-
-    def _mixture(self, first: int, last: int, begin: int, end: int, vectors: Interned) -> _Mixture:
-        """The node of groups `first` to `last`, whose jumps stand from `begin` to `end`."""
-        rows, place = np.unique(self.row[begin:end], return_inverse=True)
-        amounts = np.zeros((rows.size, last - first))
-        amounts[place, self.group[begin:end] - first] = self.jump[begin:end]
-        levels, which = amounts.cumsum(axis=0)[:-1], np.arange(rows.size - 1)
-        if rows.size > FEW_LEVELS:
-            levels, which = np.unique(levels, axis=0, return_inverse=True)
-        each = np.array([vectors.items[number] for number in self.vector[first:last].tolist()])
-        joint = levels.shape[0] * each.shape[1] <= ENTRIES
-        if not joint:
-            each = np.stack([each.min(axis=1), each.max(axis=1)], axis=1)
-        loads = levels @ each
-        ends = loads.min(axis=1), loads.max(axis=1)
-        node = int(self.node[first])
-        return _Mixture(node, rows[:-1], rows[1:], which.reshape(-1), loads, ends, joint)
-
-    def heavy(
-        self, vectors: Interned, mixtures: list[_Mixture], slack: Floats, rounding: float
-    ) -> list[tuple[int, np.ndarray]]:
-        """Nodes with masks of the choices that take no more than their least and the slack."""
-        found = []
-        least = _RangeMinimum(slack)
-        group, first, last, amount = self._segments()
-        alone = ~self._several()[group]
-        group, amount = group[alone], amount[alone]
-        room = np.full(self.node.size, np.inf)
-        np.minimum.at(room, group, (least(first[alone], last[alone]) + rounding) / amount)
-        for number in np.flatnonzero(self._tops(vectors) > room).tolist():
-            fits = vectors.items[self.vector[number]] <= room[number]
-            found.append((int(self.node[number]), fits))
-        if not mixtures:
-            return found
-        first = np.concatenate([mixture.first for mixture in mixtures])
-        last = np.concatenate([mixture.last for mixture in mixtures])
-        each = np.split(least(first, last) + rounding, np.cumsum([m.first.size for m in mixtures]))
-        for mixture, rooms in zip(mixtures, each[:-1], strict=True):
-            low, high = (ends[mixture.which] for ends in mixture.ends)
-            tight = np.flatnonzero(high - low > rooms)
-            if mixture.joint and tight.size:
-                loads = mixture.loads[mixture.which[tight]]
-                fits = (loads - low[tight, None] <= rooms[tight, None]).all(axis=0)
-                found.append((mixture.node, fits))
-        return found
-
-    def covered(self, base: Floats) -> np.ndarray:
-        """Which rows another one covers."""
-        order = np.argsort(self.row, kind="stable")
-        group = self.group[order]
-        begin = np.searchsorted(self.row[order], np.arange(self.count + 1))
-        covered = np.zeros(self.count, dtype=bool)
-        net, touched = np.zeros(self.node.size), np.zeros(group.size, dtype=np.int64)
-        covered_rows(begin, group, self.jump[order], base, WINDOW, net, touched, covered)
-        return covered
-
-    def write(self, memory: Memory) -> None:
-        """Make the profile, over the rows of `memory`, its usages."""
-        size = self.group.size
-        begins, ends, amounts = np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size)
-        held_rows, held_amounts = np.zeros(size, np.int64), np.zeros(size)
-        count = boxes(
-            self.group, self.row, self.jump, held_rows, held_amounts, begins, ends, amounts
-        )
-        begins, ends = begins[:count], ends[:count]
-        memory.node = self.node[self.group[begins]]
-        memory.vector = self.vector[self.group[begins]]
-        memory.start = memory.rows[self.row[begins]]
-        memory.stop = memory.rows[ends - 1] + 1
-        memory.scale = amounts[:count]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Mixture:
-    """A node with several vectors: from row `first` to `last` it takes loads[which], per choice;
-    `ends` are the least and the most of those.
-
-    Where that is too much to write out (not `joint`), the two columns are the least and the most
-    that the vectors allow apart from each other.
-    """
-
-    node: int
-    first: Integers
-    last: Integers
-    which: Integers
-    loads: Floats
-    ends: tuple[Floats, Floats]
-    joint: bool
-
-
-class _RangeMinimum:
-    """Minima of stretches of an array, by minima of stretches of 1, 2, 4, ... entries."""
-
-    def __init__(self, values: Floats) -> None:
-        self._levels = [values]
-        width = 1
-        while 2 * width <= values.size:
-            last = self._levels[-1]
-            self._levels.append(np.minimum(last[:-width], last[width:]))
-            width *= 2
-
-    def __call__(self, first: Integers, last: Integers) -> Floats:
-        """The minimum of values[first[k] : last[k]] for every k; no stretch is empty."""
-        found = np.empty(first.size)
-        level = np.frexp((last - first).astype(np.float64))[1] - 1
-        for number in np.unique(level).tolist():
-            here = np.flatnonzero(level == number)
-            values = self._levels[number]
-            found[here] = np.minimum(values[first[here]], values[last[here] - (1 << number)])
-        return found

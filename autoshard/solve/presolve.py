@@ -26,6 +26,7 @@ import numpy as np
 
 from autoshard.solve.dominance import drop_dominated
 from autoshard.solve.elimination import eliminate_components
+from autoshard.solve.finish import finish
 from autoshard.solve.link_rules import contract, examine_links, merge_parallel
 from autoshard.solve.node_rules import fold_isolated, fold_leaves, fold_middles, fold_twins
 from autoshard.solve.problem import Integers, Problem
@@ -52,7 +53,7 @@ def presolve(
         keep = [np.unique(np.asarray(allowed, dtype=np.int64)) for allowed in pins.values()]
         space.restrict(np.array(list(pins), dtype=np.int64), keep)
     reduce(space, dominance=dominance, deadline=deadline)
-    return space.finish()
+    return finish(space)
 
 
 def reduce(space: Workspace, *, dominance: bool = True, deadline: float = math.inf) -> None:
@@ -69,6 +70,8 @@ def reduce(space: Workspace, *, dominance: bool = True, deadline: float = math.i
             return
 
 
+LINK_RULES = examine_links, Workspace.drop_forbidden, contract, merge_parallel
+"""Rules that look at links, applied in turn."""
 FOLDS = fold_isolated, fold_leaves, fold_middles, fold_twins, eliminate_components
 """Rules that take out nodes, the cheap ones first."""
 
@@ -87,14 +90,6 @@ def settle(space: Workspace, deadline: float = math.inf) -> bool:
             space.unfolded[:] = False
             return changed
         changed = True
-
-
-def _apply_to_links(space: Workspace) -> bool:
-    """Every rule on links, once; whether any of them helped."""
-    helped = examine_links(space)
-    helped |= space.drop_forbidden()
-    helped |= contract(space)
-    return helped | merge_parallel(space)
 
 
 __all__ = ["InfeasibleError", "Trail", "presolve", "reduce"]

@@ -61,7 +61,7 @@ class FollowPair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Join:
-    """`node` became part of `leader`, whose choice p now stands for (of_leader[p], of_node[p]).
+    """`node` became part of `leader`, whose choice p stands for (of_leader[p], of_node[p]).
 
     The pairs stand in ascending order.
     """
@@ -137,6 +137,3 @@ class Trail:
         begins = np.cumsum(step.sizes) - step.sizes
         found[owner[hits]] = hits - begins[owner[hits]]
         return found
-
-
-__all__ = ["Fixed", "Follow", "FollowPair", "InfeasibleError", "Join", "Restrict", "Trail"]

@@ -20,16 +20,8 @@ import numpy as np
 from autoshard.solve.interned import Interned, join, spans, starts_of
 from autoshard.solve.kinds import Kinds
 from autoshard.solve.memory_rows import Memory
-from autoshard.solve.problem import Edge, Floats, Integers, Node, Problem, Usage
-from autoshard.solve.trail import (
-    Fixed,
-    Follow,
-    FollowPair,
-    InfeasibleError,
-    Join,
-    Restrict,
-    Trail,
-)
+from autoshard.solve.problem import Floats, Integers, Problem
+from autoshard.solve.trail import Fixed, Follow, FollowPair, InfeasibleError, Join, Restrict, Trail
 
 
 @dataclass(slots=True, eq=False)
@@ -282,71 +274,6 @@ class Workspace:
     def _vector_counts(self) -> Integers:
         _, begins = self.memory.vectors_by_node(self.count)
         return np.diff(begins)
-
-    # -- the way back -------------------------------------------------------------------------
-
-    def finish(self) -> tuple[Problem, Trail]:
-        """What is left, as a problem; fixed load becomes a last node with one choice."""
-        kept = np.flatnonzero(self.size)
-        number = np.full(self.count, -1, dtype=np.int64)
-        number[kept] = np.arange(kept.size)
-        nodes = [Node(self.names[i], self.costs_of(i).copy()) for i in kept.tolist()]
-        kinds = self.kinds
-        edges = [
-            Edge(u, v, kinds.costs(k), kinds.left_side(k), kinds.right_side(k))
-            for u, v, k in zip(
-                number[self.u].tolist(), number[self.v].tolist(), self.kind.tolist(), strict=True
-            )
-        ]
-        usages = self._usages(number)
-        kept_nodes = kept.tolist()
-        memory = self.memory
-        if memory.base_times.size:
-            nodes.append(Node("(fixed)", np.zeros(1)))
-            kept_nodes.append(self.count)
-            times, loads = memory.base_times, np.cumsum(memory.base_jumps)
-            usages += [
-                Usage(kept.size, np.array([load]), start, stop)
-                for start, stop, load in zip(
-                    times[:-1].tolist(), times[1:].tolist(), loads[:-1].tolist(), strict=True
-                )
-                if load
-            ]
-        limit = memory.limit if memory.rows.size else None
-        problem = Problem(tuple(nodes), tuple(edges), tuple(usages), limit, self.offset)
-        return problem, self._trail(kept_nodes)
-
-    def _usages(self, number: Integers) -> list[Usage]:
-        memory = self.memory
-        amounts: dict[tuple[int, float], Floats] = {}
-        usages = []
-        columns = (number[memory.node], memory.vector, memory.scale, memory.start, memory.stop)
-        for node, vector, scale, start, stop in zip(*(c.tolist() for c in columns), strict=True):
-            vector_amounts = amounts.get((vector, scale))
-            if vector_amounts is None:
-                vector_amounts = amounts[vector, scale] = memory.vectors.items[vector] * scale
-            usages.append(Usage(node, vector_amounts, start, stop))
-        return usages
-
-    def _trail(self, kept: list[int]) -> Trail:
-        sizes = [item.size for item in self.maps.items]
-        begins = starts_of(sizes)
-        steps = []
-        for made, *parts in self.steps:
-            if made is Restrict:
-                nodes, numbers, lengths = parts
-                steps.append(Restrict(nodes, begins[numbers], lengths))
-            elif made is Follow:
-                nodes, leaders, numbers = parts
-                steps.append(Follow(nodes, leaders, begins[numbers]))
-            elif made is FollowPair:
-                node, u, v, left, right, choices = parts
-                items = self.maps.items
-                steps.append(FollowPair(node, u, v, items[left], items[right], choices))
-            else:
-                steps.append(made(*parts))
-        flat = join(self.maps.items, np.int64)
-        return Trail(tuple(steps), tuple(kept), self.count, flat)
 
 
 __all__ = ["InfeasibleError", "Trail", "Workspace"]
