@@ -19,8 +19,8 @@ from autoshard.evaluate import evaluate
 from autoshard.plan import Plan
 from autoshard.search import search
 from autoshard.solve.minimum import minimum_limit
-from autoshard.solve.problem import Status
 from autoshard.solve.pipeline import solve
+from autoshard.solve.problem import Status
 from tests.helpers import Case
 from tests.random_programs import all_plans, prices_of, random_case
 
