@@ -21,15 +21,18 @@ from autoshard.solve.problem import Duals, Problem, Progress, Solution
 from autoshard.solve.state import OPTIMAL_GAP
 
 NEAR = 2.0
-"""The first scales tried are this and one over it."""
+"""The first scales tried are this and one over it; then their squares, as long as they are proven.
+"""
+FAR = 1000.0
+"""Beyond this scale the next one tried is the last."""
 TOLERANCE = 4 * OPTIMAL_GAP
 """Costs that differ by no more than this part of them count as equal."""
 TRIED = 0.5
 """A solve may take this part of the time that is left for its end."""
 RESOLVED = 0.01
 """Scales between what is proven and what is not are tried down to this part of themselves."""
-FAR = 1e6
-"""No scales beyond this, or below one over it, are tried between."""
+REFUTED = 0.5
+"""A solve ends with a plan that is cheaper by this part of what is possible."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,8 +116,7 @@ class EndSearch:
         """Where the range ends between 1 and `outer`."""
         proven, scale, successor = 1.0, outer, None
         open_at: float | None = None
-        near = NEAR if outer > 1.0 else 1.0 / NEAR
-        step = near if abs(near - 1.0) < abs(outer - 1.0) else outer
+        step = _further(1.0, outer)
         try:
             while proven != scale:
                 verdict, line = self._judge(step)
@@ -130,9 +132,12 @@ class EndSearch:
                     break
                 else:
                     open_at = step
-                step = scale if open_at is None else _between(proven, open_at)
-                if open_at is not None and _is_resolved(proven, open_at):
-                    break
+                if open_at is not None:
+                    if _is_resolved(proven, open_at):
+                        break
+                    step = _between(proven, open_at)
+                else:
+                    step = scale if successor is not None else _further(proven, outer)
         except KeyboardInterrupt:
             self.limit_hit = "interrupted"
         if successor is None:
@@ -166,14 +171,15 @@ class EndSearch:
         return best if best.at(scale) < target else None
 
     def _solve(self, scale: float, target: float, known: float) -> None:
-        """Solve at one scale, until its bound reaches the target."""
+        """Solve at one scale, until the bound reaches the target or a plan is well below it."""
         enough = False
 
         def heard(news: Progress) -> None:
             nonlocal enough
             if self.progress is not None:
                 self.progress(news)
-            if news.bound >= target:
+            possible, found = target - news.bound, target - news.objective
+            if possible <= 0.0 or 0.0 < found >= REFUTED * possible:
                 enough = True
                 raise KeyboardInterrupt  # the solver keeps what it has
 
@@ -226,16 +232,26 @@ class EndSearch:
         return mixed(self.duals[below], self.duals[above], share)
 
 
+def _further(proven: float, outer: float) -> float:
+    """The next scale to try where nothing is refuted: further out, and at last the end."""
+    up = outer > 1.0
+    step = (NEAR if up else 1.0 / NEAR) if proven == 1.0 else proven * proven
+    if not 1.0 / FAR <= step <= FAR:
+        return outer
+    return min(step, outer) if up else max(step, outer)
+
+
 def _between(proven: float, unproven: float) -> float:
     """The next scale to try, between one that is proven and one that is not."""
     if math.isinf(unproven):
-        return 4.0 * proven
-    return math.sqrt(proven * unproven) if unproven > 0.0 else 0.25 * proven
+        return NEAR * proven
+    return math.sqrt(proven * unproven) if unproven > 0.0 else proven / NEAR
 
 
 def _is_resolved(proven: float, unproven: float) -> bool:
     low, high = sorted((proven, unproven))
-    return high - low <= RESOLVED * high or (math.isinf(high) and low > FAR) or high < 1.0 / FAR
+    far = (math.isinf(high) and low > FAR) or high < 1.0 / FAR
+    return far or high - low <= RESOLVED * high
 
 
 def line_of(problem: Problem, part: Part, solution: Solution) -> Line:
