@@ -66,7 +66,7 @@ def test_lines_and_scopes_are_the_users(both):
         assert line.startswith("test_text.py:")
         number = int(line.rpartition(":")[2])
         assert "x @ w" in Path(__file__).read_text().split("\n")[number - 1]
-    assert user_frame(module.source(dots[0]), ("/",)) == ""
+    assert user_frame(module.source(dots[0]), ("/", "<")) == ""
 
 
 ODD = """\
