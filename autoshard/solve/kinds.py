@@ -162,7 +162,10 @@ class Kinds:
     def _summed(self, first: int, second: int) -> int:
         left, right = self.left[first], self.right[first]
         if left == self.left[second] and right == self.right[second]:
-            table = self.costs(first) + self.costs(second)
+            # Rows and columns beyond the projections, which no choice takes, may be more in one.
+            one, two = self.costs(first), self.costs(second)
+            rows, columns = np.minimum(one.shape, two.shape)
+            table = one[:rows, :columns] + two[:rows, :columns]
             return self.add(self.add_table(table), left, right)
         first, second = self._shrink(first), self._shrink(second)
         one, two = self.costs(first), self.costs(second)

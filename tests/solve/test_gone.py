@@ -96,14 +96,20 @@ def knot(count, seed):
     usages = tuple(
         Usage(i, random.integers(1, 50, 12).astype(float), i, i + 14) for i in range(count)
     )
-    return Problem(nodes, edges, usages, 160.0)
+    return Problem(nodes, edges, usages, 200.0)
 
 
 def test_windows_find_better_plans():
     # Large enough that no exact stage takes the whole, so that windows have to do the work.
     problem = knot(220, 3)
-    phases = set()
-    outcome = solve(problem, time_limit=12, progress=lambda news: phases.add(news.phase))
+    phases = []
+
+    def heard(news):
+        phases.append(news.phase)
+        if news.phase == "windows":
+            raise KeyboardInterrupt
+
+    outcome = solve(problem, time_limit=90, progress=heard)
     assert "windows" in phases
     assert outcome.solution is not None
     assert outcome.report.bound <= outcome.report.objective
