@@ -288,6 +288,29 @@ def _add_bench(commands: Any) -> None:
     solvers.add_argument("--threads", metavar="N", type=cli_arguments.count, default=2)
     solvers.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
 
+    again = _command(
+        kinds, "resolve", "cli_bench:resolve_command", "solving again after a change, cold and warm"
+    )
+    again.add_argument(
+        "problems",
+        metavar="PROBLEM",
+        nargs="*",
+        help="as in `bench solvers`; by default three contest files and two programs",
+    )
+    again.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
+    again.add_argument(
+        "--gap",
+        metavar="SHARE",
+        type=cli_arguments.fraction,
+        default=0.0,
+        help="when to stop (default: proven optimal)",
+    )
+    again.add_argument(
+        "--pins", metavar="N", type=cli_arguments.count, default=3, help="pins to try (default 3)"
+    )
+    again.add_argument("--seed", metavar="N", type=int, default=0)
+    again.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+
 
 def _add_lists(commands: Any) -> None:
     _command(commands, "programs", "cli_lists:programs_command", "list the built-in programs")

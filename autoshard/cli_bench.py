@@ -18,7 +18,7 @@ from autoshard.cli_search import require_writable
 
 def bench_command(options: argparse.Namespace) -> int:
     """Never reached: the parser asks for a benchmark."""
-    raise CommandError("name a benchmark: layers, iopddl or solvers")
+    raise CommandError("name a benchmark: layers, iopddl, solvers or resolve")
 
 
 def layers_command(options: argparse.Namespace) -> int:
@@ -37,14 +37,26 @@ def iopddl_command(options: argparse.Namespace) -> int:
 def solvers_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench solvers`."""
     require_writable(options.csv)
-    benchmark = _benchmark("solvers")
-    files = contest_files([word for word in options.problems if "@" not in word])
-    programs = [word for word in options.problems if "@" in word]
+    options.problems = _problems(options.problems)
+    return _benchmark("solvers").run(options)
+
+
+def resolve_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench resolve`."""
+    require_writable(options.csv)
+    benchmark = _benchmark("resolve")
+    options.problems = _problems(options.problems or benchmark.default_problems())
+    return benchmark.run(options)
+
+
+def _problems(words: Sequence[str]) -> list[str]:
+    """The contest files and programs that are named; all that do not fit are refused."""
+    files = contest_files([word for word in words if "@" not in word])
+    programs = [word for word in words if "@" in word]
     try:
-        options.problems = benchmark.problems([*files, *programs])
+        return _benchmark("solvers").problems([*files, *programs])
     except ValueError as error:
         raise CommandError(str(error)) from error
-    return benchmark.run(options)
 
 
 def contest_files(paths: Sequence[str]) -> list[str]:

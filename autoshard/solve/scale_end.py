@@ -204,9 +204,9 @@ class EndSearch:
 
     def _known(self, scale: float) -> float:
         """What is proven of v at a scale by what was solved at others: v is concave."""
-        if scale in self.bounds and math.isinf(scale):
-            return self.bounds[scale]
         least_part = self.bounds[math.inf]
+        if math.isinf(scale):
+            return least_part
         finite = [(at, bound) for at, bound in self.bounds.items() if math.isfinite(at)]
         below = max((pair for pair in finite if pair[0] <= scale), default=None)
         above = min((pair for pair in finite if pair[0] >= scale), default=None)
@@ -260,16 +260,17 @@ def line_of(problem: Problem, part: Part, solution: Solution) -> Line:
     return Line(solution, fixed, part_cost(problem, part, solution.choices))
 
 
-def least_part(problem: Problem, part: Part, pins: Pins) -> float:
-    """What every plan pays of a part, at least: the least of every node and edge by itself."""
-    terms = []
-    for number, costs in part.nodes.items():
-        own = np.asarray(costs)
-        terms.append(float(own[np.asarray(pins[number])].min() if number in pins else own.min()))
-    for number, table in part.edges.items():
-        edge = problem.edges[number]
-        allowed = np.asarray(table)[np.isfinite(edge.table)]
-        terms.append(edge.weight * float(allowed.min(initial=math.inf)))
+def least_cost(problem: Problem, pins: Pins) -> float:
+    """What every plan costs at least: the least of every node and of every edge by itself."""
+    terms = [problem.offset]
+    for number, node in enumerate(problem.nodes):
+        costs = node.costs[np.asarray(pins[number])] if number in pins else node.costs
+        terms.append(float(costs.min()))
+    memo: dict[int, float] = {}
+    for edge in problem.edges:
+        if id(edge.table) not in memo:
+            memo[id(edge.table)] = float(edge.table.min())
+        terms.append(edge.weight * memo[id(edge.table)])
     return float(np.sum(terms))
 
 

@@ -32,9 +32,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autoshard.solve.nearby import Pins
-from autoshard.solve.part import Part
+from autoshard.solve.part import Part, scaled
 from autoshard.solve.problem import Outcome, Problem, ProblemError, Progress, Status
-from autoshard.solve.scale_end import EndSearch, ScaleEnd, least_part, line_of
+from autoshard.solve.scale_end import EndSearch, ScaleEnd, least_cost, line_of
 from autoshard.solve.whole import tightened
 
 TIGHTENING = 0.1
@@ -139,7 +139,8 @@ def _begun(
     slack = 0.0 if outcome.status is Status.OPTIMAL else report.objective - report.bound
     plan = line_of(problem, part, outcome.solution)
     search = EndSearch(problem, pins, part, slack, plan, seed, progress)
-    search.bounds = {1.0: report.bound, math.inf: least_part(problem, part, pins)}
+    ends = {at: least_cost(scaled(problem, part, at), pins) for at in (0.0, math.inf)}
+    search.bounds = {1.0: report.bound, **ends}
     if outcome.duals.messages is None:
         outcome = tightened(problem, outcome, time_limit=seconds)
     if outcome.duals.messages is not None:

@@ -14,7 +14,7 @@ from scipy.optimize import linprog
 
 from autoshard.solve import Edge, Node, Problem, ProblemError, Status, Usage, evaluate, solve
 from autoshard.solve.evaluate import memory_profile
-from autoshard.solve.memory_price import limit_gain, memory_price
+from autoshard.solve.limit_sensitivity import limit_gain, memory_price
 from autoshard.solve.whole import tightened
 from tests.solve.helpers import random_problem
 
