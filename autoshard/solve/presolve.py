@@ -58,6 +58,7 @@ def presolve(
 
 def reduce(space: Workspace, *, dominance: bool = True, deadline: float = math.inf) -> None:
     """Apply every rule until none helps, or until the deadline."""
+    settle_links(space)
     while True:
         news = space.refresh_rows()
         if time.monotonic() > deadline:
@@ -71,19 +72,24 @@ def reduce(space: Workspace, *, dominance: bool = True, deadline: float = math.i
 
 
 LINK_RULES = examine_links, Workspace.drop_forbidden, contract, merge_parallel
-"""Rules that look at links, applied in turn."""
+"""Rules that look at links; one is applied when those before it have no news."""
 FOLDS = fold_isolated, fold_leaves, fold_middles, fold_twins, eliminate_components
-"""Rules that take out nodes, the cheap ones first."""
+"""Rules that take out nodes of few links, the cheap ones first."""
+
+
+def settle_links(space: Workspace) -> bool:
+    """Apply the rules on links until none helps; True on any change."""
+    changed = False
+    while any(rule(space) for rule in LINK_RULES):
+        changed = True
+    return changed
 
 
 def settle(space: Workspace, deadline: float = math.inf) -> bool:
     """Apply the rules on links, and those that take out nodes, until none helps; True on change."""
     changed = False
     while True:
-        while (
-            examine_links(space) | space.drop_forbidden() | contract(space) | merge_parallel(space)
-        ):
-            changed = True
+        changed |= settle_links(space)
         if time.monotonic() > deadline:
             return changed
         if not any(rule(space) for rule in FOLDS):
