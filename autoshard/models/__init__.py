@@ -21,9 +21,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autoshard.models.annotate import LogicalAxes
     from autoshard.models.training import Step
 
-__all__ = ["build", "concrete", "names", "tiny"]
+__all__ = ["build", "concrete", "logical_axes", "names", "tiny"]
 
 _LLAMA = tuple(
     f"llama3-{size}{variant}"
@@ -69,6 +70,24 @@ def concrete(name: str, args: Any, seed: int = 0) -> Any:
     (a vocabulary, a number of classes, a number of nodes). Equal seeds give equal arrays.
     """
     return _module(name).sample(args, seed)
+
+
+def logical_axes(name: str) -> LogicalAxes:
+    """Return the logical names of the dimensions of a built-in's arguments, to shard it by hand.
+
+    See `autoshard.models.annotate`. Raises ValueError if nobody has named them.
+    """
+    found = getattr(_module(name), "LOGICAL_AXES", None)
+    if found is None or name.endswith("-decode"):
+        named = [
+            one
+            for one in _MODULES
+            if hasattr(_module(one), "LOGICAL_AXES") and not one.endswith("-decode")
+        ]
+        raise ValueError(
+            f"the dimensions of {name!r} have no logical names; those of {', '.join(named)} have"
+        )
+    return found
 
 
 def _module(name: str) -> Any:

@@ -30,7 +30,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from autoshard.models import training, transformer
+from autoshard.models.annotate import LogicalAxes, constrain
 from autoshard.models.training import Step, abstract, project
+from autoshard.models.transformer import STREAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,20 @@ CONFIGS = {
     "llama3-70b": Llama(80, 8192, 64, 8, 28672),
     "llama3-405b": Llama(126, 16384, 128, 8, 53248),
 }
+
+LOGICAL_AXES = LogicalAxes(
+    parameters={
+        "embedding": ("vocab", "embed"),
+        "unembedding": ("embed", "vocab"),
+        "attention_norm": ("norm",),
+        "ffn_norm": ("norm",),
+        "final_norm": ("norm",),
+        **transformer.ATTENTION_AXES,
+        **transformer.SWIGLU_AXES,
+    },
+    data={"tokens": ("batch", "length"), "targets": ("batch", "length")},
+)
+"""Logical names of the train step's arguments, see `autoshard.models.annotate`."""
 
 
 def llama(
@@ -111,8 +127,10 @@ def logits_of(params: Any, x: jax.Array) -> jax.Array:
     with jax.named_scope("unembed"):
         x = transformer.rms_norm(x, params["final_norm"])
         if "unembedding" in params:
-            return project("bsd,dv->bsv", x, params["unembedding"])
-        return project("bsd,vd->bsv", x, params["embedding"])
+            logits = project("bsd,dv->bsv", x, params["unembedding"])
+        else:
+            logits = project("bsd,vd->bsv", x, params["embedding"])
+        return constrain(logits, "batch", "length", "vocab")
 
 
 def _train(config: Llama, batch: int, sequence: int, scan: bool, checkpoint: bool) -> Step:
@@ -120,15 +138,18 @@ def _train(config: Llama, batch: int, sequence: int, scan: bool, checkpoint: boo
 
     def layer(x: jax.Array, weights: Any, angles: jax.Array) -> tuple[jax.Array, None]:
         with jax.named_scope("attention"):
-            normed = transformer.rms_norm(x, weights["attention_norm"])
-            x = x + transformer.attention(weights, normed, angles)
+            x = constrain(x, *STREAM)
+            normed = constrain(transformer.rms_norm(x, weights["attention_norm"]), *STREAM)
+            x = x + constrain(transformer.attention(weights, normed, angles), *STREAM)
         with jax.named_scope("ffn"):
-            normed = transformer.rms_norm(x, weights["ffn_norm"])
-            return x + transformer.swiglu(weights, normed), None
+            normed = constrain(transformer.rms_norm(x, weights["ffn_norm"]), *STREAM)
+            out = constrain(transformer.swiglu(weights, normed), *STREAM)
+            return constrain(x + out, *STREAM), None
 
     def loss(params: Any, batch: Any) -> jax.Array:
         with jax.named_scope("embed"):
             x = training.look_up(params["embedding"], batch["tokens"]).astype(jnp.bfloat16)
+            x = constrain(x, "batch", "length", "embed")
             angles = transformer.rotary_angles(jnp.arange(sequence), config.head_size, config.theta)
         x, _ = training.repeat(layer, x, params["layers"], angles, checkpoint=checkpoint)
         logits = logits_of(params, x)

@@ -26,7 +26,9 @@ import jax
 import jax.numpy as jnp
 
 from autoshard.models import training, transformer
+from autoshard.models.annotate import LogicalAxes, constrain
 from autoshard.models.training import Step, abstract, project
+from autoshard.models.transformer import STREAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,24 @@ class Mixtral:
         return 8 * math.ceil(slots / 8)
 
 
+LOGICAL_AXES = LogicalAxes(
+    parameters={
+        "embedding": ("vocab", "embed"),
+        "unembedding": ("embed", "vocab"),
+        "attention_norm": ("norm",),
+        "ffn_norm": ("norm",),
+        "final_norm": ("norm",),
+        "router": ("embed", "choice"),
+        "gate": ("expert", "embed", "mlp"),
+        "up": ("expert", "embed", "mlp"),
+        "down": ("expert", "mlp", "embed"),
+        **transformer.ATTENTION_AXES,
+    },
+    data={"tokens": ("batch", "length"), "targets": ("batch", "length")},
+)
+"""Logical names of the step's arguments, see `autoshard.models.annotate`."""
+
+
 def mixtral(
     config: Mixtral | None = None,
     batch: int = 64,
@@ -83,21 +103,24 @@ def mixtral(
 
     def layer(x: jax.Array, weights: Any, angles: jax.Array) -> tuple[jax.Array, jax.Array]:
         with jax.named_scope("attention"):
-            normed = transformer.rms_norm(x, weights["attention_norm"])
-            x = x + transformer.attention(weights, normed, angles)
+            x = constrain(x, *STREAM)
+            normed = constrain(transformer.rms_norm(x, weights["attention_norm"]), *STREAM)
+            x = x + constrain(transformer.attention(weights, normed, angles), *STREAM)
         with jax.named_scope("experts"):
-            normed = transformer.rms_norm(x, weights["ffn_norm"])
+            normed = constrain(transformer.rms_norm(x, weights["ffn_norm"]), *STREAM)
             out, balance = experts(config, weights, normed)
-            return x + out, balance
+            return constrain(x + constrain(out, *STREAM), *STREAM), balance
 
     def loss(params: Any, batch: Any) -> jax.Array:
         with jax.named_scope("embed"):
             x = training.look_up(params["embedding"], batch["tokens"]).astype(jnp.bfloat16)
+            x = constrain(x, "batch", "length", "embed")
             angles = transformer.rotary_angles(jnp.arange(sequence), config.head_size, config.theta)
         x, balance = training.repeat(layer, x, params["layers"], angles, checkpoint=checkpoint)
         with jax.named_scope("unembed"):
             x = transformer.rms_norm(x, params["final_norm"])
             logits = project("bsd,dv->bsv", x, params["unembedding"])
+            logits = constrain(logits, "batch", "length", "vocab")
         with jax.named_scope("loss"):
             penalty = config.balance_coefficient * jnp.mean(balance)
             return training.cross_entropy(logits, batch["targets"]) + penalty
@@ -164,12 +187,16 @@ def experts(config: Mixtral, weights: Any, x: jax.Array) -> tuple[jax.Array, jax
         wide = grouped.astype(jnp.float32)
         logits = project("bgtd,de->bgte", wide, weights["router"])
         combine, balance = route(config, logits)
+        combine = constrain(combine, "batch", "group", "token", "choice", "slot")
         dispatch = (combine > 0).astype(x.dtype)
         combine = combine.astype(x.dtype)
     inputs = jnp.einsum("bgtec,bgtd->ebgcd", dispatch, grouped)
+    inputs = constrain(inputs, "expert", "batch", "group", "slot", "embed")
     gate = jax.nn.silu(project("ebgcd,edf->ebgcf", inputs, weights["gate"]))
     up = project("ebgcd,edf->ebgcf", inputs, weights["up"])
-    outputs = project("ebgcf,efd->ebgcd", gate * up, weights["down"])
+    hidden = constrain(gate * up, "expert", "batch", "group", "slot", "mlp")
+    outputs = project("ebgcf,efd->ebgcd", hidden, weights["down"])
+    outputs = constrain(outputs, "expert", "batch", "group", "slot", "embed")
     return jnp.einsum("bgtec,ebgcd->bgtd", combine, outputs).reshape(x.shape), balance
 
 

@@ -54,11 +54,11 @@ def repeat(
     Stacked weights are scanned, a list of weights is unrolled (each layer under its own name).
     Outputs come back stacked. With `checkpoint`, a layer keeps only its input for the backward
     pass; scan already keeps the compiler from merging the two computations, an unrolled layer
-    needs a barrier.
+    needs a barrier. JAX keeps what it traced by function: each call here is a function of its own.
     """
     unrolled = isinstance(weights, list)
     if checkpoint:
-        layer = jax.checkpoint(layer, prevent_cse=unrolled)
+        layer = jax.checkpoint(jax.tree_util.Partial(layer), prevent_cse=unrolled)
     if not unrolled:
         with jax.named_scope("layers"):
             return lax.scan(lambda carry, one: layer(carry, one, *constants), carry, weights)

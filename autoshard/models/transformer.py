@@ -21,9 +21,20 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from autoshard.models.annotate import constrain
 from autoshard.models.training import abstract, project
 
 MASKED = -1e30
+
+ATTENTION_AXES = {
+    "wq": ("embed", "heads", "head_size"),
+    "wk": ("embed", "kv_heads", "head_size"),
+    "wv": ("embed", "kv_heads", "head_size"),
+    "wo": ("heads", "head_size", "embed"),
+}
+SWIGLU_AXES = {"gate": ("embed", "mlp"), "up": ("embed", "mlp"), "down": ("mlp", "embed")}
+STREAM = ("batch", "norm_length", "embed")
+"""Logical names between the parts of a layer; inside of them the positions are called "length"."""
 
 
 def rms_norm(x: jax.Array, scale: jax.Array, epsilon: float = 1e-5) -> jax.Array:
@@ -63,7 +74,12 @@ def queries_keys_values(
     """Queries `[b, s, n, h]`, keys and values `[b, s, k, h]` of `x: [b, s, d]`."""
     queries = rotate(project("bsd,dnh->bsnh", x, weights["wq"]), angles)
     keys = rotate(project("bsd,dkh->bskh", x, weights["wk"]), angles)
-    return queries, keys, project("bsd,dkh->bskh", x, weights["wv"])
+    values = project("bsd,dkh->bskh", x, weights["wv"])
+    return (
+        constrain(queries, "batch", "length", "heads", "head_size"),
+        constrain(keys, "batch", "kv_length", "kv_heads", "head_size"),
+        constrain(values, "batch", "kv_length", "kv_heads", "head_size"),
+    )
 
 
 def attend(
@@ -86,7 +102,9 @@ def attend(
 def attention(weights: Any, x: jax.Array, angles: jax.Array) -> jax.Array:
     """Causal self-attention of `x: [b, s, d]`."""
     queries, keys, values = queries_keys_values(weights, x, angles)
-    return project("bsnh,nhd->bsd", attend(queries, keys, values, 0), weights["wo"])
+    out = attend(queries, keys, values, 0)
+    out = constrain(out, "batch", "length", "heads", "head_size")
+    return project("bsnh,nhd->bsd", out, weights["wo"])
 
 
 def swiglu_weights(width: int, hidden: int, dtype: Any) -> Any:
@@ -102,4 +120,5 @@ def swiglu(weights: Any, x: jax.Array) -> jax.Array:
     """The gated feed-forward layer `(silu(x W_gate) * x W_up) W_down`."""
     gate = jax.nn.silu(project("bsd,df->bsf", x, weights["gate"]))
     up = project("bsd,df->bsf", x, weights["up"])
-    return project("bsf,fd->bsd", gate * up, weights["down"])
+    hidden = constrain(gate * up, "batch", "length", "mlp")
+    return project("bsf,fd->bsd", hidden, weights["down"])

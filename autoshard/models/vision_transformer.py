@@ -17,7 +17,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from autoshard.models import training
+from autoshard.models.annotate import LogicalAxes, constrain
 from autoshard.models.training import Step, abstract, layer_norm, project
+from autoshard.models.transformer import STREAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,40 @@ class VisionTransformer:
     def tokens(self) -> int:
         """Patches of one image."""
         return (self.image // self.patch) ** 2
+
+
+_QUERIES = ("batch", "length", "heads", "head_size")
+_KEYS = ("batch", "kv_length", "heads", "head_size")
+
+LOGICAL_AXES = LogicalAxes(
+    parameters={
+        "patch_kernel": ("height", "width", "channels", "embed"),
+        "patch_bias": ("embed",),
+        "positions": ("patches", "embed"),
+        "attention_scale": ("norm",),
+        "attention_bias": ("norm",),
+        "wq": ("embed", "heads", "head_size"),
+        "wq_bias": ("heads", "head_size"),
+        "wk": ("embed", "heads", "head_size"),
+        "wk_bias": ("heads", "head_size"),
+        "wv": ("embed", "heads", "head_size"),
+        "wv_bias": ("heads", "head_size"),
+        "wo": ("heads", "head_size", "embed"),
+        "wo_bias": ("embed",),
+        "ffn_scale": ("norm",),
+        "ffn_bias": ("norm",),
+        "up": ("embed", "mlp"),
+        "up_bias": ("mlp",),
+        "down": ("mlp", "embed"),
+        "down_bias": ("embed",),
+        "final_scale": ("norm",),
+        "final_bias": ("norm",),
+        "head": ("embed", "classes"),
+        "head_bias": ("classes",),
+    },
+    data={"images": ("batch", "height", "width", "channels"), "labels": ("batch",)},
+)
+"""Logical names of the step's arguments, see `autoshard.models.annotate`."""
 
 
 def vision_transformer(
@@ -64,11 +100,13 @@ def vision_transformer(
             )
             x = x.reshape(x.shape[0], config.tokens, config.width)
             x = x + (params["patch_bias"] + params["positions"]).astype(x.dtype)
+            x = constrain(x, "batch", "length", "embed")
         x, _ = training.repeat(_layer, x, params["layers"], checkpoint=checkpoint)
         with jax.named_scope("classify"):
             x = layer_norm(x, params["final_scale"], params["final_bias"])
             pooled = jnp.mean(x.astype(jnp.float32), axis=1)
             logits = project("bd,dc->bc", pooled, params["head"]) + params["head_bias"]
+            logits = constrain(logits, "batch", "classes")
         with jax.named_scope("loss"):
             return training.cross_entropy(logits, batch["labels"])
 
@@ -117,18 +155,23 @@ def _layer(x: jax.Array, weights: Any) -> tuple[jax.Array, None]:
         return project(equation, x, weights[name]) + weights[f"{name}_bias"].astype(x.dtype)
 
     with jax.named_scope("attention"):
+        x = constrain(x, *STREAM)
         normed = layer_norm(x, weights["attention_scale"], weights["attention_bias"])
-        queries = affine("bsd,dnh->bsnh", normed, "wq")
-        keys = affine("bsd,dnh->bsnh", normed, "wk")
-        values = affine("bsd,dnh->bsnh", normed, "wv")
+        normed = constrain(normed, *STREAM)
+        queries = constrain(affine("bsd,dnh->bsnh", normed, "wq"), *_QUERIES)
+        keys = constrain(affine("bsd,dnh->bsnh", normed, "wk"), *_KEYS)
+        values = constrain(affine("bsd,dnh->bsnh", normed, "wv"), *_KEYS)
         scores = jnp.einsum("bqnh,bsnh->bnqs", queries, keys).astype(jnp.float32)
         shares = jax.nn.softmax(scores / math.sqrt(queries.shape[-1]), axis=-1)
         out = jnp.einsum("bnqs,bsnh->bqnh", shares.astype(x.dtype), values)
-        x = x + affine("bsnh,nhd->bsd", out, "wo")
+        out = constrain(out, *_QUERIES)
+        x = x + constrain(affine("bsnh,nhd->bsd", out, "wo"), *STREAM)
     with jax.named_scope("ffn"):
         normed = layer_norm(x, weights["ffn_scale"], weights["ffn_bias"])
-        hidden = jax.nn.gelu(affine("bsd,df->bsf", normed, "up"))
-        return x + affine("bsf,fd->bsd", hidden, "down"), None
+        hidden = jax.nn.gelu(affine("bsd,df->bsf", constrain(normed, *STREAM), "up"))
+        hidden = constrain(hidden, "batch", "length", "mlp")
+        out = constrain(affine("bsf,fd->bsd", hidden, "down"), *STREAM)
+        return constrain(x + out, *STREAM), None
 
 
 def build(name: str) -> Step:
