@@ -11,6 +11,8 @@ an element is measured against its own size plus the root mean square of its arr
 
 so that elements that nearly cancel are not held to more digits than their terms have. Integers,
 booleans and random keys must be equal; nan equals nan, and an infinity itself.
+
+Arrays over the devices of several processes are gathered; every process compares the same leaves.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh
 
 TOLERANCES: Mapping[str, float] = {
@@ -160,6 +163,8 @@ def _leaves(tree: Any) -> dict[str, Any]:
 def _array(leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
+    if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        leaf = multihost_utils.process_allgather(leaf, tiled=True)
     return np.asarray(leaf)
 
 

@@ -105,25 +105,26 @@ def numeric_differences(
 ) -> list[Difference]:
     """Level 2: where the lowered step and `fn` differ on `concrete` arguments.
 
+    Under `jax.distributed` every process calls it with the same arguments.
     Both run in double precision (`autoshard.lower.double`), where rounding neither hides an error
     nor feigns one; steps with opaque operations run as they are, within the tolerance of their
     types.
     """
-    mesh_devices = list(lowered.mesh.devices.flat)
-    options = _QUICK_ON_CPU if mesh_devices[0].platform == "cpu" else {}
+    one_device = lowered.mesh.local_devices[0]
+    options = _QUICK_ON_CPU if one_device.platform == "cpu" else {}
     shardings = lowered.in_shardings, lowered.out_shardings
     try:
         plain, sharded = widened(fn, *concrete), widened(lowered.fn, *concrete)
     except NotWidenedError:
         return compare_outputs(
-            _run(fn, concrete, None, options, mesh_devices[0]),
+            _run(fn, concrete, None, options, one_device),
             _run(lowered.fn, concrete, shardings, options, None),
             tolerances=_tolerances(lowered),
         )
     with jax.enable_x64(True):
         arguments = wide(concrete)
         return compare_outputs(
-            _run(plain, arguments, None, options, mesh_devices[0]),
+            _run(plain, arguments, None, options, one_device),
             _run(sharded, arguments, shardings, options, None),
             tolerances={"float64": DOUBLE_TOLERANCE, "complex128": DOUBLE_TOLERANCE},
             floor=DOUBLE_FLOOR,
