@@ -45,6 +45,7 @@ __all__ = [
     "Switch",
     "Torus",
     "load",
+    "parse",
     "presets",
     "submachine",
 ]
@@ -169,13 +170,7 @@ def load(name_or_path: str | Path, *, chips: int | None = None) -> Machine:
         path = Path(text)
         if not path.is_file():
             raise MachineError(f"no machine file {text!r}; give the path of a TOML file, or a name")
-        file = read(path.read_text(encoding="utf-8"), where=text)
-        size = file.topology if chips is None else str(chips)
-        if size is None:
-            raise MachineError(
-                f"{text}: it says neither `chips` nor `topology`; write one, or load it with chips="
-            )
-        return _build(file, file.name, size, slices=1)
+        return parse(path.read_text(encoding="utf-8"), where=text, chips=chips)
     slices, family, size = _parse(text)
     if chips is not None:
         size = str(chips)
@@ -184,6 +179,26 @@ def load(name_or_path: str | Path, *, chips: int | None = None) -> Machine:
     folder = resources.files("autoshard") / "machines"
     toml = (folder / f"{family}.toml").read_text(encoding="utf-8")
     return _build(read(toml, where=f"{family}.toml"), text, size, slices=slices)
+
+
+def parse(toml: str, *, where: str, chips: int | None = None) -> Machine:
+    """Return the machine that the text of a machine file describes.
+
+    Args:
+      toml: the text.
+      where: what to call it in an error.
+      chips: how many chips; overrides the text.
+
+    Raises:
+      MachineError: as `load`.
+    """
+    file = read(toml, where=where)
+    size = file.topology if chips is None else str(chips)
+    if size is None:
+        raise MachineError(
+            f"{where}: it says neither `chips` nor `topology`; write one, or load it with chips="
+        )
+    return _build(file, file.name, size, slices=file.slices)
 
 
 def submachine(machine: Machine, chips: int) -> Machine:

@@ -6,6 +6,7 @@ A machine file is TOML. Rates are in bytes/s and FLOP/s, sizes in bytes, times i
     sources = ["https://..."]
     overlap = 0.8                   # fraction of a prefetchable collective that compute hides
     topology = "4x4x4"              # or `chips = 64`; only in a file that is loaded by its path
+    slices = 2                      # so many of them, joined by the outermost switch; default 1
     [chip]                          # the fields of `autoshard.machine.Chip`
     [chip.peak_flops]               # dtype = FLOP/s
     [[network]]                     # one table per level, innermost first
@@ -99,6 +100,7 @@ class MachineFile:
     topology: str | None
     chip: Mapping[str, object]
     levels: tuple[TorusRules | SwitchRules, ...]
+    slices: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,7 @@ _MACHINE = {
     "overlap": _Key("number", 0.0, 1.0),
     "chips": _COUNT,
     "topology": _TEXT,
+    "slices": _COUNT,
     "chip": _Key("table"),
     "network": _Key("list of tables"),
 }
@@ -197,6 +200,7 @@ def read(toml: str, *, where: str) -> MachineFile:
         topology=content.get("topology") or (str(content["chips"]) if "chips" in content else None),
         chip=content["chip"],
         levels=tuple(map(_rules, tables)),
+        slices=content.get("slices", 1),
     )
 
 

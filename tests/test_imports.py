@@ -29,6 +29,7 @@ LAYERS = (
     ("dataflow", "repeats", "decisions"),
     ("copies", "choices"),
     ("cost",),
+    ("calibrate",),
     ("solve",),
     ("build", "coding", "plan", "meshes"),
     ("evaluate", "baselines"),
@@ -40,7 +41,8 @@ LAYERS = (
     ("models",),
     ("reference", "report_tree", "report"),
     ("cli", "cli_errors", "cli_arguments", "cli_progress", "cli_rows", "cli_lists", "cli_search",
-     "cli_verify", "cli_numbers", "cli_device", "cli_solve", "cli_bench", "__main__", ""),
+     "cli_verify", "cli_numbers", "cli_device", "cli_solve", "cli_bench", "cli_calibrate",
+     "cli_calibrate_parser", "__main__", ""),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

@@ -1,0 +1,20 @@
+"""Machines fitted to times that were measured or compiled.
+
+    from autoshard import calibrate, load_machine
+
+    table = calibrate.read_table("times.csv")
+    found = calibrate.fit(table, load_machine("h100-64"), source="times.csv")
+    print(found.report)
+    found.machine                            # a Machine, for autoshard.search
+
+`columns` says what a table holds, `fitting` how it is fitted, `machine_toml` writes machine files,
+`measure` times the devices that JAX sees.
+"""
+
+from __future__ import annotations
+
+from autoshard.calibrate.fitting import Fit, fit
+from autoshard.calibrate.report import Report
+from autoshard.calibrate.table import TableError, read_table
+
+__all__ = ["Fit", "Report", "TableError", "fit", "read_table"]

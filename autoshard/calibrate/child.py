@@ -1,0 +1,40 @@
+"""`python -m autoshard.calibrate.child OPTIONS`: times on the devices that are there.
+
+A process of its own, because the command line keeps its hands off accelerators.
+
+`OPTIONS` is a JSON object with `largest_bytes` (or null), `runs`, `kinds` and `dtypes`. Prints one
+line of JSON for the devices (the fields of `autoshard.calibrate.device.Devices`) and then one for
+each row of the table.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+PART_OF_MEMORY = 1 / 32
+"""Largest array, of a device's memory: a dozen are alive at once."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, and print."""
+    from autoshard.calibrate.device import devices_here
+    from autoshard.calibrate.measure import measured_rows
+    from autoshard.calibrate.timing import Effort
+
+    options = json.loads(arguments[0])
+    devices, found = devices_here()
+    print(json.dumps(asdict(devices)), flush=True)
+    largest = options["largest_bytes"] or devices.memory_bytes * PART_OF_MEMORY
+    effort = Effort(largest_bytes=largest, runs=options["runs"])
+    beside = {"date": datetime.date.today().isoformat(), "device": devices.kind}
+    for row in measured_rows(found, effort, kinds=options["kinds"], dtypes=options["dtypes"]):
+        print(json.dumps({**row, **beside}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

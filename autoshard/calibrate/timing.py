@@ -1,0 +1,181 @@
+"""How long one operation takes on the devices that are there, inside of a compiled program.
+
+An operation is timed as a link of a **chain**: a program in which every operation reads the result
+of the one before. With `T(n)` the time of a call of the chain of `n` links,
+
+    seconds of a link = (T(n) - T(1)) / (n - 1),
+
+so that dispatch from Python, the launch of the program and the wait for its end cancel, and no
+operation can be left out, merged with an equal one, or run beside another. Chains are compiled
+and run twice before any clock is read; every call ends with `block_until_ready` and has other
+inputs than the one before. A run repeats calls until it is long beside the clock's resolution, the
+chain grows until its links are long beside what a call costs, short and long chains take turns, and
+the median over the runs is what counts.
+
+All devices run the chain at once, as they do in a step: on chips that share nothing that changes
+nothing, and on devices that share cores or memory each gets its part.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, PartitionSpec
+
+
+class LostLinksError(RuntimeError):
+    """A compiled chain that does not hold the operations that it was to time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is spent on timing.
+
+    Attributes:
+      largest_bytes: of one array on one device.
+      runs: how many runs the median is taken over.
+      run_seconds: least length of a run.
+      longest_seconds: sizes grow no further once an operation takes this long.
+      first_links, most_links: lengths of the first and of the longest chain tried.
+    """
+
+    largest_bytes: float
+    runs: int = 5
+    run_seconds: float = 0.02
+    longest_seconds: float = 0.05
+    first_links: int = 8
+    most_links: int = 512
+
+
+Launch = Callable[[int], Any]
+"""Starts the compiled chain on the i-th of several inputs, and returns its results."""
+
+
+def link_seconds(compile_chain: Callable[[int], Launch], effort: Effort) -> float | None:
+    """Return the seconds of one link, or None where they drown in what a call costs besides.
+
+    Args:
+      compile_chain: gives the chain of so many links, compiled.
+      effort: how long to try. The chain grows until its links take as long as all the rest.
+    """
+    short = compile_chain(1)
+    _warm_up(short)
+    once = _call_seconds(short, 1)
+    more = min(max(math.ceil(effort.run_seconds / once), 1), effort.first_links)
+    while True:
+        long = compile_chain(1 + more)
+        _warm_up(long)
+        calls = max(1, math.ceil(effort.run_seconds / _call_seconds(long, 1)))
+        pairs = [
+            (_call_seconds(short, calls), _call_seconds(long, calls)) for _ in range(effort.runs)
+        ]
+        gained = statistics.median(after - before for before, after in pairs)
+        rest = statistics.median(before for before, _ in pairs)
+        resolution = time.get_clock_info("perf_counter").resolution
+        if gained >= rest and gained * calls > 100 * resolution:
+            return gained / more
+        if more >= effort.most_links:
+            # Shorter than a call, but still told from the scatter of the runs?
+            scatter = statistics.median(abs(after - before - gained) for before, after in pairs)
+            return gained / more if gained > 3 * scatter else None
+        more = min(8 * more, effort.most_links)
+
+
+def device_mesh(devices: Sequence[Any], group: int) -> Mesh:
+    """The devices in neighbouring groups of `group`: a mesh of axes "outer" and "group"."""
+    grid = np.array(devices, dtype=object).reshape(-1, group)
+    return Mesh(grid, ("outer", "group"), axis_types=(AxisType.Auto,) * 2)
+
+
+def compile_on(
+    mesh: Mesh,
+    body: Callable[..., Any],
+    variants: Sequence[Sequence[Any]],
+    *,
+    wanted: tuple[str, int] | None = None,
+) -> Launch:
+    """Compile `body`, which every device runs on its part of the arguments.
+
+    Args:
+      mesh: as `device_mesh` makes it.
+      body: from local arrays to local arrays.
+      variants: arguments that it is called with in turn, as `random_parts` makes them.
+      wanted: the name of an HLO operation, and how many of it the compiled program must hold.
+
+    Raises:
+      LostLinksError: they are not all there.
+    """
+
+    def local(*arrays: Any) -> Any:
+        result = body(*(array[0] for array in arrays))
+        return jax.tree.map(lambda array: array[None], result)
+
+    # XLA:CPU takes barriers out before it fuses, the other compilers after.
+    cpu = mesh.devices.flat[0].platform == "cpu"
+    options: dict[str, str | bool] = {}
+    if cpu:
+        options["xla_disable_hlo_passes"] = "cse_barrier_expander"
+    mapped = jax.jit(_on_each_device(local, mesh))
+    compiled = mapped.lower(*variants[0]).compile(compiler_options=options)
+    if wanted is not None:
+        name, links = wanted
+        found = len(re.findall(rf"[ )}}]{name}(?:-start)?\(", compiled.as_text() or ""))
+        if found < links:
+            raise LostLinksError(
+                f"the compiler left {found} of {links} {name} operations in a chain of them, so "
+                f"they cannot be timed on {mesh.devices.flat[0].device_kind}"
+            )
+    return lambda number: compiled(*variants[number % len(variants)])
+
+
+def random_parts(mesh: Mesh, shape: Sequence[int], dtype: str, seed: int, scale: float = 1) -> Any:
+    """A random array of `shape` on every device, uniform in +-`scale`; `[devices, *shape]`."""
+    return _draw(mesh, tuple(shape), dtype)(np.full(mesh.devices.size, seed), scale)
+
+
+@functools.lru_cache(maxsize=64)
+def _draw(mesh: Mesh, shape: tuple[int, ...], dtype: str) -> Callable[..., Any]:
+    """The compiled generator of arrays of one shape (memoised: it is compiled for each)."""
+
+    def local(seeds: Any, scale: Any) -> Any:
+        place = jax.lax.axis_index("outer") * mesh.shape["group"] + jax.lax.axis_index("group")
+        key = jax.random.fold_in(jax.random.key(seeds[0], impl="rbg"), place)
+        drawn = jax.random.uniform(key, shape, "float32", -1.0, 1.0)
+        return (scale * drawn).astype(dtype)[None]
+
+    return jax.jit(_on_each_device(local, mesh, replicated=1))
+
+
+def _on_each_device(local: Callable[..., Any], mesh: Mesh, *, replicated: int = 0) -> Any:
+    """`local` on the parts of arrays `[devices, ...]`; the last arguments may be whole."""
+    parts = PartitionSpec(("outer", "group"))
+
+    def mapped(*arrays: Any) -> Any:
+        cut = len(arrays) - replicated
+        specs = (parts,) * cut + (PartitionSpec(),) * replicated
+        return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=parts, check_vma=False)(
+            *arrays
+        )
+
+    return mapped
+
+
+def _warm_up(launch: Launch) -> None:
+    for number in range(2):
+        jax.block_until_ready(launch(number))
+
+
+def _call_seconds(launch: Launch, calls: int) -> float:
+    start = time.perf_counter()
+    for number in range(calls):
+        jax.block_until_ready(launch(number))
+    return (time.perf_counter() - start) / calls
