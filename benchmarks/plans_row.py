@@ -1,0 +1,124 @@
+"""One row of `autoshard bench plans`, in a process of its own: see `benchmarks/plans.py`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autoshard.compiler.compiled import Compiled
+    from autoshard.machine import Machine
+    from autoshard.models.training import Step
+
+OURS = "autoshard"
+
+
+def measure_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One plan: made, compiled, and told."""
+    from autoshard import load_machine
+    from autoshard.compiler.target import CompileError
+    from autoshard.models.annotate import RulesError
+
+    machine = load_machine(row["machine"])
+    step = step_of(row["program"], row["layers"], row["sizes"])
+    try:
+        return (_ours if row["plan"] == OURS else _by_hand)(row, step, machine)
+    except CompileError as error:
+        return {"error": str(error)}
+    except RulesError as error:
+        lines = str(error).split("\n")
+        more = f", and {len(lines) - 2} more" if len(lines) > 2 else ""
+        return {"note": f"does not apply: {lines[0]} {lines[min(1, len(lines) - 1)].strip()}{more}"}
+
+
+def step_of(program: str, layers: int | None, sizes: list[int]) -> Step:
+    """The built-in at the sizes asked for: batch, and sequence where there is one."""
+    from autoshard import models
+    from autoshard.models.llama import llama
+    from autoshard.models.mixtral import mixtral
+    from autoshard.models.vision_transformer import vision_transformer
+
+    if layers is None and not sizes:
+        return models.build(program)
+    scan = not program.endswith("-unrolled")
+    if program.startswith("llama3"):
+        config = program.removesuffix("-unrolled")
+        return llama(config, *sizes, layers=layers, scan=scan)
+    if program.startswith("mixtral"):
+        return mixtral(None, *sizes, layers=layers, scan=scan)
+    return vision_transformer(None, *sizes, layers=layers)
+
+
+def _by_hand(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any]:
+    from autoshard import models
+    from autoshard.compiler.compiled import compile_lowered
+    from autoshard.compiler.target import kind_of, target_of
+    from autoshard.models.annotate import lower
+    from autoshard.models.by_hand import HAND_MADE, chips_of_a_host
+    from autoshard.plan import MeshShape
+
+    (plan,) = (one for one in HAND_MADE if one.name == row["plan"])
+    if machine.chips % (row["degree"] or 1):
+        return {"note": f"an axis of {row['degree']} does not divide {machine.chips} chips"}
+    rules = plan.rules(machine.chips, chips_of_a_host(machine), row["degree"])
+    mesh = MeshShape(tuple(rules.mesh), tuple(rules.mesh.values()))
+    target = target_of(machine, mesh, kind_of(machine))
+    lowered = lower(step, models.logical_axes(row["program"]), rules, platforms=(target.platform,))
+    compiled = compile_lowered(
+        lowered, mesh, machine, target=target, time_limit=row["compile_limit"]
+    )
+    return {"mesh": str(mesh), **_told(compiled, machine)}
+
+
+def _ours(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any]:
+    import autoshard
+    from autoshard.compiler.compiled import compile_plan
+    from autoshard.compiler.verdict import judge
+    from autoshard.search import InfeasibleError, NoPlanError
+
+    program = autoshard.trace(step.fn, *step.args, **step.options)
+    try:
+        plan = autoshard.search(program, machine, time_limit=row["time_limit"])
+    except (InfeasibleError, NoPlanError) as error:
+        return {"note": f"no plan: {error}".replace("\n", " ")}
+    lowered = autoshard.lower(plan, step.fn, *step.args)
+    compiled = compile_plan(lowered, machine, time_limit=row["compile_limit"])
+    faults = judge(plan, compiled).faults
+    estimate = plan.estimate
+    return {
+        "mesh": str(plan.mesh),
+        **_told(compiled, machine),
+        "predicted": estimate.step_seconds,
+        "pred.GiB": estimate.peak_bytes / 2**30,
+        "predicted_compute": estimate.compute_seconds,
+        "predicted_collectives": estimate.collective_seconds,
+        "gap": plan.proof.gap,
+        "limit_hit": plan.proof.limit_hit,
+        "note": f"{faults[0]}{f', and {len(faults) - 1} more' if faults[1:] else ''}"
+        if faults
+        else "",
+    }
+
+
+def _told(compiled: Compiled, machine: Machine) -> dict[str, Any]:
+    peak = compiled.memory.peak_bytes
+    told: dict[str, Any] = {
+        "peak": peak / 2**30,
+        "fits": "yes" if peak <= machine.chip.usable_bytes else "no",
+        "compile": compiled.compile_seconds,
+        "from_cache": compiled.from_cache,
+    }
+    if compiled.timeline is not None:
+        told |= {
+            "step": compiled.timeline.seconds,
+            "compute": compiled.timeline.compute_seconds,
+            "collectives": compiled.timeline.collective_seconds,
+            "exposed": compiled.timeline.exposed_seconds,
+        }
+    return told
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure_row(json.loads(sys.argv[1]))))
