@@ -88,6 +88,7 @@ def _measure(options: argparse.Namespace) -> tuple[Devices, pd.DataFrame]:
     if options.platform is not None:
         environment["JAX_PLATFORMS"] = options.platform
     answers: list[dict[str, Any]] = []
+    lost: list[str] = []
     with ProgressLine(quiet=options.quiet) as line, tempfile.TemporaryFile("w+") as complaints:
         line.show("starting the devices", group="start")
         child = subprocess.Popen(
@@ -100,7 +101,11 @@ def _measure(options: argparse.Namespace) -> tuple[Devices, pd.DataFrame]:
         try:
             assert child.stdout is not None
             for text in child.stdout:
-                answers.append(json.loads(text))
+                answer = json.loads(text)
+                if "warning" in answer:
+                    lost.append(answer["warning"])
+                    continue
+                answers.append(answer)
                 kind = answers[-1]["kind"]
                 line.show(f"measured {len(answers) - 1} times, last of {kind}", group=kind)
             code = child.wait()
@@ -109,6 +114,8 @@ def _measure(options: argparse.Namespace) -> tuple[Devices, pd.DataFrame]:
             child.wait()
         complaints.seek(0)
         last = complaints.read().strip().split("\n")[-1]
+    for warning in lost:
+        print(f"autoshard: warning: {warning}", file=sys.stderr)
     if code != 0:
         raise CommandError(f"the devices cannot be measured: {last or f'exit code {code}'}")
     if len(answers) < 2:

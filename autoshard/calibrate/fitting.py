@@ -48,6 +48,9 @@ LEAST_SPREAD = 0.01
 MOST_UNCERTAIN = 0.5
 """Standard deviation of a fitted parameter, relative to its value, from which it is not fitted."""
 
+INSIDE = 0.1
+"""A fit starts at least so far from the bounds; next to one a trust region is tiny."""
+
 FELT = 0.01
 """A row tells of a parameter where a change of it by a factor moves the time by 1 % of that."""
 
@@ -128,7 +131,7 @@ def _solve(
     def residuals(coordinates: Floats) -> Floats:
         return _logs(priced, at(coordinates)) - logs
 
-    start = np.array([to_coordinate(p, value(machine, p), scales[p]) for p in free])
+    start = np.array([_start(p, value(machine, p), scales[p]) for p in free])
     least = np.array(
         [-np.inf if p.kind == "efficiency" else to_coordinate(p, p.least, scales[p]) for p in free]
     )
@@ -137,7 +140,7 @@ def _solve(
     )
     found = least_squares(
         residuals,
-        np.clip(start, least, most),
+        start,
         bounds=(least, most),
         loss="soft_l1",
         f_scale=ORDINARY_ERROR,
@@ -153,6 +156,14 @@ def _solve(
     # Rows that are all faster than the peak scatter widely about it, and yet tell what is best.
     at_most = np.array([p.kind == "efficiency" and value(best, p) > 1 - 1e-6 for p in free])
     return best, np.where(at_most, 0.0, deviations / sizes)
+
+
+def _start(parameter: Parameter, number: float, scale: float) -> float:
+    """The coordinate from which the fit starts: well inside of the bounds."""
+    if parameter.kind == "seconds":
+        return max(number / scale, INSIDE)
+    number = min(number, 1.0 - INSIDE)
+    return to_coordinate(parameter, max(number, INSIDE * (parameter.kind == "overlap")), scale)
 
 
 def _deviations(slopes: Floats) -> Floats:

@@ -1,37 +1,24 @@
 """Times of collectives between the devices that are there, and of what compute hides of them.
 
-The links of a chain depend on each other through the data alone:
-
-    all_reduce, all_to_all, collective_permute   the result is the next operand
-    all_gather       the next operand is the first shard of the result
-    reduce_scatter   the result is written over the first shard of the next operand
-
-The last two touch one shard of memory besides. A chain whose compiled text does not
-hold all collectives would be no measurement, and is refused.
-
-A row of kind `step` puts matmuls and collectives that do not need each other into one program; what
-it takes beyond the matmuls alone is exposed.
+A chain whose compiled text does not hold all its collectives would be no measurement, and is
+refused. A row of kind `step` puts matmuls and collectives that do not need each other into one
+program; what it takes beyond the matmuls alone is exposed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
 from jax.sharding import Mesh
 
-from autoshard.calibrate.timing import (
-    Effort,
-    compile_on,
-    device_mesh,
-    link_seconds,
-    random_parts,
-)
+from autoshard.calibrate import chains
+from autoshard.calibrate.timing import Effort, compile_on, device_mesh, link_seconds, random_parts
 
 Row = dict[str, Any]
 
 SMALLEST_BYTES = 2**12
+GROWTH = 16
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "collective_permute")
 
 
@@ -43,7 +30,9 @@ def collective_rows(devices: Sequence[Any], effort: Effort) -> Iterator[Row]:
         mesh = device_mesh(devices, group)
         for kind in KINDS:
             size, seconds = SMALLEST_BYTES, 0.0
-            while size <= effort.largest_bytes and (seconds or 0) * 16 <= effort.longest_seconds:
+            while (
+                size <= effort.largest_bytes and GROWTH * (seconds or 0) <= effort.longest_seconds
+            ):
                 seconds = _collective(mesh, effort, kind, size)
                 if seconds is not None:
                     yield {
@@ -53,7 +42,7 @@ def collective_rows(devices: Sequence[Any], effort: Effort) -> Iterator[Row]:
                         "bytes": size,
                         "seconds": seconds,
                     }
-                size *= 16
+                size *= GROWTH
 
 
 def step_rows(devices: Sequence[Any], effort: Effort) -> Iterator[Row]:
@@ -61,13 +50,15 @@ def step_rows(devices: Sequence[Any], effort: Effort) -> Iterator[Row]:
     mesh = device_mesh(devices, len(devices))
     for kind in ("all_gather", "all_reduce"):
         size, collective = SMALLEST_BYTES, _collective(mesh, effort, kind, SMALLEST_BYTES)
-        while size * 16 <= effort.largest_bytes and (collective or 0) * 16 <= effort.run_seconds:
-            size *= 16
+        while GROWTH * size <= effort.largest_bytes and (
+            GROWTH * (collective or 0.0) <= effort.run_seconds
+        ):
+            size *= GROWTH
             collective = _collective(mesh, effort, kind, size)
         width, compute = 64, _beside(mesh, effort, 64, None)
-        while (compute or 0.0) < (collective or 0.0) and 4 * (
-            2 * width
-        ) ** 2 <= effort.largest_bytes:
+        while (compute or 0.0) < (collective or 0.0) and (
+            4 * (2 * width) ** 2 <= effort.largest_bytes
+        ):
             width *= 2
             compute = _beside(mesh, effort, width, None)
         both = _beside(mesh, effort, width, (kind, size))
@@ -85,69 +76,35 @@ def step_rows(devices: Sequence[Any], effort: Effort) -> Iterator[Row]:
 def _collective(mesh: Mesh, effort: Effort, kind: str, size: int) -> float | None:
     """Seconds of one collective of `size` bytes a device over the axis "group"."""
     starts = [(_operand(mesh, kind, size, seed),) for seed in (1, 2)]
-    group = mesh.shape["group"]
-
-    def chain(links: int) -> Callable[[Any], Any]:
-        def body(x: Any) -> Any:
-            for _ in range(links):
-                x = _link(x, kind, group)
-            return x
-
-        return body
-
-    name = _hlo_name(kind)
-    return link_seconds(
-        lambda links: compile_on(mesh, chain(links), starts, wanted=(name, links)), effort
-    )
-
-
-def _beside(mesh: Mesh, effort: Effort, width: int, move: tuple[str, int] | None) -> float | None:
-    """Seconds of a matmul of `width` and, if any, a collective that does not need it."""
-    weights = random_parts(mesh, (width, width), "float32", 1, width**-0.5)
-    starts = [random_parts(mesh, (width, width), "float32", seed) for seed in (2, 3)]
-    kind, size = move or ("", 0)
-    moved = [_operand(mesh, kind, size, seed) for seed in (4, 5)] if move else []
-    group = mesh.shape["group"]
-
-    def chain(links: int) -> Callable[..., Any]:
-        def body(x: Any, w: Any, *y: Any) -> Any:
-            for _ in range(links):
-                x = x @ w
-                y = tuple(_link(operand, kind, group) for operand in y)
-            return x, *y
-
-        return body
-
-    variants = [(x, weights, *moved[number : number + 1]) for number, x in enumerate(starts)]
-    name = _hlo_name(kind)
+    group, name = mesh.shape["group"], chains.hlo_name(kind)
     return link_seconds(
         lambda links: compile_on(
-            mesh, chain(links), variants, wanted=(name, links) if move else None
+            mesh, chains.collective(kind, group, links), starts, wanted=(name, links)
         ),
         effort,
     )
 
 
-def _hlo_name(kind: str) -> str:
-    return kind.replace("_", "-")
+def _beside(mesh: Mesh, effort: Effort, width: int, move: tuple[str, int] | None) -> float | None:
+    """Seconds of a matmul of `width` and, if any, a collective that does not need it."""
+    weights = random_parts(mesh, (width, width), "float32", 1, (3 / width) ** 0.5)
+    starts = [random_parts(mesh, (width, width), "float32", seed) for seed in (2, 3)]
+    kind = None if move is None else move[0]
+    moved = [] if move is None else [_operand(mesh, *move, seed) for seed in (4, 5)]
+    variants = [(x, weights, *moved[number : number + 1]) for number, x in enumerate(starts)]
+    return link_seconds(
+        lambda links: compile_on(
+            mesh,
+            chains.beside(kind, mesh.shape["group"], links),
+            variants,
+            wanted=None if kind is None else (chains.hlo_name(kind), links),
+        ),
+        effort,
+    )
 
 
 def _operand(mesh: Mesh, kind: str, size: int, seed: int) -> Any:
-    """An operand for a collective of `size` bytes; small numbers, since sums grow."""
+    """An operand for a collective of `size` bytes a device."""
     shards = mesh.shape["group"]
     elements = max(size // 4 // shards, 1)
     return random_parts(mesh, (1 if kind == "all_gather" else shards, elements), "float32", seed)
-
-
-def _link(x: Any, kind: str, group: int) -> Any:
-    """One collective, and the operand of the next: `[group, n]`, or `[1, n]` to be gathered."""
-    if kind == "all_gather":
-        return jax.lax.all_gather(x, "group", axis=0, tiled=True)[:1]
-    if kind == "reduce_scatter":
-        summed = jax.lax.psum_scatter(x, "group", scatter_dimension=0, tiled=True)
-        return jax.lax.dynamic_update_slice(x, summed, (0, 0))
-    if kind == "all_reduce":
-        return jax.lax.psum(x, "group")
-    if kind == "all_to_all":
-        return jax.lax.all_to_all(x, "group", 0, 0, tiled=True)
-    return jax.lax.ppermute(x, "group", [(i, (i + 1) % group) for i in range(group)])

@@ -23,6 +23,7 @@ import math
 import re
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,12 +62,21 @@ Launch = Callable[[int], Any]
 
 
 def link_seconds(compile_chain: Callable[[int], Launch], effort: Effort) -> float | None:
-    """Return the seconds of one link, or None where they drown in what a call costs besides.
+    """Return the seconds of one link, or None where they cannot be told (a warning says why).
 
     Args:
       compile_chain: gives the chain of so many links, compiled.
       effort: how long to try. The chain grows until its links take as long as all the rest.
     """
+    try:
+        return _link_seconds(compile_chain, effort)
+    except LostLinksError as error:
+        warnings.warn(str(error), stacklevel=2)
+        return None
+
+
+def _link_seconds(compile_chain: Callable[[int], Launch], effort: Effort) -> float | None:
+    resolution = time.get_clock_info("perf_counter").resolution
     short = compile_chain(1)
     _warm_up(short)
     once = _call_seconds(short, 1)
@@ -80,13 +90,17 @@ def link_seconds(compile_chain: Callable[[int], Launch], effort: Effort) -> floa
         ]
         gained = statistics.median(after - before for before, after in pairs)
         rest = statistics.median(before for before, _ in pairs)
-        resolution = time.get_clock_info("perf_counter").resolution
-        if gained >= rest and gained * calls > 100 * resolution:
+        scatter = statistics.median(abs(after - before - gained) for before, after in pairs)
+        told = gained > 3 * scatter and gained * calls > 100 * resolution
+        if told and (gained >= rest or more >= effort.most_links):
             return gained / more
         if more >= effort.most_links:
-            # Shorter than a call, but still told from the scatter of the runs?
-            scatter = statistics.median(abs(after - before - gained) for before, after in pairs)
-            return gained / more if gained > 3 * scatter else None
+            warnings.warn(
+                f"{more} operations of {gained / more:.2g} s each drown in calls of {rest:.2g} s "
+                f"that differ by {scatter:.2g} s; they are left out",
+                stacklevel=3,
+            )
+            return None
         more = min(8 * more, effort.most_links)
 
 
@@ -109,64 +123,64 @@ def compile_on(
       mesh: as `device_mesh` makes it.
       body: from local arrays to local arrays.
       variants: arguments that it is called with in turn, as `random_parts` makes them.
-      wanted: the name of an HLO operation, and how many of it the compiled program must hold.
+      wanted: the name of an HLO operation (a pattern), and how many of it the compiled program must hold.
 
     Raises:
       LostLinksError: they are not all there.
     """
+    # XLA:CPU takes barriers out before it fuses, the other compilers after.
+    options: dict[str, str | bool] = {}
+    if mesh.devices.flat[0].platform == "cpu":
+        options["xla_disable_hlo_passes"] = "cse_barrier_expander"
+    jitted = jax.jit(on_each_device(body, mesh))
+    compiled = jitted.lower(*variants[0]).compile(compiler_options=options)
+    if wanted is not None:
+        require_links(compiled.as_text() or "", *wanted)
+    return lambda number: compiled(*variants[number % len(variants)])
+
+
+def on_each_device(body: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """`body` as a function of arrays `[devices, ...]`, of which every device takes its own."""
 
     def local(*arrays: Any) -> Any:
         result = body(*(array[0] for array in arrays))
         return jax.tree.map(lambda array: array[None], result)
 
-    # XLA:CPU takes barriers out before it fuses, the other compilers after.
-    cpu = mesh.devices.flat[0].platform == "cpu"
-    options: dict[str, str | bool] = {}
-    if cpu:
-        options["xla_disable_hlo_passes"] = "cse_barrier_expander"
-    mapped = jax.jit(_on_each_device(local, mesh))
-    compiled = mapped.lower(*variants[0]).compile(compiler_options=options)
-    if wanted is not None:
-        name, links = wanted
-        found = len(re.findall(rf"[ )}}]{name}(?:-start)?\(", compiled.as_text() or ""))
-        if found < links:
-            raise LostLinksError(
-                f"the compiler left {found} of {links} {name} operations in a chain of them, so "
-                f"they cannot be timed on {mesh.devices.flat[0].device_kind}"
-            )
-    return lambda number: compiled(*variants[number % len(variants)])
+    parts = PartitionSpec(("outer", "group"))
+    return jax.shard_map(local, mesh=mesh, in_specs=parts, out_specs=parts, check_vma=False)
+
+
+def require_links(text: str, name: str, links: int) -> None:
+    """Raise LostLinksError unless compiled HLO holds at least so many operations of a name."""
+    found = len(re.findall(rf"[ )}}](?:{name})(?:-start)?\(", text))
+    if found < links:
+        raise LostLinksError(
+            f"the compiler left {found} of {links} {name} operations in a chain of them, so that "
+            "they cannot be timed here"
+        )
 
 
 def random_parts(mesh: Mesh, shape: Sequence[int], dtype: str, seed: int, scale: float = 1) -> Any:
     """A random array of `shape` on every device, uniform in +-`scale`; `[devices, *shape]`."""
-    return _draw(mesh, tuple(shape), dtype)(np.full(mesh.devices.size, seed), scale)
+    places = np.arange(mesh.devices.size, dtype=np.uint32)
+    return _draw(mesh, tuple(shape), dtype)(places + mesh.devices.size * seed, scale)
 
 
 @functools.lru_cache(maxsize=64)
 def _draw(mesh: Mesh, shape: tuple[int, ...], dtype: str) -> Callable[..., Any]:
-    """The compiled generator of arrays of one shape (memoised: it is compiled for each)."""
+    """The compiled generator of arrays of one shape (memoised: each has a program of its own)."""
 
     def local(seeds: Any, scale: Any) -> Any:
-        place = jax.lax.axis_index("outer") * mesh.shape["group"] + jax.lax.axis_index("group")
-        key = jax.random.fold_in(jax.random.key(seeds[0], impl="rbg"), place)
-        drawn = jax.random.uniform(key, shape, "float32", -1.0, 1.0)
+        # Of all generators this one is compiled soonest.
+        drawn = jax.random.uniform(jax.random.key(seeds[0], impl="rbg"), shape, "float32", -1.0)
         return (scale * drawn).astype(dtype)[None]
 
-    return jax.jit(_on_each_device(local, mesh, replicated=1))
-
-
-def _on_each_device(local: Callable[..., Any], mesh: Mesh, *, replicated: int = 0) -> Any:
-    """`local` on the parts of arrays `[devices, ...]`; the last arguments may be whole."""
     parts = PartitionSpec(("outer", "group"))
-
-    def mapped(*arrays: Any) -> Any:
-        cut = len(arrays) - replicated
-        specs = (parts,) * cut + (PartitionSpec(),) * replicated
-        return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=parts, check_vma=False)(
-            *arrays
+    return jax.jit(
+        jax.shard_map(
+            local, mesh=mesh, in_specs=(parts, PartitionSpec()), out_specs=parts, check_vma=False
         )
-
-    return mapped
+    )
 
 
 def _warm_up(launch: Launch) -> None:
