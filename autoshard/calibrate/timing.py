@@ -8,9 +8,9 @@ of the one before. With `T(n)` the time of a call of the chain of `n` links,
 so that dispatch from Python, the launch of the program and the wait for its end cancel, and no
 operation can be left out, merged with an equal one, or run beside another. Chains are compiled
 and run twice before any clock is read; every call ends with `block_until_ready` and has other
-inputs than the one before. A run repeats calls until it is long beside the clock's resolution, the
-chain grows until its links are long beside what a call costs, short and long chains take turns, and
-the median over the runs is what counts.
+inputs than the one before. Short and long chains take turns, and medians over many calls are what
+counts. The chain grows until its links are long beside what a call costs besides; where they are
+not told from the scatter of the calls even then, there is no result.
 
 All devices run the chain at once, as they do in a step: on chips that share nothing that changes
 nothing, and on devices that share cores or memory each gets its part.
@@ -24,7 +24,7 @@ import re
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,8 @@ class Effort:
 
     Attributes:
       largest_bytes: of one array on one device.
-      runs: how many runs the median is taken over.
-      run_seconds: least length of a run.
+      runs: how many runs of calls the medians are taken over.
+      run_seconds: how long a run is; of longer calls it has two.
       longest_seconds: sizes grow no further once an operation takes this long.
       first_links, most_links: lengths of the first and of the longest chain tried.
     """
@@ -78,30 +78,37 @@ def link_seconds(compile_chain: Callable[[int], Launch], effort: Effort) -> floa
 def _link_seconds(compile_chain: Callable[[int], Launch], effort: Effort) -> float | None:
     resolution = time.get_clock_info("perf_counter").resolution
     short = compile_chain(1)
-    _warm_up(short)
-    once = _call_seconds(short, 1)
-    more = min(max(math.ceil(effort.run_seconds / once), 1), effort.first_links)
+    more = min(max(math.ceil(effort.run_seconds / _warm_up(short)), 1), effort.first_links)
     while True:
         long = compile_chain(1 + more)
-        _warm_up(long)
-        calls = max(1, math.ceil(effort.run_seconds / _call_seconds(long, 1)))
-        pairs = [
-            (_call_seconds(short, calls), _call_seconds(long, calls)) for _ in range(effort.runs)
-        ]
-        gained = statistics.median(after - before for before, after in pairs)
-        rest = statistics.median(before for before, _ in pairs)
-        scatter = statistics.median(abs(after - before - gained) for before, after in pairs)
-        told = gained > 3 * scatter and gained * calls > 100 * resolution
+        calls = effort.runs * max(2, math.ceil(effort.run_seconds / _warm_up(long)))
+        pairs = [(_call_seconds(short, n), _call_seconds(long, n)) for n in range(calls)]
+        rest, rest_error = _median(before for before, _ in pairs)
+        whole, whole_error = _median(after for _, after in pairs)
+        gained, error = whole - rest, math.hypot(rest_error, whole_error)
+        told = gained > max(4 * error, 100 * resolution)
         if told and (gained >= rest or more >= effort.most_links):
             return gained / more
         if more >= effort.most_links:
             warnings.warn(
-                f"{more} operations of {gained / more:.2g} s each drown in calls of {rest:.2g} s "
-                f"that differ by {scatter:.2g} s; they are left out",
+                f"{more} operations of {gained / more:.2g} s each drown in calls of {rest:.2g} s, "
+                f"known to {error:.2g} s; they are left out",
                 stacklevel=3,
             )
             return None
         more = min(8 * more, effort.most_links)
+
+
+def _median(times: Iterable[float]) -> tuple[float, float]:
+    """A median, and about its standard deviation.
+
+    Of a normal law, 1.4826 times the median of |error| is the standard deviation of one, and that
+    of the median of n is 1.2533 / sqrt(n) times as large.
+    """
+    known = list(times)
+    middle = statistics.median(known)
+    spread = 1.4826 * statistics.median(abs(entry - middle) for entry in known)
+    return middle, 1.2533 * spread / math.sqrt(len(known))
 
 
 def device_mesh(devices: Sequence[Any], group: int) -> Mesh:
@@ -123,7 +130,7 @@ def compile_on(
       mesh: as `device_mesh` makes it.
       body: from local arrays to local arrays.
       variants: arguments that it is called with in turn, as `random_parts` makes them.
-      wanted: the name of an HLO operation (a pattern), and how many of it the compiled program must hold.
+      wanted: an HLO operation (a pattern of its name), and how many the program must hold.
 
     Raises:
       LostLinksError: they are not all there.
@@ -183,13 +190,14 @@ def _draw(mesh: Mesh, shape: tuple[int, ...], dtype: str) -> Callable[..., Any]:
     )
 
 
-def _warm_up(launch: Launch) -> None:
+def _warm_up(launch: Launch) -> float:
+    """Run a chain twice, and return the seconds of a third call."""
     for number in range(2):
         jax.block_until_ready(launch(number))
+    return _call_seconds(launch, 2)
 
 
-def _call_seconds(launch: Launch, calls: int) -> float:
+def _call_seconds(launch: Launch, number: int) -> float:
     start = time.perf_counter()
-    for number in range(calls):
-        jax.block_until_ready(launch(number))
-    return (time.perf_counter() - start) / calls
+    jax.block_until_ready(launch(number))
+    return time.perf_counter() - start
