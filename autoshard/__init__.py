@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from autoshard import calibrate
     from autoshard.lower.spmd import Lowered, lower
     from autoshard.lower.verify import verify
     from autoshard.machine import Machine
@@ -25,6 +26,7 @@ __all__ = [
     "Machine",
     "Plan",
     "Program",
+    "calibrate",
     "load_machine",
     "lower",
     "search",
@@ -47,7 +49,7 @@ def __getattr__(name: str) -> object:
     # JAX and the solvers are imported when they are first needed, so that `--help` is quick.
     import importlib
 
-    if name in ("lower", "search"):  # callable modules
+    if name in ("calibrate", "lower", "search"):  # modules; the last two can be called
         return importlib.import_module(f"autoshard.{name}")
     if name in _HOMES:
         attribute = "load" if name == "load_machine" else name
