@@ -13,8 +13,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import autoshard
 from autoshard import models
 from tests.helpers import toy_machine
@@ -39,7 +37,7 @@ def run_processes(folder: Path) -> list[str]:
         "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
         # Soon compiled matters more than fast code.
         "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=4 "
-        "--xla_backend_optimization_level=0",
+        "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
     }
     port = free_port()
     processes = [
@@ -68,12 +66,10 @@ def test_two_processes_compute_what_one_device_does(tmp_path):
         program, toy_machine(8), mesh={"data": 2, "model": 4}, time_limit=5, gap=0.5,
         baselines=False, options=options,
     )  # fmt: skip
-    crossing = {kind for move in plan.moves for kind in [move.kind] if "data" in move.axes}
+    crossing = {move.kind for move in plan.moves if "data" in move.axes}
     assert crossing & {"all_gather", "all_reduce", "reduce_scatter", "all_to_all"}
     plan.save(tmp_path / "plan.json")
     complaints = run_processes(tmp_path)
-    if any("Gloo" in text and "not" in text and "built" in text for text in complaints):
-        pytest.skip("this jaxlib has no Gloo")
     assert not complaints, "\n\n".join(complaints)
     for number in range(2):
         answer = json.loads((tmp_path / f"{number}.json").read_text())
