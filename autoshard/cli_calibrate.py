@@ -101,6 +101,8 @@ def _measure(options: argparse.Namespace) -> tuple[Devices, pd.DataFrame]:
         try:
             assert child.stdout is not None
             for text in child.stdout:
+                if not text.startswith("{"):  # what a runtime says to nobody
+                    continue
                 answer = json.loads(text)
                 if "warning" in answer:
                     lost.append(answer["warning"])

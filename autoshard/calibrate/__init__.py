@@ -7,8 +7,13 @@
     print(found.report)
     found.machine                            # a Machine, for autoshard.search
 
-`columns` says what a table holds, `fitting` how it is fitted, `machine_toml` writes machine files,
-`measure` times the devices that JAX sees.
+`columns` says what a table holds, `fitting` how it is fitted; `machine_toml` writes machine files.
+The devices that JAX sees are timed by
+
+    from autoshard.calibrate.measure import measured_rows
+    from autoshard.calibrate.timing import Effort
+
+    table = pandas.DataFrame(measured_rows(jax.devices(), Effort(largest_bytes=2**30)))
 """
 
 from __future__ import annotations
