@@ -283,12 +283,14 @@ class _Builder:
         # what is fused and what is waited for.
         strategies = self.strategies[number]
         groups: dict[object, tuple[Op, bool, float]] = {}
+        corrections = self.prices.corrections
         for member in self.classes.op_members[number]:
             op = self.program.ops[member]
             hidden = not any(self.flow.awaited[o] for o in op.outputs)
             tensors = tuple(v >= 0 and self.flow.materialised[v] for v in (*op.inputs, *op.outputs))
-            _, _, times = groups.get((hidden, tensors), (op, hidden, 0.0))
-            groups[hidden, tensors] = (op, hidden, times + op.trips * op.weight)
+            key = hidden, tensors, corrections.factor(op)
+            _, _, times = groups.get(key, (op, hidden, 0.0))
+            groups[key] = (op, hidden, times + op.trips * op.weight)
         total = np.zeros(len(strategies))
         for op, hidden, times in groups.values():
             settle = self.prices.exposed(hidden) * self.prices.settle_seconds(op, strategies)

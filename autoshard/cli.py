@@ -1,4 +1,4 @@
-"""The command line: `autoshard search | verify | show | solve | bench | programs | machines`.
+"""The command line: `autoshard search | verify | calibrate | show | solve | bench | ...`.
 
 Tables and JSON go to stdout, progress and messages to stderr. Exit codes:
 
@@ -22,6 +22,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from autoshard import cli_arguments
+from autoshard.cli_bench_parser import add_bench
+from autoshard.cli_calibrate_parser import add_calibrate
+from autoshard.cli_command import command
 from autoshard.cli_errors import INTERRUPTED, CommandError
 
 
@@ -82,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=_version())
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for add in (_add_search, _add_verify, _add_show, _add_solve, _add_bench, _add_lists):
+    adders = (_add_search, _add_verify, add_calibrate, _add_show, _add_solve, add_bench, _add_lists)
+    for add in adders:
         add(commands)
     return parser
 
@@ -93,32 +97,12 @@ def _version() -> str:
     return f"autoshard {metadata.version('autoshard')}"
 
 
-def _command(commands: Any, name: str, handler: str, summary: str, **options: Any) -> Any:
-    """A subparser whose handler, `module:function`, is imported when the command runs."""
-
-    def run(parsed: argparse.Namespace) -> int:
-        import importlib
-
-        module, function = handler.split(":")
-        return getattr(importlib.import_module(f"autoshard.{module}"), function)(parsed)
-
-    parser = commands.add_parser(
-        name,
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        **options,
-    )
-    parser.set_defaults(command=name, run=run)
-    return parser
-
-
 _PROGRAM = "a built-in (see `autoshard programs`), module:function, or path/to/file.py:function"
 _MACHINE = "a preset with its size, such as v5p-64 (see `autoshard machines`), or a TOML file"
 
 
 def _add_search(commands: Any) -> None:
-    parser = _command(
+    parser = command(
         commands,
         "search",
         "cli_search:search_command",
@@ -153,6 +137,13 @@ def _add_search(commands: Any) -> None:
         default=0.001,
         help="stop when proven to be this close to the best (default 0.1%%)",
     )
+    parser.add_argument(
+        "--refine",
+        metavar="N",
+        type=cli_arguments.count,
+        help="compile the N best different plans without the device, learn, and search again until "
+        "the best compiled plan is stable",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the plan to this file")
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument(
@@ -162,7 +153,7 @@ def _add_search(commands: Any) -> None:
 
 
 def _add_verify(commands: Any) -> None:
-    parser = _command(
+    parser = command(
         commands,
         "verify",
         "cli_verify:verify_command",
@@ -207,7 +198,7 @@ def _add_verify(commands: Any) -> None:
 
 
 def _add_show(commands: Any) -> None:
-    parser = _command(commands, "show", "cli_search:show_command", "print the report of a plan")
+    parser = command(commands, "show", "cli_search:show_command", "print the report of a plan")
     parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
     parser.add_argument(
         "--moves", metavar="N", type=int, default=12, help="collectives to list (default 12)"
@@ -215,7 +206,7 @@ def _add_show(commands: Any) -> None:
 
 
 def _add_solve(commands: Any) -> None:
-    parser = _command(
+    parser = command(
         commands,
         "solve",
         "cli_solve:solve_command",
@@ -228,90 +219,6 @@ def _add_solve(commands: Any) -> None:
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
-def _add_bench(commands: Any) -> None:
-    parser = _command(commands, "bench", "cli_bench:bench_command", "run a benchmark")
-    kinds = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
-    layers = _command(
-        kinds, "layers", "cli_bench:layers_command", "planning time over layers and mesh axes"
-    )
-    layers.add_argument("--model", choices=("8b", "405b", "both"), default="both")
-    layers.add_argument("--layers", metavar="N,N,...", default="2,8,32,126")
-    layers.add_argument("--axes", metavar="N,N,...", default="1,2,3")
-    layers.add_argument("--forms", metavar="FORM,FORM", default="scan,unrolled")
-    layers.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
-    layers.add_argument("--gap", metavar="SHARE", type=cli_arguments.fraction, default=0.001)
-    layers.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
-    contest = _command(
-        kinds, "iopddl", "cli_bench:iopddl_command", "instances of the IOPDDL contest"
-    )
-    contest.add_argument(
-        "paths", metavar="PATH", nargs="+", help=".json or .json.gz files, or folders of them"
-    )
-    contest.add_argument(
-        "--time-limit",
-        metavar="S",
-        type=cli_arguments.contest_seconds,
-        default=60.0,
-        help="seconds for each, or `contest` for what the contest gave it (default 60)",
-    )
-    contest.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
-    solvers = _command(
-        kinds, "solvers", "cli_bench:solvers_command", "our solver beside CP-SAT, HiGHS, CBC, SCIP"
-    )
-    solvers.add_argument(
-        "problems",
-        metavar="PROBLEM",
-        nargs="*",
-        help="contest files, folders of them, or PROGRAM@MACHINE@MESH such as "
-        "llama3-8b@v5p-64@8x8; by default the contest files that are there, and three programs",
-    )
-    solvers.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
-    solvers.add_argument(
-        "--memory-limit",
-        metavar="SIZE",
-        type=cli_arguments.size,
-        default=8 * 2.0**30,
-        help="what a solver may take (default 8GiB)",
-    )
-    solvers.add_argument(
-        "--solvers",
-        metavar="NAME,NAME,...",
-        type=cli_arguments.some_of("autoshard", "CP-SAT", "HiGHS", "CBC", "SCIP"),
-        default="autoshard,CP-SAT,HiGHS,CBC,SCIP",
-    )
-    solvers.add_argument(
-        "--forms",
-        metavar="FORM,FORM",
-        type=cli_arguments.some_of("given", "presolved"),
-        default="given,presolved",
-    )
-    solvers.add_argument("--threads", metavar="N", type=cli_arguments.count, default=2)
-    solvers.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
-
-    again = _command(
-        kinds, "resolve", "cli_bench:resolve_command", "solving again after a change, cold and warm"
-    )
-    again.add_argument(
-        "problems",
-        metavar="PROBLEM",
-        nargs="*",
-        help="as in `bench solvers`; by default three contest files and two programs",
-    )
-    again.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
-    again.add_argument(
-        "--gap",
-        metavar="SHARE",
-        type=cli_arguments.fraction,
-        default=0.0,
-        help="when to stop (default: proven optimal)",
-    )
-    again.add_argument(
-        "--pins", metavar="N", type=cli_arguments.count, default=3, help="pins to try (default 3)"
-    )
-    again.add_argument("--seed", metavar="N", type=int, default=0)
-    again.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
-
-
 def _add_lists(commands: Any) -> None:
-    _command(commands, "programs", "cli_lists:programs_command", "list the built-in programs")
-    _command(commands, "machines", "cli_lists:machines_command", "list the presets of machines")
+    command(commands, "programs", "cli_lists:programs_command", "list the built-in programs")
+    command(commands, "machines", "cli_lists:machines_command", "list the presets of machines")

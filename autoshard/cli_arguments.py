@@ -88,6 +88,17 @@ def count(text: str) -> int:
     return number
 
 
+def numbers(text: str) -> tuple[float, ...]:
+    """Positive numbers with commas between them."""
+    try:
+        found = tuple(float(word) for word in text.split(",") if word.strip())
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} are no numbers; write 0.5,1.5") from error
+    if not found or min(found) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be numbers above 0, such as 0.5,1.5")
+    return found
+
+
 def some_of(*names: str) -> Callable[[str], tuple[str, ...]]:
     """Reads some of the names, with commas between them, whatever the case of their letters."""
     known = {name.lower(): name for name in names}

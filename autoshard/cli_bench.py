@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from autoshard.cli_errors import CommandError
-from autoshard.cli_search import require_writable
+from autoshard.cli_search import find_machine, require_writable
 
 
 def bench_command(options: argparse.Namespace) -> int:
     """Never reached: the parser asks for a benchmark."""
-    raise CommandError("name a benchmark: layers, iopddl, solvers or resolve")
+    raise CommandError("name a benchmark: layers, iopddl, solvers, resolve, fidelity or plans")
 
 
 def layers_command(options: argparse.Namespace) -> int:
@@ -46,6 +47,27 @@ def resolve_command(options: argparse.Namespace) -> int:
     require_writable(options.csv)
     benchmark = _benchmark("resolve")
     options.problems = _problems(options.problems or benchmark.default_problems())
+    return benchmark.run(options)
+
+
+def fidelity_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench fidelity`."""
+    require_writable(options.csv)
+    require_writable(options.svg)
+    return _benchmark("fidelity").run(options)
+
+
+def plans_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench plans`."""
+    require_writable(options.csv)
+    benchmark = _benchmark("plans")
+    try:
+        machines = [name for name in options.machines.split(",") if name]
+        options.rows = benchmark.read_rows(options.rows or benchmark.default_rows(machines))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    for machine in dict.fromkeys(row.machine for row in options.rows):
+        find_machine(machine)
     return benchmark.run(options)
 
 
@@ -92,6 +114,7 @@ def _benchmark(name: str) -> Any:
             assert spec is not None
             assert spec.loader is not None
             module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module  # dataclasses look their module up
             spec.loader.exec_module(module)
             return module
     raise CommandError(f"this installation has no benchmark {name!r}")

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autoshard.cli_arguments import why_unwritable
 from autoshard.cli_errors import INFEASIBLE, TIME_LIMIT, CommandError
@@ -106,18 +106,19 @@ def _search(
     def progress(news: SearchProgress) -> None:
         line.show(str(news), group=f"{news.mesh} {news.phase}")
 
+    asked = {
+        "mesh": options.mesh,
+        "memory_limit": options.memory_limit,
+        "time_limit": options.time_limit,
+        "gap": options.gap,
+        "progress": progress,
+        "options": found.plan_options,
+    }
     try:
-        plan = search(
-            program,
-            machine,
-            mesh=options.mesh,
-            memory_limit=options.memory_limit,
-            time_limit=options.time_limit,
-            gap=options.gap,
-            baselines=not options.no_baselines,
-            progress=progress,
-            options=found.plan_options,
-        )
+        if options.refine is None:
+            plan = search(program, machine, baselines=not options.no_baselines, **asked)
+        else:
+            plan = _refined(options.refine, machine, found, program, asked, line)
     except (MeshError, ProgramError) as error:
         raise CommandError(str(error)) from error
     except InfeasibleError as error:
@@ -126,3 +127,25 @@ def _search(
         raise CommandError(str(error), TIME_LIMIT) from error
     # As the user named it, so that `verify` finds a machine file again.
     return replace(plan, machine=options.machine)
+
+
+def _refined(
+    count: int,
+    machine: Machine,
+    found: Found,
+    program: Program,
+    asked: dict[str, Any],
+    line: ProgressLine,
+) -> Plan:
+    from autoshard.compiler.target import CompileError
+    from autoshard.refine import Trial, refine
+
+    def heard(trial: Trial) -> None:
+        line.show(str(trial), group=f"compile {trial.plan.mesh} {id(trial)}")
+
+    try:
+        refined = refine(program, machine, found.fn, *found.args, count=count, heard=heard, **asked)
+    except CompileError as error:
+        raise CommandError(str(error)) from error
+    print(refined, end="\n\n", file=sys.stderr)
+    return refined.plan

@@ -108,7 +108,8 @@ def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:
         if machine_name is not None:
             raise
         return Verdict("price", None, f"{str(error).splitlines()[0]}; give --machine")
-    prices = step_prices(program, analyse(program), machine, plan.mesh.sizes)
+    flow = analyse(program)
+    prices = step_prices(program, flow, machine, plan.mesh.sizes, plan.corrections)
     try:
         found = evaluate(prices, plan.decisions, plan.mesh.names).estimate
     except InconsistentPlanError as error:

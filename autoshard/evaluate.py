@@ -63,7 +63,7 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
             else None
             for v in (*op.inputs, *op.outputs)
         )
-        key = (id(strategy), op.primitive, op.flops, tensors)
+        key = (id(strategy), op.primitive, op.flops, tensors, prices.corrections.factor(op))
         if key not in seconds_of:
             seconds_of[key] = float(prices.compute_seconds(op, strategy)[0])
         compute += seconds_of[key] * op.trips * op.weight

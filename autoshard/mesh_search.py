@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoshard.build import Built, build
+from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step import StepPrices, step_prices
 from autoshard.dataflow import Dataflow
 from autoshard.decisions import Decisions
@@ -72,6 +73,7 @@ class MeshSearcher:
     ideal: float
     cutoff: float = math.inf
     found: dict[tuple[int, ...], Found] = field(default_factory=dict)
+    corrections: Corrections = NONE
 
     def left(self) -> float:
         """Seconds until the time limit."""
@@ -81,7 +83,7 @@ class MeshSearcher:
         """The cost laws on a mesh of these sizes."""
         if sizes in self.found:
             return self.found[sizes].built.prices
-        return step_prices(self.program, self.flow, self.machine, sizes)
+        return step_prices(self.program, self.flow, self.machine, sizes, self.corrections)
 
     def solve(self, sizes: tuple[int, ...], seconds: float) -> Found:
         """The best plan of one mesh shape, found once."""
@@ -195,7 +197,9 @@ def coarsest_form(
                 *shape.sizes[axis + 2 :],
             )
             coarse = MeshShape(AXIS_NAMES[: len(sizes)], sizes)
-            coarse_prices = step_prices(program, prices.dataflow, machine, sizes)
+            coarse_prices = step_prices(
+                program, prices.dataflow, machine, sizes, prices.corrections
+            )
             again = evaluate(coarse_prices, merged, coarse.names)
             slack = 1 + 1e-6
             if again.estimate.step_seconds <= evaluation.estimate.step_seconds * slack:

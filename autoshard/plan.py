@@ -18,6 +18,7 @@ from typing import Any
 
 from jax.sharding import PartitionSpec
 
+from autoshard.cost.corrections import NONE, Corrections
 from autoshard.decisions import Decisions, Reshard
 
 SCHEMA_VERSION = 1
@@ -85,7 +86,7 @@ class Proof:
       objective, bound: seconds per step of the plan, and that no plan can undercut.
       gap: (objective - bound) / objective.
       seconds: spent in the solver.
-      limit_hit: what stopped it ("time", "gap", "interrupted"), or None.
+      limit_hit: what stopped it ("time", "gap", "interrupted", "compiler"), or None.
       meshes: for every mesh shape that was considered, its bound and, where solved, objective.
     """
 
@@ -134,6 +135,9 @@ class Plan:
       specs: "inputs" and "outputs", each {tree path: PartitionSpec}.
       decisions, reshards: what lowering needs.
       types: the unsharded types of inputs and outputs, as `f32[4096,128]`, likewise by tree path.
+      corrections: with which the plan is priced.
+      compiled: what a compiler said of it, or None: `compiler`, `step_seconds`, `peak_bytes`,
+        `basis`.
     """
 
     program: str
@@ -150,6 +154,8 @@ class Plan:
     decisions: Decisions
     reshards: tuple[Reshard, ...]
     types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    corrections: Corrections = NONE
+    compiled: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with a schema version."""
@@ -172,6 +178,8 @@ class Plan:
             "baselines": [asdict(baseline) for baseline in self.baselines],
             "decisions": self.decisions.to_json(),
             "reshards": [asdict(reshard) for reshard in self.reshards],
+            "corrections": self.corrections.to_json(),
+            "compiled": None if self.compiled is None else dict(self.compiled),
         }
 
     @classmethod
@@ -189,6 +197,7 @@ class Plan:
                 f"the plan has schema version {data['schema_version']!r}, this autoshard reads "
                 f"{SCHEMA_VERSION}: search again"
             )
+        data = {"corrections": NONE.to_json(), "compiled": None, **data}
         missing = [f.name for f in fields(cls) if f.name not in data]
         if missing:
             raise PlanError(f"the plan is damaged: it lacks {', '.join(missing)}")
@@ -216,6 +225,8 @@ class Plan:
                 baselines=tuple(Baseline(**b) for b in data["baselines"]),
                 decisions=Decisions.from_json(data["decisions"]),
                 reshards=tuple(Reshard.from_json(r) for r in data["reshards"]),
+                corrections=Corrections.from_json(data["corrections"]),
+                compiled=None if data["compiled"] is None else dict(data["compiled"]),
             )
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise PlanError(f"the plan is damaged: {type(error).__name__}: {error}") from error

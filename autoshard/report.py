@@ -89,6 +89,16 @@ def _header(plan: Plan) -> str:
         ("", "", f"at its peak in {_shorten_left(estimate.peak_at, 85)}"),
         ("proof", proof.status, _proof(plan)),
     ]
+    if plan.compiled is not None:
+        rows.insert(
+            1,
+            (
+                "compiled",
+                format_seconds(plan.compiled["step_seconds"]),
+                f"{format_bytes(plan.compiled['peak_bytes'])} at the peak, by "
+                f"XLA:{plan.compiled['compiler'].upper()}; seconds: {plan.compiled['basis']}",
+            ),
+        )
     title = f"{plan.program} on {plan.machine}, mesh {plan.mesh} ({_count(devices, 'device')})"
     rows = [row for row in rows if row[0] or estimate.peak_at]
     idle = [
@@ -108,6 +118,7 @@ def _proof(plan: Plan) -> str:
         "time": ", stopped by the time limit",
         "gap": ", as close as was asked for",
         "interrupted": ", interrupted",
+        "compiler": "; the compiler prefers it to what is predicted best",
     }.get(proof.limit_hit, f", stopped: {proof.limit_hit}")
     if proof.bound <= 0:
         return f"no bound is proven yet, in {proof.seconds:.1f} s{stopped}"

@@ -14,14 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from autoshard.alternatives import Priced, alternatives
+from autoshard.assemble import assemble
 from autoshard.baselines import SCHEMES, DoesNotApplyError, Pins
 from autoshard.build import Built
 from autoshard.callable_module import make_callable
-from autoshard.cost.step import StepPrices, step_prices
+from autoshard.cost.corrections import NONE, Corrections
+from autoshard.cost.step import step_prices
 from autoshard.dataflow import analyse
-from autoshard.decisions import Decisions, Reshard
+from autoshard.decisions import Decisions
 from autoshard.evaluate import evaluate
-from autoshard.layout import to_partition_spec
 from autoshard.machine import Machine, load
 from autoshard.mesh_search import (
     AXIS_NAMES,
@@ -86,15 +88,65 @@ def search(
       InfeasibleError: no plan fits; the message names the smallest limit that works.
       NoPlanError: the time limit passed before a plan was found.
     """
+    return candidates(
+        program,
+        machine,
+        count=1,
+        mesh=mesh,
+        memory_limit=memory_limit,
+        time_limit=time_limit,
+        gap=gap,
+        baselines=baselines,
+        fold=fold,
+        progress=progress,
+        options=options,
+    )[0]
+
+
+def candidates(
+    program: Program,
+    machine: Machine | str,
+    *,
+    count: int,
+    corrections: Corrections = NONE,
+    mesh: Mapping[str, int] | None = None,
+    memory_limit: float | None = None,
+    time_limit: float = 60.0,
+    gap: float = 0.001,
+    baselines: bool = True,
+    fold: bool = True,
+    progress: Callable[[SearchProgress], None] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> list[Plan]:
+    """The best plan, and other good ones that differ from it, at most `count` in all.
+
+    Args:
+      count: how many plans are wanted; see `autoshard.alternatives`.
+      corrections: of the prices, from `autoshard.residuals`.
+
+    The other arguments, and what is raised, are those of `search`. The proof of the first plan is
+    about the whole space; the others carry its bound.
+    """
     started = time.monotonic()
     machine = load(machine) if isinstance(machine, str) else machine
     limit = machine.chip.usable_bytes if memory_limit is None else float(memory_limit)
     shapes = _shapes(program, machine, mesh)
     flow = analyse(program)
     classes = find_repeats(program, fold=fold)
-    ideal = step_prices(program, flow, machine, (machine.chips,)).ideal_seconds(classes.op_members)
+    whole = step_prices(program, flow, machine, (machine.chips,), corrections)
+    ideal = whole.ideal_seconds(classes.op_members)
     searcher = MeshSearcher(
-        program, flow, classes, machine, limit, gap, progress, started, time_limit, ideal
+        program,
+        flow,
+        classes,
+        machine,
+        limit,
+        gap,
+        progress,
+        started,
+        time_limit,
+        ideal,
+        corrections=corrections,
     )
     table: list[tuple[str, float, float | None]] = []
     best: MeshShape | None = None
@@ -131,7 +183,9 @@ def search(
             decisions, limit_hit = result.decisions, report.limit_hit
     if best is None or decisions is None:
         raise _failure(searcher)
-    return _finish(searcher, best, decisions, limit_hit, table, baselines, options, mesh is None)
+    return _finish(
+        searcher, best, decisions, limit_hit, table, baselines, options, mesh is None, count
+    )
 
 
 def _shapes(program: Program, machine: Machine, mesh: Mapping[str, int] | None) -> list[MeshShape]:
@@ -238,7 +292,8 @@ def _finish(
     baselines: bool,
     options: Mapping[str, Any] | None,
     free_mesh: bool,
-) -> Plan:
+    count: int,
+) -> list[Plan]:
     program, machine = searcher.program, searcher.machine
     prices = searcher.prices(shape.sizes)
     evaluation = evaluate(prices, decisions, shape.names)
@@ -251,6 +306,11 @@ def _finish(
                 continue
             if seconds < evaluation.estimate.step_seconds:
                 decisions, evaluation = other, evaluate(prices, other, shape.names)
+    schemes = [
+        (shape, other, prices, evaluate(prices, other, shape.names))
+        for _, other in rows
+        if other is not None and count > 1
+    ]
     if free_mesh:
         decisions, shape, prices, evaluation = coarsest_form(
             program, machine, prices, decisions, shape, evaluation
@@ -270,51 +330,27 @@ def _finish(
             (name, float(low), None if up is None else float(up)) for name, low, up in table
         ),
     )
-    return Plan(
-        program=program.name,
-        fingerprint=program.fingerprint,
-        options={**program.options, **(options or {})},
-        machine=machine.name,
-        memory_limit=searcher.limit,
-        mesh=shape,
-        estimate=evaluation.estimate,
-        proof=proof,
-        specs=_specs(program, decisions, shape),
-        moves=evaluation.moves,
-        baselines=tuple(baseline for baseline, _ in rows),
-        decisions=decisions,
-        reshards=reshards_of(prices, decisions),
-        types={
-            "inputs": {program.values[v].path: str(program.values[v]) for v in program.inputs},
-            "outputs": {program.values[v].path: str(program.values[v]) for v in program.outputs},
-        },
-    )
-
-
-def _specs(program: Program, decisions: Decisions, shape: MeshShape) -> dict[str, dict[str, Any]]:
-    def spec(value: int) -> Any:
-        layout = decisions.stored[value] or (-1,) * len(shape.sizes)
-        return to_partition_spec(layout, shape.names, len(program.values[value].shape))
-
-    return {
-        "inputs": {program.values[v].path: spec(v) for v in program.inputs},
-        "outputs": {program.values[v].path: spec(v) for v in program.outputs},
-    }
-
-
-def reshards_of(prices: StepPrices, decisions: Decisions) -> tuple[Reshard, ...]:
-    """The sequences of collectives of all copies in `decisions`, each once."""
-    found: dict[object, Reshard] = {}
-    for value in prices.program.values:
-        before, after = decisions.stored[value.index], decisions.copy[value.index]
-        if before is None or after is None:
-            continue
-        key = (value.shape, value.itemsize, before, after)
-        if key not in found:
-            steps = prices.reshard(value.index).steps(before, after)
-            states = tuple(step.to_state for step in steps)
-            found[key] = Reshard(value.shape, value.itemsize, before, after, states)
-    return tuple(found.values())
+    best = (shape, decisions, prices, evaluation)
+    others: list[Priced] = []
+    if count > 1:
+        others = alternatives(searcher, best, schemes, count=count - 1, free_mesh=free_mesh)
+    plans = []
+    for number, (mesh, chosen, priced, found) in enumerate((best, *others)):
+        seconds = found.estimate.step_seconds
+        behind = replace(proof, status="feasible", objective=seconds, gap=1 - bound / seconds)
+        plans.append(
+            assemble(
+                priced,
+                chosen,
+                mesh,
+                found,
+                proof=behind if number else proof,
+                memory_limit=searcher.limit,
+                baselines=tuple(baseline for baseline, _ in rows),
+                options=options,
+            )
+        )
+    return plans
 
 
 make_callable(__name__)

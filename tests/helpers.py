@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.assemble import assemble
 from autoshard.build import Built, build
 from autoshard.cost.step import step_prices
 from autoshard.dataflow import analyse
@@ -23,7 +24,6 @@ from autoshard.machine import Chip, Machine, Switch
 from autoshard.plan import MeshShape, Plan, Proof
 from autoshard.program import Program, trace
 from autoshard.repeats import find_repeats
-from autoshard.search import _specs, reshards_of
 from autoshard.solve import solve
 from autoshard.solve.problem import Problem
 
@@ -66,20 +66,14 @@ class Case:
         decisions = tidy(prices, decisions)
         evaluation = evaluate(prices, decisions, self.mesh.names)
         seconds = evaluation.estimate.step_seconds
-        return Plan(
-            program=self.program.name,
-            fingerprint=self.program.fingerprint,
-            options=dict(self.options),
-            machine=prices.machine.name,
-            memory_limit=float("inf"),
-            mesh=self.mesh,
-            estimate=evaluation.estimate,
+        return assemble(
+            prices,
+            decisions,
+            self.mesh,
+            evaluation,
             proof=Proof("feasible", seconds, 0.0, 1.0, 0.0, "gap"),
-            specs=_specs(self.program, decisions, self.mesh),
-            moves=evaluation.moves,
-            baselines=(),
-            decisions=decisions,
-            reshards=reshards_of(prices, decisions),
+            memory_limit=float("inf"),
+            options=self.options,
         )
 
 

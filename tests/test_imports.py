@@ -33,16 +33,18 @@ LAYERS = (
     ("solve",),
     ("build", "coding", "plan", "meshes"),
     ("evaluate", "baselines"),
-    ("mesh_search",),
+    ("assemble", "mesh_search"),
+    ("alternatives",),
     ("search",),
     ("lower",),
     ("hlo",),
     ("compiler",),
+    ("variants", "residuals", "refine", "fidelity"),
     ("models",),
     ("reference", "report_tree", "report"),
     ("cli", "cli_errors", "cli_arguments", "cli_progress", "cli_rows", "cli_lists", "cli_search",
      "cli_verify", "cli_numbers", "cli_device", "cli_solve", "cli_bench", "cli_calibrate",
-     "cli_calibrate_parser", "__main__", ""),
+     "cli_calibrate_parser", "cli_command", "cli_bench_parser", "__main__", ""),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

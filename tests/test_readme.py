@@ -59,8 +59,9 @@ def test_its_commands_exist(capsys):
 
 
 def test_its_options_exist(capsys):
-    for command in ("search", "verify"):
-        main([command, "--help"])
+    benches = (["bench", "fidelity"], ["bench", "plans"])
+    for command in (["search"], ["verify"], ["calibrate"], *benches):
+        main([*command, "--help"])
     text = capsys.readouterr().out
     for option in set(re.findall(r"--[a-z][a-z-]+", README)):
         assert option in text, option

@@ -104,6 +104,11 @@ class Compiled:
         data = asdict(self)
         del data["memory_report"]
         data["memory"]["peak_bytes"] = self.memory.peak_bytes
+        if self.timeline is not None:
+            data["timeline"]["parts"] = [
+                {"scope": scope, "product": product, "seconds": seconds}
+                for (scope, product), seconds in self.timeline.parts.items()
+            ]
         return data
 
 

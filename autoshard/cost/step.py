@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.cost.collective import Kind, MeshTopology
+from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.flops import is_matrix_op
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.roofline import op_seconds
@@ -49,7 +50,10 @@ MOVES_NOTHING = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepPrices:
-    """The cost laws of one program on one machine and mesh (sizes of the mesh's axes)."""
+    """The cost laws of one program on one machine and mesh (sizes of the mesh's axes).
+
+    `corrections` are what compiled plans of the program have taught.
+    """
 
     program: Program
     dataflow: Dataflow
@@ -57,6 +61,7 @@ class StepPrices:
     mesh_shape: tuple[int, ...]
     topology: MeshTopology
     reshards: ReshardCache
+    corrections: Corrections = NONE
 
     def reshard(self, value: int) -> ReshardTable:
         """The table of reshards between all layouts of one value."""
@@ -81,7 +86,8 @@ class StepPrices:
         unit = "matrix" if is_matrix_op(op.primitive) else "vector"
         seconds = op_seconds(self.machine.chip, flops, traffic, self._dtype(op), unit=unit)
         launches = any(self.dataflow.materialised[o] for o in op.outputs)
-        return np.asarray(seconds) - (0.0 if launches else self.machine.chip.launch_seconds)
+        busy = np.asarray(seconds) - (0.0 if launches else self.machine.chip.launch_seconds)
+        return busy * self.corrections.factor(op)
 
     def ideal_seconds(self, alike: Sequence[Sequence[int]]) -> float:
         """Seconds that no plan on any mesh of these chips undercuts.
@@ -95,7 +101,8 @@ class StepPrices:
             for member in members:  # what surrounds an op decides what is fused with it
                 op = self.program.ops[member]
                 tensors = tuple(v >= 0 and fused[v] for v in (*op.inputs, *op.outputs))
-                groups.setdefault((number, tensors), []).append(member)
+                factor = self.corrections.factor(op)
+                groups.setdefault((number, tensors, factor), []).append(member)
         for members in groups.values():
             op = self.program.ops[members[0]]
             if op.primitive in MOVES_NOTHING or all(
@@ -139,7 +146,10 @@ class StepPrices:
 
     def exposed(self, hides: bool) -> float:
         """The fraction of a collective's seconds that adds to the step."""
-        return 1.0 - self.machine.overlap if hides else 1.0
+        if not hides:
+            return self.corrections.waited
+        hidden = self.corrections.hidden
+        return 1.0 - self.machine.overlap if hidden is None else hidden
 
     def _dtype(self, op: Op) -> str:
         for value in (*op.inputs, *op.outputs):
@@ -178,7 +188,11 @@ class StepPrices:
 
 
 def step_prices(
-    program: Program, dataflow: Dataflow, machine: Machine, mesh_shape: Sequence[int]
+    program: Program,
+    dataflow: Dataflow,
+    machine: Machine,
+    mesh_shape: Sequence[int],
+    corrections: Corrections = NONE,
 ) -> StepPrices:
     """The cost laws of `program` on `machine`, arranged as a mesh of `mesh_shape`.
 
@@ -192,4 +206,5 @@ def step_prices(
             f"has {machine.chips} chips; give axes whose sizes multiply to {machine.chips}"
         )
     topology = MeshTopology(machine, shape)
-    return StepPrices(program, dataflow, machine, shape, topology, ReshardCache(topology))
+    reshards = ReshardCache(topology)
+    return StepPrices(program, dataflow, machine, shape, topology, reshards, corrections)

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from autoshard.hlo.collectives import Found
 from autoshard.hlo.events import Event, events
 from autoshard.hlo.module import Instruction
+from autoshard.hlo.parts import part_of
 from autoshard.hlo.places import Place, called_computations, trip_count
 from autoshard.hlo.rings import find_rings
 from autoshard.hlo.schedule import Schedule, ScheduledComputation
@@ -57,6 +58,7 @@ class Timeline:
       collective_seconds: the communication stream's work.
       exposed_seconds: what compute waits for collectives.
       known_share: the part of `compute_seconds` for which the compiler gave the time itself.
+      parts: `compute_seconds` by (name stack without the operation, whether a product is in it).
     """
 
     seconds: float
@@ -64,6 +66,7 @@ class Timeline:
     collective_seconds: float = 0.0
     exposed_seconds: float = 0.0
     known_share: float = 0.0
+    parts: Mapping[tuple[str, bool], float] = field(default_factory=dict, compare=False)
 
 
 def timeline(
@@ -85,7 +88,9 @@ def timeline(
     """
     total = _Simulation(prices, _collective_prices(found, prices), clock_hertz, schedule).run(entry)
     share = total.known / total.compute if total.compute else 0.0
-    return Timeline(total.seconds, total.compute, total.collective, total.exposed, share)
+    return Timeline(
+        total.seconds, total.compute, total.collective, total.exposed, share, total.parts
+    )
 
 
 @dataclass(slots=True)
@@ -97,8 +102,11 @@ class _Span:
     collective: float = 0.0
     exposed: float = 0.0
     known: float = 0.0
+    parts: dict[tuple[str, bool], float] = field(default_factory=dict)
 
     def add(self, other: _Span, times: float = 1.0) -> None:
+        for part, seconds in other.parts.items():
+            self.parts[part] = self.parts.get(part, 0.0) + times * seconds
         self.seconds += times * other.seconds
         self.compute += times * other.compute
         self.collective += times * other.collective
@@ -201,6 +209,8 @@ class _Simulation:
         span.seconds += seconds
         span.compute += seconds
         span.known += 0.0 if known is None else seconds
+        part = part_of(place.module, instruction)
+        span.parts[part] = span.parts.get(part, 0.0) + seconds
 
     def _known(self, place: Place, instruction: Instruction) -> float | None:
         """What the compiler says that an instruction takes."""

@@ -7,6 +7,10 @@ every resharded copy is made through the states of its planned sequence of colle
 operands and results then always agree with its strategy, and nothing is left to propagation but
 the inner values of an equation.
 
+Free values (of constants and iotas alone) are left to Shardy, which splits them as their readers
+need them, but not where they cross the edge of a region: inside they are computed again, and only
+what cannot be (a slice of a scanned constant) crosses whole.
+
 A copy that is made anew for the backward pass starts from an `optimization_barrier`, because equal
 reshards of one value would be merged.
 """
@@ -38,6 +42,10 @@ class LoweringError(ValueError):
     """A plan that cannot be written down for the compiler."""
 
 
+Recipe = tuple[Any, list[tuple[Any, int]], int]
+"""How a free value is computed: an equation, its operands as (array, value), and which result."""
+
+
 class Interpreter:
     """One re-trace of a program under decisions; make a new one for every trace."""
 
@@ -51,6 +59,7 @@ class Interpreter:
         self.arrays: dict[int, Any] = {}
         self.copies: dict[tuple[int, bool], Any] = {}
         self.fixed: set[int] = set()
+        self.recipes: dict[int, Recipe] = {}
         self.cursor = 0
         self.readers = analyse(program).readers
         self._phases = {(use.op, use.position): use.phase for uses in self.readers for use in uses}
@@ -125,6 +134,27 @@ class Interpreter:
         """
         self.fixed.add(value)
         return self._constrain(array, (-1,) * len(self.names))
+
+    def _again(self, value: int, made: dict[int, Any]) -> Any | None:
+        """A free value computed once more, inside of another trace; None where it cannot be.
+
+        `made` holds what was computed there already.
+        """
+        if value not in made:
+            made[value] = None
+            if value in self.recipes:
+                equation, operands, number = self.recipes[value]
+                arrays = [
+                    self._again(v, made)
+                    if v >= 0
+                    else None
+                    if isinstance(a, jax.core.Tracer)
+                    else a
+                    for a, v in operands
+                ]
+                if all(array is not None for array in arrays):
+                    made[value] = compat.bind_equation(equation, arrays)[number]
+        return made[value]
 
     def _is_anew(self, value: int, phase: Phase) -> bool:
         return phase is Phase.BACKWARD and self.decisions.mode[value] == ANEW
@@ -209,6 +239,9 @@ class Interpreter:
         self._check_whole(op)
         arrays = [self._read(op, k, array) for k, (array, _) in enumerate(operands)]
         results = compat.bind_equation(equation, arrays)
+        if self.decisions.assignment[op.index] is None:
+            for number, value in enumerate(op.outputs):
+                self.recipes[value] = equation, operands, number
         return list(zip(self._write(op, results), op.outputs, strict=True))
 
     def _check_whole(self, op: Op) -> None:
@@ -340,12 +373,17 @@ class Interpreter:
         return ops, outer
 
     def _start_body(self, ops: Sequence[Op], arrays: Sequence[Any]) -> None:
+        made: dict[int, Any] = {}
         for op, array in zip(ops, arrays, strict=True):
             value = op.outputs[0]
             stored = self.decisions.stored[value]
-            self.arrays[value] = (
-                self._fix(value, array) if stored is None else self._constrain(array, stored)
-            )
+            if stored is not None:
+                self.arrays[value] = self._constrain(array, stored)
+                continue
+            again = self._again(op.inputs[0], made) if op.primitive == "enter" else None
+            self.arrays[value] = self._fix(value, array) if again is None else again
+            if again is not None and op.inputs[0] in self.recipes:
+                self.recipes[value] = self.recipes[op.inputs[0]]
 
     def _finish_body(self, kinds: Sequence[str], results: list[tuple[Any, int]]) -> list[Any]:
         arrays = []

@@ -1,0 +1,85 @@
+"""From decisions to a `Plan`: the record of what was decided, with everything a reader needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from autoshard.cost.step import StepPrices
+from autoshard.decisions import Decisions, Reshard
+from autoshard.evaluate import Evaluation
+from autoshard.layout import to_partition_spec
+from autoshard.plan import Baseline, MeshShape, Plan, Proof
+from autoshard.program import Program
+
+
+def assemble(
+    prices: StepPrices,
+    decisions: Decisions,
+    shape: MeshShape,
+    evaluation: Evaluation,
+    *,
+    proof: Proof,
+    memory_limit: float,
+    baselines: tuple[Baseline, ...] = (),
+    options: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The plan that `decisions` amount to.
+
+    Args:
+      prices: of the program on the machine.
+      decisions: tidied.
+      shape: the mesh, of the sizes that `prices` are for.
+      evaluation: of the decisions, from `autoshard.evaluate`.
+      proof: what is known of the best plan.
+      memory_limit: bytes per device that the plan was allowed.
+      baselines: other schemes on the same mesh.
+      options: kept in the plan beside those of the trace.
+    """
+    program = prices.program
+    return Plan(
+        program=program.name,
+        fingerprint=program.fingerprint,
+        options={**program.options, **(options or {})},
+        machine=prices.machine.name,
+        memory_limit=memory_limit,
+        mesh=shape,
+        estimate=evaluation.estimate,
+        proof=proof,
+        specs=_specs(program, decisions, shape),
+        moves=evaluation.moves,
+        baselines=baselines,
+        decisions=decisions,
+        reshards=reshards_of(prices, decisions),
+        types={
+            "inputs": {program.values[v].path: str(program.values[v]) for v in program.inputs},
+            "outputs": {program.values[v].path: str(program.values[v]) for v in program.outputs},
+        },
+        corrections=prices.corrections,
+    )
+
+
+def _specs(program: Program, decisions: Decisions, shape: MeshShape) -> dict[str, dict[str, Any]]:
+    def spec(value: int) -> Any:
+        layout = decisions.stored[value] or (-1,) * len(shape.sizes)
+        return to_partition_spec(layout, shape.names, len(program.values[value].shape))
+
+    return {
+        "inputs": {program.values[v].path: spec(v) for v in program.inputs},
+        "outputs": {program.values[v].path: spec(v) for v in program.outputs},
+    }
+
+
+def reshards_of(prices: StepPrices, decisions: Decisions) -> tuple[Reshard, ...]:
+    """The sequences of collectives of all copies in `decisions`, each once."""
+    found: dict[object, Reshard] = {}
+    for value in prices.program.values:
+        before, after = decisions.stored[value.index], decisions.copy[value.index]
+        if before is None or after is None:
+            continue
+        key = (value.shape, value.itemsize, before, after)
+        if key not in found:
+            steps = prices.reshard(value.index).steps(before, after)
+            states = tuple(step.to_state for step in steps)
+            found[key] = Reshard(value.shape, value.itemsize, before, after, states)
+    return tuple(found.values())

@@ -1,0 +1,154 @@
+"""The arguments of `autoshard bench`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoshard import cli_arguments
+from autoshard.cli_command import command
+
+
+def add_bench(commands: Any) -> None:
+    parser = command(commands, "bench", "cli_bench:bench_command", "run a benchmark")
+    kinds = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
+    layers = command(
+        kinds, "layers", "cli_bench:layers_command", "planning time over layers and mesh axes"
+    )
+    layers.add_argument("--model", choices=("8b", "405b", "both"), default="both")
+    layers.add_argument("--layers", metavar="N,N,...", default="2,8,32,126")
+    layers.add_argument("--axes", metavar="N,N,...", default="1,2,3")
+    layers.add_argument("--forms", metavar="FORM,FORM", default="scan,unrolled")
+    layers.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
+    layers.add_argument("--gap", metavar="SHARE", type=cli_arguments.fraction, default=0.001)
+    layers.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    contest = command(
+        kinds, "iopddl", "cli_bench:iopddl_command", "instances of the IOPDDL contest"
+    )
+    contest.add_argument(
+        "paths", metavar="PATH", nargs="+", help=".json or .json.gz files, or folders of them"
+    )
+    contest.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=cli_arguments.contest_seconds,
+        default=60.0,
+        help="seconds for each, or `contest` for what the contest gave it (default 60)",
+    )
+    contest.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    solvers = command(
+        kinds, "solvers", "cli_bench:solvers_command", "our solver beside CP-SAT, HiGHS, CBC, SCIP"
+    )
+    solvers.add_argument(
+        "problems",
+        metavar="PROBLEM",
+        nargs="*",
+        help="contest files, folders of them, or PROGRAM@MACHINE@MESH such as "
+        "llama3-8b@v5p-64@8x8; by default the contest files that are there, and three programs",
+    )
+    solvers.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
+    solvers.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        type=cli_arguments.size,
+        default=8 * 2.0**30,
+        help="what a solver may take (default 8GiB)",
+    )
+    solvers.add_argument(
+        "--solvers",
+        metavar="NAME,NAME,...",
+        type=cli_arguments.some_of("autoshard", "CP-SAT", "HiGHS", "CBC", "SCIP"),
+        default="autoshard,CP-SAT,HiGHS,CBC,SCIP",
+    )
+    solvers.add_argument(
+        "--forms",
+        metavar="FORM,FORM",
+        type=cli_arguments.some_of("given", "presolved"),
+        default="given,presolved",
+    )
+    solvers.add_argument("--threads", metavar="N", type=cli_arguments.count, default=2)
+    solvers.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+
+    again = command(
+        kinds, "resolve", "cli_bench:resolve_command", "solving again after a change, cold and warm"
+    )
+    again.add_argument(
+        "problems",
+        metavar="PROBLEM",
+        nargs="*",
+        help="as in `bench solvers`; by default three contest files and two programs",
+    )
+    again.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
+    again.add_argument(
+        "--gap",
+        metavar="SHARE",
+        type=cli_arguments.fraction,
+        default=0.0,
+        help="when to stop (default: proven optimal)",
+    )
+    again.add_argument(
+        "--pins", metavar="N", type=cli_arguments.count, default=3, help="pins to try (default 3)"
+    )
+    again.add_argument("--seed", metavar="N", type=int, default=0)
+    again.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+
+    fidelity = command(
+        kinds, "fidelity", "cli_bench:fidelity_command", "predicted against compiled, plan by plan"
+    )
+    fidelity.add_argument(
+        "--compiler",
+        choices=("gpu", "tpu", "all"),
+        default="gpu",
+        help="seconds a plan for gpu (the default), up to minutes for tpu",
+    )
+    fidelity.add_argument(
+        "--programs", metavar="NAME,NAME", help="only these (see `autoshard programs`)"
+    )
+    fidelity.add_argument(
+        "--distortions",
+        metavar="X,X",
+        type=cli_arguments.numbers,
+        default=(0.5, 1.5, 3.0),
+        help="how strongly the prices of the odd plans are distorted (default 0.5,1.5,3)",
+    )
+    fidelity.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=10.0,
+        help="seconds of search for each plan (default 10)",
+    )
+    fidelity.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    fidelity.add_argument("--svg", metavar="FILE", help="draw predicted against compiled")
+
+    plans = command(
+        kinds, "plans", "cli_bench:plans_command", "our plans beside hand-made ones, all compiled"
+    )
+    plans.add_argument(
+        "--rows",
+        metavar="ROW",
+        nargs="+",
+        help="PROGRAM[/LAYERS][:BATCH[xSEQUENCE]]@MACHINE[@SIZE,SIZE,...], with the sizes of the "
+        "tensor axis to try, such as llama3-8b:64x4096@h100-64@4,8; by default those of the peers",
+    )
+    plans.add_argument(
+        "--machines",
+        metavar="NAME,NAME",
+        default="h100-8,h100-64",
+        help="of the default rows (default h100-8,h100-64; also v5e-16, v5p-64 and v6e-64, where "
+        "a compile takes minutes)",
+    )
+    plans.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=60.0,
+        help="seconds for each search (default 60)",
+    )
+    plans.add_argument(
+        "--compile-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=1800.0,
+        help="seconds for each compile (default 1800)",
+    )
+    plans.add_argument("--csv", metavar="FILE", help="also write the rows to this file")

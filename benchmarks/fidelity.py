@@ -1,0 +1,216 @@
+"""Predicted against compiled: `autoshard bench fidelity`.
+
+Every group is a program on a machine under one mesh; its plans are those of `autoshard.variants`:
+the best, the well-known schemes, and odd ones. Each plan is lowered and compiled by the machine's
+own compiler, without the device, and what the cost model says stands beside what the compiler says:
+
+    step        seconds: XLA:GPU's own timeline with overlap; XLA:TPU's cycles and the machine's
+                prices of collectives
+    peak        bytes of arguments, results and temporaries
+    wire        bytes that a device sends: planned, right after partitioning, in the final program
+    unplanned   collectives right after partitioning that the plan does not have
+
+At the end stand rank correlations and errors per program, over all, and for each group whether the
+plan that the model calls best is the compiler's best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+COLUMNS = (
+    "program", "machine", "mesh", "plan", "step", "compiled", "ratio", "peak_gib", "compiled_gib",
+    "peak_ratio", "wire_gb", "made_gb", "final_gb", "unplanned", "missing", "compile_s",
+)  # fmt: skip
+WIDTHS = (24, 9, 8, 24, 8, 8, 6, 8, 12, 10, 8, 8, 8, 9, 7, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A built-in program with arguments of its factory, a machine, and meshes."""
+
+    program: str
+    machine: str
+    meshes: tuple[tuple[int, ...], ...]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The program and what is not as built in."""
+        changed = (f"{key}={value}" for key, value in self.arguments.items())
+        return ",".join([self.program, *changed])
+
+
+GPU_CASES = (
+    Case("llama3-8b", "h100-64", ((64,), (16, 4), (8, 8), (4, 4, 4))),
+    Case("llama3-8b", "h100-64", ((16, 4), (8, 8)), {"batch": 16}),
+    Case("llama3-8b", "h100-8", ((8,), (2, 4)), {"batch": 8}),
+    Case("llama3-8b", "a100-16", ((16,), (4, 4)), {"batch": 16}),
+    Case("llama3-1b", "h100-8", ((8,), (2, 4)), {"batch": 32, "sequence": 2048}),
+    Case("llama3-1b", "b200-16", ((4, 4),), {"batch": 64, "sequence": 2048}),
+    Case("llama3-8b", "h100-8", ((8,), (2, 4)), {"batch": 32, "mode": "decode"}),
+    Case("llama3-70b", "h100-64", ((8, 8), (64,))),
+    Case("mixtral-8x7b", "h100-64", ((8, 8), (64,))),
+    Case("vit-l16", "h100-8", ((8,), (2, 4))),
+    Case("vit-l16", "h100-64", ((64,), (16, 4))),
+    Case("resnet50", "h100-8", ((8,), (4, 2)), {"batch": 256}),
+    Case("unet", "h100-8", ((8,), (4, 2)), {"batch": 64}),
+    Case("gnn", "h100-8", ((8,), (4, 2))),
+    Case("mlp", "h100-8", ((8,), (2, 4))),
+    Case("mlp", "a100-16", ((16,), (4, 4))),
+    Case("mlp", "b200-16", ((16,), (4, 4))),
+)
+TPU_CASES = (
+    Case("mlp", "v5e-16", ((16,), (4, 4))),
+    Case("mlp", "v6e-64", ((8, 8),)),
+    Case("llama3-1b", "v5p-8", ((8,), (2, 4)), {"batch": 16, "sequence": 2048, "layers": 4}),
+    Case("vit-l16", "v5e-16", ((16,), (4, 4)), {"batch": 256, "layers": 4}),
+)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print all rows, then what they say together."""
+    from autoshard.cli_rows import Rows, measure
+    from autoshard.fidelity import draw, summary
+
+    rows = Rows(COLUMNS, WIDTHS)
+    try:
+        for case, sizes in _groups(options.compiler, options.programs):
+            question = {
+                "program": case.program,
+                "arguments": dict(case.arguments),
+                "machine": case.machine,
+                "mesh": list(sizes),
+                "time_limit": options.time_limit,
+                "distortions": options.distortions,
+            }
+            with tempfile.TemporaryDirectory() as folder:
+                question["answers"] = str(Path(folder) / "rows.jsonl")
+                answer = measure(__file__, question)
+                named = {
+                    "program": case.name,
+                    "machine": case.machine,
+                    "mesh": "x".join(map(str, sizes)),
+                }
+                place = Path(question["answers"])
+                for line in place.read_text().splitlines() if place.exists() else ():
+                    rows.add({**named, **json.loads(line)})
+            if "error" in answer:
+                rows.add({**named, "plan": "-", "error": answer["error"]})
+    except KeyboardInterrupt:
+        print("\ninterrupted: what follows is of the rows above", file=sys.stderr)
+    rows.write(options.csv)
+    print(f"\n{summary(rows.kept)}")
+    if options.svg:
+        draw(rows.kept, options.svg)
+        print(f"autoshard: wrote {options.svg}", file=sys.stderr)
+    return 0
+
+
+def _groups(compiler: str, programs: str | None) -> list[tuple[Case, tuple[int, ...]]]:
+    cases = {"gpu": GPU_CASES, "tpu": TPU_CASES, "all": GPU_CASES + TPU_CASES}[compiler]
+    wanted = programs.split(",") if programs else None
+    return [
+        (case, sizes)
+        for case in cases
+        if wanted is None or case.program in wanted
+        for sizes in case.meshes
+    ]
+
+
+def step_of(program: str, arguments: Mapping[str, Any]) -> Any:
+    """`(fn, args, options)` of a built-in program with other arguments."""
+    from autoshard import models
+    from autoshard.models.llama import llama
+    from autoshard.models.mixtral import mixtral
+    from autoshard.models.resnet import resnet
+    from autoshard.models.unet import unet
+    from autoshard.models.vision_transformer import vision_transformer
+
+    if not arguments:
+        return models.build(program)
+    if program.startswith("llama3"):
+        return llama(program, **arguments)
+    factories = {
+        "mixtral-8x7b": mixtral,
+        "vit-l16": vision_transformer,
+        "resnet50": resnet,
+        "unet": unet,
+    }
+    return factories[program](**arguments)
+
+
+def measure_group(question: Mapping[str, Any]) -> None:
+    """Compile every plan of one group; a line of JSON each in the file `answers`."""
+    import autoshard
+    from autoshard.variants import variants
+
+    fn, args, options = step_of(question["program"], question["arguments"])
+    program = autoshard.trace(fn, *args, **options)
+    machine = autoshard.load_machine(question["machine"])
+    mesh = dict(zip("xyz", question["mesh"], strict=False))
+    made = variants(
+        program,
+        machine,
+        mesh,
+        distortions=question["distortions"],
+        time_limit=question["time_limit"],
+    )
+    with open(question["answers"], "a") as file:
+        for variant in made:
+            row = {"plan": variant.name, **_compiled(variant.plan, machine, fn, args)}
+            print(json.dumps(row), file=file, flush=True)
+
+
+def _compiled(plan: Any, machine: Any, fn: Any, args: Any) -> dict[str, Any]:
+    import autoshard
+    from autoshard.compiler.compiled import compile_plan
+    from autoshard.compiler.target import CompileError
+    from autoshard.compiler.verdict import judge
+
+    estimate = plan.estimate
+    row: dict[str, Any] = {
+        "step": estimate.step_seconds,
+        "compute": estimate.compute_seconds,
+        "collective": estimate.collective_seconds,
+        "peak_gib": estimate.peak_bytes / 2**30,
+        "peak_at": estimate.peak_at,
+    }
+    try:
+        compiled = compile_plan(autoshard.lower(plan, fn, *args), machine)
+    except (CompileError, autoshard.PlanError) as error:
+        return {**row, "error": str(error).splitlines()[0]}
+    verdict = judge(plan, compiled)
+    wires = [sum(column) for column in zip(*verdict.wire_bytes().values(), strict=True)]
+    row |= dict(zip(("wire_gb", "made_gb", "final_gb"), (w / 1e9 for w in wires), strict=False))
+    tallies = verdict.comparison.tallies
+    row |= {
+        "compiled_gib": compiled.memory.peak_bytes / 2**30,
+        "arguments_gib": compiled.memory.argument_bytes / 2**30,
+        "peak_ratio": compiled.memory.peak_bytes / max(estimate.peak_bytes, 1),
+        "unplanned": sum(t.found - t.planned for t in verdict.involuntary),
+        "missing": sum(max(t.planned - t.found, 0) for t in tallies),
+        "compile_s": compiled.compile_seconds,
+    }
+    time = compiled.timeline
+    if time is not None:
+        row |= {
+            "compiled": time.seconds,
+            "compiled_compute": time.compute_seconds,
+            "compiled_collective": time.collective_seconds,
+            "compiled_exposed": time.exposed_seconds,
+            "ratio": time.seconds / max(estimate.step_seconds, 1e-12),
+        }
+    return row
+
+
+if __name__ == "__main__":
+    measure_group(json.loads(sys.argv[1]))
+    print("{}")
