@@ -1,0 +1,105 @@
+"""Values of constants and iotas alone, where they cross the edge of a loop."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from autoshard.lower import spmd
+from autoshard.lower.verify import verify
+from tests.helpers import MESHES, best_plan, case, concrete_like, random_plan
+
+BATCH, LENGTH, LAYERS = 16, 256, 3
+
+
+def step(weights, x):
+    """Masked attention in a scan; the mask depends on nothing, so that JAX takes it out of it."""
+
+    def layer(x, weight):
+        scores = jnp.einsum("bqd,dc,bkc->bqk", x, weight, x)
+        asking = jax.lax.broadcasted_iota(jnp.int32, scores.shape[1:], 0)
+        seen = jax.lax.broadcasted_iota(jnp.int32, scores.shape[1:], 1) <= asking
+        shares = jax.nn.softmax(jnp.where(seen, scores, -1e9))
+        return jnp.einsum("bqk,bkd->bqd", shares, x), None
+
+    return jax.lax.scan(jax.checkpoint(layer), x, weights)[0]
+
+
+def loss(weights, x):
+    return jnp.mean(jnp.square(step(weights, x)))
+
+
+ARGS = (
+    jax.ShapeDtypeStruct((LAYERS, 8, 8), jnp.float32),
+    jax.ShapeDtypeStruct((BATCH, LENGTH, 8), jnp.float32),
+)
+
+
+def test_a_mask_of_the_whole_batch_is_nowhere():
+    given = case(jax.grad(loss), *ARGS, mesh=MESHES["8"])
+    crossing = [
+        value
+        for op in given.program.ops
+        if op.primitive == "enter"
+        for value in (given.program.values[i] for i in op.inputs if i >= 0)
+        if value.free and value.shape == (BATCH, LENGTH, LENGTH)
+    ]
+    assert crossing  # else the case shows nothing
+    text = spmd.lower(best_plan(given), jax.grad(loss), *ARGS).mlir_text()
+    held_whole = [
+        line
+        for line in text.splitlines()
+        if "sharding_constraint" in line
+        and "[{}, {}, {}]" in line
+        and f"tensor<{BATCH}x{LENGTH}x{LENGTH}x" in line
+    ]
+    assert held_whole == []
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_the_numbers_are_right(mesh):
+    given = case(jax.grad(loss), *ARGS, mesh=MESHES[mesh])
+    for plan in (best_plan(given), random_plan(given, 0)):
+        assert verify(plan, jax.grad(loss), *ARGS, concrete=concrete_like(ARGS))
+
+
+def scanned_constant(x):
+    """A slice of a scanned iota cannot be computed anew without its index."""
+
+    def body(x, row):
+        return x * row, None
+
+    return jax.lax.scan(body, x, jnp.arange(4 * 16.0).reshape(4, 16))[0]
+
+
+def test_a_slice_of_a_scanned_constant():
+    args = (jax.ShapeDtypeStruct((8, 16), jnp.float32),)
+    given = case(scanned_constant, *args, mesh=MESHES["2x4"])
+    for seed in range(3):
+        plan = random_plan(given, seed)
+        assert verify(plan, scanned_constant, *args, concrete=concrete_like(args))
+
+
+def nested(x):
+    """A mask that crosses two edges."""
+
+    def inner(x, _):
+        seen = jax.lax.broadcasted_iota(jnp.int32, x.shape, 1) % 2 == 0
+        return jnp.where(seen, 2 * x, x), None
+
+    def outer(x, _):
+        return jax.lax.scan(inner, x, None, length=2)[0], None
+
+    return jax.lax.scan(outer, x, None, length=2)[0]
+
+
+def test_nested_loops():
+    args = (jax.ShapeDtypeStruct((8, 16), jnp.float32),)
+    given = case(nested, *args, mesh=MESHES["2x4"])
+    for seed in range(3):
+        plan = random_plan(given, seed)
+        assert verify(plan, nested, *args, concrete=concrete_like(args))
+    x = np.arange(128.0, dtype=np.float32).reshape(8, 16)
+    assert np.allclose(nested(x)[:, 0], 16 * x[:, 0])
