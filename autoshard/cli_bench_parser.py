@@ -145,6 +145,13 @@ def add_bench(commands: Any) -> None:
         help="seconds for each search (default 60)",
     )
     plans.add_argument(
+        "--refine",
+        metavar="N",
+        type=cli_arguments.count,
+        default=0,
+        help="also the plan of `search --refine N`, the best of those that were compiled",
+    )
+    plans.add_argument(
         "--compile-limit",
         metavar="S",
         type=cli_arguments.seconds,

@@ -9,7 +9,8 @@ Every row is one plan of one step on one machine, compiled without devices by XL
     ratio               our step over the best step of a hand-made plan that fits
 
 Hand-made plans are those of `autoshard.models.by_hand`: MaxText's logical names and rules. Ours is
-that of `autoshard.search`, mesh free. A row is asked for as
+that of `autoshard.search`, mesh free; with `--refine N` also that of `autoshard.refine`, which has
+compiled the N best of every round. A row is asked for as
 
     PROGRAM[/LAYERS][:BATCH[xSEQUENCE]]@MACHINE[@SIZE,SIZE,...]
 
@@ -28,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROW = Path(__file__).with_name("plans_row.py")
-OURS = "autoshard"
+OURS, REFINED = "autoshard", "autoshard refined"
 COLUMNS = (
     "program", "machine", "plan", "mesh", "step", "peak", "fits", "compile", "predicted",
     "pred.GiB", "ratio",
@@ -133,8 +134,8 @@ def read_rows(words: Sequence[str]) -> list[Asked]:
     return rows
 
 
-def plans_of(row: Asked) -> Iterator[tuple[str, int]]:
-    """Name and size of the tensor axis of every plan of a row; ours comes last, with size 0."""
+def plans_of(row: Asked, *, refine: bool = False) -> Iterator[tuple[str, int]]:
+    """Name and size of the tensor axis of every plan of a row; ours come last, with size 0."""
     from autoshard import load_machine, models
     from autoshard.models.by_hand import HAND_MADE, chips_of_a_host
 
@@ -144,6 +145,8 @@ def plans_of(row: Asked) -> Iterator[tuple[str, int]]:
             for degree in row.degrees if plan.degrees else (0,):
                 yield plan.name, degree
     yield OURS, 0
+    if refine:
+        yield REFINED, 0
 
 
 def run(options: argparse.Namespace) -> int:
@@ -155,18 +158,20 @@ def run(options: argparse.Namespace) -> int:
     interrupted = False
     try:
         for asked in options.rows:
-            others: list[Mapping[str, Any]] = []
-            for name, degree in plans_of(asked):
+            by_hand: list[Mapping[str, Any]] = []
+            for name, degree in plans_of(asked, refine=options.refine > 0):
                 question = {
                     **asked._asdict(), "plan": name, "degree": degree,
                     "time_limit": options.time_limit, "compile_limit": options.compile_limit,
+                    "refine": options.refine,
                 }  # fmt: skip
                 started = time.monotonic()
                 answer = measure(str(ROW), question)
                 answer["seconds"] = time.monotonic() - started
                 del answer["peak_gib"]  # of the process, which is of no interest here
-                answer["ratio"] = ratio(answer, others) if name == OURS else None
-                others.append(answer)
+                answer["ratio"] = ratio(answer, by_hand) if name in (OURS, REFINED) else None
+                if name not in (OURS, REFINED):
+                    by_hand.append(answer)
                 about = {"program": asked.name, "machine": asked.machine, "plan": name}
                 rows.add({**about, **answer, "ratio": answer["ratio"] or ""})
                 if answer.get("note"):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from autoshard.models.training import Step
     from autoshard.plan import MeshShape
 
-OURS = "autoshard"
+OURS, REFINED = "autoshard", "autoshard refined"
 NO_TILES = "Couldn't find output tile sizes"
 
 
@@ -28,7 +28,7 @@ def measure_row(row: Mapping[str, Any]) -> dict[str, Any]:
     machine = load_machine(row["machine"])
     step = step_of(row["program"], row["layers"], row["sizes"])
     try:
-        return (_ours if row["plan"] == OURS else _by_hand)(row, step, machine)
+        return (_ours if row["plan"] in (OURS, REFINED) else _by_hand)(row, step, machine)
     except CompileError as error:
         return {"error": str(error)}
     except RulesError as error:
@@ -77,11 +77,23 @@ def _ours(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any
     import autoshard
     from autoshard.compiler.target import kind_of, target_of
     from autoshard.compiler.verdict import judge
+    from autoshard.refine import refine
     from autoshard.search import InfeasibleError, NoPlanError
 
     program = autoshard.trace(step.fn, *step.args, **step.options)
     try:
-        plan = autoshard.search(program, machine, time_limit=row["time_limit"])
+        if row["plan"] == REFINED:
+            found = refine(
+                program,
+                machine,
+                step.fn,
+                *step.args,
+                count=row["refine"],
+                time_limit=row["time_limit"],
+            )
+            plan = found.plan
+        else:
+            plan = autoshard.search(program, machine, time_limit=row["time_limit"])
     except (InfeasibleError, NoPlanError) as error:
         return {"note": f"no plan: {error}".replace("\n", " ")}
     target = target_of(machine, plan.mesh, kind_of(machine))

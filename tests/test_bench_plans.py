@@ -38,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def asked(word: str, plan: str, degree: int = 0) -> dict[str, Any]:
     (row,) = PLANS.read_rows([word])
-    limits = {"time_limit": 20.0, "compile_limit": 300.0}
+    limits = {"time_limit": 20.0, "compile_limit": 300.0, "refine": 0}
     return {**row._asdict(), "plan": plan, "degree": degree, **limits}
 
 
@@ -90,6 +90,10 @@ def test_a_row_has_every_plan_that_suits_and_ours_at_the_end():
         ("FSDP x TP x sequence", 2), ("FSDP x TP x sequence", 4),
         ("FSDP x context", 2), ("FSDP x context", 4), ("FSDP x expert", 0), ("autoshard", 0),
     ]  # fmt: skip
+    assert list(PLANS.plans_of(row, refine=True))[-2:] == [
+        ("autoshard", 0),
+        ("autoshard refined", 0),
+    ]
 
 
 ANSWERS = {
@@ -100,6 +104,7 @@ ANSWERS = {
     "FSDP x TP x sequence": {"step": 4.0, "peak": 30.0, "fits": "yes", "mesh": "fsdp=2, tensor=4"},
     "FSDP x context": {"step": 5.0, "peak": 30.0, "fits": "yes", "mesh": "fsdp=2, context=4"},
     "autoshard": {"step": 3.0, "peak": 10.0, "fits": "yes", "mesh": "x=8", "predicted": 2.5},
+    "autoshard refined": {"step": 2.0, "peak": 10.0, "fits": "yes", "mesh": "x=8"},
 }
 
 
@@ -108,7 +113,7 @@ def test_ours_is_held_to_the_best_that_fits(monkeypatch, capsys):
         "autoshard.cli_rows.measure",
         lambda script, row: {"peak_gib": 0.5, **ANSWERS[row["plan"]]},
     )
-    words = "bench plans --rows llama3-8b:8x4096@h100-8 --csv plans.csv"
+    words = "bench plans --rows llama3-8b:8x4096@h100-8 --refine 2 --csv plans.csv"
     assert main(words.split()) == 2
     lines = capsys.readouterr().out.split("\n")
     assert lines[0].split() == list(PLANS.COLUMNS)
@@ -120,7 +125,7 @@ def test_ours_is_held_to_the_best_that_fits(monkeypatch, capsys):
     with Path("plans.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["plan"] for row in rows] == list(ANSWERS)
-    assert [row["ratio"] for row in rows] == [""] * 6 + ["0.75"]
+    assert [row["ratio"] for row in rows] == [""] * 6 + ["0.75", "0.5"]
     assert "peak_gib" not in rows[0]
 
 
