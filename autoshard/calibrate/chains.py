@@ -26,7 +26,7 @@ import jax.numpy as jnp
 
 Program = Callable[..., Any]
 
-MULTIPLY_ADDS = 256
+MULTIPLY_ADDS = 128
 """Per element and link: enough that the vector unit is busy, not memory."""
 
 

@@ -3,14 +3,14 @@
 An operation is timed as a link of a **chain**: a program in which every operation reads the result
 of the one before. With `T(n)` the time of a call of the chain of `n` links,
 
-    seconds of a link = (T(n) - T(1)) / (n - 1),
+    seconds of a link = (T(n + m) - T(m)) / n,
 
 so that dispatch from Python, the launch of the program and the wait for its end cancel, and no
 operation can be left out, merged with an equal one, or run beside another. Chains are compiled
 and run twice before any clock is read; every call ends with `block_until_ready` and has other
 inputs than the one before. Short and long chains take turns, and medians over many calls are what
-counts. The chain grows until its links are long beside what a call costs besides; where they are
-not told from the scatter of the calls even then, there is no result.
+counts. Chains grow until the links between them are long beside all else; where they are not told
+from the scatter of the calls even then, there is no result.
 
 All devices run the chain at once, as they do in a step: on chips that share nothing that changes
 nothing, and on devices that share cores or memory each gets its part.
@@ -46,13 +46,16 @@ class Effort:
       runs: how many runs of calls the medians are taken over.
       run_seconds: how long a run is; of longer calls it has two.
       longest_seconds: sizes grow no further once an operation takes this long.
-      first_links, most_links: lengths of the first and of the longest chain tried.
+      least_seconds: how long the links that are timed together are to be; what a call costs may
+        vary by tens of microseconds with the length of the program.
+      first_links, most_links: how many links the first and the last chain tried are longer by.
     """
 
     largest_bytes: float
     runs: int = 5
     run_seconds: float = 0.02
     longest_seconds: float = 0.05
+    least_seconds: float = 1e-3
     first_links: int = 8
     most_links: int = 512
 
@@ -77,17 +80,18 @@ def link_seconds(compile_chain: Callable[[int], Launch], effort: Effort) -> floa
 
 def _link_seconds(compile_chain: Callable[[int], Launch], effort: Effort) -> float | None:
     resolution = time.get_clock_info("perf_counter").resolution
-    short = compile_chain(1)
+    fewer, short = 1, compile_chain(1)
     more = min(max(math.ceil(effort.run_seconds / _warm_up(short)), 1), effort.first_links)
     while True:
-        long = compile_chain(1 + more)
+        long = compile_chain(fewer + more)
         calls = effort.runs * max(2, math.ceil(effort.run_seconds / _warm_up(long)))
         pairs = [(_call_seconds(short, n), _call_seconds(long, n)) for n in range(calls)]
         rest, rest_error = _median(before for before, _ in pairs)
         whole, whole_error = _median(after for _, after in pairs)
         gained, error = whole - rest, math.hypot(rest_error, whole_error)
         told = gained > max(4 * error, 100 * resolution)
-        if told and (gained >= rest or more >= effort.most_links):
+        enough = gained >= max(rest, effort.least_seconds)
+        if told and (enough or more >= effort.most_links):
             return gained / more
         if more >= effort.most_links:
             warnings.warn(
@@ -96,7 +100,10 @@ def _link_seconds(compile_chain: Callable[[int], Launch], effort: Effort) -> flo
                 stacklevel=3,
             )
             return None
-        more = min(8 * more, effort.most_links)
+        # Not from one link on: runtimes start programs of one operation in another way.
+        fewer, more = more, min(8 * more, effort.most_links)
+        short = compile_chain(fewer)
+        _warm_up(short)
 
 
 def _median(times: Iterable[float]) -> tuple[float, float]:
