@@ -33,6 +33,13 @@ def is_literal(atom: Any) -> bool:
     return hasattr(atom, "val")
 
 
+def is_tracer(array: Any) -> bool:
+    """Whether an array is of a trace that is still going on."""
+    from jax.core import Tracer
+
+    return isinstance(array, Tracer)
+
+
 def called_jaxpr(equation: Any) -> tuple[Any, Sequence[Any]]:
     """The jaxpr that a call (`jit`, `checkpoint`, `custom_jvp_call`, …) runs, and its constants."""
     body = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))

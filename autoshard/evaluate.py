@@ -218,8 +218,9 @@ def _settlement(
         return []
     for kind, axes, _ in prices.settlements(strategy):
         for number, output in enumerate(op.outputs):
-            size = float(prices.local_bytes(output, strategy.written[number])[0])
-            seconds = float(prices.topology.collective_seconds(kind, axes, size))
+            local = prices.local_bytes(output, strategy.written[number])
+            size = float(local[0])
+            seconds = float(prices.settled_seconds(kind, axes, local, strategy.stored[number])[0])
             seconds *= op.trips * op.weight
             value = program.values[output]
             before, after = (

@@ -337,7 +337,8 @@ def _finish(
     plans = []
     for number, (mesh, chosen, priced, found) in enumerate((best, *others)):
         seconds = found.estimate.step_seconds
-        behind = replace(proof, status="feasible", objective=seconds, gap=1 - bound / seconds)
+        gap = max(seconds - bound, 0.0) / seconds if seconds > 0 else 0.0
+        behind = replace(proof, status="feasible", objective=seconds, gap=gap)
         plans.append(
             assemble(
                 priced,

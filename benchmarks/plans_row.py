@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoshard.compiler.compiled import Compiled
-    from autoshard.compiler.target import Target
     from autoshard.machine import Machine
     from autoshard.models.training import Step
-    from autoshard.plan import MeshShape
 
 OURS, REFINED = "autoshard", "autoshard refined"
-NO_TILES = "Couldn't find output tile sizes"
 
 
 def measure_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,6 +53,7 @@ def step_of(program: str, layers: int | None, sizes: list[int]) -> Step:
 
 def _by_hand(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any]:
     from autoshard import models
+    from autoshard.compiler.compiled import compile_lowered
     from autoshard.compiler.target import kind_of, target_of
     from autoshard.models.annotate import lower
     from autoshard.models.by_hand import HAND_MADE, chips_of_a_host
@@ -69,13 +66,13 @@ def _by_hand(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, 
     mesh = MeshShape(tuple(rules.mesh), tuple(rules.mesh.values()))
     target = target_of(machine, mesh, kind_of(machine))
     lowered = lower(step, models.logical_axes(row["program"]), rules, platforms=(target.platform,))
-    compiled, note = _compiled(lowered, mesh, machine, target, row["compile_limit"])
-    return {"mesh": str(mesh), **_told(compiled, machine), "note": note}
+    compiled = compile_lowered(lowered, mesh, machine, time_limit=row["compile_limit"])
+    return {"mesh": str(mesh), **_told(compiled, machine), "note": _note(compiled)}
 
 
 def _ours(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any]:
     import autoshard
-    from autoshard.compiler.target import kind_of, target_of
+    from autoshard.compiler.compiled import compile_plan
     from autoshard.compiler.verdict import judge
     from autoshard.refine import refine
     from autoshard.search import InfeasibleError, NoPlanError
@@ -96,10 +93,9 @@ def _ours(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any
             plan = autoshard.search(program, machine, time_limit=row["time_limit"])
     except (InfeasibleError, NoPlanError) as error:
         return {"note": f"no plan: {error}".replace("\n", " ")}
-    target = target_of(machine, plan.mesh, kind_of(machine))
-    lowered = autoshard.lower(plan, step.fn, *step.args).lower(platforms=(target.platform,))
-    compiled, note = _compiled(lowered, plan.mesh, machine, target, row["compile_limit"])
-    notes = [note] if note else []
+    lowered = autoshard.lower(plan, step.fn, *step.args)
+    compiled = compile_plan(lowered, machine, time_limit=row["compile_limit"])
+    notes = [note] if (note := _note(compiled)) else []
     faults = judge(plan, compiled).faults
     if faults:
         notes.append(faults[0] + (f", and {len(faults) - 1} more" if faults[1:] else ""))
@@ -117,26 +113,9 @@ def _ours(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any
     }
 
 
-def _compiled(
-    lowered: Any, mesh: MeshShape, machine: Machine, target: Target, limit: float
-) -> tuple[Compiled, str]:
-    """What the compiler says, and how it had to be asked where that is not as usual.
-
-    XLA:GPU writes matmuls in Triton unless it can time cuBLAS beside them; where it then finds no
-    tiles, it is asked once more, for cuBLAS.
-    """
-    from autoshard.compiler.compiled import compile_lowered
-    from autoshard.compiler.target import CompileError
-
-    try:
-        return compile_lowered(lowered, mesh, machine, target=target, time_limit=limit), ""
-    except CompileError as error:
-        if target.kind != "gpu" or NO_TILES not in str(error):
-            raise
-    options = {**target.options, "xla_gpu_enable_triton_gemm": False}
-    other = replace(target, options=options)
-    compiled = compile_lowered(lowered, mesh, machine, target=other, time_limit=limit)
-    return compiled, "matmuls by cuBLAS: the compiler found no tiles for Triton"
+def _note(compiled: Compiled) -> str:
+    """How the compiler had to be asked, where that is not as usual."""
+    return compiled.basis.partition("; ")[2] if "cuBLAS" in compiled.basis else ""
 
 
 def _told(compiled: Compiled, machine: Machine) -> dict[str, Any]:

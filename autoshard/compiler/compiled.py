@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,9 @@ from autoshard.hlo.timeline import Timeline, timeline
 from autoshard.lower.spmd import Lowered
 from autoshard.machine import Machine
 from autoshard.plan import MeshShape
+
+NO_TILES = "Couldn't find output tile sizes"
+"""What XLA:GPU says of a product for which Triton has no tiles."""
 
 TIME_LIMIT = 1800.0
 """Seconds that a compile may take unless something else is said."""
@@ -162,12 +165,32 @@ def compile_lowered(
     """Compile a `jax.stages.Lowered` whose inputs and outputs all carry shardings on `mesh`.
 
     It must have been lowered for the target's platform: `trace(...).lower(lowering_platforms=...)`.
-    The rest is as for `compile_plan`.
+    Where XLA:GPU finds no tiles of Triton's for a product, which only trying on a device would show
+    to be needless, products go to cuBLAS. The rest is as for `compile_plan`.
     """
     target = target or target_of(machine, mesh, kind_of(machine))
     missing = why_missing(target.kind)
     if missing:
         raise CompileError(missing)
+    try:
+        return _compiled(stage, mesh, machine, target, cache, use_cache, time_limit)
+    except CompileError as error:
+        if target.kind != "gpu" or NO_TILES not in str(error):
+            raise
+    other = replace(target, options={**target.options, "xla_gpu_enable_triton_gemm": False})
+    compiled = _compiled(stage, mesh, machine, other, cache, use_cache, time_limit)
+    return replace(compiled, basis=f"{compiled.basis}; products by cuBLAS, Triton has no tiles")
+
+
+def _compiled(
+    stage: Any,
+    mesh: MeshShape,
+    machine: Machine,
+    target: Target,
+    cache: Path | None,
+    use_cache: bool,
+    time_limit: float,
+) -> Compiled:
     request = Request(compat.module_bytecode(stage), stage.as_text(), target)
     folder = cache or answers.default_folder()
     key = request.key

@@ -9,10 +9,14 @@ On the way from one layout to another the axes of a dimension need not stand in 
 and a layout is a state whose lists stand in mesh order. One Shardy collective leads from state to
 state (https://openxla.org/shardy/sdy_dialect):
 
-    all_gather          drops the minor-most axes of one or more dimensions
+    all_gather          drops the minor-most axes of a dimension
     all_slice           appends axes at the minor-most place of one or more dimensions
     all_to_all          moves the minor-most axes of a dimension to the minor-most place of another
     collective_permute  any exchange that leaves every dimension cut into as many parts
+
+A gather of several dimensions at once is left out: HLO's all-gather has one dimension, so that the
+partitioner makes one after the other, in an order of its own. As several moves they have the order
+that is cheapest: over slow wires first, while little is there to be sent.
 
 The number of states of ``k`` axes in ``r`` dimensions is ``sum_j C(k,j) r (r+1) ... (r+j-1)``: 193
 for rank 4 and 3 axes. The graph depends on rank and mesh alone, so values of one rank share it.
@@ -111,9 +115,10 @@ def state_graph(
     ).reshape(len(states), rank)
     edges: list[tuple[int, int, Kind, tuple[int, ...], int]] = []
     for row, state in enumerate(states):
-        for axes, target in _gathers(state):
+        for axes, target, dimensions in _drops(state):
             other = rows[target]
-            edges.append((row, other, "all_gather", axes, other))
+            if dimensions == 1:
+                edges.append((row, other, "all_gather", axes, other))
             edges.append((other, row, "all_slice", axes, row))
         for axes, target in _exchanges(state):
             if target in rows:
@@ -165,12 +170,14 @@ def _states(
     return tuple(states)
 
 
-def _gathers(state: State) -> Iterator[tuple[tuple[int, ...], State]]:
+def _drops(state: State) -> Iterator[tuple[tuple[int, ...], State, int]]:
+    """Yield (axes that go, the state without them, in how many dimensions they were)."""
     for kept in itertools.product(*(range(len(places) + 1) for places in state)):
-        dropped = [axis for places, keep in zip(state, kept, strict=True) for axis in places[keep:]]
+        left = list(zip(state, kept, strict=True))
+        dropped = [axis for places, keep in left for axis in places[keep:]]
         if dropped:
-            target = tuple(places[:keep] for places, keep in zip(state, kept, strict=True))
-            yield tuple(sorted(dropped)), target
+            target = tuple(places[:keep] for places, keep in left)
+            yield tuple(sorted(dropped)), target, sum(keep < len(places) for places, keep in left)
 
 
 def _exchanges(state: State) -> Iterator[tuple[tuple[int, ...], State]]:

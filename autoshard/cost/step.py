@@ -5,6 +5,8 @@ operands and results that are materialised (see `autoshard.dataflow`), except wh
 only a part of an operand (gather, scatter, dynamic slices: twice the part that it moves).
 
 A partial result over the axes U is settled by an all-reduce over U, or by a reduce-scatter over U.
+HLO's reduce-scatter has one dimension; one that scatters onto several is made by an all-reduce and
+a slice, and is priced as that.
 """
 
 from __future__ import annotations
@@ -127,8 +129,29 @@ class StepPrices:
         for kind, axes, rows in self.settlements(strategies):
             for number, output in enumerate(op.outputs):
                 size = self.local_bytes(output, strategies.written[number][rows])
-                result[rows] += self.topology.collective_seconds(kind, axes, size)
+                stored = strategies.stored[number][rows]
+                result[rows] += self.settled_seconds(kind, axes, size, stored)
         return result
+
+    def settled_seconds(
+        self, kind: Kind, axes: tuple[int, ...], size: Floats, stored: NDArray[np.int64]
+    ) -> Floats:
+        """Seconds of settling partial sums of local `size` into the layouts `stored`; `[n]`.
+
+        Args:
+          kind: "all_reduce" or "reduce_scatter".
+          axes: over which the sums are partial.
+          size: local bytes of the partial sums, `[n]`.
+          stored: layouts of the settled sums, `[n, mesh axes]`.
+        """
+        seconds = self.topology.collective_seconds(kind, axes, size)
+        if kind == "all_reduce" or len(axes) == 1:
+            return seconds
+        onto = stored[:, list(axes)]
+        several = (onto != onto[:, :1]).any(axis=1)
+        return np.where(
+            several, self.topology.collective_seconds("all_reduce", axes, size), seconds
+        )
 
     def settlements(
         self, strategies: Strategies

@@ -145,11 +145,7 @@ class Interpreter:
             if value in self.recipes:
                 equation, operands, number = self.recipes[value]
                 arrays = [
-                    self._again(v, made)
-                    if v >= 0
-                    else None
-                    if isinstance(a, jax.core.Tracer)
-                    else a
+                    self._again(v, made) if v >= 0 else None if compat.is_tracer(a) else a
                     for a, v in operands
                 ]
                 if all(array is not None for array in arrays):

@@ -180,7 +180,9 @@ def test_the_well_known_reshards():
     cache = ReshardCache(MeshTopology(load("v5p-64"), (8, 8)))
     table = cache.table((512, 512), 2)
     assert kinds(table, (0, -1), (-1, -1)) == [("all_gather", (0,))]
-    assert kinds(table, (0, 1), (-1, -1)) == [("all_gather", (0, 1))]
+    assert kinds(table, (0, 0), (-1, -1)) == [("all_gather", (0, 1))]
+    both = kinds(table, (0, 1), (-1, -1))
+    assert sorted(both) == [("all_gather", (0,)), ("all_gather", (1,))]
     assert kinds(table, (-1, -1), (0, 1)) == [("all_slice", (0, 1))]
     assert kinds(table, (0, -1), (1, -1)) == [("all_to_all", (0,))]
     assert kinds(table, (0, -1), (0, 1)) == [("all_slice", (1,))]
@@ -214,6 +216,21 @@ def test_slow_links_are_avoided():
     shard = local_bytes((8192, 8192), 2, (0, 1), (8, 8))
     slow = 7 / 8 * shard / (50e9 * 0.85)
     assert table.seconds[table.index((0, 1)), table.index((1, -1))] >= slow
+
+
+def test_dimensions_are_not_gathered_over_slow_links_last():
+    """They are when much is there to be sent; x lies between hosts, y within them."""
+    topology = MeshTopology(load("h100-64"), (8, 8))
+    table = ReshardCache(topology).table((8192, 8192), 2)
+    size = 8192 * 8192 * 2.0
+
+    def gathers(first, second):
+        early = topology.collective_seconds("all_gather", (first,), size / 8)
+        return early + topology.collective_seconds("all_gather", (second,), size)
+
+    for before in [(0, 1), (1, 0)]:
+        seconds = table.seconds[table.index(before), table.index((-1, -1))]
+        assert seconds <= gathers(0, 1) < gathers(1, 0) / 3
 
 
 def test_the_largest_state_on_the_way_is_known():
