@@ -7,7 +7,7 @@ sweeps the buffers over time. Every plan is priced here before anyone sees it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +42,6 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
     """
     check(prices, decisions)
     program, flow = prices.program, prices.dataflow
-    chosen = ChosenStrategies(decisions, prices.mesh_shape)
-    seconds_of: dict[object, float] = {}
     names = tuple(axis_names)
     compute = 0.0
     moves: list[Move] = []
@@ -52,21 +50,8 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
     for value in program.values:
         if value.producer < 0 and decisions.copy[value.index] is not None:
             moves += _copies(prices, decisions, value.index, names)
-    for op in program.ops:
-        if decisions.assignment[op.index] is None:
-            continue
-        strategy = chosen(op)
-        # Ops with equal strategies, sizes and fusion take equal time; ask once.
-        tensors = tuple(
-            (program.values[v].bytes, program.values[v].dtype, flow.materialised[v])
-            if v >= 0
-            else None
-            for v in (*op.inputs, *op.outputs)
-        )
-        key = (id(strategy), op.primitive, op.flops, tensors, prices.corrections.factor(op))
-        if key not in seconds_of:
-            seconds_of[key] = float(prices.compute_seconds(op, strategy)[0])
-        compute += seconds_of[key] * op.trips * op.weight
+    for op, strategy, seconds in compute_seconds(prices, decisions):
+        compute += seconds
         moves += _settlement(prices, op, strategy, names)
         for number, output in enumerate(op.outputs):
             if strategy.scattered[0]:
@@ -94,6 +79,30 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
         peak_at=str(program.ops[peak]) if peak < len(program.ops) else "the end of the step",
     )
     return Evaluation(estimate, tuple(moves))
+
+
+def compute_seconds(
+    prices: StepPrices, decisions: Decisions
+) -> Iterator[tuple[Op, Strategies, float]]:
+    """Every op that is not free, its strategy, and its compute seconds in one step."""
+    program, flow = prices.program, prices.dataflow
+    chosen = ChosenStrategies(decisions, prices.mesh_shape)
+    seconds_of: dict[object, float] = {}
+    for op in program.ops:
+        if decisions.assignment[op.index] is None:
+            continue
+        strategy = chosen(op)
+        # Ops with equal strategies, sizes and fusion take equal time; ask once.
+        tensors = tuple(
+            (program.values[v].bytes, program.values[v].dtype, flow.materialised[v])
+            if v >= 0
+            else None
+            for v in (*op.inputs, *op.outputs)
+        )
+        key = (id(strategy), op.primitive, op.flops, tensors, prices.corrections.factor(op))
+        if key not in seconds_of:
+            seconds_of[key] = float(prices.compute_seconds(op, strategy)[0])
+        yield op, strategy, seconds_of[key] * op.trips * op.weight
 
 
 class ChosenStrategies:

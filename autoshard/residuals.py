@@ -23,7 +23,7 @@ from scipy.optimize import lsq_linear
 
 from autoshard.cost.corrections import NONE, Corrections, Part, part_of, scope_key
 from autoshard.cost.step import StepPrices
-from autoshard.evaluate import ChosenStrategies
+from autoshard.evaluate import compute_seconds
 from autoshard.hlo.timeline import Timeline
 from autoshard.plan import Plan
 
@@ -75,24 +75,9 @@ def fit(observations: Sequence[Observation]) -> Corrections:
 
 def predicted_parts(prices: StepPrices, plan: Plan) -> dict[Part, float]:
     """Roofline seconds of the plan by part."""
-    chosen = ChosenStrategies(plan.decisions, prices.mesh_shape)
-    known: dict[object, float] = {}
     parts: dict[Part, float] = defaultdict(float)
-    flow = prices.dataflow
-    for op in prices.program.ops:
-        if plan.decisions.assignment[op.index] is None:
-            continue
-        strategy = chosen(op)
-        tensors = tuple(
-            (prices.program.values[v].bytes, prices.program.values[v].dtype, flow.materialised[v])
-            if v >= 0
-            else None
-            for v in (*op.inputs, *op.outputs)
-        )
-        key = (id(strategy), op.primitive, op.flops, tensors, prices.corrections.factor(op))
-        if key not in known:
-            known[key] = float(prices.compute_seconds(op, strategy)[0])
-        parts[part_of(op)] += known[key] * op.trips * op.weight
+    for op, _, seconds in compute_seconds(prices, plan.decisions):
+        parts[part_of(op)] += seconds
     return dict(parts)
 
 
