@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -533,3 +534,13 @@ def test_progress_elsewhere_is_sparse():
 
 def test_news_of_the_solver_can_be_shown():
     assert str(Progress("bound", 2.0, 1.0, 0.5, 3.0, 7))
+
+
+def test_nothing_but_messages_on_stderr():
+    """Not even of plugins for devices that are not there."""
+    words = ["search", "mlp:tiny", "--machine", "h100-8", "--mesh", "x=8", "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-m", "autoshard", *words], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert "mesh x=8" in done.stdout
