@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 GROUP = ["program", "machine", "mesh"]
@@ -98,12 +97,13 @@ def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
     )
     figure, places = pyplot.subplots(1, len(panels), figsize=(16, 5.5), layout="constrained")
     for place, (across, up, title) in zip(places, panels, strict=True):
-        for program, part in frame.groupby("program", sort=False):
-            shown = part[(part[across] > 0) & (part[up] > 0)]
-            place.scatter(shown[across], shown[up], s=18, alpha=0.7, label=program)
-        ends = np.array([*place.get_xlim(), *place.get_ylim()])
-        ends = ends[ends > 0]
-        place.plot([ends.min(), ends.max()], [ends.min(), ends.max()], color="gray", linewidth=1)
+        positive = frame[(frame[across] > 0) & (frame[up] > 0)]
+        for program, part in positive.groupby("program", sort=False):
+            place.scatter(part[across], part[up], s=18, alpha=0.7, label=program)
+        if len(positive):
+            ends = positive[[across, up]].to_numpy()
+            equal = [ends.min(), ends.max()]
+            place.plot(equal, equal, color="gray", linewidth=1)
         place.set(xscale="log", yscale="log", title=title, xlabel="predicted", ylabel="compiled")
     places[0].legend(fontsize=7)
     figure.savefig(path)
