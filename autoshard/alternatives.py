@@ -109,6 +109,6 @@ def _merged(searcher: MeshSearcher, one: Priced) -> Priced:
     return shape, decisions, prices, evaluation
 
 
-def _key(one: Priced) -> tuple[object, ...]:
-    shape, plan, _, _ = one
-    return shape.sizes, plan.stored, plan.copy, plan.mode, plan.assignment
+def _key(one: Priced) -> tuple[tuple[int, ...], Decisions]:
+    shape, decisions, _, _ = one
+    return shape.sizes, decisions

@@ -23,6 +23,7 @@ from autoshard.compiler.target import CompileError, Kind, kind_of
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step import step_prices
 from autoshard.dataflow import analyse
+from autoshard.decisions import Decisions
 from autoshard.evaluate import evaluate
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.spmd import lower
@@ -281,12 +282,5 @@ def _failure(trials: Sequence[Trial], limit: float) -> Exception:
     )
 
 
-def _key(plan: Plan) -> tuple[object, ...]:
-    decisions = plan.decisions
-    return (
-        plan.mesh.sizes,
-        decisions.stored,
-        decisions.copy,
-        decisions.mode,
-        decisions.assignment,
-    )
+def _key(plan: Plan) -> tuple[tuple[int, ...], Decisions]:
+    return plan.mesh.sizes, plan.decisions

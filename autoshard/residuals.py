@@ -55,9 +55,9 @@ def fit(observations: Sequence[Observation]) -> Corrections:
         raise ValueError("the prices of an observation carry corrections; fit to the plain ones")
     compiled: dict[Part, float] = defaultdict(float)
     predicted: dict[Part, float] = defaultdict(float)
-    for one in observations:
+    roofline = [predicted_parts(one.prices, one.plan) for one in observations]
+    for one, parts in zip(observations, roofline, strict=True):
         total = one.timeline.compute_seconds or 1.0
-        parts = predicted_parts(one.prices, one.plan)
         for part, seconds in parts.items():
             predicted[part] += seconds / total
         for part, seconds in compiled_parts(one.timeline, parts).items():
@@ -68,8 +68,11 @@ def fit(observations: Sequence[Observation]) -> Corrections:
         for part, share in predicted.items()
         if share > 0
     }
-    corrections = Corrections(factors, whole)
-    hidden, waited = _shares(observations, corrections)
+    compute = [
+        sum(factors.get(part, whole) * seconds for part, seconds in parts.items())
+        for parts in roofline
+    ]
+    hidden, waited = _shares(observations, compute)
     return Corrections(factors, whole, hidden, waited)
 
 
@@ -99,19 +102,18 @@ def compiled_parts(timeline: Timeline, predicted: dict[Part, float]) -> dict[Par
 
 
 def _shares(
-    observations: Sequence[Observation], corrections: Corrections
+    observations: Sequence[Observation], compute: Sequence[float]
 ) -> tuple[float | None, float]:
-    """What of a second of collectives adds to the step: where it can be hidden, and elsewhere."""
+    """What of a second of collectives adds to the step: where it can be hidden, and elsewhere.
+
+    `compute` are the corrected compute seconds of every observation.
+    """
     overlap = observations[0].prices.machine.overlap
     if overlap == 0:  # the moves do not say which of them can be hidden
         return None, 1.0
     rows, wanted = [], []
-    for one in observations:
+    for one, busy in zip(observations, compute, strict=True):
         seconds = one.timeline.seconds
-        compute = sum(
-            corrections.factors.get(part, corrections.otherwise) * part_seconds
-            for part, part_seconds in predicted_parts(one.prices, one.plan).items()
-        )
         hidden = waited = 0.0
         for move in one.plan.moves:
             if move.exposed_seconds < move.seconds * (1 - 1e-9):
@@ -119,7 +121,7 @@ def _shares(
             else:
                 waited += move.seconds
         rows.append([hidden / seconds, waited / seconds])
-        wanted.append((seconds - compute) / seconds)
+        wanted.append((seconds - busy) / seconds)
     matrix, prior = np.array(rows), np.array([1 - overlap, 1.0])
     ridge = PRIOR * np.eye(2)
     found = lsq_linear(

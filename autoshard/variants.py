@@ -65,15 +65,14 @@ def variants(
     shape = MeshShape(tuple(mesh), tuple(mesh.values()))
     prices = step_prices(program, analyse(program), machine, shape.sizes)
     built = build(prices, find_repeats(program), limit=machine.chip.usable_bytes)
-    seen: set[tuple[object, ...]] = set()
+    seen: set[Decisions] = set()
     for name, problem, pins in _problems(built, distortions, seed):
         outcome = solve(problem, time_limit=time_limit, gap=0.005, pins=pins)
         if outcome.solution is None:
             continue
         decisions = tidy(prices, built.decode(outcome.solution.choices))
-        key = (decisions.stored, decisions.copy, decisions.mode, decisions.assignment)
-        if key not in seen:
-            seen.add(key)
+        if decisions not in seen:
+            seen.add(decisions)
             yield Variant(name, _plan(built, decisions, shape))
 
 

@@ -377,8 +377,10 @@ class Interpreter:
                 self.arrays[value] = self._constrain(array, stored)
                 continue
             again = self._again(op.inputs[0], made) if op.primitive == "enter" else None
-            self.arrays[value] = self._fix(value, array) if again is None else again
-            if again is not None and op.inputs[0] in self.recipes:
+            if again is None:
+                self.arrays[value] = self._fix(value, array)
+            else:
+                self.arrays[value] = again
                 self.recipes[value] = self.recipes[op.inputs[0]]
 
     def _finish_body(self, kinds: Sequence[str], results: list[tuple[Any, int]]) -> list[Any]:
