@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from autoshard.cost.step import StepPrices
 from autoshard.decisions import Decisions, Reshard
-from autoshard.evaluate import Evaluation
+from autoshard.evaluate import Evaluation, evaluate
 from autoshard.layout import to_partition_spec
 from autoshard.plan import Baseline, MeshShape, Plan, Proof
 from autoshard.program import Program
@@ -55,6 +56,22 @@ def assemble(
             "inputs": {program.values[v].path: str(program.values[v]) for v in program.inputs},
             "outputs": {program.values[v].path: str(program.values[v]) for v in program.outputs},
         },
+        corrections=prices.corrections,
+    )
+
+
+def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
+    """The same decisions under other prices of the same program, machine and mesh.
+
+    Raises:
+      InconsistentPlanError: the decisions are not for this program.
+    """
+    evaluation = evaluate(prices, plan.decisions, plan.mesh.names)
+    return replace(
+        plan,
+        estimate=evaluation.estimate,
+        moves=evaluation.moves,
+        reshards=reshards_of(prices, plan.decisions),
         corrections=prices.corrections,
     )
 

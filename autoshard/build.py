@@ -172,6 +172,7 @@ class _Builder:
         record = self.program.values[value]
         table = self._table(value)
         strategy: Rows | None = None
+        strategies: Strategies | None = None
         stored = np.ones(len(table), dtype=bool)
         if record.producer >= 0:
             op_number = int(self.classes.op_class[record.producer])
@@ -205,6 +206,9 @@ class _Builder:
         self.value_node[number] = len(self.nodes)
         self.nodes.append(Node(f"{record.path or 'value'}#{value}", costs))
         self._value_usages(members, table, a, b, mode)
+        if strategy is not None and strategies is not None:
+            makers = [self.program.values[member].producer for member in members]
+            self._scratch(self.value_node[number], makers, strategies, strategy[a])
 
     def _reads_itself(
         self,
@@ -287,8 +291,7 @@ class _Builder:
         for member in self.classes.op_members[number]:
             op = self.program.ops[member]
             hidden = not any(self.flow.awaited[o] for o in op.outputs)
-            tensors = tuple(v >= 0 and self.flow.materialised[v] for v in (*op.inputs, *op.outputs))
-            key = hidden, tensors, corrections.factor(op)
+            key = hidden, self.flow.surroundings(op), corrections.factor(op)
             _, _, times = groups.get(key, (op, hidden, 0.0))
             groups[key] = (op, hidden, times + op.trips * op.weight)
         total = np.zeros(len(strategies))
@@ -364,6 +367,19 @@ class _Builder:
         if extra.any():
             for member in members:
                 self.usages.append(Usage(self.op_node[number], extra, member, member + 1))
+        self._scratch(self.op_node[number], members, strategies, np.arange(len(strategies)))
+
+    def _scratch(
+        self, node: int, members: Sequence[int], strategies: Strategies, rows: Rows
+    ) -> None:
+        """Copies of transposed operands."""
+        for member in members:
+            if member in self.flow.transposed:
+                op = self.program.ops[member]
+                copies = self.prices.transposing(op, strategies)[1][rows]
+                if copies.any():
+                    stop = self.flow.turned_stop[member]
+                    self.usages.append(Usage(node, copies, member, stop))
 
     def _connect(self) -> None:
         done: set[tuple[int, int, int, Phase]] = set()

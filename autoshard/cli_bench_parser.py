@@ -117,6 +117,11 @@ def add_bench(commands: Any) -> None:
         default=10.0,
         help="seconds of search for each plan (default 10)",
     )
+    fidelity.add_argument(
+        "--keep",
+        metavar="FOLDER",
+        help="keep the plans there; those that are there are priced anew",
+    )
     fidelity.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
     fidelity.add_argument("--svg", metavar="FILE", help="draw predicted against compiled")
 

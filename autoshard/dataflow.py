@@ -7,16 +7,20 @@
   beside compute; every other collective stands in the way.
 * **Phases**: the readers of one value in the forward pass, in the backward pass and after it. A
   resharded copy may serve one phase, or be kept, or be made anew for the second.
+* **Transpositions**: operands that lie in memory otherwise than their op reads them.
 * **Liveness**: program points are op indices; a buffer is alive from its op to its last reader, a
-  value that a loop reads from outside to the end of the loop.
+  value that a loop reads from outside to the end of the loop. What a fused op reads is read where
+  the fused result is, so it stays until then.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
 
 from autoshard.cost.flops import is_matrix_op
+from autoshard.orders import Transposition, transpositions
 from autoshard.program import Op, Program
 from autoshard.strategy import is_layout_determined
 
@@ -69,6 +73,11 @@ class Dataflow:
       start, stop: program points between which the value's own buffer is alive (start == stop for
         a value without a buffer of its own).
       end: number of program points.
+      fetched: per op and operand, the bytes of whole values that are read from memory for it: the
+        operand, or where it is fused what its maker reads; what two operands have in common
+        counts for the first.
+      transposed: by op index, the operands that lie otherwise than the op reads them.
+      turned_stop: by op index, the program point until which copies of those are alive.
     """
 
     readers: tuple[tuple[Reader, ...], ...]
@@ -78,13 +87,23 @@ class Dataflow:
     start: tuple[int, ...]
     stop: tuple[int, ...]
     end: int
+    fetched: tuple[tuple[int, ...], ...]
+    transposed: Mapping[int, tuple[Transposition, ...]]
+    turned_stop: Mapping[int, int]
+
+    def surroundings(self, op: Op) -> Hashable:
+        """What stands around `op` and changes its price: copies of a block may differ in it."""
+        written = tuple(self.materialised[o] for o in op.outputs)
+        return self.fetched[op.index], written, self.transposed.get(op.index)
 
 
 def analyse(program: Program) -> Dataflow:
-    """Derive fusion, exposure, phases and liveness of every value of `program`."""
+    """Derive fusion, exposure, phases, orders and liveness of every value of `program`."""
     readers = _readers(program)
     materialised = _materialised(program, readers)
+    readers = _through_fusion(program, readers, materialised)
     start, stop = _liveness(program, readers, materialised)
+    turned = transpositions(program, [is_elementwise(op) for op in program.ops])
     return Dataflow(
         readers=tuple(tuple(uses) for uses in readers),
         materialised=tuple(materialised),
@@ -93,6 +112,12 @@ def analyse(program: Program) -> Dataflow:
         start=tuple(start),
         stop=tuple(stop),
         end=len(program.ops) + 1,
+        fetched=_fetched(program, materialised),
+        transposed=turned.of_op,
+        turned_stop={
+            index: 1 + max(_last_read(program, readers, index, base) for base in bases)
+            for index, bases in turned.bases.items()
+        },
     )
 
 
@@ -151,6 +176,53 @@ def _materialised(program: Program, readers: list[list[Reader]]) -> list[bool]:
     return result
 
 
+def _through_fusion(
+    program: Program, readers: list[list[Reader]], materialised: list[bool]
+) -> list[list[Reader]]:
+    """The readers, each needing its value as long as what is fused with it."""
+    until = [0] * len(program.values)
+    result: list[list[Reader]] = [[] for _ in program.values]
+    for value in sorted(program.values, key=lambda one: one.producer, reverse=True):
+        for use in readers[value.index]:
+            fused = [until[o] for o in program.ops[use.op].outputs if not materialised[o]]
+            result[value.index].append(replace(use, last=max(use.last, *fused, 0)))
+        until[value.index] = max((use.last for use in result[value.index]), default=0)
+    return result
+
+
+def _fetched(program: Program, materialised: list[bool]) -> tuple[tuple[int, ...], ...]:
+    values = program.values
+    sources: list[frozenset[int]] = []
+
+    def source(value: int) -> frozenset[int]:
+        return frozenset((value,)) if materialised[value] else sources[value]
+
+    for value in values:
+        found = frozenset[int]()
+        if not materialised[value.index] and value.producer >= 0 and not value.free:
+            inputs = program.ops[value.producer].inputs
+            found = frozenset().union(*(source(i) for i in inputs if i >= 0))
+        sources.append(found)
+    result = []
+    for op in program.ops:
+        seen: set[int] = set()
+        sizes = []
+        for value in op.inputs:
+            fresh = source(value) - seen if value >= 0 else frozenset[int]()
+            seen |= fresh
+            sizes.append(sum(values[one].bytes for one in fresh))
+        result.append(tuple(sizes))
+    return tuple(result)
+
+
+def _last_read(program: Program, readers: list[list[Reader]], op: int, base: int) -> int:
+    """When a copy of `base` that `op` is the first to read is read last."""
+    region = program.ops[op].region
+    if program.ops[op].primitive == "dot_general":
+        return op
+    return max(op, *(r.last for r in readers[base] if program.ops[r.op].region == region))
+
+
 def _prefetchable(program: Program) -> tuple[bool, ...]:
     result = [value.producer < 0 for value in program.values]
     for op in program.ops:
@@ -200,7 +272,9 @@ def _liveness(
             elif maker.primitive == "yield":
                 start = region.stop
                 stop = max(stop, start)
-            elif is_elementwise(maker) and _overwrites(program, maker, readers, value.index):
+            elif is_elementwise(maker) and _overwrites(
+                program, maker, readers, materialised, value.index
+            ):
                 start = min(maker.index + 1, stop)
         if not materialised[value.index] or (
             value.producer >= 0 and program.ops[value.producer].primitive in ALIASING
@@ -211,11 +285,25 @@ def _liveness(
     return starts, stops
 
 
-def _overwrites(program: Program, maker: Op, readers: list[list[Reader]], output: int) -> bool:
-    """Whether an elementwise op can write over an operand that dies with it."""
+def _overwrites(
+    program: Program,
+    maker: Op,
+    readers: list[list[Reader]],
+    materialised: list[bool],
+    output: int,
+) -> bool:
+    """Whether an elementwise op, with what is fused with it, can write over what dies with it."""
     size = program.values[output].bytes
-    for operand in maker.inputs:
-        if operand < 0 or program.values[operand].bytes != size:
+    operands, seen = list(maker.inputs), set[int]()
+    while operands:
+        operand = operands.pop()
+        if operand < 0 or operand in seen or program.values[operand].free:
+            continue
+        seen.add(operand)
+        if not materialised[operand]:
+            operands += program.ops[program.values[operand].producer].inputs
+            continue
+        if program.values[operand].bytes != size:
             continue
         kept = (
             program.values[operand].producer < 0

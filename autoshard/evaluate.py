@@ -53,6 +53,10 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
     for op, strategy, seconds in compute_seconds(prices, decisions):
         compute += seconds
         moves += _settlement(prices, op, strategy, names)
+        if op.index in flow.transposed:
+            copies = float(prices.transposing(op, strategy)[1][0])
+            events[op.index] += copies
+            events[flow.turned_stop[op.index]] -= copies
         for number, output in enumerate(op.outputs):
             if strategy.scattered[0]:
                 scratch = float(
@@ -92,14 +96,13 @@ def compute_seconds(
         if decisions.assignment[op.index] is None:
             continue
         strategy = chosen(op)
-        # Ops with equal strategies, sizes and fusion take equal time; ask once.
+        # Ops with equal strategies, sizes and surroundings take equal time; ask once.
         tensors = tuple(
-            (program.values[v].bytes, program.values[v].dtype, flow.materialised[v])
-            if v >= 0
-            else None
+            (program.values[v].bytes, program.values[v].dtype) if v >= 0 else None
             for v in (*op.inputs, *op.outputs)
         )
-        key = (id(strategy), op.primitive, op.flops, tensors, prices.corrections.factor(op))
+        key = (id(strategy), op.primitive, op.flops, tensors, flow.surroundings(op))
+        key = (*key, prices.corrections.factor(op))
         if key not in seconds_of:
             seconds_of[key] = float(prices.compute_seconds(op, strategy)[0])
         yield op, strategy, seconds_of[key] * op.trips * op.weight

@@ -64,6 +64,8 @@ class Chip:
       reserve_bytes: memory left to the runtime and to fragmentation, bytes.
       launch_seconds: fixed cost of one (fused) operation, seconds.
       matmul_efficiency, memory_efficiency: fractions of the peaks that programs reach.
+      transaction_bytes: the least that device memory moves for one element; what a transposition
+        that jumps about pays for each. 0: transpositions are not priced.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Chip:
     launch_seconds: float
     matmul_efficiency: float
     memory_efficiency: float
+    transaction_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))
@@ -333,6 +336,7 @@ def _switch(rules: SwitchRules, units: int) -> Switch:
         latency_seconds=rules.latency_seconds,
         efficiency=rules.efficiency,
         pair_bandwidth=rules.pair_bandwidth,
+        pipelined=rules.pipelined,
         name=rules.name,
     )
 

@@ -87,6 +87,7 @@ class SwitchRules:
     efficiency: float
     size: int | None = None
     pair_bandwidth: float = math.inf
+    pipelined: bool = True
     name: str = "switch"
 
 
@@ -139,6 +140,7 @@ _CHIP = {
     "launch_seconds": _RATE,
     "matmul_efficiency": _FRACTION,
     "memory_efficiency": _FRACTION,
+    "transaction_bytes": _Key("number", required=False),
 }
 _TORUS = {
     "kind": _Key("text"),
@@ -159,6 +161,7 @@ _SWITCH = {
     "size": _COUNT,
     "chip_bandwidth": _RATE,
     "pair_bandwidth": _Key("number", math.ulp(0.0), required=False),
+    "pipelined": _Key("boolean", required=False),
     "latency_seconds": _SECONDS,
     "efficiency": _FRACTION,
 }

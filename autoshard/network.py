@@ -54,6 +54,8 @@ class Switch:
       efficiency: fraction of `chip_bandwidth` that programs reach.
       pair_bandwidth: bytes/s between one pair, where pairs have wires of their own (a full mesh
         without a switch); infinite where only `chip_bandwidth` limits.
+      pipelined: whether a gather over this level and those inside of it keeps all of them busy at
+        once; else it goes through them one after the other.
       name: how the vendor calls the network.
     """
 
@@ -62,6 +64,7 @@ class Switch:
     latency_seconds: float
     efficiency: float
     pair_bandwidth: float = math.inf
+    pipelined: bool = True
     name: str = "switch"
 
     @property

@@ -12,6 +12,10 @@ own compiler, without the device, and what the cost model says stands beside wha
 
 At the end stand rank correlations and errors per program, over all, and for each group whether the
 plan that the model calls best is the compiler's best.
+
+With `--keep FOLDER` the plans stay there, and are taken from there the next time: priced anew, they
+show what a change of the cost model does, and compilers are asked nothing twice. Each group is a
+process of its own (`benchmarks/fidelity_group.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+GROUP = Path(__file__).with_name("fidelity_group.py")
 COLUMNS = (
     "program", "machine", "mesh", "plan", "step", "compiled", "ratio", "peak_gib", "compiled_gib",
     "peak_ratio", "wire_gb", "made_gb", "final_gb", "unplanned", "missing", "compile_s",
@@ -91,14 +96,16 @@ def run(options: argparse.Namespace) -> int:
                 "time_limit": options.time_limit,
                 "distortions": options.distortions,
             }
+            named = {
+                "program": case.name,
+                "machine": case.machine,
+                "mesh": "x".join(map(str, sizes)),
+            }
             with tempfile.TemporaryDirectory() as folder:
                 question["answers"] = str(Path(folder) / "rows.jsonl")
-                answer = measure(__file__, question)
-                named = {
-                    "program": case.name,
-                    "machine": case.machine,
-                    "mesh": "x".join(map(str, sizes)),
-                }
+                kept = Path(options.keep or folder) / "-".join(named.values())
+                question["plans"] = str(kept)
+                answer = measure(str(GROUP), question)
                 place = Path(question["answers"])
                 for line in place.read_text().splitlines() if place.exists() else ():
                     rows.add({**named, **json.loads(line)})
@@ -123,94 +130,3 @@ def _groups(compiler: str, programs: str | None) -> list[tuple[Case, tuple[int, 
         if wanted is None or case.program in wanted
         for sizes in case.meshes
     ]
-
-
-def step_of(program: str, arguments: Mapping[str, Any]) -> Any:
-    """`(fn, args, options)` of a built-in program with other arguments."""
-    from autoshard import models
-    from autoshard.models.llama import llama
-    from autoshard.models.mixtral import mixtral
-    from autoshard.models.resnet import resnet
-    from autoshard.models.unet import unet
-    from autoshard.models.vision_transformer import vision_transformer
-
-    if not arguments:
-        return models.build(program)
-    if program.startswith("llama3"):
-        return llama(program, **arguments)
-    factories = {
-        "mixtral-8x7b": mixtral,
-        "vit-l16": vision_transformer,
-        "resnet50": resnet,
-        "unet": unet,
-    }
-    return factories[program](**arguments)
-
-
-def measure_group(question: Mapping[str, Any]) -> None:
-    """Compile every plan of one group; a line of JSON each in the file `answers`."""
-    import autoshard
-    from autoshard.variants import variants
-
-    fn, args, options = step_of(question["program"], question["arguments"])
-    program = autoshard.trace(fn, *args, **options)
-    machine = autoshard.load_machine(question["machine"])
-    mesh = dict(zip("xyz", question["mesh"], strict=False))
-    made = variants(
-        program,
-        machine,
-        mesh,
-        distortions=question["distortions"],
-        time_limit=question["time_limit"],
-    )
-    with open(question["answers"], "a") as file:
-        for variant in made:
-            row = {"plan": variant.name, **_compiled(variant.plan, machine, fn, args)}
-            print(json.dumps(row), file=file, flush=True)
-
-
-def _compiled(plan: Any, machine: Any, fn: Any, args: Any) -> dict[str, Any]:
-    import autoshard
-    from autoshard.compiler.compiled import compile_plan
-    from autoshard.compiler.target import CompileError
-    from autoshard.compiler.verdict import judge
-
-    estimate = plan.estimate
-    row: dict[str, Any] = {
-        "step": estimate.step_seconds,
-        "compute": estimate.compute_seconds,
-        "collective": estimate.collective_seconds,
-        "peak_gib": estimate.peak_bytes / 2**30,
-        "peak_at": estimate.peak_at,
-    }
-    try:
-        compiled = compile_plan(autoshard.lower(plan, fn, *args), machine)
-    except (CompileError, autoshard.PlanError) as error:
-        return {**row, "error": str(error).splitlines()[0]}
-    verdict = judge(plan, compiled)
-    wires = [sum(column) for column in zip(*verdict.wire_bytes().values(), strict=True)]
-    row |= dict(zip(("wire_gb", "made_gb", "final_gb"), (w / 1e9 for w in wires), strict=False))
-    tallies = verdict.comparison.tallies
-    row |= {
-        "compiled_gib": compiled.memory.peak_bytes / 2**30,
-        "arguments_gib": compiled.memory.argument_bytes / 2**30,
-        "peak_ratio": compiled.memory.peak_bytes / max(estimate.peak_bytes, 1),
-        "unplanned": sum(t.found - t.planned for t in verdict.involuntary),
-        "missing": sum(max(t.planned - t.found, 0) for t in tallies),
-        "compile_s": compiled.compile_seconds,
-    }
-    time = compiled.timeline
-    if time is not None:
-        row |= {
-            "compiled": time.seconds,
-            "compiled_compute": time.compute_seconds,
-            "compiled_collective": time.collective_seconds,
-            "compiled_exposed": time.exposed_seconds,
-            "ratio": time.seconds / max(estimate.step_seconds, 1e-12),
-        }
-    return row
-
-
-if __name__ == "__main__":
-    measure_group(json.loads(sys.argv[1]))
-    print("{}")

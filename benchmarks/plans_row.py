@@ -36,19 +36,9 @@ def measure_row(row: Mapping[str, Any]) -> dict[str, Any]:
 def step_of(program: str, layers: int | None, sizes: list[int]) -> Step:
     """The built-in at the sizes asked for: batch, and sequence where there is one."""
     from autoshard import models
-    from autoshard.models.llama import llama
-    from autoshard.models.mixtral import mixtral
-    from autoshard.models.vision_transformer import vision_transformer
 
-    if layers is None and not sizes:
-        return models.build(program)
-    scan = not program.endswith("-unrolled")
-    if program.startswith("llama3"):
-        config = program.removesuffix("-unrolled")
-        return llama(config, *sizes, layers=layers, scan=scan)
-    if program.startswith("mixtral"):
-        return mixtral(None, *sizes, layers=layers, scan=scan)
-    return vision_transformer(None, *sizes, layers=layers)
+    asked = dict(zip(("batch", "sequence"), sizes, strict=False))
+    return models.build(program, **asked, **({} if layers is None else {"layers": layers}))
 
 
 def _by_hand(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any]:
@@ -67,7 +57,7 @@ def _by_hand(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, 
     target = target_of(machine, mesh, kind_of(machine))
     lowered = lower(step, models.logical_axes(row["program"]), rules, platforms=(target.platform,))
     compiled = compile_lowered(lowered, mesh, machine, time_limit=row["compile_limit"])
-    return {"mesh": str(mesh), **_told(compiled, machine), "note": _note(compiled)}
+    return {"mesh": str(mesh), **_told(compiled, machine)}
 
 
 def _ours(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any]:
@@ -95,7 +85,7 @@ def _ours(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any
         return {"note": f"no plan: {error}".replace("\n", " ")}
     lowered = autoshard.lower(plan, step.fn, *step.args)
     compiled = compile_plan(lowered, machine, time_limit=row["compile_limit"])
-    notes = [note] if (note := _note(compiled)) else []
+    notes = []
     faults = judge(plan, compiled).faults
     if faults:
         notes.append(faults[0] + (f", and {len(faults) - 1} more" if faults[1:] else ""))
@@ -111,11 +101,6 @@ def _ours(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any
         "limit_hit": plan.proof.limit_hit,
         "note": "; ".join(notes),
     }
-
-
-def _note(compiled: Compiled) -> str:
-    """How the compiler had to be asked, where that is not as usual."""
-    return compiled.basis.partition("; ")[2] if "cuBLAS" in compiled.basis else ""
 
 
 def _told(compiled: Compiled, machine: Machine) -> dict[str, Any]:

@@ -9,7 +9,7 @@ strategy, copy, mode and settlement that the space holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from autoshard.cost.step import step_prices
 from autoshard.dataflow import analyse
 from autoshard.decisions import Decisions
 from autoshard.evaluate import evaluate, tidy
-from autoshard.machine import Chip, Machine, Switch
+from autoshard.machine import Chip, Machine, Switch, load
 from autoshard.plan import MeshShape, Plan, Proof
 from autoshard.program import Program, trace
 from autoshard.repeats import find_repeats
@@ -75,6 +75,12 @@ class Case:
             memory_limit=float("inf"),
             options=self.options,
         )
+
+
+def wires(name: str) -> Machine:
+    """A preset on which reshards cost what their collectives do, and no transpositions."""
+    machine = load(name)
+    return replace(machine, chip=replace(machine.chip, transaction_bytes=0.0))
 
 
 def case(

@@ -25,7 +25,7 @@ LAYERS = (
     ("graph",),
     ("flatten",),
     ("program",),
-    ("strategy",),
+    ("strategy", "orders"),
     ("dataflow", "repeats", "decisions"),
     ("copies", "choices"),
     ("cost",),

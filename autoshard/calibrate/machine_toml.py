@@ -151,6 +151,8 @@ def _table(level: Level) -> dict[str, Any]:
     if isinstance(level, Switch):
         if math.isinf(level.pair_bandwidth):
             del entries["pair_bandwidth"]
+        if level.pipelined:
+            del entries["pipelined"]
         return {"kind": "switch", "name": entries.pop("name"), **entries}
     del entries["dimensions"]
     rank = len(level.dimensions)

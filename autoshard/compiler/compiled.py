@@ -44,9 +44,6 @@ from autoshard.lower.spmd import Lowered
 from autoshard.machine import Machine
 from autoshard.plan import MeshShape
 
-NO_TILES = "Couldn't find output tile sizes"
-"""What XLA:GPU says of a product for which Triton has no tiles."""
-
 TIME_LIMIT = 1800.0
 """Seconds that a compile may take unless something else is said."""
 
@@ -89,6 +86,7 @@ class Compiled:
       compile_seconds: of the compile, when it was made.
       from_cache: whether that was earlier.
       memory_report: the compiler's list of what is alive at the peak.
+      key: under which the answer is kept, see `recall`.
     """
 
     kind: Kind
@@ -101,6 +99,7 @@ class Compiled:
     compile_seconds: float
     from_cache: bool = False
     memory_report: str = ""
+    key: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, without the memory report."""
@@ -165,32 +164,12 @@ def compile_lowered(
     """Compile a `jax.stages.Lowered` whose inputs and outputs all carry shardings on `mesh`.
 
     It must have been lowered for the target's platform: `trace(...).lower(lowering_platforms=...)`.
-    Where XLA:GPU finds no tiles of Triton's for a product, which only trying on a device would show
-    to be needless, products go to cuBLAS. The rest is as for `compile_plan`.
+    The rest is as for `compile_plan`.
     """
     target = target or target_of(machine, mesh, kind_of(machine))
     missing = why_missing(target.kind)
     if missing:
         raise CompileError(missing)
-    try:
-        return _compiled(stage, mesh, machine, target, cache, use_cache, time_limit)
-    except CompileError as error:
-        if target.kind != "gpu" or NO_TILES not in str(error):
-            raise
-    other = replace(target, options={**target.options, "xla_gpu_enable_triton_gemm": False})
-    compiled = _compiled(stage, mesh, machine, other, cache, use_cache, time_limit)
-    return replace(compiled, basis=f"{compiled.basis}; products by cuBLAS, Triton has no tiles")
-
-
-def _compiled(
-    stage: Any,
-    mesh: MeshShape,
-    machine: Machine,
-    target: Target,
-    cache: Path | None,
-    use_cache: bool,
-    time_limit: float,
-) -> Compiled:
     request = Request(compat.module_bytecode(stage), stage.as_text(), target)
     folder = cache or answers.default_folder()
     key = request.key
@@ -198,7 +177,25 @@ def _compiled(
     answer = kept or _compile(request, time_limit)
     if use_cache and kept is None:
         answers.store(folder, key, answer)
-    return read(answer, target, mesh, machine, from_cache=kept is not None)
+    return replace(read(answer, target, mesh, machine, from_cache=kept is not None), key=key)
+
+
+def recall(
+    key: str, mesh: MeshShape, machine: Machine, *, cache: Path | None = None
+) -> Compiled | None:
+    """What a compiler said earlier of a plan for `machine` on `mesh`, read anew; None if not kept.
+
+    Args:
+      key: of an earlier `Compiled`, by the compiler for the machine's chips.
+      mesh: of the plan.
+      machine: for which it was compiled.
+      cache: folder of earlier answers; by default the user's.
+    """
+    answer = answers.load(cache or answers.default_folder(), key)
+    if answer is None:
+        return None
+    target = target_of(machine, mesh, kind_of(machine))
+    return replace(read(answer, target, mesh, machine, from_cache=True), key=key)
 
 
 def read(
@@ -303,7 +300,7 @@ def _environment(target: Target) -> Mapping[str, str]:
         TPU_SKIP_MDS_QUERY="1",
         TPU_MIN_LOG_LEVEL="3",
         ALLOW_MULTIPLE_LIBTPU_LOAD="1",
-        XLA_FLAGS="",
+        XLA_FLAGS=" ".join(target.flags),
     )
     if target.kind == "cpu":
         count = len(target.devices)

@@ -49,7 +49,8 @@ class MachinePrices:
         dtype = _DTYPES.get(work.dtype, work.dtype)
         dtype = "float8" if dtype.startswith("f8") else dtype
         matmul = work.flops / (chip.matmul_flops(dtype) * chip.matmul_efficiency)
-        memory = work.bytes / (chip.memory_bandwidth * chip.memory_efficiency)
+        moved = work.bytes + work.scattered * chip.transaction_bytes
+        memory = moved / (chip.memory_bandwidth * chip.memory_efficiency)
         return chip.launch_seconds + max(matmul, memory)
 
     def copy_seconds(self, size: int) -> float:

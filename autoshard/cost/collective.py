@@ -11,8 +11,9 @@ group, ``s`` the bytes of one shard and ``V = n s`` the bytes of the gathered re
       torus   s (n-1) / sum_i W_i  +  (hops to the farthest chip) hop
 
 * **all-gather, nested levels.** From the outermost level in: level ``l`` receives what the levels
-  outside it have gathered, ``s * prod_{k>l} n_k * (n_l - 1)`` bytes. The levels work as a pipeline,
-  so the slowest one is the time. Every chip of a host drives its share of the host's network.
+  outside it have gathered, ``s * prod_{k>l} n_k * (n_l - 1)`` bytes. Levels that work as a pipeline
+  take the time of the slowest one, others the sum (`Switch.pipelined`). Every chip of a host drives
+  its share of the host's network.
 * **reduce-scatter** is an all-gather run backwards, **all-reduce** is both, exactly.
 * **all-to-all** of ``V`` local bytes: half of everything crosses the middle of a torus dimension,
   ``V floor(n^2/4)/n`` bytes per line, over one link (line) or two (ring); a switch passes
@@ -209,7 +210,7 @@ class MeshTopology:
 
 
 def _gather(topology: MeshTopology, group: tuple[int, ...]) -> Rate:
-    latency, slowest, gathered = 0.0, 0.0, 1
+    latency, slowest, before, gathered = 0.0, 0.0, 0.0, 1
     levels = list(zip(topology.machine.network, topology._pieces_by_level(group), strict=True))
     for level, pieces in reversed(levels):
         size = math.prod(piece.length for piece in pieces)
@@ -225,7 +226,9 @@ def _gather(topology: MeshTopology, group: tuple[int, ...]) -> Rate:
                 latency += sum(span.hops for span in spans) * level.hop_seconds
         slowest = max(slowest, gathered * (size - 1) / bandwidth)
         gathered *= size
-    return Rate(latency, slowest)
+        if isinstance(level, Switch) and not level.pipelined:
+            before, slowest = before + slowest, 0.0
+    return Rate(latency, before + slowest)
 
 
 def _all_to_all(topology: MeshTopology, group: tuple[int, ...]) -> Rate:

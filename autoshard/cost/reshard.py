@@ -8,6 +8,10 @@ each collective on this value's bytes as lengths, a reshard is a shortest path. 
 
 by sweeping over ``s`` until nothing changes. States that do not divide the shape are absent.
 
+Shards that are gathered arrive one after the other, so a gather is of the outermost dimension. For
+any other one the shard is transposed first, read and written, on chips whose memory makes that
+count (`Chip.transaction_bytes`).
+
 Lengths are rounded up to whole multiples of ``2^-40`` s (a picosecond). Sums of such numbers are
 exact in double precision up to hours, so that a path costs exactly the sum of its steps and
 
@@ -209,6 +213,7 @@ def reshard_table(
     )
     local_bytes = math.prod(shape) * itemsize / graph.shards.prod(axis=1)
     seconds = graph.latency_seconds + graph.seconds_per_byte * local_bytes[graph.sized_by]
+    seconds = seconds + _transposing(graph, shape, local_bytes)
     lengths = np.where(
         valid[graph.source] & valid[graph.target],
         np.ceil(seconds * TICKS_PER_SECOND) / TICKS_PER_SECOND,
@@ -226,6 +231,20 @@ def reshard_table(
         _lengths=lengths,
         _distances=distances,
     )
+
+
+def _transposing(graph: StateGraph, shape: tuple[int, ...], local_bytes: np.ndarray) -> np.ndarray:
+    """Seconds per edge of transposing a shard whose gathered dimension is not the outermost."""
+    chip = graph.topology.machine.chip
+    before, after = graph.shards[graph.source], graph.shards[graph.target]
+    if not chip.transaction_bytes or not before.size:
+        return np.zeros(len(graph.source))
+    sizes = np.array(shape, dtype=np.int64) // before
+    gathers = np.array([kind == "all_gather" for kind in graph.kinds])
+    outer = np.cumsum(sizes > 1, axis=1) - (sizes > 1)
+    inside = outer[np.arange(len(sizes)), (before != after).argmax(axis=1)] > 0
+    moved = 2 * local_bytes[graph.source] / (chip.memory_bandwidth * chip.memory_efficiency)
+    return np.where(gathers & inside, moved, 0.0)
 
 
 def _distances(

@@ -1,8 +1,12 @@
 """Seconds of one op under each of its strategies: compute, and settling of partial sums.
 
-Compute is the roofline of the op's local FLOP and local bytes. Bytes are what reaches memory:
-operands and results that are materialised (see `autoshard.dataflow`), except where an op touches
-only a part of an operand (gather, scatter, dynamic slices: twice the part that it moves).
+Compute is the roofline of the op's local FLOP and local bytes. Bytes are what reaches memory: a
+kernel writes results that are materialised, and reads what is, and what is fused into it reads (see
+`autoshard.dataflow`); an op that touches only a part of an operand (gather, scatter, dynamic
+slices) moves twice that part.
+
+An operand that lies otherwise than the op reads it (see `autoshard.orders`) is read out of order,
+where that jumps about by whole transactions of the memory, and perhaps written and read once more.
 
 A partial result over the axes U is settled by an all-reduce over U, or by a reduce-scatter over U.
 HLO's reduce-scatter has one dimension; one that scatters onto several is made by an all-reduce and
@@ -25,6 +29,7 @@ from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.roofline import op_seconds
 from autoshard.dataflow import Dataflow
 from autoshard.machine import Machine
+from autoshard.orders import Transposition, is_coalesced
 from autoshard.program import Op, Program
 from autoshard.strategy import Strategies, project_assignment
 
@@ -72,16 +77,15 @@ class StepPrices:
 
     def local_bytes(self, value: int, dimensions: NDArray[np.int64]) -> Floats:
         """Bytes per device of `value` in each of the layouts `[n, axes]`."""
-        sizes = np.asarray(self.mesh_shape)
-        shards = np.where(np.asarray(dimensions) >= 0, sizes, 1).prod(axis=-1)
-        return self.program.values[value].bytes / shards
+        return self.program.values[value].bytes / self._shards(dimensions)
 
     def compute_seconds(self, op: Op, strategies: Strategies) -> Floats:
         """Seconds of one execution of `op`, for every strategy; `[len(strategies)]`."""
-        count = len(strategies)
-        if op.primitive in MOVES_NOTHING:
-            return np.zeros(count)
-        return self._busy(op, op.flops / strategies.shards, self._traffic(op, strategies))
+        transposed = op.index in self.dataflow.transposed
+        if op.primitive in MOVES_NOTHING and not transposed:
+            return np.zeros(len(strategies))
+        traffic = self._traffic(op, strategies) + self.transposing(op, strategies)[0]
+        return self._busy(op, op.flops / strategies.shards, traffic)
 
     def _busy(self, op: Op, flops: Floats, traffic: Floats) -> Floats:
         """Seconds of `op` for local FLOP and bytes; a fused op is not launched on its own."""
@@ -97,14 +101,13 @@ class StepPrices:
         Every op is cut into as many equal parts as there are chips, and nothing is communicated.
         `alike` partitions the op indices into ops of the same rule and shapes.
         """
-        total, fused = 0.0, self.dataflow.materialised
+        total = 0.0
         groups: dict[object, list[int]] = {}
         for number, members in enumerate(alike):
             for member in members:  # what surrounds an op decides what is fused with it
                 op = self.program.ops[member]
-                tensors = tuple(v >= 0 and fused[v] for v in (*op.inputs, *op.outputs))
-                factor = self.corrections.factor(op)
-                groups.setdefault((number, tensors, factor), []).append(member)
+                key = (number, self.dataflow.surroundings(op), self.corrections.factor(op))
+                groups.setdefault(key, []).append(member)
         for members in groups.values():
             op = self.program.ops[members[0]]
             if op.primitive in MOVES_NOTHING or all(
@@ -180,14 +183,43 @@ class StepPrices:
                 return self.program.values[value].dtype
         return "float32"
 
+    def transposing(self, op: Op, strategies: Strategies) -> tuple[Floats, Floats]:
+        """Bytes per device that transposing the operands of `op` moves, and those it occupies.
+
+        Both are `[len(strategies)]`. A dimension that is cut to one element lies anywhere.
+        """
+        moved, occupied = np.zeros((2, len(strategies)))
+        transaction = self.machine.chip.transaction_bytes
+        for one in self.dataflow.transposed.get(op.index, ()) if transaction else ():
+            value = self.program.values[op.inputs[one.position]]
+            reads = strategies.reads[one.position]
+            patterns, rows = np.unique(reads, axis=0, return_inverse=True)
+            found = []
+            for pattern in patterns.tolist():
+                sizes = list(value.shape)
+                for axis, dimension in enumerate(pattern):
+                    if dimension >= 0:
+                        sizes[dimension] //= self.mesh_shape[axis]
+                found.append(_transposed(one, sizes, value.itemsize, transaction))
+            moves, holds = np.array(found).T[:, rows.reshape(-1)]
+            moved, occupied = moved + moves, occupied + holds
+        return moved, occupied
+
     def _traffic(self, op: Op, strategies: Strategies) -> Floats:
         flow = self.dataflow
         touched = np.zeros(len(strategies))
+        if op.primitive in MOVES_NOTHING:
+            return touched
         if op.primitive in PARTIAL:
             return 2.0 * self._moved(op, strategies)
-        for value, dims in self._tensors(op, strategies):
+        if all(not flow.materialised[o] for o in op.outputs):
+            return touched  # its readers do
+        for position, size in enumerate(flow.fetched[op.index]):
+            if size:
+                touched = touched + size / self._shards(strategies.reads[position])
+        for number, value in enumerate(op.outputs):
             if flow.materialised[value]:
-                touched = touched + self.local_bytes(value, dims)
+                touched = touched + self.local_bytes(value, strategies.written[number])
         return touched
 
     def _moved(self, op: Op, strategies: Strategies) -> Floats:
@@ -201,13 +233,23 @@ class StepPrices:
             return self.local_bytes(op.inputs[update], strategies.reads[update])
         return self.local_bytes(op.outputs[0], strategies.written[0])
 
-    @staticmethod
-    def _tensors(op: Op, strategies: Strategies) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        for position, value in enumerate(op.inputs):
-            if value >= 0:
-                yield value, strategies.reads[position]
-        for number, value in enumerate(op.outputs):
-            yield value, strategies.written[number]
+    def _shards(self, dimensions: NDArray[np.int64]) -> Floats:
+        """Into how many parts each of the layouts `[n, axes]` cuts a value."""
+        sizes = np.asarray(self.mesh_shape)
+        return np.where(np.asarray(dimensions) >= 0, sizes, 1).prod(axis=-1).astype(float)
+
+
+def _transposed(
+    one: Transposition, sizes: Sequence[int], itemsize: int, transaction: float
+) -> tuple[float, float]:
+    """(bytes moved besides those that are read and written anyway, bytes of a copy)."""
+    lies, *wanted = (tuple(d for d in order if sizes[d] > 1) for order in (one.lies, *one.wanted))
+    if lies in wanted:
+        return 0.0, 0.0
+    elements = math.prod(sizes)
+    jumps = one.jumps and not is_coalesced(sizes, lies, wanted[0])
+    copy = float(elements * itemsize * one.copy)
+    return 2 * copy + elements * max(transaction - itemsize, 0.0) * jumps, copy
 
 
 def step_prices(

@@ -7,14 +7,19 @@ than once counts as the last time. The statistics that stand there too are not r
 order before anything was hidden.
 
 Where the compiler knows no measured table for the chip it falls back to rough classes: a collective
-takes 5,000, a kernel 1 or 1,000. Such figures are no times; `is_measured` tells the two apart.
+takes 5,000, a kernel 1 or 1,000. Such figures are no times; `is_measured` tells the two apart. On a
+chip that it knows it still does so for collectives of few devices on some of the hosts, however
+much they carry; `guesses` tells the computations that hold such.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+COLLECTIVE_CLASS = 5e-3
+"""Seconds from the start of a collective to its done, where the compiler knows nothing of it."""
 
 _NUMBER = r"(-?[\d.]+(?:e[+-]?\d+)?)"
 _FIELD = re.compile(r"^\s*(\w+): " + _NUMBER + r"$")
@@ -39,6 +44,14 @@ class ScheduledComputation:
     def duration(self, name: str) -> float:
         """Seconds between an instruction's start and its end; 0 where it is not scheduled."""
         return self.ends.get(name, 0.0) - self.starts.get(name, 0.0)
+
+    def guesses(self, pairs: Iterable[tuple[str, str]]) -> bool:
+        """Whether some collective, of which start and done are given, takes a rough class."""
+        return any(
+            abs(self.starts[done] - self.starts[start] - COLLECTIVE_CLASS) < 1e-9
+            for start, done in pairs
+            if start in self.starts and done in self.starts
+        )
 
 
 @dataclass(frozen=True, slots=True)

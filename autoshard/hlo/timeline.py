@@ -9,7 +9,7 @@ Instructions run in the order of the text. Compute takes the one stream, collect
 
 What an instruction takes comes from the compiler where it says so: XLA:TPU writes the cycles of its
 fusions into the text, XLA:GPU a timeline of its own (`autoshard.hlo.schedule`), which then replaces
-the computation's own. Elsewhere prices are asked for, see `Prices`.
+the computation's own unless the compiler guesses. Elsewhere prices are asked for, see `Prices`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,8 @@ class _Simulation:
             else:
                 self._compute(place, instruction, span)
         scheduled = self._scheduled(place)
-        if scheduled is not None:
+        pairs = [(e.partner, name) for name, e in happening.items() if e.phase == "done"]
+        if scheduled is not None and not scheduled.guesses(pairs):
             # The compiler's own timeline; what is nested comes on top of it.
             own_compute = span.compute - nested.compute
             span.seconds = scheduled.seconds + nested.seconds

@@ -5,7 +5,8 @@
     fusion         the operations inside of it; what stands between them reaches no memory
 
 Bytes are those of results and operands once each, but of an operand that is only sliced what is cut
-from it, and of a buffer that is updated in place what is written.
+from it, and of a buffer that is updated in place what is written. Elements that a transposition
+reads out of order are counted besides, see `autoshard.orders`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import re
 from dataclasses import dataclass
 
 from autoshard.hlo.module import Computation, Instruction, Module
+from autoshard.orders import is_coalesced
 
 NOTHING = frozenset(
     {
@@ -46,11 +48,15 @@ _CONVOLUTION_TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Operations of matmuls and convolutions, the dtype that they multiply, and bytes moved."""
+    """Operations of matmuls and convolutions, the dtype that they multiply, and bytes moved.
+
+    `scattered` elements are read one by one.
+    """
 
     flops: float
     dtype: str
     bytes: int
+    scattered: int = 0
 
 
 def work(module: Module, computation: Computation, instruction: Instruction) -> Work:
@@ -58,7 +64,8 @@ def work(module: Module, computation: Computation, instruction: Instruction) -> 
     if instruction.opcode in NOTHING:
         return Work(0.0, "", 0)
     flops, dtype = _flops(module, computation, instruction)
-    return Work(flops, dtype, _bytes(module, computation, instruction))
+    moved = _bytes(module, computation, instruction)
+    return Work(flops, dtype, moved, _scattered(module, computation, instruction))
 
 
 def _flops(module: Module, computation: Computation, instruction: Instruction) -> tuple[float, str]:
@@ -113,6 +120,39 @@ def _bytes(module: Module, computation: Computation, instruction: Instruction) -
     return _written(callee) + sum(
         _read(callee, number, computation.by_name[name])
         for number, name in enumerate(instruction.operands)
+    )
+
+
+def _scattered(module: Module, computation: Computation, instruction: Instruction) -> int:
+    """Elements that are read out of order, of every large operand of the transposition."""
+    if instruction.opcode == "fusion":
+        callee = module.computations[instruction.called("calls")[0]]
+        found = [
+            (one.arrays[0].elements, _jumps(callee, one))
+            for one in callee.instructions
+            if one.opcode == "transpose"
+        ]
+        return sum(
+            elements * sum(_elements(computation, name) >= elements for name in read)
+            for elements, jumps in found
+            if jumps
+            for read in [dict.fromkeys(instruction.operands)]
+        )
+    if instruction.opcode == "transpose" and _jumps(computation, instruction):
+        return instruction.arrays[0].elements
+    return 0
+
+
+def _elements(computation: Computation, name: str) -> int:
+    return sum(array.elements for array in computation.by_name[name].arrays)
+
+
+def _jumps(computation: Computation, transpose: Instruction) -> bool:
+    operand = computation.by_name[transpose.operands[0]].arrays[0]
+    wanted = tuple(map(int, _NUMBER.findall(transpose.attribute("dimensions") or "")))
+    large = [d for d in range(len(operand.dimensions)) if operand.dimensions[d] > 1]
+    return not is_coalesced(
+        operand.dimensions, tuple(large), tuple(d for d in wanted if d in large)
     )
 
 

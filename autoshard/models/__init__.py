@@ -49,13 +49,22 @@ def names() -> tuple[str, ...]:
     return tuple(_MODULES)
 
 
-def build(name: str) -> Step:
-    """Return `(fn, args, options)` of the built-in `name` at its real size.
+def build(name: str, **sizes: Any) -> Step:
+    """Return `(fn, args, options)` of the built-in `name` at its real size, or with other `sizes`.
 
+    `sizes` are arguments of the module's factory: `build("llama3-8b", batch=16, layers=4)`.
     `options` holds `donate_argnums`: the positions of the arguments that the step replaces.
-    Raises ValueError, with the nearest names, if there is no such built-in.
+
+    Raises:
+      ValueError: there is no such built-in (with the nearest names), or it has no such sizes.
     """
-    return _module(name).build(name)
+    module = _module(name)
+    try:
+        return module.build(name, **sizes)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise ValueError(f"{name!r}: {error}; the sizes are those of its factory") from error
 
 
 def tiny(name: str) -> Step:

@@ -146,9 +146,9 @@ def sum_into(rows: jax.Array, segments: jax.Array, count: int) -> jax.Array:
     return added.astype(rows.dtype)
 
 
-def build(name: str) -> Step:
-    """The built-in `name` at its real size."""
-    return graph_network()
+def build(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, at its real size where `sizes` say nothing else."""
+    return graph_network(**sizes)
 
 
 def tiny(name: str) -> Step:

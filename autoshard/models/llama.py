@@ -225,14 +225,14 @@ def _read(cache: jax.Array, layer: Any) -> jax.Array:
     return lax.dynamic_index_in_dim(cache, layer, keepdims=False, allow_negative_indices=False)
 
 
-def build(name: str) -> Step:
-    """The built-in `name` at its real size."""
+def build(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, at its real size where `sizes` say nothing else."""
     config = CONFIGS["-".join(name.split("-")[:2])]
     if name.endswith("-decode"):
-        return llama(config, batch=64, sequence=8192, mode="decode")
+        return llama(config, **{"sequence": 8192, "mode": "decode", **sizes})
     largest = config is CONFIGS["llama3-405b"]
-    batch, sequence = (256, 8192) if largest else (64, 4096)
-    return llama(config, batch, sequence, scan=not name.endswith("-unrolled"))
+    usual = {"batch": 256, "sequence": 8192} if largest else {}
+    return llama(config, **{**usual, "scan": not name.endswith("-unrolled"), **sizes})
 
 
 def tiny(name: str) -> Step:

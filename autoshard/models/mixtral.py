@@ -200,9 +200,9 @@ def experts(config: Mixtral, weights: Any, x: jax.Array) -> tuple[jax.Array, jax
     return jnp.einsum("bgtec,ebgcd->bgtd", combine, outputs).reshape(x.shape), balance
 
 
-def build(name: str) -> Step:
-    """The built-in `name` at its real size."""
-    return mixtral(scan=not name.endswith("-unrolled"))
+def build(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, at its real size where `sizes` say nothing else."""
+    return mixtral(**{"scan": not name.endswith("-unrolled"), **sizes})
 
 
 def tiny(name: str) -> Step:

@@ -51,9 +51,9 @@ def _layer(x: jax.Array, weights: Any) -> tuple[jax.Array, None]:
     return x + out + weights["down_bias"].astype(x.dtype), None
 
 
-def build(name: str) -> Step:
-    """The built-in `name` at its real size."""
-    return mlp()
+def build(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, at its real size where `sizes` say nothing else."""
+    return mlp(**sizes)
 
 
 def tiny(name: str) -> Step:

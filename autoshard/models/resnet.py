@@ -154,9 +154,9 @@ def _loss(params: Any, statistics: Any, batch: Any) -> tuple[jax.Array, Any]:
         return training.cross_entropy(logits, batch["labels"]), updated
 
 
-def build(name: str) -> Step:
-    """The built-in `name` at its real size."""
-    return resnet()
+def build(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, at its real size where `sizes` say nothing else."""
+    return resnet(**sizes)
 
 
 def tiny(name: str) -> Step:

@@ -240,9 +240,9 @@ def _attention(x: jax.Array, weights: Any, groups: int) -> jax.Array:
     return _dense(out, weights["wo"]).reshape(x.shape)
 
 
-def build(name: str) -> Step:
-    """The built-in `name` at its real size."""
-    return unet()
+def build(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, at its real size where `sizes` say nothing else."""
+    return unet(**sizes)
 
 
 def tiny(name: str) -> Step:

@@ -174,9 +174,9 @@ def _layer(x: jax.Array, weights: Any) -> tuple[jax.Array, None]:
         return constrain(x + out, *STREAM), None
 
 
-def build(name: str) -> Step:
-    """The built-in `name` at its real size."""
-    return vision_transformer()
+def build(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, at its real size where `sizes` say nothing else."""
+    return vision_transformer(**sizes)
 
 
 def tiny(name: str) -> Step:

@@ -56,7 +56,7 @@ def test_a_table_becomes_a_machine_that_searches(table, capsys):
     line = next(line for line in text.split("\n") if line.startswith("launch_seconds"))
     assert re.fullmatch(r"launch_seconds = (\S+) +# fitted to 3 rows, median error [\d.]+ %", line)
     assert float(line.split()[2]) == launch
-    assert "latency_seconds = 3e-6          # one NCCL step; an assumption\n" in text
+    assert "latency_seconds = 6e-6          # one NCCL step between hosts; an assumption\n" in text
     search = ["search", "mlp:tiny", "--machine", "mine.toml", "--time-limit", "10", "--quiet"]
     assert main([*search, "--mesh", "data=8", "-o", "plan.json", "--no-baselines"]) == 0
     assert json.loads(Path("plan.json").read_text())["machine"] == "mine.toml"

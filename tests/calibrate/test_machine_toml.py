@@ -42,7 +42,7 @@ def test_comments_stay_and_notes_replace_them():
     lines = text.split("\n")
     assert lines[0].startswith("# NVIDIA H100 SXM")
     assert lines[1] == 'name = "mine"'
-    assert "overlap = 0.7                   # fitted too" in lines
+    assert "overlap = 0.5                   # fitted too" in lines
     assert "efficiency = 0.85               # fitted" in lines
     assert "chips = 64" in lines
     assert any("370 of 450 GB/s measured" in line for line in lines)

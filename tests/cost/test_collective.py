@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -200,9 +201,18 @@ class TestPublished:
         assert seconds == pytest.approx(65e-6, rel=0.01)
 
     def test_across_hosts_every_gpu_drives_its_own_card(self):
+        machine = ideal("h100-256")
+        inner, outer = machine.network
+        pipelined = replace(machine, network=(inner, replace(outer, pipelined=True)))
+        rate = MeshTopology(pipelined, (32, 8)).rate("all_gather", (0, 1))
+        assert 1 / rate.seconds_per_byte == pytest.approx(413e9, rel=0.001)
+
+    def test_one_level_after_the_other_takes_the_sum(self):
         topology = MeshTopology(ideal("h100-256"), (32, 8))
-        rate = 1 / topology.rate("all_gather", (0, 1)).seconds_per_byte
-        assert rate == pytest.approx(413e9, rel=0.001)
+        whole = topology.rate("all_gather", (0, 1)).seconds_per_byte
+        across = topology.rate("all_gather", (0,)).seconds_per_byte / 8
+        within = topology.rate("all_gather", (1,)).seconds_per_byte
+        assert whole == pytest.approx(across + within)
 
     def test_all_to_all_across_hosts_falls_to_the_card(self):
         topology = MeshTopology(ideal("h100-16"), (2, 8))

@@ -18,11 +18,12 @@ from autoshard.cost.settle import settle_path
 from autoshard.cost.states import MOST_STATES, ReshardError, layout_of, state_graph, state_of
 from autoshard.layout import LayoutError, layouts, local_bytes
 from autoshard.machine import load, presets
+from tests.helpers import wires
 
 MESHES = [("v5p-64", (4, 4, 4)), ("h100-64", (2, 4, 8)), ("v5e-16", (4, 4)), ("v5p-8", (2, 2, 2)),
           ("v5p-8", (2, 1, 4)), ("gb200-nvl72-72", (6, 3, 4)), ("2xv5p-8", (2, 8)),
           ("mi300x-16", (4, 4)), ("v7x-16", (2, 2, 2, 2))]  # fmt: skip
-CACHES = [ReshardCache(MeshTopology(load(name), mesh)) for name, mesh in MESHES]
+CACHES = [ReshardCache(MeshTopology(wires(name), mesh)) for name, mesh in MESHES]
 SIZES = st.sampled_from([1, 3, 4, 8, 12, 64, 144, 4096])
 
 
@@ -66,7 +67,7 @@ def elements(state, mesh_shape, shape):
 )
 def test_every_edge_moves_data_within_its_groups(name, mesh, rank):
     """Each device finds what it must hold afterwards among the devices that its axes join."""
-    graph = state_graph(rank, MeshTopology(load(name), mesh))
+    graph = state_graph(rank, MeshTopology(wires(name), mesh))
     shape = (math.prod(mesh),) * rank
     held = [elements(state, mesh, shape) for state in graph.states]
     for edge, (source, target) in enumerate(zip(graph.source, graph.target, strict=True)):
@@ -112,7 +113,7 @@ def shuffled(held, axes):
 
 @pytest.mark.parametrize(("mesh", "rank", "count"), [((4, 4, 4), 4, 193), ((4, 4, 4), 5, 316)])
 def test_the_number_of_ordered_states(mesh, rank, count):
-    assert len(state_graph(rank, MeshTopology(load("v5p-64"), mesh)).states) == count
+    assert len(state_graph(rank, MeshTopology(wires("v5p-64"), mesh)).states) == count
 
 
 @settings(max_examples=30)
@@ -177,7 +178,7 @@ def kinds(table, source, target):
 
 
 def test_the_well_known_reshards():
-    cache = ReshardCache(MeshTopology(load("v5p-64"), (8, 8)))
+    cache = ReshardCache(MeshTopology(wires("v5p-64"), (8, 8)))
     table = cache.table((512, 512), 2)
     assert kinds(table, (0, -1), (-1, -1)) == [("all_gather", (0,))]
     assert kinds(table, (0, 0), (-1, -1)) == [("all_gather", (0, 1))]
@@ -187,14 +188,14 @@ def test_the_well_known_reshards():
     assert kinds(table, (0, -1), (1, -1)) == [("all_to_all", (0,))]
     assert kinds(table, (0, -1), (0, 1)) == [("all_slice", (1,))]
     assert kinds(table, (0, -1), (0, -1)) == []
-    square = ReshardCache(MeshTopology(load("gb200-nvl72-64"), (8, 8))).table((8192, 8192), 2)
+    square = ReshardCache(MeshTopology(wires("gb200-nvl72-64"), (8, 8))).table((8192, 8192), 2)
     assert kinds(square, (0, -1), (-1, 0)) == [("collective_permute", (0, 1))]
 
 
 @pytest.mark.parametrize("name", ["v5p-64", "h100-64"])
 def test_large_gathers_borrow_the_links_of_idle_axes(name):
     """Slice over the axis that replicates, gather over both: all links carry a part."""
-    cache = ReshardCache(MeshTopology(load(name), (8, 8)))
+    cache = ReshardCache(MeshTopology(wires(name), (8, 8)))
     table = cache.table((8192, 8192), 2)
     assert kinds(table, (0, -1), (-1, -1)) == [("all_slice", (1,)), ("all_gather", (0, 1))]
     plain = cache.topology.collective_seconds("all_gather", (0,), 8192 * 8192 * 2)
@@ -202,7 +203,7 @@ def test_large_gathers_borrow_the_links_of_idle_axes(name):
 
 
 def test_gathering_the_major_axis_of_two_needs_two_collectives():
-    cache = ReshardCache(MeshTopology(load("v5p-64"), (4, 16)))
+    cache = ReshardCache(MeshTopology(wires("v5p-64"), (4, 16)))
     table = cache.table((8192, 8192), 2)
     path = kinds(table, (0, 0), (-1, 0))
     assert len(path) == 2
@@ -211,7 +212,7 @@ def test_gathering_the_major_axis_of_two_needs_two_collectives():
 
 def test_slow_links_are_avoided():
     """From sharded over hosts to sharded within them: never more than needed over the network."""
-    cache = ReshardCache(MeshTopology(load("h100-64"), (8, 8)))
+    cache = ReshardCache(MeshTopology(wires("h100-64"), (8, 8)))
     table = cache.table((8192, 8192), 2)
     shard = local_bytes((8192, 8192), 2, (0, 1), (8, 8))
     slow = 7 / 8 * shard / (50e9 * 0.85)
@@ -220,7 +221,7 @@ def test_slow_links_are_avoided():
 
 def test_dimensions_are_not_gathered_over_slow_links_last():
     """They are when much is there to be sent; x lies between hosts, y within them."""
-    topology = MeshTopology(load("h100-64"), (8, 8))
+    topology = MeshTopology(wires("h100-64"), (8, 8))
     table = ReshardCache(topology).table((8192, 8192), 2)
     size = 8192 * 8192 * 2.0
 
@@ -230,18 +231,18 @@ def test_dimensions_are_not_gathered_over_slow_links_last():
 
     for before in [(0, 1), (1, 0)]:
         seconds = table.seconds[table.index(before), table.index((-1, -1))]
-        assert seconds <= gathers(0, 1) < gathers(1, 0) / 3
+        assert seconds <= gathers(0, 1) * (1 + 1e-6)
+        assert gathers(0, 1) < gathers(1, 0) / 3
 
 
 def test_the_largest_state_on_the_way_is_known():
-    cache = ReshardCache(MeshTopology(load("h100-64"), (8, 8)))
+    cache = ReshardCache(MeshTopology(wires("h100-64"), (8, 8)))
     table = cache.table((16384, 16384), 2)
-    source, target = table.index((0, -1)), table.index((-1, 0))
-    assert [step.kind for step in table.path(source, target)] == [
-        "all_slice",
-        "all_gather",
-        "all_slice",
-    ]
+    source, target = table.index((0, -1)), table.index((0, 1))
+    assert [step.kind for step in table.path(source, target)] == ["all_slice"]
+    assert table.peak_bytes(source, target) == 16384 * 16384 * 2 / 8
+    source, target = table.index((0, -1)), table.index((-1, -1))
+    assert [step.kind for step in table.path(source, target)][-1] == "all_gather"
     assert table.peak_bytes(source, target) == 16384 * 16384 * 2
     assert table.peak_bytes(source, source) == 16384 * 16384 * 2 / 8
 
@@ -259,7 +260,7 @@ def test_a_table_of_few_layouts_agrees_with_the_whole():
 
 
 def test_many_axes_need_few_layouts():
-    cache = ReshardCache(MeshTopology(load("v5p-64"), (2,) * 6))
+    cache = ReshardCache(MeshTopology(wires("v5p-64"), (2,) * 6))
     with pytest.raises(ReshardError, match=f"more than {MOST_STATES} ordered layouts"):
         cache.table((64, 64), 2)
     table = cache.table((64, 64), 2, layouts=[(0, 0, 0, 1, 1, 1), (-1,) * 6, (0, 0, 0, -1, -1, -1)])
@@ -325,7 +326,7 @@ def test_settling(case):
 
 
 def test_scattering_out_of_mesh_order_ends_in_mesh_order():
-    cache = ReshardCache(MeshTopology(load("v5p-64"), (4, 16)))
+    cache = ReshardCache(MeshTopology(wires("v5p-64"), (4, 16)))
     done = settle_path(cache, (4096, 4096), 4, (-1, 0), (0,), scatter={0: 0})
     assert [step.kind for step in done.steps] == ["reduce_scatter", "collective_permute"]
     assert done.steps[0].to_state == ((1, 0), ())
@@ -347,5 +348,21 @@ def test_faulty_settlements_are_refused_with_all_faults():
 def test_every_preset_prices_a_reshard(family):
     chips = 72 if "nvl72" in family else 64
     mesh = (chips // 8, 8)
-    table = ReshardCache(MeshTopology(load(f"{family}-{chips}"), mesh)).table((1152, 1152), 2)
+    table = ReshardCache(MeshTopology(wires(f"{family}-{chips}"), mesh)).table((1152, 1152), 2)
     assert np.isfinite(table.seconds).all()
+
+
+def test_a_gather_of_an_inner_dimension_transposes_the_shard_first():
+    for name, counts in (("h100-8", True), ("v5p-8", False)):
+        machine = load(name)
+        table = ReshardCache(MeshTopology(machine, (8,))).table((1024, 4096), 4)
+        whole = table.index((-1,))
+        outer, inner = (table.seconds[table.index((d,)), whole] for d in (0, 1))
+        chip = machine.chip
+        shard = 2 * 1024 * 4096 * 4 / 8 / (chip.memory_bandwidth * chip.memory_efficiency)
+        assert inner - outer == pytest.approx(shard * counts, abs=2e-12)
+        flat = ReshardCache(MeshTopology(machine, (8,))).table((1, 4096), 4)
+        assert flat.seconds[flat.index((1,)), flat.index((-1,))] == pytest.approx(
+            MeshTopology(machine, (8,)).collective_seconds("all_gather", (0,), 4096 * 4.0),
+            abs=2e-12,
+        )

@@ -14,7 +14,7 @@ from autoshard.cost.collective import MeshTopology
 from autoshard.cost.reshard import ReshardCache
 from autoshard.cost.states import state_of
 from autoshard.lower.collectives import explicit_collectives
-from autoshard.machine import load
+from tests.helpers import wires
 
 SHAPE = (64, 64)
 CASES = [("v5p-16", (2, 2, 4)), ("h100-64", (4, 2, 8)), ("2xv5p-8", (2, 2, 4))]
@@ -47,7 +47,7 @@ def collectives_along(mesh, paths):
 
 @pytest.mark.parametrize(("name", "mesh_shape"), CASES)
 def test_every_step_is_one_collective_of_shardy(name, mesh_shape):
-    table = ReshardCache(MeshTopology(load(name), mesh_shape)).table(SHAPE, 4)
+    table = ReshardCache(MeshTopology(wires(name), mesh_shape)).table(SHAPE, 4)
     mesh = AbstractMesh(mesh_shape, ("x", "y", "z"), axis_types=(AxisType.Auto,) * 3)
     steps = sorted(
         {
@@ -86,7 +86,7 @@ def gathers_seconds(topology, axes, size, before):
 def test_shardy_finds_no_cheaper_way(name):
     """Axes of one size: Shardy then has no use for parts of axes, which the table leaves out."""
     mesh_shape = (4, 4, 4)
-    topology = MeshTopology(load(name), mesh_shape)
+    topology = MeshTopology(wires(name), mesh_shape)
     table = ReshardCache(topology).table(SHAPE, 4)
     mesh = AbstractMesh(mesh_shape, ("x", "y", "z"), axis_types=(AxisType.Auto,) * 3)
     pairs = list(itertools.permutations(range(len(table)), 2))[::7]

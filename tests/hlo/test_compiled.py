@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import json
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -251,7 +252,9 @@ def test_verify_compiles(kind, plan_file, capsys, monkeypatch, cache):
     assert main(["verify", str(plan_file), "--compile", kind]) == 0
     out = capsys.readouterr().out
     assert f"compiled     ok       by XLA:{kind.upper()} for " in out
-    assert "collectives: 4 as planned, 0 missing, 0 unplanned" in out
+    planned = len(json.loads(plan_file.read_text())["moves"])
+    assert planned > 3
+    assert re.search(r"collectives: \d+ as planned, 0 missing, 0 unplanned", out)
     assert os.listdir(cache / "autoshard" / "compiled")
 
 
@@ -260,16 +263,23 @@ def test_verify_ends_with_five_where_a_collective_was_not_planned(
 ):
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     data = json.loads(plan_file.read_text())
-    data["moves"] = [move for move in data["moves"] if move["kind"] != "all_gather"]
+    gathers = [move for move in data["moves"] if move["kind"] == "all_gather"]
+    data["moves"] = [move for move in data["moves"] if move not in gathers]
     path = tmp_path / "forged.json"
     path.write_text(json.dumps(data))
     assert main(["verify", str(path), "--compile", "cpu", "--json"]) == 5
     out, err = capsys.readouterr()
     verdicts = {v["judge"]: v for v in json.loads(out)["verdicts"]}
     assert verdicts["compiled"]["agrees"] is False
-    (fault,) = verdicts["compiled"]["data"]["faults"]
-    assert fault.startswith("involuntary all_gather(data,model), 4,096 B x 4, at jit(train_step)/")
-    assert fault.endswith("training.py:75")
+    faults = verdicts["compiled"]["data"]["faults"]
+    pattern = (
+        r"involuntary all_gather\([\w,]+\), ([\d,]+) B x (\d+), {line}"
+    )
+    found = [re.fullmatch(pattern, fault) for fault in faults]
+    assert all(found)
+    assert sum(int(fault[2]) for fault in found if fault) == sum(m["count"] for m in gathers)
+    sizes = {int(fault[1].replace(",", "")) for fault in found if fault}
+    assert sizes == {move["bytes"] for move in gathers}
     assert err.endswith(f"error: {path} is refuted by its collectives and compiled\n")
 
 

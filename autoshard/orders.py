@@ -1,0 +1,352 @@
+"""In which order the dimensions of values lie in memory, and who must transpose what he reads.
+
+JAX numbers dimensions; a compiler decides how they lie. XLA:GPU's ways, as its modules show them:
+
+    an input, and what crosses the edge of a loop, lies in the order of its dimensions
+    a product `dot_general` writes batch, left, right; it reads batch, free, contracted on the left
+    and batch, contracted, free on the right, each group in one order; the last two may be swapped
+    everything else keeps the order of its operand: a `transpose` only gives it other numbers
+    where the operands of an elementwise op disagree, the one that was made first prevails
+
+What does not fit is transposed, and that may be dear: a transposition that neither reads nor writes
+along at least 16 elements fetches a whole memory transaction for every element (`is_coalesced`).
+Plain attention with grouped queries is the common case: the scores' groups come out innermost, and
+the next product wants them outermost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from autoshard.graph import Op, Program
+from autoshard.rules import Rule
+
+Order = tuple[int, ...]
+"""Dimensions, the outermost in memory first."""
+
+TILE = 16
+"""Elements along which a transposing kernel of XLA:GPU must read and write."""
+
+SCATTERED = frozenset(
+    {
+        *("conv_general_dilated", "gather", "sort", "dynamic_update_slice"),
+        *("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"),
+    }
+)
+"""Ops whose layouts are the compiler's own affair: nothing is said of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transposition:
+    """An operand that lies otherwise than its op reads it.
+
+    Attributes:
+      position: of the operand.
+      lies: its order.
+      wanted: the orders in which the op can read it; it is put in the first of them.
+      copy: whether it is written anew in that order, besides being made: always, unless an
+        elementwise op makes it for this reader alone, and can as well write it so.
+      jumps: whether what it is made from must be read out of order, unless that is coalesced.
+    """
+
+    position: int
+    lies: Order
+    wanted: tuple[Order, ...]
+    copy: bool
+    jumps: bool = True
+
+
+def is_coalesced(sizes: Sequence[int], lies: Order, wanted: Order) -> bool:
+    """Whether whole memory transactions are used where `lies` is read and `wanted` is written.
+
+    Args:
+      sizes: of the dimensions.
+      lies, wanted: orders of the dimensions larger than one.
+
+    >>> is_coalesced((8, 4096, 512, 4), (0, 1, 2, 3), (0, 1, 3, 2))
+    False
+    """
+    before, extents = _merged(sizes, lies, wanted)
+    rank = len(before)
+    if rank < 2 or before[-1] == rank - 1:
+        return True
+    # `before` numbers the merged dimensions as they lie by their place in the wanted order.
+    read, written = extents[before[-1]], extents[rank - 1]
+    if written < TILE:
+        return False
+    if read >= TILE:
+        return True
+    # Few elements lie together, but a kernel that reverses three dimensions packs them.
+    return before[-3:] == [rank - 1, rank - 2, rank - 3] and before[:-3] == list(range(rank - 3))
+
+
+def _merged(sizes: Sequence[int], lies: Order, wanted: Order) -> tuple[list[int], list[int]]:
+    """Dimensions that stay neighbours become one: (places in `wanted` as they lie, sizes there)."""
+    place = {dimension: number for number, dimension in enumerate(wanted)}
+    runs: list[list[int]] = []
+    for dimension in lies:
+        if runs and place[dimension] == runs[-1][-1] + 1:
+            runs[-1].append(place[dimension])
+        else:
+            runs.append([place[dimension]])
+    ranked = {run[0]: number for number, run in enumerate(sorted(runs))}
+    extents = [math.prod(sizes[wanted[place]] for place in run) for run in sorted(runs)]
+    return [ranked[run[0]] for run in runs], extents
+
+
+@dataclass(frozen=True, slots=True)
+class Transpositions:
+    """All of a program.
+
+    Attributes:
+      of_op: by op index.
+      bases: by op index, the values that are transposed: the operands, or what was first made in
+        their order. A value is put in another order once, for all that is fused after it.
+    """
+
+    of_op: Mapping[int, tuple[Transposition, ...]]
+    bases: Mapping[int, tuple[int, ...]]
+
+
+def transpositions(program: Program, elementwise: Sequence[bool]) -> Transpositions:
+    """The operands that are transposed.
+
+    Args:
+      program: the step.
+      elementwise: per op, whether it is fused with its neighbours.
+    """
+    return _Orders(program, elementwise).run()
+
+
+class _Orders:
+    """One walk over a program."""
+
+    def __init__(self, program: Program, elementwise: Sequence[bool]) -> None:
+        self.program = program
+        self.elementwise = elementwise
+        # The orders in which a value can be had, the first being its own; none: in any.
+        self.orders: list[tuple[Order, ...]] = [
+            (tuple(range(len(value.shape))),) if value.producer < 0 and not value.free else ()
+            for value in program.values
+        ]
+        self.roots = list(range(len(program.values)))
+        self.bases = list(range(len(program.values)))
+        self.turned: set[tuple[int, Order]] = set()
+        self.written: dict[int, list[Order]] = {}
+
+    def run(self) -> Transpositions:
+        found: dict[int, tuple[Transposition, ...]] = {}
+        for op in self.program.ops:
+            if all(self.program.values[o].free for o in op.outputs):
+                continue
+            if op.boundary:
+                here = self._boundary(op)
+            elif op.primitive == "dot_general":
+                here = self._product(op)
+            elif op.primitive in SCATTERED:
+                here = ()
+            else:
+                here = self._carry(op)
+            if here:
+                found[op.index] = here
+        bases = {
+            index: tuple(self.bases[self.program.ops[index].inputs[one.position]] for one in here)
+            for index, here in found.items()
+        }
+        return Transpositions(self._written_twice(found), bases)
+
+    def _written_twice(
+        self, found: dict[int, tuple[Transposition, ...]]
+    ) -> dict[int, tuple[Transposition, ...]]:
+        """A value that some read as it lies cannot be made in the order of others alone."""
+        ops = self.program.ops
+        turned = Counter(ops[o].inputs[one.position] for o, here in found.items() for one in here)
+        read = Counter(
+            value for op in ops if not self.elementwise[op.index] for value in set(op.inputs)
+        )
+        return {
+            index: tuple(
+                replace(one, copy=True)
+                if not one.copy
+                and ops[index].primitive == "dot_general"
+                and read[ops[index].inputs[one.position]] > turned[ops[index].inputs[one.position]]
+                else one
+                for one in here
+            )
+            for index, here in found.items()
+        }
+
+    def _boundary(self, op: Op) -> tuple[Transposition, ...]:
+        for output in op.outputs:
+            self.orders[output] = (tuple(range(len(self.program.values[output].shape))),)
+        found = []
+        for position, value in enumerate(op.inputs):
+            if value >= 0:
+                plain = tuple(range(len(self.program.values[value].shape)))
+                found += self._read(position, value, (plain,), copy=False)
+        return tuple(found)
+
+    def _product(self, op: Op) -> tuple[Transposition, ...]:
+        rule, values = op.rule, self.program.values
+        found = []
+        for position, groups in enumerate(_operand_groups(rule)):
+            value = op.inputs[position]
+            if value < 0:
+                continue
+            batch, free, contracted = groups
+            wanted = ((*batch, *free, *contracted), (*batch, *contracted, *free))
+            wanted = wanted[::-1] if position else wanted
+            copy = not self._is_made(value)
+            found += self._read(position, value, wanted, copy=copy, product=True)
+        result = values[op.outputs[0]]
+        plain = tuple(range(len(result.shape)))
+        large = [dimension for dimension in plain if result.shape[dimension] > 1]
+        self.orders[result.index] = (plain,)
+        if len(large) == 2 and not _operand_groups(rule)[0][0]:
+            # The product of the transposed matrices is the transposed product.
+            swapped = {large[0]: large[1], large[1]: large[0]}
+            self.orders[result.index] += (tuple(swapped.get(d, d) for d in plain),)
+        return tuple(found)
+
+    def _is_made(self, value: int) -> bool:
+        """Whether an elementwise op makes the value."""
+        producer = self.program.values[value].producer
+        return producer >= 0 and self.elementwise[producer]
+
+    def _carry(self, op: Op) -> tuple[Transposition, ...]:
+        """An op that keeps the order of its largest operands."""
+        values = self.program.values
+        size = max((math.prod(values[v].shape) for v in op.inputs if v >= 0), default=0)
+        mains = [
+            (position, value)
+            for position, value in enumerate(op.inputs)
+            if value >= 0 and self.orders[value] and math.prod(values[value].shape) == size
+        ]
+        if not mains:
+            return ()
+        mains.sort(key=lambda main: self.roots[main[1]])
+        first, leader = mains[0]
+        found: list[Transposition] = []
+        offered = self.orders[leader]
+        for position, value in mains[1:]:
+            # All in the numbers of the leader's dimensions.
+            others = {
+                _carried(order, op.rule, op.rule.operands[position], op.rule.operands[first])
+                for order in self.orders[value]
+            }
+            common = tuple(order for order in offered if order in others)
+            if common:
+                offered = common
+                continue
+            wanted = _carried(
+                offered[0], op.rule, op.rule.operands[first], op.rule.operands[position]
+            )
+            if wanted is not None:
+                found += self._read(position, value, (wanted,), copy=True)
+        for number, output in enumerate(op.outputs):
+            carried = [
+                order
+                for one in offered
+                if (
+                    order := _carried(
+                        one, op.rule, op.rule.operands[first], op.rule.results[number]
+                    )
+                )
+            ]
+            if not carried and math.prod(values[output].shape) == size:
+                # Dimensions that lie apart become one: the operand is put in its own order first.
+                plain = tuple(range(len(values[leader].shape)))
+                found += self._read(first, leader, (plain,), copy=True)
+                carried = [tuple(range(len(values[output].shape)))]
+            self.orders[output] = tuple(dict.fromkeys(carried))
+            self.roots[output] = self.roots[leader]
+            if self.elementwise[op.index] and op.rule.results[number] == op.rule.operands[first]:
+                self.bases[output] = self.bases[leader]
+        return tuple(found)
+
+    def _read(
+        self,
+        position: int,
+        value: int,
+        wanted: tuple[Order, ...],
+        *,
+        copy: bool,
+        product: bool = False,
+    ) -> Iterable[Transposition]:
+        """Read `value` in one of the orders `wanted`; from then on it can be had in it."""
+        there = self.orders[value]
+        shape = self.program.values[value].shape
+        reduced = {_large(order, shape) for order in wanted}
+        if not there:
+            return ()
+        for order in there:
+            if (large := _large(order, shape)) in reduced:
+                # Several orders cost nothing as long as the value is fused; a product's operand
+                # is written in every order that some product reads.
+                others = self.written.setdefault(value, [])
+                if not product or not self._is_made(value) or large in others:
+                    return ()
+                others.append(large)
+                if len(others) == 1:
+                    return ()
+                return (Transposition(position, others[0], (large,), copy=True, jumps=False),)
+        if product:
+            self.written.setdefault(value, []).append(_large(wanted[0], shape))
+        full = _completed(wanted[0], len(shape))
+        self.orders[value] = (*there, full)
+        once = (self.bases[value], full)
+        if once in self.turned:
+            return ()
+        self.turned.add(once)
+        return (Transposition(position, there[0], wanted, copy),)
+
+
+def _large(order: Order, shape: Sequence[int]) -> Order:
+    return tuple(dimension for dimension in order if shape[dimension] > 1)
+
+
+def _completed(order: Order, rank: int) -> Order:
+    """With the dimensions of size one, which may lie anywhere."""
+    return (*(d for d in range(rank) if d not in order), *order)
+
+
+def _operand_groups(rule: Rule) -> tuple[tuple[Order, Order, Order], ...]:
+    """(batch, free, contracted) dimensions of both operands of a product, each in its one order."""
+    left, right = rule.operands
+    result = [factor for dimension in rule.results[0] for factor in dimension]
+    groups = []
+    for mine, other in ((left, right), (right, left)):
+        shared = {factor for dimension in other for factor in dimension}
+        whose = {factor: d for d, dimension in enumerate(mine) for factor in dimension}
+        large = {f: d for f, d in whose.items() if rule.factors[f].size > 1}
+        contracting = [f for dimension in left for f in dimension if f not in result]
+        batch = [large[f] for f in result if f in shared and f in large]
+        free = [d for f, d in large.items() if f in result and f not in shared]
+        contracted = [large[f] for f in contracting if f in large]
+        groups.append(tuple(tuple(dict.fromkeys(group)) for group in (batch, free, contracted)))
+    return tuple(groups)
+
+
+def _carried(
+    order: Order,
+    rule: Rule,
+    before: Sequence[Sequence[int]],
+    after: Sequence[Sequence[int]],
+) -> Order | None:
+    """The order that a tensor has whose factors lie as those of another; None where none can."""
+    large = [[f for f in dimension if rule.factors[f].size > 1] for dimension in after]
+    kept = {factor for dimension in large for factor in dimension}
+    lying = [f for dimension in order for f in before[dimension] if f in kept]
+    place = {factor: number for number, factor in enumerate(lying)}
+    if any(f not in place for f in kept):
+        return None
+    for dimension in large:
+        first = place[dimension[0]] if dimension else 0
+        if [place[f] for f in dimension] != list(range(first, first + len(dimension))):
+            return None
+    few = tuple(d for d, dimension in enumerate(large) if not dimension)
+    many = [d for d, dimension in enumerate(large) if dimension]
+    return (*few, *sorted(many, key=lambda d: place[large[d][0]]))
