@@ -329,7 +329,7 @@ class _Builder:
     ) -> None:
         node = self.value_node_of(members[0])
         own = table.local_bytes[a]
-        copies = table.local_bytes[b]
+        copies = table.local_bytes[b] * self.prices.scratch_factor
         used = {
             "forward": np.where(mode & FORWARD, copies, 0.0),
             "backward": np.where(mode & BACKWARD, copies, 0.0),
@@ -338,7 +338,8 @@ class _Builder:
         for value in members:
             start, stop = self.flow.start[value], self.flow.stop[value]
             if stop > start:
-                self.usages.append(Usage(node, own, start, stop))
+                held = own * self.prices.heap_factor(value)
+                self.usages.append(Usage(node, held, start, stop))
             for part, (first, last) in copy_intervals(self.flow.readers[value]).items():
                 if last > first and used[part].any():
                     self.usages.append(Usage(node, used[part], first, last))
@@ -364,6 +365,7 @@ class _Builder:
                 - self.prices.local_bytes(output, strategies.stored[k]),
                 0.0,
             )
+        extra *= self.prices.scratch_factor
         if extra.any():
             for member in members:
                 self.usages.append(Usage(self.op_node[number], extra, member, member + 1))
@@ -377,6 +379,7 @@ class _Builder:
             if member in self.flow.transposed:
                 op = self.program.ops[member]
                 copies = self.prices.transposing(op, strategies)[1][rows]
+                copies = copies * self.prices.scratch_factor
                 if copies.any():
                     stop = self.flow.turned_stop[member]
                     self.usages.append(Usage(node, copies, member, stop))

@@ -1,7 +1,9 @@
 """What the cost model must know of the program's data flow, before any decision.
 
-* **Fusion**: an elementwise result that only fusing ops of the same region and pass read never
-  reaches memory; its bytes are counted neither as traffic nor as occupancy.
+* **Fusion**: an elementwise result that only fusing ops of the same region read does not reach
+  memory where making it anew for each of them moves fewer bytes than writing and reading it; its
+  bytes are then counted neither as traffic nor as occupancy. So what the backward pass wants of an
+  activation function is computed from its argument, which waits in memory.
 * **Exposure**: a collective whose inputs are there long before its result is needed (a gather of
   parameters), or whose result nothing in the step waits for (a gradient's reduction), can run
   beside compute; every other collective stands in the way.
@@ -73,6 +75,8 @@ class Dataflow:
       start, stop: program points between which the value's own buffer is alive (start == stop for
         a value without a buffer of its own).
       end: number of program points.
+      temporary: whether the value lies in the compiler's heap: all but inputs, and results that
+        take the place of a donated one.
       fetched: per op and operand, the bytes of whole values that are read from memory for it: the
         operand, or where it is fused what its maker reads; what two operands have in common
         counts for the first.
@@ -87,6 +91,7 @@ class Dataflow:
     start: tuple[int, ...]
     stop: tuple[int, ...]
     end: int
+    temporary: tuple[bool, ...]
     fetched: tuple[tuple[int, ...], ...]
     transposed: Mapping[int, tuple[Transposition, ...]]
     turned_stop: Mapping[int, int]
@@ -112,6 +117,7 @@ def analyse(program: Program) -> Dataflow:
         start=tuple(start),
         stop=tuple(stop),
         end=len(program.ops) + 1,
+        temporary=_temporary(program),
         fetched=_fetched(program, materialised),
         transposed=turned.of_op,
         turned_stop={
@@ -157,22 +163,26 @@ def _readers(program: Program) -> list[list[Reader]]:
 
 def _materialised(program: Program, readers: list[list[Reader]]) -> list[bool]:
     elementwise = [is_elementwise(op) for op in program.ops]
-    result = []
-    for value in program.values:
-        if value.free:
-            result.append(False)
-            continue
-        if value.producer < 0 or not elementwise[value.producer]:
-            result.append(True)
+    values = program.values
+    result: list[bool] = []
+    sources: list[frozenset[int]] = []  # what is read from memory to make a value once more
+    for value in values:
+        result.append(not value.free)
+        sources.append(frozenset() if value.free else frozenset((value.index,)))
+        if value.free or value.producer < 0 or not elementwise[value.producer]:
             continue
         maker = program.ops[value.producer]
-        fused = bool(readers[value.index]) and all(
+        uses = readers[value.index]
+        if not uses or not all(
             (elementwise[use.op] or program.ops[use.op].primitive in FUSING_REDUCTIONS)
             and program.ops[use.op].region == maker.region
-            and program.ops[use.op].backward == maker.backward
-            for use in readers[value.index]
-        )
-        result.append(not fused)
+            for use in uses
+        ):
+            continue
+        made_of = frozenset().union(*(sources[i] for i in maker.inputs if i >= 0))
+        again = sum(values[source].bytes for source in made_of)
+        if len(uses) * again <= again + (1 + len(uses)) * value.bytes:
+            result[-1], sources[-1] = False, made_of
     return result
 
 
@@ -188,6 +198,17 @@ def _through_fusion(
             result[value.index].append(replace(use, last=max(use.last, *fused, 0)))
         until[value.index] = max((use.last for use in result[value.index]), default=0)
     return result
+
+
+def _temporary(program: Program) -> tuple[bool, ...]:
+    result = [value.producer >= 0 for value in program.values]
+    for _, position in program.ties:
+        value = program.outputs[position]
+        while value >= 0 and program.values[value].producer >= 0:
+            result[value] = False
+            maker = program.ops[program.values[value].producer]
+            value = maker.inputs[0] if maker.primitive == "return" else -1
+    return tuple(result)
 
 
 def _fetched(program: Program, materialised: list[bool]) -> tuple[tuple[int, ...], ...]:

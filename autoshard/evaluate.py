@@ -54,7 +54,7 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
         compute += seconds
         moves += _settlement(prices, op, strategy, names)
         if op.index in flow.transposed:
-            copies = float(prices.transposing(op, strategy)[1][0])
+            copies = float(prices.transposing(op, strategy)[1][0]) * prices.scratch_factor
             events[op.index] += copies
             events[flow.turned_stop[op.index]] -= copies
         for number, output in enumerate(op.outputs):
@@ -63,8 +63,9 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
                     prices.local_bytes(output, strategy.written[number])[0]
                     - prices.local_bytes(output, strategy.stored[number])[0]
                 )
-                events[op.index] += max(scratch, 0.0)
-                events[op.index + 1] -= max(scratch, 0.0)
+                scratch = max(scratch, 0.0) * prices.scratch_factor
+                events[op.index] += scratch
+                events[op.index + 1] -= scratch
             if decisions.copy[output] is not None:
                 moves += _copies(prices, decisions, output, names)
     for value in program.values:
@@ -313,12 +314,12 @@ def _occupy(prices: StepPrices, decisions: Decisions, value: int, events: np.nda
         return
     start, stop = flow.start[value], flow.stop[value]
     if stop > start:
-        size = float(prices.local_bytes(value, np.array(layout)))
+        size = float(prices.local_bytes(value, np.array(layout))) * prices.heap_factor(value)
         events[start] += size
         events[stop] -= size
     if copy is None:
         return
-    size = float(prices.local_bytes(value, np.array(copy)))
+    size = float(prices.local_bytes(value, np.array(copy))) * prices.scratch_factor
     serves = {
         "forward": bool(mode & FORWARD),
         "backward": bool(mode & BACKWARD),

@@ -66,6 +66,8 @@ class Chip:
       matmul_efficiency, memory_efficiency: fractions of the peaks that programs reach.
       transaction_bytes: the least that device memory moves for one element; what a transposition
         that jumps about pays for each. 0: transpositions are not priced.
+      heap_overhead: what a compiler's heap of temporaries takes beyond what is alive at once, as a
+        share of that: gaps between buffers, and an order of its own.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Chip:
     matmul_efficiency: float
     memory_efficiency: float
     transaction_bytes: float = 0.0
+    heap_overhead: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))

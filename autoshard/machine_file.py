@@ -87,7 +87,7 @@ class SwitchRules:
     efficiency: float
     size: int | None = None
     pair_bandwidth: float = math.inf
-    pipelined: bool = True
+    pipelined: float = 1.0
     name: str = "switch"
 
 
@@ -141,6 +141,7 @@ _CHIP = {
     "matmul_efficiency": _FRACTION,
     "memory_efficiency": _FRACTION,
     "transaction_bytes": _Key("number", required=False),
+    "heap_overhead": _Key("number", required=False),
 }
 _TORUS = {
     "kind": _Key("text"),
@@ -161,7 +162,7 @@ _SWITCH = {
     "size": _COUNT,
     "chip_bandwidth": _RATE,
     "pair_bandwidth": _Key("number", math.ulp(0.0), required=False),
-    "pipelined": _Key("boolean", required=False),
+    "pipelined": _Key("number", 0.0, 1.0, required=False),
     "latency_seconds": _SECONDS,
     "efficiency": _FRACTION,
 }

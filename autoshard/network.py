@@ -54,8 +54,8 @@ class Switch:
       efficiency: fraction of `chip_bandwidth` that programs reach.
       pair_bandwidth: bytes/s between one pair, where pairs have wires of their own (a full mesh
         without a switch); infinite where only `chip_bandwidth` limits.
-      pipelined: whether a gather over this level and those inside of it keeps all of them busy at
-        once; else it goes through them one after the other.
+      pipelined: of a gather over this level and those inside of it, the share of the faster levels'
+        time that runs beside the slowest one; at 0 the levels take turns.
       name: how the vendor calls the network.
     """
 
@@ -64,7 +64,7 @@ class Switch:
     latency_seconds: float
     efficiency: float
     pair_bandwidth: float = math.inf
-    pipelined: bool = True
+    pipelined: float = 1.0
     name: str = "switch"
 
     @property

@@ -27,8 +27,9 @@ from autoshard.rules import Rule
 Order = tuple[int, ...]
 """Dimensions, the outermost in memory first."""
 
-TILE = 16
-"""Elements along which a transposing kernel of XLA:GPU must read and write."""
+TILE, FLAT_TILE, FLAT_TILE_AREA = 16, 8, 64 * 64
+"""Elements along which a transposing kernel of XLA:GPU must read and write; fewer are enough where
+the two dimensions together have more elements than an area."""
 
 SCATTERED = frozenset(
     {
@@ -75,10 +76,10 @@ def is_coalesced(sizes: Sequence[int], lies: Order, wanted: Order) -> bool:
         return True
     # `before` numbers the merged dimensions as they lie by their place in the wanted order.
     read, written = extents[before[-1]], extents[rank - 1]
+    if min(read, written) >= (FLAT_TILE if read * written > FLAT_TILE_AREA else TILE):
+        return True
     if written < TILE:
         return False
-    if read >= TILE:
-        return True
     # Few elements lie together, but a kernel that reverses three dimensions packs them.
     return before[-3:] == [rank - 1, rank - 2, rank - 3] and before[:-3] == list(range(rank - 3))
 

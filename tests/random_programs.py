@@ -208,6 +208,7 @@ def random_machine(dice: np.random.Generator, mesh: Shape) -> Machine:
         matmul_efficiency=0.9,
         memory_efficiency=0.8,
         transaction_bytes=float(dice.choice([0.0, 16.0])),
+        heap_overhead=float(dice.choice([0.0, 0.25])),
     )
     latency = float(dice.choice([0.0, rate(-7, -5)]))
     level: Switch | Torus = Switch(math.prod(mesh), rate(3, 7), latency, efficiency=0.7)

@@ -46,7 +46,9 @@ def test_the_price_is_the_objective_of_the_problem(mesh, machine):
         assert not found.violations
         np.testing.assert_allclose(plan.estimate.step_seconds, found.objective, rtol=1e-9)
         reserved = given.program.constant_bytes
-        np.testing.assert_allclose(plan.estimate.peak_bytes, found.peak + reserved, rtol=1e-9)
+        np.testing.assert_allclose(
+            plan.estimate.peak_bytes, found.peak + reserved, rtol=1e-9, atol=1
+        )
 
 
 def test_moves_add_up_to_the_estimate():

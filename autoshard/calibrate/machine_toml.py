@@ -151,7 +151,7 @@ def _table(level: Level) -> dict[str, Any]:
     if isinstance(level, Switch):
         if math.isinf(level.pair_bandwidth):
             del entries["pair_bandwidth"]
-        if level.pipelined:
+        if level.pipelined == 1.0:
             del entries["pipelined"]
         return {"kind": "switch", "name": entries.pop("name"), **entries}
     del entries["dimensions"]

@@ -12,8 +12,8 @@ group, ``s`` the bytes of one shard and ``V = n s`` the bytes of the gathered re
 
 * **all-gather, nested levels.** From the outermost level in: level ``l`` receives what the levels
   outside it have gathered, ``s * prod_{k>l} n_k * (n_l - 1)`` bytes. Levels that work as a pipeline
-  take the time of the slowest one, others the sum (`Switch.pipelined`). Every chip of a host drives
-  its share of the host's network.
+  take the time of the slowest one, levels that take turns the sum; `Switch.pipelined` is where a
+  network lies between the two. Every chip of a host drives its share of the host's network.
 * **reduce-scatter** is an all-gather run backwards, **all-reduce** is both, exactly.
 * **all-to-all** of ``V`` local bytes: half of everything crosses the middle of a torus dimension,
   ``V floor(n^2/4)/n`` bytes per line, over one link (line) or two (ring); a switch passes
@@ -210,7 +210,8 @@ class MeshTopology:
 
 
 def _gather(topology: MeshTopology, group: tuple[int, ...]) -> Rate:
-    latency, slowest, before, gathered = 0.0, 0.0, 0.0, 1
+    latency, pipelined, gathered = 0.0, 1.0, 1
+    times: list[float] = []
     levels = list(zip(topology.machine.network, topology._pieces_by_level(group), strict=True))
     for level, pieces in reversed(levels):
         size = math.prod(piece.length for piece in pieces)
@@ -224,11 +225,12 @@ def _gather(topology: MeshTopology, group: tuple[int, ...]) -> Rate:
             for spans in runs(pieces, level).values():
                 bandwidth += min(span.links for span in spans) * _link(level)
                 latency += sum(span.hops for span in spans) * level.hop_seconds
-        slowest = max(slowest, gathered * (size - 1) / bandwidth)
+        times.append(gathered * (size - 1) / bandwidth)
         gathered *= size
-        if isinstance(level, Switch) and not level.pipelined:
-            before, slowest = before + slowest, 0.0
-    return Rate(latency, before + slowest)
+        if isinstance(level, Switch):
+            pipelined = min(pipelined, level.pipelined)
+    slowest = max(times)
+    return Rate(latency, slowest + (1.0 - pipelined) * (sum(times) - slowest))
 
 
 def _all_to_all(topology: MeshTopology, group: tuple[int, ...]) -> Rate:

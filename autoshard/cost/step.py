@@ -79,6 +79,15 @@ class StepPrices:
         """Bytes per device of `value` in each of the layouts `[n, axes]`."""
         return self.program.values[value].bytes / self._shards(dimensions)
 
+    def heap_factor(self, value: int) -> float:
+        """Bytes that a value takes in memory for each of its own."""
+        return 1.0 + self.machine.chip.heap_overhead * self.dataflow.temporary[value]
+
+    @property
+    def scratch_factor(self) -> float:
+        """The same, of what no value stands for."""
+        return 1.0 + self.machine.chip.heap_overhead
+
     def compute_seconds(self, op: Op, strategies: Strategies) -> Floats:
         """Seconds of one execution of `op`, for every strategy; `[len(strategies)]`."""
         transposed = op.index in self.dataflow.transposed

@@ -203,12 +203,15 @@ class TestPublished:
     def test_across_hosts_every_gpu_drives_its_own_card(self):
         machine = ideal("h100-256")
         inner, outer = machine.network
-        pipelined = replace(machine, network=(inner, replace(outer, pipelined=True)))
+        pipelined = replace(machine, network=(inner, replace(outer, pipelined=1.0)))
         rate = MeshTopology(pipelined, (32, 8)).rate("all_gather", (0, 1))
         assert 1 / rate.seconds_per_byte == pytest.approx(413e9, rel=0.001)
 
     def test_one_level_after_the_other_takes_the_sum(self):
-        topology = MeshTopology(ideal("h100-256"), (32, 8))
+        machine = ideal("h100-256")
+        inner, outer = machine.network
+        in_turn = replace(machine, network=(inner, replace(outer, pipelined=0.0)))
+        topology = MeshTopology(in_turn, (32, 8))
         whole = topology.rate("all_gather", (0, 1)).seconds_per_byte
         across = topology.rate("all_gather", (0,)).seconds_per_byte / 8
         within = topology.rate("all_gather", (1,)).seconds_per_byte
