@@ -1,9 +1,7 @@
 """What the cost model must know of the program's data flow, before any decision.
 
-* **Fusion**: an elementwise result that only fusing ops of the same region read does not reach
-  memory where making it anew for each of them moves fewer bytes than writing and reading it; its
-  bytes are then counted neither as traffic nor as occupancy. So what the backward pass wants of an
-  activation function is computed from its argument, which waits in memory.
+* **Fusion**: see `autoshard.fusion`; bytes of what is fused count neither as traffic nor as
+  occupancy.
 * **Exposure**: a collective whose inputs are there long before its result is needed (a gather of
   parameters), or whose result nothing in the step waits for (a gradient's reduction), can run
   beside compute; every other collective stands in the way.
@@ -22,13 +20,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 from autoshard.cost.flops import is_matrix_op
+from autoshard.fusion import fetched, is_elementwise, materialised
 from autoshard.orders import Transposition, transpositions
 from autoshard.program import Op, Program
-from autoshard.strategy import is_layout_determined
 
-FUSING_REDUCTIONS = frozenset(
-    {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
-)
 PREFETCHED = frozenset(
     {
         "enter",
@@ -105,31 +100,26 @@ class Dataflow:
 def analyse(program: Program) -> Dataflow:
     """Derive fusion, exposure, phases, orders and liveness of every value of `program`."""
     readers = _readers(program)
-    materialised = _materialised(program, readers)
-    readers = _through_fusion(program, readers, materialised)
-    start, stop = _liveness(program, readers, materialised)
+    written = materialised(program)
+    readers = _through_fusion(program, readers, written)
+    start, stop = _liveness(program, readers, written)
     turned = transpositions(program, [is_elementwise(op) for op in program.ops])
     return Dataflow(
         readers=tuple(tuple(uses) for uses in readers),
-        materialised=tuple(materialised),
+        materialised=tuple(written),
         prefetchable=_prefetchable(program),
         awaited=_awaited(program, readers),
         start=tuple(start),
         stop=tuple(stop),
         end=len(program.ops) + 1,
         temporary=_temporary(program),
-        fetched=_fetched(program, materialised),
+        fetched=fetched(program, written),
         transposed=turned.of_op,
         turned_stop={
             index: 1 + max(_last_read(program, readers, index, base) for base in bases)
             for index, bases in turned.bases.items()
         },
     )
-
-
-def is_elementwise(op: Op) -> bool:
-    """Whether the op is fused with its neighbours: layout in, same layout out, nothing summed."""
-    return not op.boundary and not is_matrix_op(op.primitive) and is_layout_determined(op.rule)
 
 
 def _readers(program: Program) -> list[list[Reader]]:
@@ -161,31 +151,6 @@ def _readers(program: Program) -> list[list[Reader]]:
     return result
 
 
-def _materialised(program: Program, readers: list[list[Reader]]) -> list[bool]:
-    elementwise = [is_elementwise(op) for op in program.ops]
-    values = program.values
-    result: list[bool] = []
-    sources: list[frozenset[int]] = []  # what is read from memory to make a value once more
-    for value in values:
-        result.append(not value.free)
-        sources.append(frozenset() if value.free else frozenset((value.index,)))
-        if value.free or value.producer < 0 or not elementwise[value.producer]:
-            continue
-        maker = program.ops[value.producer]
-        uses = readers[value.index]
-        if not uses or not all(
-            (elementwise[use.op] or program.ops[use.op].primitive in FUSING_REDUCTIONS)
-            and program.ops[use.op].region == maker.region
-            for use in uses
-        ):
-            continue
-        made_of = frozenset().union(*(sources[i] for i in maker.inputs if i >= 0))
-        again = sum(values[source].bytes for source in made_of)
-        if len(uses) * again <= again + (1 + len(uses)) * value.bytes:
-            result[-1], sources[-1] = False, made_of
-    return result
-
-
 def _through_fusion(
     program: Program, readers: list[list[Reader]], materialised: list[bool]
 ) -> list[list[Reader]]:
@@ -208,31 +173,6 @@ def _temporary(program: Program) -> tuple[bool, ...]:
             result[value] = False
             maker = program.ops[program.values[value].producer]
             value = maker.inputs[0] if maker.primitive == "return" else -1
-    return tuple(result)
-
-
-def _fetched(program: Program, materialised: list[bool]) -> tuple[tuple[int, ...], ...]:
-    values = program.values
-    sources: list[frozenset[int]] = []
-
-    def source(value: int) -> frozenset[int]:
-        return frozenset((value,)) if materialised[value] else sources[value]
-
-    for value in values:
-        found = frozenset[int]()
-        if not materialised[value.index] and value.producer >= 0 and not value.free:
-            inputs = program.ops[value.producer].inputs
-            found = frozenset().union(*(source(i) for i in inputs if i >= 0))
-        sources.append(found)
-    result = []
-    for op in program.ops:
-        seen: set[int] = set()
-        sizes = []
-        for value in op.inputs:
-            fresh = source(value) - seen if value >= 0 else frozenset[int]()
-            seen |= fresh
-            sizes.append(sum(values[one].bytes for one in fresh))
-        result.append(tuple(sizes))
     return tuple(result)
 
 

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.dataflow import analyse, is_elementwise
+from autoshard.coalescing import is_coalesced
+from autoshard.dataflow import analyse
+from autoshard.fusion import is_elementwise
 from autoshard.machine import Machine, load
-from autoshard.orders import Transposition, is_coalesced, transpositions
+from autoshard.orders import Transposition, transpositions
 from autoshard.program import Program, trace
 from tests.helpers import case
 

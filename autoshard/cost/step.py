@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.coalescing import is_coalesced
 from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.flops import is_matrix_op
@@ -29,7 +30,7 @@ from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.roofline import op_seconds
 from autoshard.dataflow import Dataflow
 from autoshard.machine import Machine
-from autoshard.orders import Transposition, is_coalesced
+from autoshard.orders import Transposition
 from autoshard.program import Op, Program
 from autoshard.strategy import Strategies, project_assignment
 

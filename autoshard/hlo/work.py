@@ -15,8 +15,8 @@ import math
 import re
 from dataclasses import dataclass
 
+from autoshard.coalescing import is_coalesced
 from autoshard.hlo.module import Computation, Instruction, Module
-from autoshard.orders import is_coalesced
 
 NOTHING = frozenset(
     {
