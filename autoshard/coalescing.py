@@ -2,8 +2,8 @@
 
 XLA:GPU transposes through tiles in shared memory, where the dimension that is innermost before and
 the one that is innermost after are both large enough; else it reads element by element, and each
-read fetches a whole transaction. The rule is that of its own timeline, found by transposing arrays of
-many shapes: 4 bytes an element of bfloat16 where it is coalesced, 66 where it is not.
+read fetches a whole transaction. The rule is that of its own timeline, found by transposing arrays
+of many shapes: 4 bytes an element of bfloat16 where it is coalesced, 66 where it is not.
 """
 
 from __future__ import annotations
