@@ -95,11 +95,14 @@ def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
         ("peak_gib", "compiled_gib", "peak GiB on a device"),
         ("wire_gb", "final_gb", "GB sent by a device"),
     )
+    colors = matplotlib.colormaps["tab20"]
     figure, places = pyplot.subplots(1, len(panels), figsize=(16, 5.5), layout="constrained")
     for place, (across, up, title) in zip(places, panels, strict=True):
         positive = frame[(frame[across] > 0) & (frame[up] > 0)]
-        for program, part in positive.groupby("program", sort=False):
-            place.scatter(part[across], part[up], s=18, alpha=0.7, label=program)
+        for number, program in enumerate(frame["program"].unique()):
+            part = positive[positive["program"] == program]
+            color = colors(number % colors.N)
+            place.scatter(part[across], part[up], s=18, alpha=0.8, label=program, color=color)
         if len(positive):
             ends = positive[[across, up]].to_numpy()
             equal = [ends.min(), ends.max()]
