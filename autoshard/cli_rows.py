@@ -61,8 +61,8 @@ class Rows:
         if row.get("error"):
             print(f"    {row['error']}", flush=True)
 
-    def write(self, path: str | None) -> None:
-        """Write all rows to a CSV file."""
+    def write(self, path: str | None, *, quiet: bool = False) -> None:
+        """Write all rows so far to a CSV file, and say so unless it is not the end yet."""
         if path is None:
             return
         names = list(dict.fromkeys(name for row in self.kept for name in row))
@@ -70,7 +70,8 @@ class Rows:
             writer = csv.DictWriter(file, names)
             writer.writeheader()
             writer.writerows(self.kept)
-        print(f"autoshard: wrote {path}", file=sys.stderr)
+        if not quiet:
+            print(f"autoshard: wrote {path}", file=sys.stderr)
 
     def _print(self, cells: Sequence[str]) -> None:
         pairs = zip(cells, self.widths, strict=True)

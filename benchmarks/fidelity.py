@@ -111,6 +111,7 @@ def run(options: argparse.Namespace) -> int:
                     rows.add({**named, **json.loads(line)})
             if "error" in answer:
                 rows.add({**named, "plan": "-", "error": answer["error"]})
+            rows.write(options.csv, quiet=True)  # so that nothing is lost, however it ends
     except KeyboardInterrupt:
         print("\ninterrupted: what follows is of the rows above", file=sys.stderr)
     rows.write(options.csv)
