@@ -172,7 +172,6 @@ class _Builder:
         record = self.program.values[value]
         table = self._table(value)
         strategy: Rows | None = None
-        strategies: Strategies | None = None
         stored = np.ones(len(table), dtype=bool)
         if record.producer >= 0:
             op_number = int(self.classes.op_class[record.producer])
@@ -206,9 +205,10 @@ class _Builder:
         self.value_node[number] = len(self.nodes)
         self.nodes.append(Node(f"{record.path or 'value'}#{value}", costs))
         self._value_usages(members, table, a, b, mode)
-        if strategy is not None and strategies is not None:
+        if strategy is not None:
             makers = [self.program.values[member].producer for member in members]
-            self._scratch(self.value_node[number], makers, strategies, strategy[a])
+            made = self.strategies[int(self.classes.op_class[record.producer])]
+            self._scratch(self.value_node[number], makers, made, strategy[a])
 
     def _reads_itself(
         self,
@@ -374,15 +374,18 @@ class _Builder:
     def _scratch(
         self, node: int, members: Sequence[int], strategies: Strategies, rows: Rows
     ) -> None:
-        """Copies of transposed operands."""
+        """Copies of transposed operands; found once for members that transpose alike."""
+        found: dict[object, NDArray[np.float64]] = {}
         for member in members:
-            if member in self.flow.transposed:
+            transposed = self.flow.transposed.get(member)
+            if transposed is None:
+                continue
+            if transposed not in found:
                 op = self.program.ops[member]
-                copies = self.prices.transposing(op, strategies)[1][rows]
-                copies = copies * self.prices.scratch_factor
-                if copies.any():
-                    stop = self.flow.turned_stop[member]
-                    self.usages.append(Usage(node, copies, member, stop))
+                found[transposed] = self.prices.transposing(op, strategies)[1][rows]
+            if found[transposed].any():
+                stop = self.flow.turned_stop[member]
+                self.usages.append(Usage(node, found[transposed], member, stop))
 
     def _connect(self) -> None:
         done: set[tuple[int, int, int, Phase]] = set()

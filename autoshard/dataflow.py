@@ -16,11 +16,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autoshard.cost.flops import is_matrix_op
-from autoshard.fusion import fetched, is_elementwise, materialised
+from autoshard.fusion import Fusion, fuse
 from autoshard.orders import Transposition, transpositions
 from autoshard.program import Op, Program
 
@@ -72,9 +72,8 @@ class Dataflow:
       end: number of program points.
       temporary: whether the value lies in the compiler's heap: all but inputs, and results that
         take the place of a donated one.
-      fetched: per op and operand, the bytes of whole values that are read from memory for it: the
-        operand, or where it is fused what its maker reads; what two operands have in common
-        counts for the first.
+      fetched: per op and operand, the bytes that are read from memory for it, see
+        `autoshard.fusion.Fusion`.
       transposed: by op index, the operands that lie otherwise than the op reads them.
       turned_stop: by op index, the program point until which copies of those are alive.
     """
@@ -100,20 +99,20 @@ class Dataflow:
 def analyse(program: Program) -> Dataflow:
     """Derive fusion, exposure, phases, orders and liveness of every value of `program`."""
     readers = _readers(program)
-    written = materialised(program)
-    readers = _through_fusion(program, readers, written)
-    start, stop = _liveness(program, readers, written)
-    turned = transpositions(program, [is_elementwise(op) for op in program.ops])
+    fusion = fuse(program)
+    readers = _through_fusion(program, readers, fusion.materialised)
+    start, stop = _liveness(program, readers, fusion)
+    turned = transpositions(program, fusion.elementwise)
     return Dataflow(
         readers=tuple(tuple(uses) for uses in readers),
-        materialised=tuple(written),
+        materialised=fusion.materialised,
         prefetchable=_prefetchable(program),
         awaited=_awaited(program, readers),
         start=tuple(start),
         stop=tuple(stop),
         end=len(program.ops) + 1,
         temporary=_temporary(program),
-        fetched=fetched(program, written),
+        fetched=fusion.fetched,
         transposed=turned.of_op,
         turned_stop={
             index: 1 + max(_last_read(program, readers, index, base) for base in bases)
@@ -152,7 +151,7 @@ def _readers(program: Program) -> list[list[Reader]]:
 
 
 def _through_fusion(
-    program: Program, readers: list[list[Reader]], materialised: list[bool]
+    program: Program, readers: list[list[Reader]], materialised: Sequence[bool]
 ) -> list[list[Reader]]:
     """The readers, each needing its value as long as what is fused with it."""
     until = [0] * len(program.values)
@@ -212,7 +211,7 @@ def _awaited(program: Program, readers: list[list[Reader]]) -> tuple[bool, ...]:
 
 
 def _liveness(
-    program: Program, readers: list[list[Reader]], materialised: list[bool]
+    program: Program, readers: list[list[Reader]], fusion: Fusion
 ) -> tuple[list[int], list[int]]:
     end = len(program.ops) + 1
     starts, stops = [], []
@@ -233,11 +232,11 @@ def _liveness(
             elif maker.primitive == "yield":
                 start = region.stop
                 stop = max(stop, start)
-            elif is_elementwise(maker) and _overwrites(
-                program, maker, readers, materialised, value.index
+            elif fusion.elementwise[maker.index] and _overwrites(
+                program, maker, readers, fusion.materialised, value.index
             ):
                 start = min(maker.index + 1, stop)
-        if not materialised[value.index] or (
+        if not fusion.materialised[value.index] or (
             value.producer >= 0 and program.ops[value.producer].primitive in ALIASING
         ):
             stop = start
@@ -250,7 +249,7 @@ def _overwrites(
     program: Program,
     maker: Op,
     readers: list[list[Reader]],
-    materialised: list[bool],
+    materialised: Sequence[bool],
     output: int,
 ) -> bool:
     """Whether an elementwise op, with what is fused with it, can write over what dies with it."""

@@ -54,7 +54,7 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
         compute += seconds
         moves += _settlement(prices, op, strategy, names)
         if op.index in flow.transposed:
-            copies = float(prices.transposing(op, strategy)[1][0]) * prices.scratch_factor
+            copies = float(prices.transposing(op, strategy)[1][0])
             events[op.index] += copies
             events[flow.turned_stop[op.index]] -= copies
         for number, output in enumerate(op.outputs):

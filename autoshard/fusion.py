@@ -12,7 +12,7 @@ in memory, and a residual stream that many read is written. XLA's fusion is led 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from autoshard.cost.flops import is_matrix_op
 from autoshard.graph import Op, Program
@@ -28,15 +28,32 @@ def is_elementwise(op: Op) -> bool:
     return not op.boundary and not is_matrix_op(op.primitive) and is_layout_determined(op.rule)
 
 
-def materialised(program: Program) -> list[bool]:
-    """Per value, whether it is written to memory."""
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """What is fused in a program.
+
+    Attributes:
+      elementwise: per op, whether it is fused with its neighbours.
+      materialised: per value, whether it is written to memory.
+      fetched: per op and operand, the bytes of whole values that are read from memory for it:
+        those of the operand, or where it is fused of what its maker reads; what two operands have
+        in common counts for the first.
+    """
+
+    elementwise: tuple[bool, ...]
+    materialised: tuple[bool, ...]
+    fetched: tuple[tuple[int, ...], ...]
+
+
+def fuse(program: Program) -> Fusion:
+    """Decide what is fused."""
     readers = program.consumers()
-    elementwise = [is_elementwise(op) for op in program.ops]
+    elementwise = tuple(is_elementwise(op) for op in program.ops)
     values = program.values
-    result: list[bool] = []
-    sources: list[frozenset[int]] = []  # what is read from memory to make a value once more
+    materialised: list[bool] = []
+    sources: list[frozenset[int]] = []  # what is read from memory for a reader of the value
     for value in values:
-        result.append(not value.free)
+        materialised.append(not value.free)
         sources.append(frozenset() if value.free else frozenset((value.index,)))
         if value.free or value.producer < 0 or not elementwise[value.producer]:
             continue
@@ -51,39 +68,14 @@ def materialised(program: Program) -> list[bool]:
         made_of = frozenset().union(*(sources[i] for i in maker.inputs if i >= 0))
         again = sum(values[source].bytes for source in made_of)
         if len(uses) * again <= again + (1 + len(uses)) * value.bytes:
-            result[-1], sources[-1] = False, made_of
-    return result
-
-
-def fetched(program: Program, written: Sequence[bool]) -> tuple[tuple[int, ...], ...]:
-    """Per op and operand, the bytes of whole values that are read from memory for it.
-
-    They are those of the operand, or where it is fused of what its maker reads; what two operands
-    have in common counts for the first.
-
-    Args:
-      program: the step.
-      written: what `materialised` says of it.
-    """
-    values = program.values
-    sources: list[frozenset[int]] = []
-
-    def source(value: int) -> frozenset[int]:
-        return frozenset((value,)) if written[value] else sources[value]
-
-    for value in values:
-        found = frozenset[int]()
-        if not written[value.index] and value.producer >= 0 and not value.free:
-            inputs = program.ops[value.producer].inputs
-            found = frozenset().union(*(source(i) for i in inputs if i >= 0))
-        sources.append(found)
-    result = []
+            materialised[-1], sources[-1] = False, made_of
+    fetched = []
     for op in program.ops:
         seen: set[int] = set()
         sizes = []
         for value in op.inputs:
-            fresh = source(value) - seen if value >= 0 else frozenset[int]()
+            fresh = sources[value] - seen if value >= 0 else frozenset[int]()
             seen |= fresh
             sizes.append(sum(values[one].bytes for one in fresh))
-        result.append(tuple(sizes))
-    return tuple(result)
+        fetched.append(tuple(sizes))
+    return Fusion(elementwise, tuple(materialised), tuple(fetched))

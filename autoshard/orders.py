@@ -147,13 +147,13 @@ class _Orders:
         return tuple(found)
 
     def _product(self, op: Op) -> tuple[Transposition, ...]:
-        rule, values = op.rule, self.program.values
+        values = self.program.values
+        groups = _operand_groups(op.rule)
         found = []
-        for position, groups in enumerate(_operand_groups(rule)):
+        for position, (batch, free, contracted) in enumerate(groups):
             value = op.inputs[position]
             if value < 0:
                 continue
-            batch, free, contracted = groups
             wanted = ((*batch, *free, *contracted), (*batch, *contracted, *free))
             wanted = wanted[::-1] if position else wanted
             copy = not self._is_made(value)
@@ -162,7 +162,7 @@ class _Orders:
         plain = tuple(range(len(result.shape)))
         large = [dimension for dimension in plain if result.shape[dimension] > 1]
         self.orders[result.index] = (plain,)
-        if len(large) == 2 and not _operand_groups(rule)[0][0]:
+        if len(large) == 2 and not groups[0][0]:
             # The product of the transposed matrices is the transposed product.
             swapped = {large[0]: large[1], large[1]: large[0]}
             self.orders[result.index] += (tuple(swapped.get(d, d) for d in plain),)

@@ -32,7 +32,9 @@ def measure_group(question: Mapping[str, Any]) -> None:
     folder = Path(question["plans"])
     folder.mkdir(parents=True, exist_ok=True)
     everything = folder / "done"
-    plans = _old(folder, program, machine) if everything.exists() else _new(question, program)
+    plans = (
+        _old(folder, program, machine) if everything.exists() else _new(question, program, machine)
+    )
     with open(question["answers"], "a") as file:
         for number, (name, plan, answer) in enumerate(plans):
             compiled = answer or _compiled(plan, machine, step)
@@ -47,15 +49,14 @@ def measure_group(question: Mapping[str, Any]) -> None:
 
 
 def _new(
-    question: Mapping[str, Any], program: Program
+    question: Mapping[str, Any], program: Program, machine: Machine
 ) -> Iterator[tuple[str, Plan, Compiled | str | None]]:
     """Name and plan of all that are to be compared."""
-    import autoshard
     from autoshard.variants import variants
 
     made = variants(
         program,
-        autoshard.load_machine(question["machine"]),
+        machine,
         dict(zip("xyz", question["mesh"], strict=False)),
         distortions=question["distortions"],
         time_limit=question["time_limit"],

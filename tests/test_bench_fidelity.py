@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from autoshard.cli_bench import _benchmark
 from tests.hlo.test_compiled import needs
 
-FIDELITY = _benchmark("fidelity")
 QUESTION = {
     "program": "mlp",
     "arguments": {"batch": 256, "width": 256, "hidden": 512, "layers": 1},
@@ -25,12 +23,7 @@ QUESTION = {
 
 @pytest.fixture(scope="module")
 def group() -> Any:
-    spec = importlib.util.spec_from_file_location("fidelity_group", FIDELITY.GROUP)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return _benchmark("fidelity_group")
 
 
 def rows(group: Any, folder: Path, name: str) -> list[dict[str, Any]]:

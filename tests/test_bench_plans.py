@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,7 @@ from autoshard.compiler.target import why_missing
 from tests.test_cli import refused
 
 PLANS = _benchmark("plans")
-
-
-def load_row_module() -> Any:
-    spec = importlib.util.spec_from_file_location("plans_row", PLANS.ROW)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ROW = load_row_module()
+ROW = _benchmark("plans_row")
 
 
 @pytest.fixture(autouse=True)

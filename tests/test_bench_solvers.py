@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import subprocess
 import sys
@@ -17,18 +16,7 @@ from autoshard.cli_bench import _benchmark
 from tests.test_cli import refused
 
 SOLVERS = _benchmark("solvers")
-
-
-def load_row_module() -> Any:
-    spec = importlib.util.spec_from_file_location("solver_row", SOLVERS.ROW)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ROW = load_row_module()
+ROW = _benchmark("solver_row")
 
 
 @pytest.fixture(autouse=True)

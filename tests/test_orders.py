@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from autoshard.coalescing import is_coalesced
 from autoshard.dataflow import analyse
-from autoshard.fusion import is_elementwise
+from autoshard.fusion import fuse
 from autoshard.machine import Machine, load
 from autoshard.orders import Transposition, transpositions
 from autoshard.program import Program, trace
@@ -27,7 +27,7 @@ def array(*shape: int) -> jax.ShapeDtypeStruct:
 
 def found(program: Program) -> list[tuple[str, Transposition]]:
     """(primitive of the reader, what it reads out of order), in program order."""
-    turned = transpositions(program, [is_elementwise(op) for op in program.ops])
+    turned = transpositions(program, fuse(program).elementwise)
     return [
         (program.ops[index].primitive, one) for index, here in turned.of_op.items() for one in here
     ]

@@ -29,6 +29,7 @@ from autoshard.cost.flops import is_matrix_op
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.roofline import op_seconds
 from autoshard.dataflow import Dataflow
+from autoshard.layout import local_shape
 from autoshard.machine import Machine
 from autoshard.orders import Transposition
 from autoshard.program import Op, Program
@@ -82,7 +83,7 @@ class StepPrices:
 
     def heap_factor(self, value: int) -> float:
         """Bytes that a value takes in memory for each of its own."""
-        return 1.0 + self.machine.chip.heap_overhead * self.dataflow.temporary[value]
+        return self.scratch_factor if self.dataflow.temporary[value] else 1.0
 
     @property
     def scratch_factor(self) -> float:
@@ -94,7 +95,9 @@ class StepPrices:
         transposed = op.index in self.dataflow.transposed
         if op.primitive in MOVES_NOTHING and not transposed:
             return np.zeros(len(strategies))
-        traffic = self._traffic(op, strategies) + self.transposing(op, strategies)[0]
+        traffic = self._traffic(op, strategies)
+        if transposed:
+            traffic = traffic + self.transposing(op, strategies)[0]
         return self._busy(op, op.flops / strategies.shards, traffic)
 
     def _busy(self, op: Op, flops: Floats, traffic: Floats) -> Floats:
@@ -205,15 +208,12 @@ class StepPrices:
             reads = strategies.reads[one.position]
             patterns, rows = np.unique(reads, axis=0, return_inverse=True)
             found = []
-            for pattern in patterns.tolist():
-                sizes = list(value.shape)
-                for axis, dimension in enumerate(pattern):
-                    if dimension >= 0:
-                        sizes[dimension] //= self.mesh_shape[axis]
+            for layout in patterns.tolist():
+                sizes = local_shape(value.shape, tuple(layout), self.mesh_shape)
                 found.append(_transposed(one, sizes, value.itemsize, transaction))
             moves, holds = np.array(found).T[:, rows.reshape(-1)]
             moved, occupied = moved + moves, occupied + holds
-        return moved, occupied
+        return moved, occupied * self.scratch_factor
 
     def _traffic(self, op: Op, strategies: Strategies) -> Floats:
         flow = self.dataflow

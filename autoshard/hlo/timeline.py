@@ -146,8 +146,9 @@ class _Simulation:
             else:
                 self._compute(place, instruction, span)
         scheduled = self._scheduled(place)
-        pairs = [(e.partner, name) for name, e in happening.items() if e.phase == "done"]
-        if scheduled is not None and not scheduled.guesses(pairs):
+        if scheduled is not None and not scheduled.guesses(
+            (event.partner, name) for name, event in happening.items() if event.phase == "done"
+        ):
             # The compiler's own timeline; what is nested comes on top of it.
             own_compute = span.compute - nested.compute
             span.seconds = scheduled.seconds + nested.seconds

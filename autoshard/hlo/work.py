@@ -6,7 +6,7 @@
 
 Bytes are those of results and operands once each, but of an operand that is only sliced what is cut
 from it, and of a buffer that is updated in place what is written. Elements that a transposition
-reads out of order are counted besides, see `autoshard.orders`.
+reads out of order are counted besides, see `autoshard.coalescing`.
 """
 
 from __future__ import annotations
@@ -127,24 +127,17 @@ def _scattered(module: Module, computation: Computation, instruction: Instructio
     """Elements that are read out of order, of every large operand of the transposition."""
     if instruction.opcode == "fusion":
         callee = module.computations[instruction.called("calls")[0]]
-        found = [
-            (one.arrays[0].elements, _jumps(callee, one))
+        operands = [computation.by_name[name] for name in dict.fromkeys(instruction.operands)]
+        read = [sum(array.elements for array in operand.arrays) for operand in operands]
+        scattered = [
+            one.arrays[0].elements
             for one in callee.instructions
-            if one.opcode == "transpose"
+            if one.opcode == "transpose" and _jumps(callee, one)
         ]
-        return sum(
-            elements * sum(_elements(computation, name) >= elements for name in read)
-            for elements, jumps in found
-            if jumps
-            for read in [dict.fromkeys(instruction.operands)]
-        )
+        return sum(size * sum(other >= size for other in read) for size in scattered)
     if instruction.opcode == "transpose" and _jumps(computation, instruction):
         return instruction.arrays[0].elements
     return 0
-
-
-def _elements(computation: Computation, name: str) -> int:
-    return sum(array.elements for array in computation.by_name[name].arrays)
 
 
 def _jumps(computation: Computation, transpose: Instruction) -> bool:
