@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from autoshard.lower.verify import verify
     from autoshard.machine import Machine
     from autoshard.machine import load as load_machine
+    from autoshard.mpmd.accumulate import accumulate_grads
     from autoshard.plan import Plan
     from autoshard.program import Program, trace
     from autoshard.search import search
@@ -26,6 +27,7 @@ __all__ = [
     "Machine",
     "Plan",
     "Program",
+    "accumulate_grads",
     "calibrate",
     "load_machine",
     "lower",
@@ -39,6 +41,7 @@ _HOMES = {
     "Machine": "autoshard.machine",
     "Plan": "autoshard.plan",
     "Program": "autoshard.program",
+    "accumulate_grads": "autoshard.mpmd.accumulate",
     "load_machine": "autoshard.machine",
     "trace": "autoshard.program",
     "verify": "autoshard.lower.verify",

@@ -37,6 +37,7 @@ LAYERS = (
     ("assemble", "mesh_search"),
     ("alternatives",),
     ("search",),
+    ("mpmd",),
     ("lower",),
     ("hlo",),
     ("compiler",),
