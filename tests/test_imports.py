@@ -31,6 +31,7 @@ LAYERS = (
     ("copies", "choices"),
     ("cost",),
     ("calibrate",),
+    ("schedule",),
     ("solve",),
     ("build", "coding", "plan", "meshes"),
     ("evaluate", "baselines"),

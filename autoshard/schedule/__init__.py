@@ -1,0 +1,38 @@
+"""Pipeline schedules: the problem, orders of tasks, when they run, those that go by a name.
+
+    instance = instance_from_json(json.load(file))
+    order = NAMED["zb-h1"](instance)
+    print(simulate(instance, order).makespan)
+
+`autoshard.solve.schedule` finds better ones.
+"""
+
+from autoshard.schedule.comparators import Comparator, Fragment, comparator, comparator_of
+from autoshard.schedule.faults import ScheduleError
+from autoshard.schedule.instance import Instance
+from autoshard.schedule.instance_json import instance_from_json, instance_to_json
+from autoshard.schedule.named import NAMED, named_orders
+from autoshard.schedule.task import Kind, Order, Task, order_from_json, order_to_json
+from autoshard.schedule.timeline import Run, Timeline, memory_over_time, simulate
+
+__all__ = [
+    "NAMED",
+    "Comparator",
+    "Fragment",
+    "Instance",
+    "Kind",
+    "Order",
+    "Run",
+    "ScheduleError",
+    "Task",
+    "Timeline",
+    "comparator",
+    "comparator_of",
+    "instance_from_json",
+    "instance_to_json",
+    "memory_over_time",
+    "named_orders",
+    "order_from_json",
+    "order_to_json",
+    "simulate",
+]
