@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autoshard.mpmd.accumulate import accumulate_grads
     from autoshard.plan import Plan
     from autoshard.program import Program, trace
+    from autoshard.requirements import RequirementError
     from autoshard.search import search
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Plan",
     "Program",
     "accumulate_grads",
+    "RequirementError",
     "calibrate",
     "load_machine",
     "lower",
@@ -42,6 +44,7 @@ _HOMES = {
     "Plan": "autoshard.plan",
     "Program": "autoshard.program",
     "accumulate_grads": "autoshard.mpmd.accumulate",
+    "RequirementError": "autoshard.requirements",
     "load_machine": "autoshard.machine",
     "trace": "autoshard.program",
     "verify": "autoshard.lower.verify",

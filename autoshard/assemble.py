@@ -24,6 +24,7 @@ def assemble(
     memory_limit: float,
     baselines: tuple[Baseline, ...] = (),
     options: Mapping[str, Any] | None = None,
+    requirements: tuple[Mapping[str, Any], ...] = (),
 ) -> Plan:
     """The plan that `decisions` amount to.
 
@@ -36,6 +37,7 @@ def assemble(
       memory_limit: bytes per device that the plan was allowed.
       baselines: other schemes on the same mesh.
       options: kept in the plan beside those of the trace.
+      requirements: what the plan says of each, from `autoshard.demands`.
     """
     program = prices.program
     return Plan(
@@ -57,6 +59,7 @@ def assemble(
             "outputs": {program.values[v].path: str(program.values[v]) for v in program.outputs},
         },
         corrections=prices.corrections,
+        requirements=requirements,
     )
 
 

@@ -41,6 +41,7 @@ from autoshard.copies import ANEW, BACKWARD, FORWARD, KEPT, VISIBLE, copy_interv
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase
 from autoshard.decisions import Decisions
+from autoshard.hubs import Hub
 from autoshard.layout import LayoutTable, layout_table
 from autoshard.program import Op, Program
 from autoshard.repeats import Classes
@@ -57,6 +58,7 @@ class Built:
       problem: numbers only.
       value_node, op_node: node of every value class and op class, or -1.
       value_choices, op_strategies: by class.
+      hubs: nodes that stand for requirements; they come last (`autoshard.restrict`).
     """
 
     problem: Problem
@@ -66,6 +68,7 @@ class Built:
     op_node: dict[int, int]
     value_choices: dict[int, ValueChoices]
     op_strategies: dict[int, Strategies]
+    hubs: tuple[Hub, ...] = ()
 
     def decode(self, choices: Sequence[int]) -> Decisions:
         """The decisions, op by op and value by value of the whole program, of a solution."""

@@ -118,6 +118,19 @@ def _add_search(commands: Any) -> None:
         help="fix the mesh, as data=2,model=4; without it, mesh shapes are searched",
     )
     parser.add_argument(
+        "--require",
+        metavar="WORDS",
+        action="append",
+        default=[],
+        help="what the plan must obey: a TOML file, or a statement such as "
+        "'pin params.w1 [data, model?]'; may be given more than once",
+    )
+    parser.add_argument(
+        "--ignore-constraints",
+        action="store_true",
+        help="do not count shardings that the program itself asks for as requirements",
+    )
+    parser.add_argument(
         "--memory-limit",
         metavar="SIZE",
         type=cli_arguments.size,

@@ -101,6 +101,7 @@ def _search(
     line: ProgressLine,
 ) -> Plan:
     from autoshard.reference import ProgramError
+    from autoshard.requirements import RequirementError
     from autoshard.search import InfeasibleError, MeshError, NoPlanError, search
 
     def progress(news: SearchProgress) -> None:
@@ -113,13 +114,15 @@ def _search(
         "gap": options.gap,
         "progress": progress,
         "options": found.plan_options,
+        "constraints": not options.ignore_constraints,
     }
     try:
+        asked["requirements"] = _requirements(options.require)
         if options.refine is None:
             plan = search(program, machine, baselines=not options.no_baselines, **asked)
         else:
             plan = _refined(options.refine, machine, found, program, asked, line)
-    except (MeshError, ProgramError) as error:
+    except (MeshError, ProgramError, RequirementError) as error:
         raise CommandError(str(error)) from error
     except InfeasibleError as error:
         raise CommandError(str(error), INFEASIBLE) from error
@@ -127,6 +130,16 @@ def _search(
         raise CommandError(str(error), TIME_LIMIT) from error
     # As the user named it, so that `verify` finds a machine file again.
     return replace(plan, machine=options.machine)
+
+
+def _requirements(words: list[str]) -> list[Any]:
+    """Statements and the contents of TOML files, in the order in which they are given."""
+    from autoshard.statements import parse, read_file
+
+    found: list[Any] = []
+    for one in words:
+        found += read_file(one) if one.endswith(".toml") else [parse(one, source="--require")]
+    return found
 
 
 def _refined(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autoshard.decisions import Decisions
+from autoshard.hubs import completed
 from autoshard.layout import Layout
 
 if TYPE_CHECKING:
@@ -76,4 +77,4 @@ def encode(built: Built, decisions: Decisions) -> list[int] | None:
         if not len(found):
             return None
         result[node] = int(found[0])
-    return result
+    return completed(built.problem, built.hubs, result)

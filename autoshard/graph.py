@@ -74,7 +74,10 @@ class Region:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """A step as a graph; see the module docstring. `ties` pairs positions of inputs and outputs."""
+    """A step as a graph; see the module docstring. `ties` pairs positions of inputs and outputs.
+
+    `argument_names` are those of the function's parameters, by position.
+    """
 
     name: str
     values: tuple[Value, ...]
@@ -91,6 +94,7 @@ class Program:
     jaxpr: Any = field(repr=False)
     in_tree: Any = field(repr=False)
     out_tree: Any = field(repr=False)
+    argument_names: tuple[str, ...] = ()
 
     @property
     def input_paths(self) -> tuple[str, ...]:

@@ -11,17 +11,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from autoshard.binding import Bound
 from autoshard.build import Built, build
+from autoshard.conflicts import Conflict, find_conflict
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step import StepPrices, step_prices
 from autoshard.dataflow import Dataflow
 from autoshard.decisions import Decisions
+from autoshard.demands import Demands
 from autoshard.evaluate import Evaluation, evaluate, tidy
 from autoshard.machine import Machine
 from autoshard.plan import MeshShape
 from autoshard.program import Program
 from autoshard.repeats import Classes
-from autoshard.solve import Outcome, Progress
+from autoshard.requirements import MemoryLimit
+from autoshard.restrict import EmptyDomainError
+from autoshard.solve import Outcome, Progress, Report, Status
 from autoshard.solve.pipeline import solve
 
 AXIS_NAMES = ("x", "y", "z")
@@ -74,6 +79,7 @@ class MeshSearcher:
     cutoff: float = math.inf
     found: dict[tuple[int, ...], Found] = field(default_factory=dict)
     corrections: Corrections = NONE
+    demands: Demands | None = None
 
     def left(self) -> float:
         """Seconds until the time limit."""
@@ -91,12 +97,19 @@ class MeshSearcher:
             return self.found[sizes]
         stop = time.monotonic() + seconds
         starts: list[Decisions] = []
-        for coarse, axis in coarser_shapes(sizes):
+        fixed = self.demands is not None and self.demands.fixed
+        for coarse, axis in () if fixed else coarser_shapes(sizes):
             known = self.solve(coarse, 0.4 * (stop - time.monotonic()))
             if known.decisions is not None:
                 starts.append(split_axis(known.decisions, axis))
         self._tell(sizes, "build", None)
         built = build(self.prices(sizes), self.classes, limit=self.limit)
+        if self.demands is not None:
+            try:
+                built = self.demands.applied(built, seconds=0.5 * (stop - time.monotonic()))
+            except EmptyDomainError:
+                self.found[sizes] = Found(built, _infeasible(), None)
+                return self.found[sizes]
         plans = [plan for plan in map(built.encode, starts) if plan is not None]
 
         beaten = False
@@ -124,10 +137,28 @@ class MeshSearcher:
             raise KeyboardInterrupt  # by the user; what was found stays
         return self.found[sizes]
 
+    def conflict(self) -> Conflict | None:
+        """Why the first mesh without a plan has none; None where nothing but memory was asked."""
+        demands = self.demands
+        if demands is None or not demands.bounds:
+            return None
+        status = Status.INFEASIBLE
+        sizes = next(key for key, one in self.found.items() if one.outcome.status is status)
+        limit = Bound(MemoryLimit(self.limit, source="the memory of a device"))
+        hard = [b for b in demands.bounds if b.requirement.hard]
+        asked = [b.requirement for b in hard if isinstance(b.requirement, MemoryLimit)]
+        if all(one.bytes > self.limit for one in asked):
+            hard.append(limit)
+        built = build(self.prices(sizes), self.classes, limit=None)
+        seconds = max(self.left(), 20.0)
+        return find_conflict(built, hard, demands.mesh(sizes), time_limit=seconds)
+
     def refined(self, sizes: tuple[int, ...]) -> Decisions | None:
         """What was found on a mesh shape, or else on a coarser one."""
         if sizes in self.found:
             return self.found[sizes].decisions
+        if self.demands is not None and self.demands.fixed:
+            return None
         for coarse, axis in coarser_shapes(sizes):
             known = self.refined(coarse)
             if known is not None:
@@ -149,6 +180,11 @@ class MeshSearcher:
                 seconds_left=max(self.time_limit - seconds, 0.0),
             )
         )
+
+
+def _infeasible() -> Outcome:
+    status = Status.INFEASIBLE
+    return Outcome(status, None, Report(status, math.inf, math.inf, math.inf, 0.0))
 
 
 def coarser_shapes(sizes: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:

@@ -138,6 +138,8 @@ class Plan:
       corrections: with which the plan is priced.
       compiled: what a compiler said of it, or None: `compiler`, `step_seconds`, `peak_bytes`,
         `basis`.
+      requirements: for every requirement its `text`, `source`, whether it is `kept`, `how` it is
+        broken, and the `requirement` itself; see `autoshard.demands`.
     """
 
     program: str
@@ -156,6 +158,7 @@ class Plan:
     types: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     corrections: Corrections = NONE
     compiled: Mapping[str, Any] | None = None
+    requirements: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with a schema version."""
@@ -180,6 +183,7 @@ class Plan:
             "reshards": [asdict(reshard) for reshard in self.reshards],
             "corrections": self.corrections.to_json(),
             "compiled": None if self.compiled is None else dict(self.compiled),
+            "requirements": [dict(one) for one in self.requirements],
         }
 
     @classmethod
@@ -197,7 +201,7 @@ class Plan:
                 f"the plan has schema version {data['schema_version']!r}, this autoshard reads "
                 f"{SCHEMA_VERSION}: search again"
             )
-        data = {"corrections": NONE.to_json(), "compiled": None, **data}
+        data = {"corrections": NONE.to_json(), "compiled": None, "requirements": [], **data}
         missing = [f.name for f in fields(cls) if f.name not in data]
         if missing:
             raise PlanError(f"the plan is damaged: it lacks {', '.join(missing)}")
@@ -227,6 +231,7 @@ class Plan:
                 reshards=tuple(Reshard.from_json(r) for r in data["reshards"]),
                 corrections=Corrections.from_json(data["corrections"]),
                 compiled=None if data["compiled"] is None else dict(data["compiled"]),
+                requirements=tuple(dict(one) for one in data["requirements"]),
             )
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise PlanError(f"the plan is damaged: {type(error).__name__}: {error}") from error

@@ -18,6 +18,7 @@ wherever they are needed, in whatever layout, so they tie nothing together.
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -115,6 +116,7 @@ def trace(
         jaxpr=closed,
         in_tree=jax.tree.structure(abstract),
         out_tree=jax.tree.structure(out_info),
+        argument_names=_argument_names(fn, len(args)),
     )
 
 
@@ -143,6 +145,16 @@ def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _name_of(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__name__", type(fn).__name__)
+
+
+def _argument_names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
+    """The names of the first `count` positional parameters of `fn`, as far as it tells them."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(one.name for one in parameters if one.kind in positional)[:count]
 
 
 def _flat_positions(args: Sequence[Any], chosen: Sequence[int]) -> list[int]:

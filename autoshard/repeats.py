@@ -9,7 +9,7 @@ cost is still the sum over all members, and every buffer has its own time in mem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,9 +38,15 @@ class Classes:
     copy_of: NDArray[np.int64]
 
 
-def find_repeats(program: Program, *, fold: bool = True) -> Classes:
-    """Partition ops and values into classes that share decisions (all singletons if not `fold`)."""
-    tokens = _tokens(program)
+def find_repeats(
+    program: Program, *, fold: bool = True, marks: Mapping[int, Hashable] | None = None
+) -> Classes:
+    """Partition ops and values into classes that share decisions (all singletons if not `fold`).
+
+    Values with different `marks` (by default: none) are never in one class.
+    """
+    marks = marks or {}
+    tokens = _tokens(program, marks)
     labels = np.arange(len(tokens), dtype=np.int64)
     copy_of = np.full((len(tokens), 2), -1, dtype=np.int64)
     if fold:
@@ -49,7 +55,7 @@ def find_repeats(program: Program, *, fold: bool = True) -> Classes:
             labels[start + offsets] = start + offsets % period
             copy_of[start + offsets, 0] = run
             copy_of[start + offsets, 1] = offsets // period
-    wiring = _Wiring.of(program)
+    wiring = _Wiring.of(program, marks)
     blocks = [block for block in _grouped(labels.tolist()) if len(block) > 1]
     while True:
         value_labels = wiring.value_labels(program, labels, fold)
@@ -94,9 +100,10 @@ class _Wiring:
     readers: dict[int, tuple[tuple[int, int], ...]]
     partner: dict[int, int]
     width: int
+    marks: Mapping[int, Hashable]
 
     @classmethod
-    def of(cls, program: Program) -> _Wiring:
+    def of(cls, program: Program, marks: Mapping[int, Hashable]) -> _Wiring:
         producer = np.array([value.producer for value in program.values], dtype=np.int64)
         position = np.zeros(len(program.values), dtype=np.int64)
         for op in program.ops:
@@ -110,7 +117,12 @@ class _Wiring:
         partner = {program.inputs[i]: makers[o] for i, o in program.ties}
         width = int(position.max(initial=0)) + 1
         return cls(
-            producer, position, {v: tuple(r) for v, r in readers.items() if r}, partner, width
+            producer,
+            position,
+            {v: tuple(r) for v, r in readers.items() if r},
+            partner,
+            width,
+            marks,
         )
 
     def value_labels(
@@ -126,17 +138,17 @@ class _Wiring:
             record = program.values[value]
             reading = tuple(sorted((int(labels[op]), k) for op, k in uses))
             target = int(labels[self.partner[value]]) if value in self.partner else -1
-            key = (record.shape, record.dtype, reading, target)
+            key = (record.shape, record.dtype, reading, target, self.marks.get(value))
             result[value] = seen.setdefault(key, first + value)
         return result
 
 
-def _tokens(program: Program) -> NDArray[np.int64]:
+def _tokens(program: Program, marks: Mapping[int, Hashable]) -> NDArray[np.int64]:
     seen: dict[object, int] = {}
     result = np.empty(len(program.ops), dtype=np.int64)
     for op in program.ops:
         types = tuple(
-            (program.values[i].shape, program.values[i].dtype, program.values[i].free)
+            (program.values[i].shape, program.values[i].dtype, program.values[i].free, marks.get(i))
             if i >= 0
             else None
             for i in (*op.inputs, *op.outputs)

@@ -28,6 +28,7 @@ def format_plan(plan: Plan, *, dearest: int = DEAREST) -> str:
     """The whole report of `plan`, with its `dearest` collectives one by one."""
     sections = [
         _header(plan),
+        _requirements(plan),
         _baselines(plan),
         _layouts(plan),
         _collectives(plan),
@@ -154,6 +155,17 @@ def _baselines(plan: Plan) -> str:
         ratio = f"{row.step_seconds / best:.3f}" if best > 0 else "-"
         rows.append((row.name, format_seconds(row.step_seconds), ratio, peak, row.note))
     return table(rows, right=(1, 2, 3))
+
+
+def _requirements(plan: Plan) -> str:
+    rows = []
+    for one in plan.requirements:
+        source = f"{one['source']}: " if one["source"] else ""
+        rows.append(("kept" if one["kept"] else "dropped", f"{source}{one['text']}"))
+        rows.extend(("", f"  {how}") for how in one["how"])
+        for name, axes in one.get("rules", {}).items():
+            rows.append(("", f"  {name}: {', '.join(axes) or 'whole'}"))
+    return table([("requirement", ""), *rows]) if rows else ""
 
 
 def _layouts(plan: Plan) -> str:

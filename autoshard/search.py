@@ -19,11 +19,13 @@ from autoshard.assemble import assemble
 from autoshard.baselines import SCHEMES, DoesNotApplyError, Pins
 from autoshard.build import Built
 from autoshard.callable_module import make_callable
+from autoshard.conflicts import Conflict
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step import step_prices
 from autoshard.dataflow import analyse
 from autoshard.decisions import Decisions
-from autoshard.evaluate import evaluate
+from autoshard.demands import demands_of
+from autoshard.evaluate import InconsistentPlanError, evaluate
 from autoshard.machine import Machine, load
 from autoshard.mesh_search import (
     AXIS_NAMES,
@@ -36,6 +38,7 @@ from autoshard.meshes import candidate_meshes
 from autoshard.plan import Baseline, MeshShape, Plan, Proof
 from autoshard.program import Program
 from autoshard.repeats import find_repeats
+from autoshard.requirements import Requirement
 from autoshard.solve import Outcome, Problem, Status
 from autoshard.solve import evaluate as evaluate_problem
 from autoshard.solve.minimum import minimum_limit
@@ -44,7 +47,14 @@ from autoshard.units import format_bytes
 
 
 class InfeasibleError(ValueError):
-    """No plan satisfies what was asked; the message says what would."""
+    """No plan satisfies what was asked; the message says what would.
+
+    `conflict` is the smallest set of requirements that cannot hold together, where there are any.
+    """
+
+    def __init__(self, message: str, conflict: Conflict | None = None) -> None:
+        super().__init__(message)
+        self.conflict = conflict
 
 
 class MeshError(ValueError):
@@ -67,6 +77,8 @@ def search(
     fold: bool = True,
     progress: Callable[[SearchProgress], None] | None = None,
     options: Mapping[str, Any] | None = None,
+    requirements: Sequence[Requirement | str] = (),
+    constraints: bool = True,
 ) -> Plan:
     """Find the best plan for `program` on `machine`.
 
@@ -82,10 +94,16 @@ def search(
       progress: called as the search goes on. An interrupt (Ctrl-C) ends the search with the best
         plan so far, if there is one.
       options: kept in the plan beside those of the trace (`user_rules` of a file, say).
+      requirements: records or statements; see `autoshard.requirements`. Only where `mesh` is given
+        can they name its axes.
+      constraints: whether shardings that the program itself asks for (`with_sharding_constraint`,
+        shardings of a `jax.jit`, `shard_alike`) are requirements too.
 
     Raises:
       MeshError: the mesh does not use all chips, or an axis divides nothing.
-      InfeasibleError: no plan fits; the message names the smallest limit that works.
+      RequirementError: requirements name what is not there, or do not fit what they name.
+      InfeasibleError: no plan fits; the message names the smallest limit that works, or the
+        requirements that cannot hold together.
       NoPlanError: the time limit passed before a plan was found.
     """
     return candidates(
@@ -100,6 +118,8 @@ def search(
         fold=fold,
         progress=progress,
         options=options,
+        requirements=requirements,
+        constraints=constraints,
     )[0]
 
 
@@ -117,6 +137,8 @@ def candidates(
     fold: bool = True,
     progress: Callable[[SearchProgress], None] | None = None,
     options: Mapping[str, Any] | None = None,
+    requirements: Sequence[Requirement | str] = (),
+    constraints: bool = True,
 ) -> list[Plan]:
     """The best plan, and other good ones that differ from it, at most `count` in all.
 
@@ -131,8 +153,11 @@ def candidates(
     machine = load(machine) if isinstance(machine, str) else machine
     limit = machine.chip.usable_bytes if memory_limit is None else float(memory_limit)
     shapes = _shapes(program, machine, mesh)
+    given = None if mesh is None else shapes[0]
+    demands = demands_of(program, requirements, given, constraints=constraints)
+    limit = demands.limit(limit)
     flow = analyse(program)
-    classes = find_repeats(program, fold=fold)
+    classes = find_repeats(program, fold=fold, marks=demands.marks())
     whole = step_prices(program, flow, machine, (machine.chips,), corrections)
     ideal = whole.ideal_seconds(classes.op_members)
     searcher = MeshSearcher(
@@ -147,6 +172,7 @@ def candidates(
         time_limit,
         ideal,
         corrections=corrections,
+        demands=demands,
     )
     table: list[tuple[str, float, float | None]] = []
     best: MeshShape | None = None
@@ -218,6 +244,10 @@ def _failure(searcher: MeshSearcher) -> Exception:
             f"the time limit of {searcher.time_limit:g} s passed before any plan was found: give "
             "more time, or fix the mesh"
         )
+    conflict = searcher.conflict()
+    if conflict is not None and conflict.members:
+        text = f"no plan keeps all requirements on {searcher.machine.name}: {conflict}"
+        return InfeasibleError(text, conflict)
     reserved = searcher.program.constant_bytes
     smallest = math.inf
     for result in list(searcher.found.values())[:3]:  # the coarsest shapes come first
@@ -236,9 +266,10 @@ def _failure(searcher: MeshSearcher) -> Exception:
 def _baselines(searcher: MeshSearcher, shape: MeshShape) -> list[tuple[Baseline, Decisions | None]]:
     """Every scheme, solved on the coarsest mesh that can express it."""
     rows: list[tuple[Baseline, Decisions | None]] = []
+    fixed = searcher.demands is not None and searcher.demands.fixed
     for scheme in SCHEMES:
         sizes, merged = shape.sizes, []
-        while len(sizes) > scheme.axes:
+        while len(sizes) > scheme.axes and not fixed:
             sizes = (sizes[0] * sizes[1], *sizes[2:])
             merged.append(0)
         built = searcher.solve(sizes, max(searcher.left(), 1.0)).built
@@ -295,27 +326,34 @@ def _finish(
     count: int,
 ) -> list[Plan]:
     program, machine = searcher.program, searcher.machine
+    demands = searcher.demands
+    assert demands is not None
     prices = searcher.prices(shape.sizes)
     evaluation = evaluate(prices, decisions, shape.names)
+    penalty = demands.penalty(evaluation, decisions, shape)
     rows: list[tuple[Baseline, Decisions | None]] = []
     if baselines:
         rows = _baselines(searcher, shape)
-        for baseline, other in rows:
-            seconds = baseline.step_seconds
-            if other is None or seconds is None:
+        for _, other in rows:
+            if other is None:
                 continue
-            if seconds < evaluation.estimate.step_seconds:
-                decisions, evaluation = other, evaluate(prices, other, shape.names)
+            found = evaluate(prices, other, shape.names)
+            dues = demands.penalty(found, other, shape)
+            seconds = found.estimate.step_seconds + dues
+            if seconds < evaluation.estimate.step_seconds + penalty:
+                decisions, evaluation, penalty = other, found, dues
     schemes = [
         (shape, other, prices, evaluate(prices, other, shape.names))
         for _, other in rows
         if other is not None and count > 1
     ]
     if free_mesh:
-        decisions, shape, prices, evaluation = coarsest_form(
-            program, machine, prices, decisions, shape, evaluation
-        )
-    objective = evaluation.estimate.step_seconds
+        merged = coarsest_form(program, machine, prices, decisions, shape, evaluation)
+        if demands.allows(merged[3], merged[0], merged[1]):
+            decisions, shape, prices, evaluation = merged
+    if not demands.allows(evaluation, decisions, shape):
+        raise InconsistentPlanError("the plan breaks a requirement that must hold")
+    objective = evaluation.estimate.step_seconds + penalty
     bound = float(min([objective, *(bound for _, bound, _ in table)]))
     left = (objective - bound) / objective if objective > 0 else 0.0
     status = "optimal" if left <= 1e-8 else "feasible"
@@ -336,7 +374,7 @@ def _finish(
         others = alternatives(searcher, best, schemes, count=count - 1, free_mesh=free_mesh)
     plans = []
     for number, (mesh, chosen, priced, found) in enumerate((best, *others)):
-        seconds = found.estimate.step_seconds
+        seconds = found.estimate.step_seconds + demands.penalty(found, chosen, mesh)
         gap = max(seconds - bound, 0.0) / seconds if seconds > 0 else 0.0
         behind = replace(proof, status="feasible", objective=seconds, gap=gap)
         plans.append(
@@ -349,6 +387,7 @@ def _finish(
                 memory_limit=searcher.limit,
                 baselines=tuple(baseline for baseline, _ in rows),
                 options=options,
+                requirements=demands.verdicts(found, chosen, mesh),
             )
         )
     return plans

@@ -35,6 +35,7 @@ from autoshard.program import Op, Program
 
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 _REMAT = frozenset({"remat", "remat2", "checkpoint"})
+_DECIDED = frozenset({"sharding_constraint", "shard_alike"})
 _OPAQUE = frozenset({"pallas_call", "shard_map", "ffi_call", "pure_callback", "io_callback"})
 
 
@@ -234,7 +235,8 @@ class Interpreter:
         op = self._next(name)
         self._check_whole(op)
         arrays = [self._read(op, k, array) for k, (array, _) in enumerate(operands)]
-        results = compat.bind_equation(equation, arrays)
+        decided = name in _DECIDED  # what it asks for, the plan has decided
+        results = arrays if decided else compat.bind_equation(equation, arrays)
         if self.decisions.assignment[op.index] is None:
             for number, value in enumerate(op.outputs):
                 self.recipes[value] = equation, operands, number

@@ -34,6 +34,8 @@ STEPS = 50_000_000
 BYTES = 200_000_000
 # A loss of less than this much of the terms it is summed from may be rounding.
 ROUNDING = 1e-12
+# Where all terms are 0, a loss of 0 is still no gain: else equal choices would replace each other.
+TINY = float(np.finfo(np.float64).tiny)
 # Nodes that join may have so many times as many choices as before, up to a number of choices.
 GROWTH = 2
 GROWN = 128
@@ -138,7 +140,7 @@ class _Sides:
             node_start=self.node_start,
             costs=costs,
             order=order,
-            rounding=ROUNDING * scale,
+            rounding=np.maximum(ROUNDING * scale, TINY),
             vector_start=vector_start,
             vectors=places,
             amounts=amounts,

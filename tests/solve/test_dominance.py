@@ -52,6 +52,10 @@ def test_a_choice_goes_for_one_that_is_cheaper_everywhere():
     assert first_restriction(knot([0.0, 0.0, 0.0], row, [1.0, 1.0, 1.0])) == [0, 2]
 
 
+def test_of_choices_that_all_cost_nothing_one_stays():
+    assert first_restriction(knot([0.0, 0.0], np.zeros((2, 3)), [1.0, 1.0])) == [0]
+
+
 def test_lighter_choices_stay():
     row = np.array([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]])
     assert first_restriction(knot([0.0, 0.0], row, [2.0, 1.0])) is None

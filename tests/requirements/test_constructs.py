@@ -1,0 +1,297 @@
+"""Every construct: a case in which it changes the plan, and one in which it conflicts."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental.shard_alike import shard_alike
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from autoshard.program import trace
+from autoshard.requirements import LogicalRules, RequirementError
+from autoshard.search import InfeasibleError
+from tests.requirements.programs import MESH, array, kept, kinds, plan_of, spec, train_program
+
+UP, DOWN, INPUTS, TARGETS = "[0]['up']", "[0]['down']", "[1]['inputs']", "[1]['targets']"
+OTHER_MESH = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return train_program()
+
+
+@pytest.fixture(scope="module")
+def free(program):
+    return plan_of(program)
+
+
+def test_a_pin_is_kept_to_the_letter(program, free):
+    plan = plan_of(program, "pin weights.up [model, data]")
+    assert spec(free, UP) != ("model", "data") == spec(plan, UP)
+    assert spec(plan, "[1]['up']", "outputs") == ("model", "data")  # state keeps its layout
+    assert plan.estimate.step_seconds >= free.estimate.step_seconds
+
+
+def test_a_closed_dimension_is_whole(program):
+    assert spec(plan_of(program, "pin weights.* [None, ?]"), DOWN) in (
+        (None, "model"),
+        (None, ("data", "model")),
+        (None, "data"),
+        (),
+    )
+
+
+def test_two_pins_of_one_value_conflict(program):
+    with pytest.raises(InfeasibleError):
+        plan_of(program, "pin weights.up [model, data]", "pin weights.up [data, ?]")
+
+
+def test_an_open_dimension_may_be_cut_further_behind_its_axes(program):
+    for text in ("[data?, ?]", '[{"data", ?}, {?}]'):
+        plan = plan_of(program, f"pin weights.up {text}")
+        assert spec(plan, UP)[0] in ("data", ("data", "model"))
+    plan = plan_of(program, "pin weights.up [model?, ?]")
+    assert spec(plan, UP)[0] == "model"  # data would stand before it
+
+
+def test_an_open_dimension_conflicts_with_a_closed_one(program):
+    with pytest.raises(InfeasibleError):
+        plan_of(program, "pin weights.up [data?, ?]", "pin weights.up [None, ?]")
+
+
+def test_replicated_axes_cut_nothing(program, free):
+    plan = plan_of(program, "replicate weights.** over model")
+    assert "model" in str(free.specs["inputs"][UP])
+    assert "model" not in str(plan.specs["inputs"][UP]) + str(plan.specs["inputs"][DOWN])
+    with pytest.raises(InfeasibleError):
+        plan_of(program, "replicate weights.** over model", "pin weights.up [?, model]")
+
+
+def test_tied_values_have_one_layout(program):
+    pinned = "pin batch.inputs [model, data]"
+    assert spec(plan_of(program, pinned), TARGETS) != ("model", "data")
+    plan = plan_of(program, pinned, "tie batch.inputs with batch.targets")
+    assert spec(plan, TARGETS) == ("model", "data")
+    with pytest.raises(InfeasibleError):
+        plan_of(
+            program,
+            pinned,
+            "tie batch.inputs with batch.targets",
+            "pin batch.targets [data, model]",
+        )
+
+
+def test_what_is_forbidden_is_nowhere(program, free):
+    layout = "[None, (data, model)]"
+    assert spec(free, UP) == (None, ("data", "model"))
+    plan = plan_of(program, f"forbid weights.up {layout}")
+    assert spec(plan, UP) != (None, ("data", "model"))
+    with pytest.raises(InfeasibleError):
+        plan_of(program, f"forbid weights.up {layout}", f"pin weights.up {layout}")
+
+
+def test_forbidding_every_layout_conflicts_alone(program):
+    with pytest.raises(InfeasibleError):
+        plan_of(program, "forbid weights.up [...]")
+
+
+def test_memory(program, free):
+    plan = plan_of(program, f"limit memory {free.estimate.peak_bytes}")
+    assert plan.estimate.peak_bytes <= free.estimate.peak_bytes
+    with pytest.raises(InfeasibleError):
+        plan_of(program, "limit memory 100KiB")
+
+
+def test_the_number_of_collectives(program, free):
+    assert kinds(free).get("all_gather", 0) > 1
+    one = plan_of(program, "limit all_gather count 1")
+    assert kinds(one).get("all_gather", 0) <= 1
+    none = plan_of(program, "limit all_gather count 0")
+    assert "all_gather" not in kinds(none)
+    steps = [p.estimate.step_seconds for p in (free, one, none)]
+    assert steps == sorted(steps)
+    with pytest.raises(InfeasibleError):
+        plan_of(
+            program,
+            "limit collectives count 0",
+            "pin batch.* [data, ...]",
+            "pin weights.up [data, ?]",
+        )
+
+
+def test_the_bytes_over_an_axis(program, free):
+    def over(plan):
+        return sum(m.bytes * m.count for m in plan.moves if "model" in m.axes)
+
+    most = over(free) // 2
+    plan = plan_of(program, f"limit collectives over model bytes {most}")
+    assert over(plan) <= most < over(free)
+    assert plan.estimate.step_seconds > free.estimate.step_seconds
+    with pytest.raises(InfeasibleError):
+        plan_of(
+            program,
+            "limit collectives over model bytes 0",
+            "pin batch.inputs [?, model]",
+            "pin weights.up [None, data]",
+        )
+
+
+def test_a_price_decides(program, free):
+    layout = "[model, data]"
+    worth = plan_of(program, f"pin weights.up {layout}").estimate.step_seconds
+    loss = worth - free.estimate.step_seconds
+    assert loss > 0
+    high = plan_of(program, f"{2 * loss}s: pin weights.up {layout}")
+    low = plan_of(program, f"{0.5 * loss}s: pin weights.up {layout}")
+    assert (kept(high), kept(low)) == ([True], [False])
+    assert spec(high, UP) == ("model", "data")
+    assert low.estimate.step_seconds == pytest.approx(free.estimate.step_seconds)
+    assert low.proof.objective == pytest.approx(free.estimate.step_seconds + 0.5 * loss)
+
+
+def test_soft_ties_and_limits(program):
+    pinned = "pin batch.inputs [model, data]"
+    plan = plan_of(program, pinned, "100s: tie batch.inputs with batch.targets")
+    assert kept(plan) == [True, True]
+    plan = plan_of(program, "100s: limit all_gather count 0", "p0: limit memory 1KiB")
+    assert kept(plan) == [True, False]
+    plan = plan_of(program, "0s: limit all_gather count 0")
+    assert kept(plan) == [False]
+
+
+def test_priorities_go_before_numbers_and_prices(program):
+    """One requirement of p0 outweighs two of p1 and any price, and costs seconds besides."""
+    plan = plan_of(
+        program,
+        "p0: pin weights.up [model, data]",
+        "p1: pin weights.up [data, ?]",
+        "p1: pin weights.up [?, model]",
+        "1000s: pin weights.up [data, model]",
+        "p1: pin batch.inputs [model, data]",
+    )
+    assert kept(plan) == [True, False, False, False, True]
+    plan = plan_of(program, "p1: pin weights.up [model, data]", "p0: pin weights.up [data, ?]")
+    assert kept(plan) == [False, True]
+
+
+def test_logical_rules_in(program):
+    names = {
+        "weights.up": ("embed", "mlp"),
+        "weights.down": ("mlp", "embed"),
+        "batch.inputs": ("batch", "embed"),
+    }
+    rules = {"embed": ("data",), "mlp": ("model",), "batch": ("data",)}
+    plan = plan_of(program, LogicalRules(names, rules))
+    assert (spec(plan, UP), spec(plan, DOWN)) == (("data", "model"), ("model", "data"))
+    assert spec(plan, INPUTS) == ("data",)  # embed finds data taken
+    with pytest.raises(InfeasibleError):
+        plan_of(program, LogicalRules(names, rules), "pin weights.down [data, model]")
+
+
+def test_logical_rules_out(program):
+    """The best rules are found, and no plan that rules can express is faster than by them."""
+    names = {
+        "weights.up": ("embed", "mlp"),
+        "weights.down": ("mlp", "embed"),
+        "batch.inputs": ("batch", "embed"),
+        "batch.targets": ("batch", None),
+    }
+    plan = plan_of(program, LogicalRules(names), "pin batch.inputs [data, model]")
+    (found, _) = plan.requirements
+    rules = {name: tuple(axes) for name, axes in found["rules"].items()}
+    assert rules["batch"] == ("data",)
+    assert "model" in rules["embed"]
+    assert spec(plan, TARGETS) == ("data",)
+    again = plan_of(program, LogicalRules(names, rules))
+    assert again.estimate.step_seconds == pytest.approx(plan.estimate.step_seconds)
+    soft = plan_of(
+        program,
+        LogicalRules(names, priority=0),
+        "pin weights.up [data, model]",
+        "pin weights.down [data, model]",
+    )
+    assert kept(soft) == [False, True, True]
+
+
+def constrained(spec):
+    def step(x, w):
+        y = jax.lax.with_sharding_constraint(x @ w, NamedSharding(OTHER_MESH, spec))
+        return jnp.tanh(y)
+
+    return step
+
+
+def test_constraints_of_the_program_are_requirements():
+    arguments = array(64, 128), array(128, 32)
+    unconstrained = PartitionSpec.UNCONSTRAINED
+    program = trace(constrained(PartitionSpec("model", unconstrained)), *arguments)
+    plan = plan_of(program)
+    (one,) = plan.requirements
+    assert one["kept"]
+    assert one["source"].startswith("with_sharding_constraint at test_constructs.py:")
+    value = next(op for op in program.ops if op.primitive == "sharding_constraint").outputs[0]
+    stored = plan.decisions.stored[value]
+    assert stored is not None
+    assert stored[1] == 0  # the second axis, model, on the first dimension
+    free = plan_of(program, constraints=False)
+    assert free.requirements == ()
+    assert free.estimate.step_seconds < plan.estimate.step_seconds
+    with pytest.raises(InfeasibleError):
+        plan_of(program, "pin line test_constructs.py:*:sharding_constraint [data, ?]")
+
+
+def test_shardings_of_a_jit_are_requirements():
+    def step(x, w):
+        return jnp.tanh(x @ w)
+
+    sharding = NamedSharding(OTHER_MESH, PartitionSpec(None, "model"))
+    jitted = jax.jit(step, in_shardings=(sharding, None), out_shardings=sharding)
+    program = trace(jitted, array(64, 128), array(128, 32))
+    plan = plan_of(program)
+    assert spec(plan, "[0]") == spec(plan, "", "outputs") == (None, "model")
+    with pytest.raises(InfeasibleError):
+        plan_of(program, "replicate x over model")
+
+
+def test_shard_alike_is_a_tie():
+    def step(x, w):
+        a, b = shard_alike(x, jnp.tanh(x * 2))
+        return a, b @ w
+
+    program = trace(step, array(64, 128), array(128, 32))
+    pinned = "pin result[0] [model, data]"
+    plan = plan_of(program, pinned)
+    a, b = next(op for op in program.ops if op.primitive == "shard_alike").outputs
+    assert plan.decisions.stored[a] == plan.decisions.stored[b]
+    line = next(op for op in program.ops if op.primitive == "shard_alike").line
+    with pytest.raises(InfeasibleError):
+        plan_of(
+            program, f"pin line {line}:shard_alike [?, ?]", f"forbid line {line}:shard_alike [...]"
+        )
+
+
+def test_a_barrier_stays_where_it_is():
+    def step(x, w):
+        return jnp.tanh(jax.lax.optimization_barrier(x @ w))
+
+    from autoshard.lower.spmd import lower
+
+    arguments = array(64, 128), array(128, 32)
+    plan = plan_of(trace(step, *arguments))
+    assert "optimization_barrier" in lower(plan, step, *arguments).mlir_text()
+
+
+def test_a_constraint_on_another_mesh_is_refused_with_the_repair():
+    program = trace(constrained(PartitionSpec("model", None)), array(64, 128), array(128, 32))
+    with pytest.raises(RequirementError, match=r"has no axis model"):
+        plan_of(program, mesh={"x": 8})
+    with pytest.raises(RequirementError, match="--mesh data=2,model=4, or --ignore-constraints"):
+        plan_of(program, mesh=None)
+
+
+def test_limits_need_no_mesh(program):
+    plan = plan_of(program, "limit all_gather count 0", "limit memory 1GiB", mesh=None)
+    assert "all_gather" not in kinds(plan)
+    assert MESH  # the mesh was searched
