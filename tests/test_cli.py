@@ -344,6 +344,27 @@ def test_infeasible_names_the_smallest_limit(capsys):
     assert re.search(r"try --memory-limit [1-9]\d*KiB$", message)
 
 
+def test_requirements_from_a_file_and_in_line(tmp_path, capsys):
+    path = tmp_path / "asked.toml"
+    path.write_text('requirements = ["limit all_gather count 0"]\n')
+    words = SEARCH.format("mlp:tiny") + f" --mesh x=8 --no-baselines --require {path}"
+    assert main([*words.split(), "--require", "p0: pin params.layers[0].up [x, None]"]) == 0
+    printed = capsys.readouterr().out
+    assert f"{path}: limit all_gather count 0" in printed
+    assert re.search(r"(kept|dropped) +--require: p0: pin params.layers\[0\].up", printed)
+    message = refused(capsys, f"{words} --require limit", code=2)
+    assert "'limit': write `limit memory SIZE`" in message
+
+
+def test_conflicts_are_named(capsys):
+    pins = "pin params.layers[0].up [x, None]", "pin params.layers[0].up [None, ?]"
+    words = [*(SEARCH.format("mlp:tiny") + " --mesh x=8").split()]
+    assert main([*words, *(word for pin in pins for word in ("--require", pin))]) == 3
+    message = capsys.readouterr().err
+    assert "these cannot be kept together:" in message
+    assert all(f"  - {pin} (--require)\n" in message for pin in pins)
+
+
 def test_time_limit_without_a_plan(folder, capsys, monkeypatch):
     search = importlib.import_module("autoshard.search")
 

@@ -51,6 +51,14 @@ def test_the_machine_file_loads(tmp_path):
     assert [level.chips for level in machine.network] == [8, 2]
 
 
+def test_the_requirements_file_loads(tmp_path):
+    from autoshard.statements import read_file
+
+    path = tmp_path / "requirements.toml"
+    path.write_text(blocks("toml requirements")[0])
+    assert [str(one) for one in read_file(path)][-1] == "logical rules mlp=model"
+
+
 def test_its_commands_exist(capsys):
     commands = set(re.findall(r"`?autoshard ([a-z]+)(?= |`)", README)) - {"takes"}
     assert commands >= {"search", "verify", "show", "solve", "bench", "programs", "machines"}

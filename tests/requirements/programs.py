@@ -38,10 +38,12 @@ def train_program() -> Program:
     return trace(train_step, weights, batch, donate_argnums=0)
 
 
-def plan_of(program: Program, *requirements: Requirement | str, **options: Any) -> Plan:
+def plan_of(
+    program: Program, *requirements: Requirement | str, chips: int = 8, **options: Any
+) -> Plan:
     """The plan of a program on eight slow chips under requirements."""
     given: dict[str, Any] = {"mesh": MESH, "baselines": False, "gap": 0.0, **options}
-    return search(program, toy_machine(8), requirements=requirements, **given)
+    return search(program, toy_machine(chips), requirements=requirements, **given)
 
 
 def spec(plan: Plan, path: str, side: str = "inputs") -> tuple[Any, ...]:

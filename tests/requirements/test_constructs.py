@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from autoshard.program import trace
 from autoshard.requirements import LogicalRules, RequirementError
 from autoshard.search import InfeasibleError
-from tests.requirements.programs import MESH, array, kept, kinds, plan_of, spec, train_program
+from tests.requirements.programs import array, kept, kinds, plan_of, spec, train_program
 
 UP, DOWN, INPUTS, TARGETS = "[0]['up']", "[0]['down']", "[1]['inputs']", "[1]['targets']"
 OTHER_MESH = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -34,13 +34,9 @@ def test_a_pin_is_kept_to_the_letter(program, free):
     assert plan.estimate.step_seconds >= free.estimate.step_seconds
 
 
-def test_a_closed_dimension_is_whole(program):
-    assert spec(plan_of(program, "pin weights.* [None, ?]"), DOWN) in (
-        (None, "model"),
-        (None, ("data", "model")),
-        (None, "data"),
-        (),
-    )
+def test_a_closed_dimension_is_whole(program, free):
+    assert spec(free, DOWN)[0] is not None
+    assert spec(plan_of(program, "pin weights.* [None, ?]"), DOWN)[:1] in ((), (None,))
 
 
 def test_two_pins_of_one_value_conflict(program):
@@ -105,20 +101,16 @@ def test_memory(program, free):
 
 
 def test_the_number_of_collectives(program, free):
-    assert kinds(free).get("all_gather", 0) > 1
-    one = plan_of(program, "limit all_gather count 1")
-    assert kinds(one).get("all_gather", 0) <= 1
+    assert sum(kinds(free).values()) > 2
+    two = plan_of(program, "limit collectives count 2")
+    assert sum(kinds(two).values()) <= 2
     none = plan_of(program, "limit all_gather count 0")
+    assert "all_gather" in kinds(free)
     assert "all_gather" not in kinds(none)
-    steps = [p.estimate.step_seconds for p in (free, one, none)]
-    assert steps == sorted(steps)
+    for plan in (two, none):
+        assert plan.estimate.step_seconds > free.estimate.step_seconds
     with pytest.raises(InfeasibleError):
-        plan_of(
-            program,
-            "limit collectives count 0",
-            "pin batch.* [data, ...]",
-            "pin weights.up [data, ?]",
-        )
+        plan_of(program, "limit collectives count 0", "pin batch.* [data, ...]")
 
 
 def test_the_bytes_over_an_axis(program, free):
@@ -227,19 +219,24 @@ def test_constraints_of_the_program_are_requirements():
     arguments = array(64, 128), array(128, 32)
     unconstrained = PartitionSpec.UNCONSTRAINED
     program = trace(constrained(PartitionSpec("model", unconstrained)), *arguments)
-    plan = plan_of(program)
-    (one,) = plan.requirements
+    pinned = "pin x [data, None]", "pin w [None, model]"
+    plan = plan_of(program, *pinned)
+    (one, *_) = plan.requirements
     assert one["kept"]
     assert one["source"].startswith("with_sharding_constraint at test_constructs.py:")
     value = next(op for op in program.ops if op.primitive == "sharding_constraint").outputs[0]
     stored = plan.decisions.stored[value]
     assert stored is not None
     assert stored[1] == 0  # the second axis, model, on the first dimension
-    free = plan_of(program, constraints=False)
-    assert free.requirements == ()
+    free = plan_of(program, *pinned, constraints=False)
+    assert len(free.requirements) == 2
+    stored = free.decisions.stored[value]
+    assert stored is not None
+    assert stored[1] != 0
     assert free.estimate.step_seconds < plan.estimate.step_seconds
-    with pytest.raises(InfeasibleError):
-        plan_of(program, "pin line test_constructs.py:*:sharding_constraint [data, ?]")
+    line = one["source"].rpartition(":")[2]
+    with pytest.raises(InfeasibleError, match=r"with_sharding_constraint at test_constructs\.py"):
+        plan_of(program, f"pin line test_constructs.py:{line}:sharding_constraint [data, ?]")
 
 
 def test_shardings_of_a_jit_are_requirements():
@@ -294,4 +291,4 @@ def test_a_constraint_on_another_mesh_is_refused_with_the_repair():
 def test_limits_need_no_mesh(program):
     plan = plan_of(program, "limit all_gather count 0", "limit memory 1GiB", mesh=None)
     assert "all_gather" not in kinds(plan)
-    assert MESH  # the mesh was searched
+    assert plan.mesh.names[0] == "x"
