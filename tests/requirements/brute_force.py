@@ -13,6 +13,7 @@ import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -113,7 +114,7 @@ def random_requirements(
     shapes = [program.values[value].shape for value in (*program.inputs, *program.outputs)]
     found: list[Requirement] = []
     while len(found) < dice.integers(2, 7):
-        strength = {}
+        strength: dict[str, Any] = {}
         throw = dice.random()
         if throw < 0.15:
             strength = {"priority": int(dice.integers(0, 3))}
@@ -134,7 +135,7 @@ def random_requirements(
             over = tuple(a for a in mesh.names if dice.random() < 0.3)
             name = dice.choice(["all_gather", "all_reduce", "reduce_scatter", ""]) or None
             name = None if name is None else str(name)
-            key = {"count": int(dice.integers(0, 3))}
+            key: dict[str, Any] = {"count": int(dice.integers(0, 3))}
             if dice.random() < 0.4:
                 probe = CollectiveLimit(name, over, bytes=0.0)
                 plan = int(dice.integers(len(oracle.evaluations)))
@@ -271,7 +272,7 @@ def _check_conflict(
             (bound,) = repair.dropped
             limit = bound.requirement
             if isinstance(limit, CollectiveLimit):
-                least = min(oracle.amount(k, limit) for k in np.flatnonzero(rest))
+                least = min(oracle.amount(int(k), limit) for k in np.flatnonzero(rest))
                 assert repair.least == least, (seed, repair, least)
             else:
                 least = oracle.peaks[rest].min()
