@@ -32,7 +32,7 @@ IN_SLOT = {"F": 0, "B": 1, "BW": 1, "W": 2}
 
 def gpipe_key(instance: Instance) -> Key:
     """GPipe (https://arxiv.org/abs/1811.06965): microbatch by microbatch, F before BW."""
-    depth = _depths(instance)
+    depth = depths(instance)
 
     def key(task: Task) -> tuple[int, ...]:
         if task.kind == "F":
@@ -44,7 +44,7 @@ def gpipe_key(instance: Instance) -> Key:
 
 def circular_key(instance: Instance) -> Key:
     """Circular: as GPipe, but all microbatches of a stage before those of the next."""
-    depth = _depths(instance)
+    depth = depths(instance)
 
     def key(task: Task) -> tuple[int, ...]:
         if task.kind == "F":
@@ -131,7 +131,7 @@ def _chain_faults(instance: Instance) -> list[str]:
     return [f"the edges must be those of a chain, {chain(instance.stages)}"]
 
 
-def _depths(instance: Instance) -> list[int]:
+def depths(instance: Instance) -> list[int]:
     """The length of the longest way to every stage."""
     depth = [0] * instance.stages
     for _ in range(instance.stages):

@@ -32,7 +32,7 @@ from typing import IO
 import numpy as np
 
 import autoshard
-from autoshard.solve.task import Answer, Task, Tell, Verdict
+from autoshard.solve.task import Answer, Tell, Timed, Verdict
 
 GRACE_SECONDS = 0.5
 """How long after the deadline an answer is waited for."""
@@ -43,7 +43,7 @@ TASK, ERRORS = "task.pickle", "errors.txt"
 
 
 def ask(
-    module: str, task: Task, tell: Tell, keep_going: Callable[[], bool] | None = None
+    module: str, task: Timed, tell: Tell, keep_going: Callable[[], bool] | None = None
 ) -> Answer:
     """The answer of the back end `module` (its `solve`), or what it told before its time was over.
 
@@ -144,7 +144,7 @@ def main(module: str) -> None:
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     with Path(TASK).open("rb") as file:
-        task: Task = pickle.load(file)
+        task: Timed = pickle.load(file)
     left = max(task.deadline - time.monotonic(), 0.0)
     signal.setitimer(signal.ITIMER_REAL, left + ORPHAN_SECONDS)
     lock = threading.Lock()

@@ -12,6 +12,7 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -20,6 +21,13 @@ Tell = Callable[[float, np.ndarray | None], None]
 
 LARGEST_COST = 1e6
 """Costs are handed over with their largest entry near this."""
+
+
+class Timed(Protocol):
+    """A task of any kind: it has a deadline, in seconds of `time.monotonic`."""
+
+    @property
+    def deadline(self) -> float: ...
 
 
 class Verdict(enum.Enum):

@@ -1,0 +1,36 @@
+"""What CP-SAT is asked about a schedule: records that travel by pickle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoshard.solve.schedule.flat import Arrays
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    """Is there a schedule of a value between `least` and `most`, and which is the best?
+
+    All numbers in ticks.
+
+    Attributes:
+      heads, latest: first and last start of every task, (letters, microbatches).
+      offset: what is subtracted from the end of a mesh in the value, by mesh; None where that is
+        the start of its first task and not known.
+      memory_edges: (forward, letter that gives back, how many of those must come before its k-th).
+      deadline: when to stop, in seconds of `time.monotonic`.
+      threads: how many CP-SAT may use.
+    """
+
+    arrays: Arrays
+    heads: np.ndarray
+    latest: np.ndarray
+    offset: np.ndarray | None
+    memory_edges: list[tuple[int, int, np.ndarray]]
+    least: int
+    most: int
+    deadline: float
+    threads: int
+    seed: int

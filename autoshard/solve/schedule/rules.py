@@ -1,0 +1,85 @@
+"""Words to start from: named schedules, and lists by priority rules drawn at random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from autoshard.schedule.task import Order
+from autoshard.solve.schedule.flat import Flat
+from autoshard.solve.schedule.kernels import NEVER, fits, list_schedule, run
+
+UNBOUNDED = 1e9
+"""More microbatches in flight than there are."""
+
+
+class Scratch(NamedTuple):
+    """Arrays that the loops write into, made once for a problem."""
+
+    ends: np.ndarray
+    counts: np.ndarray
+    at: np.ndarray
+    started: np.ndarray
+    ended: np.ndarray
+    taken: np.ndarray
+    pending: np.ndarray
+
+
+def scratch(flat: Flat) -> Scratch:
+    """Arrays for the loops over words of this problem."""
+    letters, meshes = flat.arrays.time.size, flat.instance.meshes
+    by_letter, by_mesh = (letters,), (meshes,)
+    shapes = ((letters, flat.arrays.microbatches), by_letter, *[by_mesh] * 5)
+    return Scratch(*(np.zeros(shape, np.int64) for shape in shapes))
+
+
+def value_of(flat: Flat, word: np.ndarray, room: Scratch) -> int:
+    """The value of a word in ticks; NEVER for a deadlock or too much memory."""
+    if word.size != flat.arrays.word_start[-1] or not fits(flat.arrays, word):
+        return NEVER
+    return int(run(flat.arrays, word, room.ends, room.counts, room.at, room.started, room.ended))
+
+
+def listed(flat: Flat, rules: Iterable[np.ndarray], room: Scratch) -> Iterator[np.ndarray]:
+    """The words that rules lead to."""
+    for rule in rules:
+        word = np.zeros(int(flat.arrays.word_start[-1]), np.int64)
+        done = list_schedule(
+            flat.arrays, rule, word, room.ends, room.counts, room.at, room.taken, room.ended,
+            room.pending,
+        )  # fmt: skip
+        if done != NEVER:
+            yield word
+
+
+def words_of(flat: Flat, orders: Iterable[Order], room: Scratch) -> Iterator[np.ndarray]:
+    """The words of orders that this problem allows."""
+    for order in orders:
+        word = flat.word(order)
+        if value_of(flat, word, room) != NEVER:
+            yield word
+
+
+def random_rules(flat: Flat, dice: np.random.Generator) -> Iterator[np.ndarray]:
+    """Rules for `list_schedule`, without end; the first lets gradients go first, W last."""
+    unit = float(flat.arrays.time.mean())
+    meshes = flat.instance.meshes
+    plain = np.array([1, 0, 2, 0, 0, 0, 0, 0, 0, 1 / unit, 1, 0, 0, UNBOUNDED, 0])
+    yield plain
+    while True:
+        rule = plain.copy()
+        rule[0:3] = (
+            dice.choice([-1.0, 0.0, 1.0]) * dice.random(),
+            dice.choice([-1.0, -0.5, 0.0]) * dice.random(),
+            dice.choice([0.5, 1.0, 2.0, 3.0]),
+        )
+        rule[3:6] = dice.uniform(-0.5, 0.5, 3)
+        rule[6:9] = dice.choice([0.0, 0.05, 0.2, 1.0]) * dice.random(3)
+        rule[9] = dice.choice([0.0, 0.3, 1.0, 3.0]) / unit
+        rule[10] = dice.choice([0.0, 0.2, 0.5, 0.8, 1.0])
+        if dice.random() < 0.6:
+            rule[13] = meshes + dice.choice([0, meshes, dice.integers(-1, meshes + 1).item()])
+            rule[14] = dice.choice([0.0, 0.5, 1.0, 2.0])
+        yield rule

@@ -1,0 +1,170 @@
+"""The state of a search for words: the best one, a pool of good ones, the bound; and its rounds."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoshard.schedule.task import Order
+from autoshard.solve.schedule.anneal import anneal
+from autoshard.solve.schedule.flat import Flat, flatten
+from autoshard.solve.schedule.kernels import NEVER
+from autoshard.solve.schedule.outcome import ScheduleProgress
+from autoshard.solve.schedule.rules import listed, random_rules, scratch, value_of, words_of
+
+POOL = 8
+"""Words that are kept to go on from."""
+LIST_RULES, FEWEST_RULES = 300, 20
+"""Priority rules that are tried: so many for small problems, and at least for large ones."""
+LIST_WORK = 10**6
+"""Tasks times meshes that all rules together schedule, about, at most."""
+ROUND_WORK = 2 * 10**7
+"""Tasks that the words of one round of annealing have together, about."""
+FEWEST_STEPS = 1500
+GROWTH = 1.3
+"""How much longer each turn through the temperatures is than the one before."""
+TEMPERATURES = ((0.3, 0.02), (0.1, 0.02), (1.0, 0.005), (0.3, 0.005), (1.0, 0.02), (0.03, 0.1))
+"""First temperature, in mean task times, and weight of the ends' sum, round by round."""
+COOLING = 50.0
+"""How much lower the last temperature of a round is than its first."""
+REACH = 12
+"""How many places a task is moved at most."""
+
+
+@dataclass(slots=True)
+class Search:
+    """A search that is under way; what it finds stays when it is interrupted.
+
+    Attributes:
+      flats: the problem with different stages fused; the best so far belongs to `flat`.
+      bound, value: in ticks.
+      deadline, started: in seconds of `time.monotonic`.
+    """
+
+    flats: list[Flat]
+    bound: int
+    gap: float
+    deadline: float
+    started: float
+    seed: int
+    progress: Callable[[ScheduleProgress], None] | None
+    value: int = NEVER
+    word: np.ndarray | None = None
+    found_by: str = ""
+    rounds: int = 0
+    first_rounds: int = 6
+    flat: Flat = field(init=False)
+    pool: list[tuple[int, np.ndarray]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.flat = self.flats[0]
+
+    @property
+    def done(self) -> bool:
+        """Whether the best is proven to be close enough."""
+        return self.word is not None and self.value - self.bound <= self.gap * self.value
+
+    @property
+    def late(self) -> bool:
+        """Whether the time is over."""
+        return time.monotonic() >= self.deadline
+
+    def begin(self, orders: Iterable[Order]) -> None:
+        """Fill the pool, from orders and by rules, for each way to fuse; keep the best way."""
+        orders = list(orders)
+        found = []
+        for flat in self.flats:
+            self.flat, self.pool = flat, []
+            best = self.value
+            room = scratch(flat)
+            for word in words_of(flat, orders, room):
+                self.offer(word, value_of(flat, word, room), "a named or given order")
+            meshes = flat.instance.meshes
+            work = int(flat.arrays.word_start[-1]) * meshes
+            number = min(LIST_RULES, max(FEWEST_RULES, LIST_WORK * 30 // work))
+            dice = np.random.default_rng(self.seed)
+            rules = itertools.islice(random_rules(flat, dice), number)
+            for word in listed(flat, rules, room):
+                self.offer(word, value_of(flat, word, room), "a priority rule")
+                if self.done or (self.late and self.word is not None):
+                    break
+            found.append((self.value < best, flat, self.pool))
+            self.tell("starts")
+        for better, flat, pool in found:
+            if better:
+                self.flat, self.pool = flat, pool
+
+    def refine_fusion(self) -> None:
+        """Where there are ways to fuse, try to change each stage by itself."""
+        if len(self.flats) == 1:
+            return
+        for stage in range(self.flat.instance.stages):
+            if self.done or self.late:
+                return
+            fused = {s for kind, s in self.flat.letters if kind == "BW"} ^ {stage}
+            assert self.word is not None
+            orders = [self.flat.order(self.word)]
+            kept = self.flat, self.pool
+            before = self.value
+            other = flatten(self.flat.instance, self.flat.objective, fused)
+            self.flat, self.pool = other, []
+            room = scratch(other)
+            starts = [*words_of(other, orders, room)]
+            dice = np.random.default_rng(self.seed)
+            starts += listed(other, itertools.islice(random_rules(other, dice), 60), room)
+            for word in starts:
+                self.offer(word, value_of(other, word, room), "a priority rule")
+            if self.pool:
+                self.one_round()
+            if self.value >= before:
+                self.flat, self.pool = kept
+
+    def offer(self, word: np.ndarray, value: int, by: str) -> None:
+        """Take a word of `flat` into the pool, and note it if it is the best."""
+        if value >= NEVER:
+            return
+        if value < self.value:
+            self.value, self.word, self.found_by = value, word.copy(), by
+        if all(value != other or not np.array_equal(word, w) for other, w in self.pool):
+            self.pool.append((value, word.copy()))
+            self.pool.sort(key=lambda entry: entry[0])
+            del self.pool[POOL:]
+
+    def anneal(self, rounds: int | None) -> None:
+        """So many rounds of annealing, or as many as there is time for."""
+        while not self.done and not self.late and rounds != 0:
+            self.one_round()
+            rounds = None if rounds is None else rounds - 1
+
+    def one_round(self) -> None:
+        """Anneal a word of the pool: the best every other time, else one after the other."""
+        arrays = self.flat.arrays
+        unit = float(arrays.time.mean())
+        hot, share = TEMPERATURES[self.rounds % len(TEMPERATURES)]
+        turn = self.rounds // len(TEMPERATURES)
+        steps = max(FEWEST_STEPS, int(ROUND_WORK / arrays.word_start[-1] * GROWTH ** min(turn, 8)))
+        pick = 0 if self.rounds % 2 == 0 else self.rounds // 2 % len(self.pool)
+        word, best = self.pool[pick][1].copy(), self.pool[pick][1].copy()
+        value = anneal(
+            arrays, word, best, self.bound, steps, hot * unit, hot * unit / COOLING, share, REACH,
+            np.random.default_rng((self.seed, self.rounds)),
+        )  # fmt: skip
+        self.rounds += 1
+        self.offer(best, int(value), "annealing")
+        self.tell("annealing")
+
+    def raise_bound(self, ticks: float) -> None:
+        """Note a bound; one that is no better than what is known changes nothing."""
+        if np.isfinite(ticks):
+            self.bound = min(max(self.bound, int(np.ceil(ticks - 1e-6))), self.value)
+
+    def tell(self, phase: str) -> None:
+        """Tell the caller what is known."""
+        if self.progress is not None:
+            value = None if self.word is None else self.flat.time(self.value)
+            seconds = time.monotonic() - self.started
+            self.progress(ScheduleProgress(phase, value, self.flat.time(self.bound), seconds))
