@@ -68,6 +68,14 @@ def plans_command(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     for machine in dict.fromkeys(row.machine for row in options.rows):
         find_machine(machine)
+    if options.auto_sharding is not None:
+        peer = _benchmark("auto_sharding_environment")
+        folder = Path(options.auto_sharding or peer.default_folder())
+        try:
+            peer.environment(folder)
+        except peer.AutoShardingError as error:
+            raise CommandError(str(error)) from error
+        options.auto_sharding = str(folder)
     return benchmark.run(options)
 
 

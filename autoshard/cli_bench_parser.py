@@ -163,4 +163,19 @@ def add_bench(commands: Any) -> None:
         default=1800.0,
         help="seconds for each compile (default 1800)",
     )
+    plans.add_argument(
+        "--auto-sharding",
+        metavar="FOLDER",
+        nargs="?",
+        const="",
+        help="also the plans of XLA's own deleted auto-sharder, which runs with an old JAX that is "
+        "installed into FOLDER once (1 GB; default ~/.cache/autoshard/auto-sharding); minutes each",
+    )
+    plans.add_argument(
+        "--auto-sharding-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=3600.0,
+        help="seconds for each of its plans (default 3600)",
+    )
     plans.add_argument("--csv", metavar="FILE", help="also write the rows to this file")

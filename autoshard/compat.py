@@ -443,6 +443,26 @@ def module_bytecode(lowered: Any) -> bytes:
     return buffer.getvalue()
 
 
+def stablehlo_of_hlo(proto: bytes, donated: Sequence[int]) -> Any:
+    """The StableHLO module of a serialized `HloModuleProto`, its shardings included.
+
+    `donated` are the positions of arguments whose memory results may take.
+    """
+    from jax._src.interpreters import mlir
+    from jaxlib import _jax
+    from jaxlib.mlir import ir
+
+    with mlir.make_ir_context():
+        module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(proto))
+        operations: Any = module.body.operations
+        (entry,) = (one for one in operations if ir.StringAttr(one.name).value == "main")
+        attributes = [{named.name: named.attr for named in one} for one in entry.arg_attrs]
+        for position in donated:
+            attributes[position]["jax.buffer_donor"] = ir.BoolAttr.get(True)
+        entry.arg_attrs = ir.ArrayAttr.get([ir.DictAttr.get(one) for one in attributes])
+    return module
+
+
 def compile_bytecode(
     bytecode: bytes, devices: Sequence[Any], options: dict[str, Any], *, deviceless: bool
 ) -> tuple[str, dict[str, int]]:

@@ -6,11 +6,18 @@ Every row is one plan of one step on one machine, compiled without devices by XL
     fits                whether that is what the chip has, less its reserve
     compile             seconds, when it was compiled; answers are kept by the hash of the module
     predicted, pred.GiB what we say of our plan
-    ratio               our step over the best step of a hand-made plan that fits
+    ratio               our step over the best step of another plan that fits
 
 Hand-made plans are those of `autoshard.models.by_hand`: MaxText's logical names and rules. Ours is
 that of `autoshard.search`, mesh free; with `--refine N` also that of `autoshard.refine`, which has
-compiled the N best of every round. A row is asked for as
+compiled the N best of every round. With `--auto-sharding` there are two rows more, of the plan that
+XLA's own deleted auto-sharder makes (`benchmarks/auto_sharding.py`), for the mesh of FSDP x TP:
+
+    XLA auto-sharding        arguments and results lie as it says; the present propagation
+                             completes the rest
+    XLA auto-sharding, ops   every operation lies as it says
+
+A row is asked for as
 
     PROGRAM[/LAYERS][:BATCH[xSEQUENCE]]@MACHINE[@SIZE,SIZE,...]
 
@@ -30,11 +37,12 @@ from typing import Any, NamedTuple
 
 ROW = Path(__file__).with_name("plans_row.py")
 OURS, REFINED = "autoshard", "autoshard refined"
+AUTO = ("XLA auto-sharding", "XLA auto-sharding, ops")
 COLUMNS = (
     "program", "machine", "plan", "mesh", "step", "peak", "fits", "compile", "predicted",
     "pred.GiB", "ratio",
 )  # fmt: skip
-WIDTHS = (26, 8, 20, 24, 9, 7, 4, 7, 9, 8, 7)
+WIDTHS = (26, 8, 22, 24, 9, 7, 4, 7, 9, 8, 7)
 DEFAULT_ROWS = (
     "llama3-8b:64x4096@h100-64@4",
     "llama3-8b:16x4096@h100-64@4",
@@ -134,7 +142,7 @@ def read_rows(words: Sequence[str]) -> list[Asked]:
     return rows
 
 
-def plans_of(row: Asked, *, refine: bool = False) -> Iterator[tuple[str, int]]:
+def plans_of(row: Asked, *, refine: bool = False, auto: bool = False) -> Iterator[tuple[str, int]]:
     """Name and size of the tensor axis of every plan of a row; ours come last, with size 0."""
     from autoshard import load_machine, models
     from autoshard.models.by_hand import HAND_MADE, chips_of_a_host
@@ -144,6 +152,9 @@ def plans_of(row: Asked, *, refine: bool = False) -> Iterator[tuple[str, int]]:
         if plan.suits(axes, machine.chips, chips_of_a_host(machine)):
             for degree in row.degrees if plan.degrees else (0,):
                 yield plan.name, degree
+    for degree in row.degrees if auto else ():
+        for name in AUTO:
+            yield name, degree
     yield OURS, 0
     if refine:
         yield REFINED, 0
@@ -158,20 +169,22 @@ def run(options: argparse.Namespace) -> int:
     interrupted = False
     try:
         for asked in options.rows:
-            by_hand: list[Mapping[str, Any]] = []
-            for name, degree in plans_of(asked, refine=options.refine > 0):
+            others: list[Mapping[str, Any]] = []
+            auto = options.auto_sharding is not None
+            for name, degree in plans_of(asked, refine=options.refine > 0, auto=auto):
                 question = {
                     **asked._asdict(), "plan": name, "degree": degree,
                     "time_limit": options.time_limit, "compile_limit": options.compile_limit,
                     "refine": options.refine,
+                    "auto_folder": options.auto_sharding, "auto_limit": options.auto_sharding_limit,
                 }  # fmt: skip
                 started = time.monotonic()
                 answer = measure(str(ROW), question)
                 answer["seconds"] = time.monotonic() - started
                 del answer["peak_gib"]  # of the process, which is of no interest here
-                answer["ratio"] = ratio(answer, by_hand) if name in (OURS, REFINED) else None
+                answer["ratio"] = ratio(answer, others) if name in (OURS, REFINED) else None
                 if name not in (OURS, REFINED):
-                    by_hand.append(answer)
+                    others.append(answer)
                 about = {"program": asked.name, "machine": asked.machine, "plan": name}
                 rows.add({**about, **answer, "ratio": answer["ratio"] or ""})
                 if answer.get("note"):
@@ -180,7 +193,7 @@ def run(options: argparse.Namespace) -> int:
         interrupted = True
     print(
         "\nstep, compile, predicted: seconds; peak: GiB on a device; ratio: our step over the best "
-        "hand-made one that fits"
+        "other one that fits"
     )
     rows.write(options.csv)
     if interrupted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from autoshard.models.training import Step
 
 OURS, REFINED = "autoshard", "autoshard refined"
+AUTO = ("XLA auto-sharding", "XLA auto-sharding, ops")
 
 
 def measure_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,6 +26,8 @@ def measure_row(row: Mapping[str, Any]) -> dict[str, Any]:
     machine = load_machine(row["machine"])
     step = step_of(row["program"], row["layers"], row["sizes"])
     try:
+        if row["plan"] in AUTO:
+            return _auto(row, step, machine)
         return (_ours if row["plan"] in (OURS, REFINED) else _by_hand)(row, step, machine)
     except CompileError as error:
         return {"error": str(error)}
@@ -58,6 +62,41 @@ def _by_hand(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, 
     lowered = lower(step, models.logical_axes(row["program"]), rules, platforms=(target.platform,))
     compiled = compile_lowered(lowered, mesh, machine, time_limit=row["compile_limit"])
     return {"mesh": str(mesh), **_told(compiled, machine)}
+
+
+def _auto(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any]:
+    """What XLA's own auto-sharder plans for TPUs, on the mesh of FSDP x TP."""
+    from auto_sharding import auto_plan, question_of
+    from auto_sharding_environment import AutoShardingError
+    from auto_sharding_plan import lower_ends, whole
+
+    import autoshard
+    from autoshard.compiler.compiled import compile_lowered
+    from autoshard.compiler.target import kind_of, target_of
+    from autoshard.plan import MeshShape
+
+    if machine.chips % row["degree"]:
+        return {"note": f"an axis of {row['degree']} does not divide {machine.chips} chips"}
+    mesh = MeshShape(("x", "y"), (machine.chips // row["degree"], row["degree"]))
+    target = target_of(machine, mesh, kind_of(machine))
+    question = question_of(row, step, machine, mesh)
+    try:
+        plan = auto_plan(question, Path(row["auto_folder"]), time_limit=row["auto_limit"])
+        if row["plan"] == AUTO[0]:
+            lowered = lower_ends(plan, step, platforms=(target.platform,))
+        else:
+            lowered = whole(plan, step)
+    except AutoShardingError as error:
+        return {"mesh": str(mesh), "note": str(error).replace("\n", " ")}
+    compiled = compile_lowered(
+        lowered, mesh, machine, target=target, time_limit=row["compile_limit"]
+    )
+    return {
+        "mesh": str(mesh),
+        **_told(compiled, machine),
+        "auto_seconds": plan.seconds,
+        "note": f"planned in {plan.seconds:.0f} s for {plan.made_for}",
+    }
 
 
 def _ours(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any]:
