@@ -7,6 +7,7 @@ collectives, compiling.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -446,14 +447,42 @@ def module_bytecode(lowered: Any) -> bytes:
 def stablehlo_of_hlo(proto: bytes, donated: Sequence[int]) -> Any:
     """The StableHLO module of a serialized `HloModuleProto`, its shardings included.
 
-    `donated` are the positions of arguments whose memory results may take.
+    The compiler moves what a loop does not change out of its carry and then has a sharding too many
+    for it; so those of loops are laid on the values that enter the carry.
+
+    Args:
+      proto: of a module that is sharded by GSPMD's annotations.
+      donated: positions of arguments whose memory results may take.
     """
+    import importlib
+
     from jax._src.interpreters import mlir
-    from jaxlib import _jax
     from jaxlib.mlir import ir
+    from jaxlib.mlir.dialects import stablehlo
+
+    xla: Any = importlib.import_module("jaxlib._jax")
+
+    def pin(operation: Any, shardings: Sequence[str]) -> None:
+        for position, text in enumerate(shardings):
+            value = operation.operands[position]
+            with ir.InsertionPoint(operation), ir.Location.unknown():
+                pinned: Any = stablehlo.CustomCallOp([value.type], [value], "Sharding")
+            pinned.operation.attributes["mhlo.sharding"] = ir.StringAttr.get(text)
+            operation.operands[position] = pinned.result
+
+    def visit(operation: Any) -> Any:
+        if operation.name == "stablehlo.while" and "mhlo.sharding" in operation.attributes:
+            text = ir.StringAttr(operation.attributes["mhlo.sharding"]).value
+            del operation.attributes["mhlo.sharding"]
+            shardings = re.findall(r"\{[^{}]*\}", text)
+            pin(operation, shardings)
+            body = operation.regions[1].blocks[0]
+            pin(body.operations[len(body.operations) - 1].operation, shardings)
+        return ir.WalkResult.ADVANCE
 
     with mlir.make_ir_context():
-        module = ir.Module.parse(_jax.mlir.hlo_to_stablehlo(proto))
+        module = ir.Module.parse(xla.mlir.hlo_to_stablehlo(proto))
+        module.operation.walk(visit)
         operations: Any = module.body.operations
         (entry,) = (one for one in operations if ir.StringAttr(one.name).value == "main")
         attributes = [{named.name: named.attr for named in one} for one in entry.arg_attrs]

@@ -2,9 +2,9 @@
 
 The plan shards every instruction of the module. It can be compiled again in two ways:
 
+    whole(plan, step)          the old module itself, every instruction as the plan says
     lower_ends(plan, step)     the present step, its arguments and results laid out as the plan
                                says; what lies in between is left to the present propagation
-    whole(plan, step)          the old module itself, every instruction as the plan says
 
 Shardings are written as XLA writes them, such as
 

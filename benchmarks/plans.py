@@ -13,9 +13,9 @@ that of `autoshard.search`, mesh free; with `--refine N` also that of `autoshard
 compiled the N best of every round. With `--auto-sharding` there are two rows more, of the plan that
 XLA's own deleted auto-sharder makes (`benchmarks/auto_sharding.py`), for the mesh of FSDP x TP:
 
-    XLA auto-sharding        arguments and results lie as it says; the present propagation
+    XLA auto-sharding        every operation lies as it says
+    XLA auto-sharding, i/o   arguments and results lie as it says; the present propagation
                              completes the rest
-    XLA auto-sharding, ops   every operation lies as it says
 
 A row is asked for as
 
@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 
 ROW = Path(__file__).with_name("plans_row.py")
 OURS, REFINED = "autoshard", "autoshard refined"
-AUTO = ("XLA auto-sharding", "XLA auto-sharding, ops")
+AUTO = ("XLA auto-sharding", "XLA auto-sharding, i/o")
 COLUMNS = (
     "program", "machine", "plan", "mesh", "step", "peak", "fits", "compile", "predicted",
     "pred.GiB", "ratio",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autoshard.models.training import Step
 
 OURS, REFINED = "autoshard", "autoshard refined"
-AUTO = ("XLA auto-sharding", "XLA auto-sharding, ops")
+AUTO = ("XLA auto-sharding", "XLA auto-sharding, i/o")
 
 
 def measure_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,7 +70,6 @@ def _auto(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any
     from auto_sharding_environment import AutoShardingError
     from auto_sharding_plan import lower_ends, whole
 
-    import autoshard
     from autoshard.compiler.compiled import compile_lowered
     from autoshard.compiler.target import kind_of, target_of
     from autoshard.plan import MeshShape
@@ -83,9 +82,9 @@ def _auto(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any
     try:
         plan = auto_plan(question, Path(row["auto_folder"]), time_limit=row["auto_limit"])
         if row["plan"] == AUTO[0]:
-            lowered = lower_ends(plan, step, platforms=(target.platform,))
-        else:
             lowered = whole(plan, step)
+        else:
+            lowered = lower_ends(plan, step, platforms=(target.platform,))
     except AutoShardingError as error:
         return {"mesh": str(mesh), "note": str(error).replace("\n", " ")}
     compiled = compile_lowered(
