@@ -26,6 +26,7 @@ from autoshard.cli_bench_parser import add_bench
 from autoshard.cli_calibrate_parser import add_calibrate
 from autoshard.cli_command import command
 from autoshard.cli_errors import INTERRUPTED, CommandError
+from autoshard.cli_schedule_parser import add_schedule
 
 
 class _Parser(argparse.ArgumentParser):
@@ -85,7 +86,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=_version())
     parser.set_defaults(command=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    adders = (_add_search, _add_verify, add_calibrate, _add_show, _add_solve, add_bench, _add_lists)
+    adders = (
+        _add_search,
+        _add_verify,
+        add_calibrate,
+        _add_show,
+        _add_solve,
+        add_schedule,
+        add_bench,
+        _add_lists,
+    )
     for add in adders:
         add(commands)
     return parser

@@ -19,7 +19,9 @@ from autoshard.cli_search import find_machine, require_writable
 
 def bench_command(options: argparse.Namespace) -> int:
     """Never reached: the parser asks for a benchmark."""
-    raise CommandError("name a benchmark: layers, iopddl, solvers, resolve, fidelity or plans")
+    raise CommandError(
+        "name a benchmark: layers, iopddl, solvers, resolve, fidelity, plans or schedules"
+    )
 
 
 def layers_command(options: argparse.Namespace) -> int:
@@ -76,6 +78,24 @@ def plans_command(options: argparse.Namespace) -> int:
         except peer.AutoShardingError as error:
             raise CommandError(str(error)) from error
         options.auto_sharding = str(folder)
+    return benchmark.run(options)
+
+
+def schedules_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench schedules`."""
+    require_writable(options.csv)
+    benchmark = _benchmark("schedules")
+    if not options.instances and not options.large:
+        raise CommandError("name a file of instances, or give --large")
+    try:
+        options.written = [row for path in options.instances for row in benchmark.read_rows(path)]
+        for name in ("peers", "peers_by_problem"):
+            path = getattr(options, name)
+            setattr(options, name, [] if path is None else benchmark.read_rows(path))
+    except OSError as error:
+        raise CommandError(f"cannot read {error.filename!r}: {error.strerror}") from error
+    except ValueError as error:
+        raise CommandError(str(error)) from error
     return benchmark.run(options)
 
 

@@ -179,3 +179,47 @@ def add_bench(commands: Any) -> None:
         help="seconds for each of its plans (default 3600)",
     )
     plans.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    _add_schedules(kinds)
+
+
+def _add_schedules(kinds: Any) -> None:
+    schedules = command(
+        kinds, "schedules", "cli_bench:schedules_command", "our pipeline schedules beside others"
+    )
+    schedules.add_argument(
+        "instances", metavar="FILE", nargs="*", help="JSON lists of schedule problems"
+    )
+    schedules.add_argument("--peers", metavar="FILE", help="the best known for each instance")
+    schedules.add_argument(
+        "--peers-by-problem", metavar="FILE", help="the best known for each, placement free"
+    )
+    schedules.add_argument(
+        "--large", action="store_true", help="also 32 meshes with 128 microbatches"
+    )
+    schedules.add_argument(
+        "--only", metavar="PART", nargs="+", default=[], help="instances whose names hold all of it"
+    )
+    schedules.add_argument(
+        "--limits",
+        metavar="NAME,NAME",
+        type=cli_arguments.some_of("1f1b", "2x", "none"),
+        default="1f1b,2x,none",
+    )
+    schedules.add_argument(
+        "--objectives",
+        metavar="NAME,NAME",
+        type=cli_arguments.some_of("makespan", "span"),
+        default="makespan,span",
+    )
+    schedules.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=60.0,
+        help="seconds for each row (default 60)",
+    )
+    schedules.add_argument("--threads", metavar="N", type=cli_arguments.count)
+    schedules.add_argument(
+        "--cold", action="store_true", help="solve each row from nothing but the named schedules"
+    )
+    schedules.add_argument("--csv", metavar="FILE", help="also write the rows to this file")

@@ -54,7 +54,8 @@ LAYERS = (
     ("reference", "report_tree", "report"),
     ("cli", "cli_errors", "cli_arguments", "cli_progress", "cli_rows", "cli_lists", "cli_search",
      "cli_verify", "cli_numbers", "cli_device", "cli_solve", "cli_bench", "cli_calibrate",
-     "cli_calibrate_parser", "cli_command", "cli_bench_parser", "__main__", ""),
+     "cli_schedule", "cli_schedule_parser", "cli_calibrate_parser", "cli_command",
+     "cli_bench_parser", "__main__", ""),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

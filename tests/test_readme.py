@@ -25,6 +25,7 @@ def test_python_blocks_run(tmp_path, monkeypatch, capsys):
     if len(jax.devices()) != 8:
         pytest.skip("the README's example runs on eight devices")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "heavy-ends.json").write_text(blocks("json schedule")[0])
     prepare, run, *others = blocks("python")
     names: dict[str, Any] = {}
     exec(compile(prepare, "README.md", "exec"), names)
@@ -37,6 +38,8 @@ def test_python_blocks_run(tmp_path, monkeypatch, capsys):
     assert "[0]['up'] " in capsys.readouterr().out
     assert "sdy.sharding_constraint" in names["text"]
     assert len(names["blob"]) > 0
+    assert names["schedule"].value == 312
+    assert names["schedule"].gap == 0
 
 
 def test_ten_lines_are_ten_lines():
@@ -61,14 +64,23 @@ def test_the_requirements_file_loads(tmp_path):
 
 def test_its_commands_exist(capsys):
     commands = set(re.findall(r"`?autoshard ([a-z]+)(?= |`)", README)) - {"takes"}
-    assert commands >= {"search", "verify", "show", "solve", "bench", "programs", "machines"}
+    assert commands >= {
+        "search",
+        "verify",
+        "show",
+        "solve",
+        "bench",
+        "schedule",
+        "programs",
+        "machines",
+    }
     for command in commands:
         assert main([command, "--help"]) == 0
 
 
 def test_its_options_exist(capsys):
     benches = (["bench", "fidelity"], ["bench", "plans"])
-    for command in (["search"], ["verify"], ["calibrate"], *benches):
+    for command in (["search"], ["verify"], ["calibrate"], ["schedule"], *benches):
         main([*command, "--help"])
     text = capsys.readouterr().out
     for option in set(re.findall(r"--[a-z][a-z-]+", README)):

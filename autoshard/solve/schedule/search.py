@@ -22,7 +22,7 @@ LIST_RULES, FEWEST_RULES = 300, 20
 """Priority rules that are tried: so many for small problems, and at least for large ones."""
 LIST_WORK = 10**6
 """Tasks times meshes that all rules together schedule, about, at most."""
-ROUND_WORK = 2 * 10**7
+ROUND_WORK = 8 * 10**6
 """Tasks that the words of one round of annealing have together, about."""
 FEWEST_STEPS = 1500
 GROWTH = 1.3
