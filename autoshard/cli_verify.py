@@ -1,5 +1,6 @@
 """`autoshard verify`: hold a plan to judges, each of whom may refuse it.
 
+    types        every value, op and collective has its type, and the types fit together
     price        the independent evaluator, on the whole program, finds the price in the file
     collectives  Shardy's own passes make exactly the planned collectives; no device is needed
     numbers      on fake CPU devices the step computes what it computes unsharded
@@ -70,13 +71,11 @@ def verify_command(options: argparse.Namespace) -> int:
     found, program = find_program(reference)
     try:
         plan.check_program(program.fingerprint, reference)
-        verdicts = [
-            _price(plan, program, options.machine),
-            _collectives(plan, found),
-            _numbers(plan, program, found, options.plan),
-        ]
-        if options.compile is not None:
-            verdicts += _compiled(plan, found, options)
+        verdicts = [_types(plan, program), _price(plan, program, options.machine)]
+        if verdicts[0].agrees:  # what is mis-typed cannot be lowered
+            verdicts += [_collectives(plan, found), _numbers(plan, program, found, options.plan)]
+            if options.compile is not None:
+                verdicts += _compiled(plan, found, options)
     except PlanError as error:
         raise CommandError(str(error)) from error
     failed = [verdict.judge for verdict in verdicts if verdict.agrees is False]
@@ -94,6 +93,17 @@ def verify_command(options: argparse.Namespace) -> int:
     if failed:
         raise CommandError(f"{options.plan} is refuted by its {' and '.join(failed)}", FAILED)
     return 0
+
+
+def _types(plan: Plan, program: Program) -> Verdict:
+    from autoshard.types.plan_check import PlanTypeError, check_plan
+
+    try:
+        typed = check_plan(program, plan)
+    except PlanTypeError as error:
+        return Verdict("types", False, str(error))
+    values = sum(value is not None for value in typed.stored)
+    return Verdict("types", True, f"{values} values, {len(typed.moves)} collectives")
 
 
 def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:

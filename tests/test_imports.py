@@ -42,6 +42,7 @@ LAYERS = (
     ("binding", "collective_rows"),
     ("evaluate", "baselines", "kept", "restrict"),
     ("demands", "conflicts"),
+    ("types",),
     ("assemble", "mesh_search"),
     ("alternatives",),
     ("search",),

@@ -25,6 +25,7 @@ from autoshard.lower.interpret import Interpreter, LoweringError
 from autoshard.plan import Plan
 from autoshard.program import Program, trace
 from autoshard.rules import UserRule
+from autoshard.types.plan_check import check_plan
 
 __all__ = ["Lowered", "LoweringError", "lower", "make_mesh"]
 
@@ -97,11 +98,13 @@ def lower(
 
     Raises:
       PlanError: the plan is for another program.
+      PlanTypeError: the plan does not type-check; every fault is listed.
       LoweringError: once it is traced, if the plan shards an op that the compiler cannot cut.
       ValueError: the number of devices is not that of the mesh.
     """
     program = trace(fn, *args, **_trace_options(plan))
     plan.check_program(program.fingerprint, program.name)
+    check_plan(program, plan)
     mesh = make_mesh(plan, devices)
     flat_in = [NamedSharding(mesh, plan.specs["inputs"][path]) for path in program.input_paths]
     flat_out = [NamedSharding(mesh, plan.specs["outputs"][path]) for path in program.output_paths]
