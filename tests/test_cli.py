@@ -172,6 +172,7 @@ def test_verify_agrees(plan_file, capsys):
     assert main(["verify", str(plan_file)]) == 0
     lines = capsys.readouterr().out.strip().split("\n")
     assert [line.split()[:2] for line in lines] == [
+        ["types", "ok"],
         ["price", "ok"],
         ["collectives", "ok"],
         ["numbers", "ok"],
@@ -190,9 +191,10 @@ def test_verify_refutes(plan_file, tmp_path, capsys):
     verdicts = {v["judge"]: v for v in json.loads(out)["verdicts"]}
     assert verdicts["price"]["agrees"] is False
     assert "step_seconds" in verdicts["price"]["text"]
-    assert verdicts["collectives"]["agrees"] is False
-    assert verdicts["numbers"]["agrees"] is True
-    assert err.endswith(f"autoshard: error: {path} is refuted by its price and collectives\n")
+    assert verdicts["types"]["agrees"] is False
+    assert "moves hold all_gather over" in verdicts["types"]["text"]
+    assert verdicts.keys() == {"types", "price"}  # what is mis-typed is not lowered
+    assert err.endswith(f"autoshard: error: {path} is refuted by its types and price\n")
 
 
 def test_verify_says_what_it_does_not_run(folder, capsys):
