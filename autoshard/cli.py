@@ -182,10 +182,13 @@ def _add_verify(commands: Any) -> None:
         "cli_verify:verify_command",
         "hold a plan to the compiler and to the unsharded program",
         epilog=(
+            "types        every value and op has its type, and the collectives lead between them\n"
             "price        the independent evaluator prices the plan as the file says\n"
             "collectives  Shardy makes exactly the planned ones, with no device\n"
             "numbers      on fake CPU devices the step computes what it does unsharded, where the\n"
             "             mesh has at most 16 devices and the program is small enough\n"
+            "explicit     with --explicit: the step that is written out for one device calls the\n"
+            "             planned collectives, and computes the same\n"
             "compiled     with --compile: no collective but the planned ones right after\n"
             "             partitioning, and the peak as predicted; the devices need not be there"
         ),
@@ -196,6 +199,11 @@ def _add_verify(commands: Any) -> None:
     )
     parser.add_argument(
         "--machine", metavar="MACHINE", help=f"{_MACHINE}; default: what the plan names"
+    )
+    parser.add_argument(
+        "--explicit",
+        action="store_true",
+        help="verify the shard_map in which every collective is written out, too",
     )
     parser.add_argument(
         "--compile",

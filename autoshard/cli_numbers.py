@@ -1,4 +1,4 @@
-"""`python -m autoshard.cli_numbers PLAN PROGRAM`: the numbers of `autoshard verify`.
+"""`python -m autoshard.cli_numbers PLAN PROGRAM [explicit]`: the numbers of `autoshard verify`.
 
 A process of its own, because fake devices must be asked for before JAX starts.
 
@@ -23,9 +23,10 @@ def main(arguments: Sequence[str]) -> int:
     from autoshard.lower.verify import verify
     from autoshard.plan import Plan
 
-    path, name = arguments
+    path, name, *how = arguments
     plan, found = Plan.load(path), reference.find(name)
-    verdict = verify(plan, found.fn, *found.args, concrete=concrete(found, seed=0))
+    real = concrete(found, seed=0)
+    verdict = verify(plan, found.fn, *found.args, concrete=real, explicit="explicit" in how)
     differences = verdict.differences
     answer = {
         "differences": differences_message(list(differences)) if differences else "",

@@ -4,6 +4,8 @@
     price        the independent evaluator, on the whole program, finds the price in the file
     collectives  Shardy's own passes make exactly the planned collectives; no device is needed
     numbers      on fake CPU devices the step computes what it computes unsharded
+    explicit     with --explicit: written out for one device, the step calls exactly the planned
+                 collectives, and computes the same numbers; no device is needed
     compiled     with --compile: a real compiler makes no other collectives, and its peak is the
                  predicted one within a tolerance; no device is needed
     device       with --compile gpu, where the GPUs are there: the step runs; its time is shown
@@ -74,6 +76,8 @@ def verify_command(options: argparse.Namespace) -> int:
         verdicts = [_types(plan, program), _price(plan, program, options.machine)]
         if verdicts[0].agrees:  # what is mis-typed cannot be lowered
             verdicts += [_collectives(plan, found), _numbers(plan, program, found, options.plan)]
+            if options.explicit:
+                verdicts.append(_explicit(plan, program, found, options.plan))
             if options.compile is not None:
                 verdicts += _compiled(plan, found, options)
     except PlanError as error:
@@ -177,14 +181,34 @@ def _collectives(plan: Plan, found: Found) -> Verdict:
     return Verdict("collectives", comparison.agrees, text)
 
 
-def _numbers(plan: Plan, program: Program, found: Found, path: str) -> Verdict:
+def _explicit(plan: Plan, program: Program, found: Found, path: str) -> Verdict:
+    from autoshard.lower.spmd import LoweringError, lower
+    from autoshard.lower.verify import verify_written
+
+    try:
+        comparison = verify_written(lower(plan, found.fn, *found.args, explicit=True))
+    except LoweringError as error:
+        return Verdict("explicit", None, str(error))
+    text = str(comparison).removeprefix("collectives: ")
+    if not comparison.agrees:
+        return Verdict("explicit", False, text)
+    numbers = _numbers(plan, program, found, path, explicit=True)
+    return Verdict(
+        "explicit", numbers.agrees is not False, f"{text.splitlines()[0]}; {numbers.text}"
+    )
+
+
+def _numbers(
+    plan: Plan, program: Program, found: Found, path: str, *, explicit: bool = False
+) -> Verdict:
     why = _too_large(plan, program)
     if why:
         return Verdict("numbers", None, why)
     devices = math.prod(plan.mesh.sizes)
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
-    answer = _child("autoshard.cli_numbers", [path, found.reference], environment)
+    words = [path, found.reference, *(["explicit"] if explicit else [])]
+    answer = _child("autoshard.cli_numbers", words, environment)
     if isinstance(answer, str):
         return Verdict("numbers", False, f"the step does not run on {devices} devices: {answer}")
     if answer["skipped"]:

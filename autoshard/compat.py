@@ -134,12 +134,14 @@ def with_derivative_of(equation: Any, primal: Any) -> Any:
     return function
 
 
-def shape_struct(aval: Any) -> Any:
-    """A `ShapeDtypeStruct` of an abstract value, weak type included."""
+def shape_struct(aval: Any, shape: Sequence[int] | None = None) -> Any:
+    """A `ShapeDtypeStruct` of an abstract value, weak type included, or one of another `shape`."""
     import jax
 
     return jax.ShapeDtypeStruct(
-        aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False))
+        aval.shape if shape is None else tuple(shape),
+        aval.dtype,
+        weak_type=bool(getattr(aval, "weak_type", False)),
     )
 
 

@@ -179,6 +179,16 @@ def test_verify_agrees(plan_file, capsys):
     ]
 
 
+def test_verify_explicit_judges_the_step_that_is_written_out(plan_file, capsys):
+    assert main(["verify", str(plan_file), "--explicit", "--json"]) == 0
+    verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+    assert [v["judge"] for v in verdicts] == [
+        "types", "price", "collectives", "numbers", "explicit",
+    ]  # fmt: skip
+    planned = sum(m.count for m in Plan.load(plan_file).moves if m.kind != "all_slice")
+    assert verdicts[-1]["text"].startswith(f"{planned} as planned, 0 missing, 0 unplanned; on ")
+
+
 def test_verify_refutes(plan_file, tmp_path, capsys):
     data = json.loads(plan_file.read_text())
     gather = next(move for move in data["moves"] if move["kind"] == "all_gather")

@@ -25,7 +25,7 @@ from autoshard import compat
 from autoshard.flatten import INLINED
 
 _TYPE_PARAMETERS = ("dtype", "new_dtype", "preferred_element_type", "out_dtype")
-_REGIONS = frozenset({"scan", "while", "cond"})
+_REGIONS = frozenset({"scan", "while", "cond", "shard_map"})
 _CALLS_OUT = frozenset({"ffi_call", "pure_callback", "io_callback"})
 _OWN_TYPES = frozenset({"bitcast_convert_type"})
 _WITH_COMBINER = frozenset(
@@ -75,7 +75,7 @@ def widened(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     """`fn` in double precision, for arguments shaped like `args`; call it with 64 bits enabled.
 
     Raises:
-      NotWidenedError: `fn` holds an opaque operation (`shard_map`, a Pallas kernel, a callback).
+      NotWidenedError: `fn` holds an opaque operation (a Pallas kernel, a callback).
     """
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), args)
     with jax.enable_x64(False):
@@ -141,6 +141,8 @@ def _equation(equation: Any, operands: list[Any]) -> list[Any]:
     if name == "cond":
         branches = tuple(map(_body, params["branches"]))
         return compat.bind_equation(equation, operands, branches=branches)
+    if name == "shard_map":
+        return _manual(params, operands)
     if name in _OWN_TYPES:
         own = [
             _cast(operand, atom.aval.dtype)
@@ -152,9 +154,29 @@ def _equation(equation: Any, operands: list[Any]) -> list[Any]:
     changed = {
         key: wide_dtype(params[key]) for key in _TYPE_PARAMETERS if params.get(key) is not None
     }
-    if "update_jaxpr" in params:
-        changed |= {"update_jaxpr": None, "update_consts": ()}
+    if params.get("update_jaxpr") is not None:  # without one, JAX lowers to an overwrite
+        combiner = _combiner(params["update_jaxpr"], params["update_consts"])
+        changed |= {"update_jaxpr": combiner.jaxpr, "update_consts": tuple(combiner.consts)}
     return compat.bind_equation(equation, operands, **changed)
+
+
+def _combiner(jaxpr: Any, consts: Sequence[Any]) -> Any:
+    """What a scatter does with an old and a new element, in double precision."""
+    scalars = [jax.ShapeDtypeStruct((), wide_dtype(var.aval.dtype)) for var in jaxpr.invars]
+    return jax.make_jaxpr(lambda *elements: _run(jaxpr, consts, elements))(*scalars)
+
+
+def _manual(params: Any, operands: list[Any]) -> list[Any]:
+    """The body of a `shard_map` in double precision, on the same parts."""
+    mapped = jax.shard_map(
+        lambda *parts: _run(params["jaxpr"], (), parts),
+        mesh=params["mesh"],
+        in_specs=tuple(params["in_specs"]),
+        out_specs=list(params["out_specs"]),
+        axis_names=set(params["newly_manual_axes"]),
+        check_vma=params["check_vma"],
+    )
+    return list(mapped(*operands))
 
 
 def _body(closed: Any) -> Any:

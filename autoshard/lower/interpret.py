@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+from jax.extend.core import jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
@@ -236,11 +238,15 @@ class Interpreter:
         self._check_whole(op)
         arrays = [self._read(op, k, array) for k, (array, _) in enumerate(operands)]
         decided = name in _DECIDED  # what it asks for, the plan has decided
-        results = arrays if decided else compat.bind_equation(equation, arrays)
+        results = arrays if decided else self._bind(equation, op, arrays)
         if self.decisions.assignment[op.index] is None:
             for number, value in enumerate(op.outputs):
                 self.recipes[value] = equation, operands, number
         return list(zip(self._write(op, results), op.outputs, strict=True))
+
+    def _bind(self, equation: Any, op: Op, arrays: Sequence[Any]) -> list[Any]:
+        """The results of an equation that holds no other ones."""
+        return compat.bind_equation(equation, arrays)
 
     def _check_whole(self, op: Op) -> None:
         """Refuse to shard what the compiler would run whole on every device."""
@@ -356,11 +362,19 @@ class Interpreter:
             self.arrays, self.copies = saved, outside
         return results
 
-    def _trace_body(self, body: Callable[..., list[Any]], avals: Sequence[Any]) -> Any:
-        """The closed jaxpr of a region's body, traced once on its own."""
+    def _trace_body(
+        self, body: Callable[..., list[Any]], avals: Sequence[Any], arrays: Sequence[Any]
+    ) -> Any:
+        """The closed jaxpr of a region's body, traced once on its own.
+
+        `arrays` are what the region is given; a scanned one has a dimension in front of its aval's.
+        """
         saved, copies = self.arrays, self.copies
         self.arrays, self.copies = {}, {}
-        shapes = [compat.shape_struct(aval) for aval in avals]
+        shapes = [
+            compat.shape_struct(aval, array.shape[array.ndim - aval.ndim :])
+            for aval, array in zip(avals, map(jnp.asarray, arrays), strict=True)
+        ]
         closed = jax.make_jaxpr(body)(*shapes)
         self.arrays, self.copies = saved, copies
         return closed
@@ -426,7 +440,7 @@ class Interpreter:
             inner = [self.arrays[value] for value in values]
             return self._finish_body(ends, self._walk(closed.jaxpr, closed.consts, inner, values))
 
-        new = self._trace_body(body, closed.in_avals)
+        new = self._trace_body(body, closed.in_avals, outer)
         results = compat.bind_equation(equation, outer, jaxpr=new)
         return self._leave(self.cursor - len(ends), results)
 
@@ -448,10 +462,12 @@ class Interpreter:
 
             return function
 
-        new_cond = self._trace_body(run(cond, [*ops[:n_cond], *carried], []), cond.in_avals)
+        given = [*outer[:n_cond], *outer[n_cond + n_body :]]
+        new_cond = self._trace_body(run(cond, [*ops[:n_cond], *carried], []), cond.in_avals, given)
         ends = ["yield"] * len(carried)
         chosen = [*ops[n_cond : n_cond + n_body], *carried]
-        new_body = self._trace_body(run(body, chosen, ends), body.in_avals)
+        given = outer[n_cond:]
+        new_body = self._trace_body(run(body, chosen, ends), body.in_avals, given)
         results = compat.bind_equation(equation, outer, cond_jaxpr=new_cond, body_jaxpr=new_body)
         return self._leave(self.cursor - len(ends), results)
 
@@ -461,8 +477,7 @@ class Interpreter:
         inside = sum(len(operands) - 1 + op_count(body.jaxpr) for body in bodies)
         first = self.cursor + inside
         joins = self.program.ops[first : first + len(equation.outvars)]
-        branches = []
-        outer: list[Any] = []
+        own, outer = [], []
         for number, closed in enumerate(bodies):
             ops, read = self._enter(["enter"] * (len(operands) - 1), operands[1:])
             outer += read
@@ -470,8 +485,7 @@ class Interpreter:
             def function(
                 *arrays: Any, number: int = number, closed: Any = closed, ops: Any = ops
             ) -> list[Any]:
-                own = len(ops)
-                self._start_body(ops, arrays[number * own : (number + 1) * own])
+                self._start_body(ops, arrays)
                 values = [op.outputs[0] for op in ops]
                 inner = [self.arrays[value] for value in values]
                 results = self._walk(closed.jaxpr, closed.consts, inner, values)
@@ -481,7 +495,16 @@ class Interpreter:
                 ]
 
             # A branch's ops come before the boundary ops of the next one: trace it now.
-            branches.append(self._trace_body(function, closed.in_avals * len(bodies)))
+            own.append(self._trace_body(function, closed.in_avals, read))
+        shapes = [compat.shape_struct(aval) for closed in own for aval in closed.in_avals]
+        count = len(operands) - 1
+        branches = []
+        for number, closed in enumerate(own):
+
+            def branch(*arrays: Any, number: int = number, closed: Any = closed) -> list[Any]:
+                return jaxpr_as_fun(closed)(*arrays[number * count : (number + 1) * count])
+
+            branches.append(jax.make_jaxpr(branch)(*shapes))
         for _ in joins:
             self._next("join")
         results = compat.bind_equation(equation, [operands[0][0], *outer], branches=tuple(branches))

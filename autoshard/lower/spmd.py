@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
+from autoshard.lower.explicit import manual_step
 from autoshard.lower.interpret import Interpreter, LoweringError
 from autoshard.plan import Plan
 from autoshard.program import Program, trace
@@ -40,6 +41,7 @@ class Lowered:
       fn: the step as a function of the same arguments, to be jitted; it may be differentiated.
       in_shardings, out_shardings: pytrees of `NamedSharding` shaped like the arguments (a tuple)
         and the result.
+      in_shapes: the arguments as `jax.ShapeDtypeStruct`s.
     """
 
     plan: Plan
@@ -48,7 +50,7 @@ class Lowered:
     fn: Callable[..., Any]
     in_shardings: Any
     out_shardings: Any
-    _shapes: Any = field(repr=False)
+    in_shapes: Any = field(repr=False)
 
     def jit(self, **options: Any) -> Any:
         """`jax.jit` of the step on the plan's mesh, donating what the plan's step donates.
@@ -64,7 +66,7 @@ class Lowered:
 
     def lower(self, *, platforms: Sequence[str] | None = None) -> Any:
         """The `jax.stages.Lowered` of the step; needs no devices when `platforms` are given."""
-        traced = self.jit().trace(*self._shapes)
+        traced = self.jit().trace(*self.in_shapes)
         return (
             traced.lower()
             if platforms is None
@@ -79,12 +81,16 @@ class Lowered:
         """`jax.export` bytes of the step for `platforms`."""
         from jax import export
 
-        exported = export.export(self.jit(), platforms=tuple(platforms))(*self._shapes)
+        exported = export.export(self.jit(), platforms=tuple(platforms))(*self.in_shapes)
         return bytes(exported.serialize())
 
 
 def lower(
-    plan: Plan, fn: Callable[..., Any], *args: Any, devices: Sequence[Any] | None = None
+    plan: Plan,
+    fn: Callable[..., Any],
+    *args: Any,
+    devices: Sequence[Any] | None = None,
+    explicit: bool = False,
 ) -> Lowered:
     """Write `plan` into `fn`.
 
@@ -95,11 +101,15 @@ def lower(
       devices: devices of the mesh in row-major order, those of a deviceless topology included; by
         default the devices that JAX sees if there are as many as the mesh needs, else none (an
         abstract mesh, enough to lower and export).
+      explicit: write the step out for one device, as a `jax.shard_map` that calls every planned
+        collective (`autoshard.lower.explicit`), rather than as annotations for Shardy. It cannot be
+        differentiated through derivative rules of the user's own.
 
     Raises:
       PlanError: the plan is for another program.
       PlanTypeError: the plan does not type-check; every fault is listed.
-      LoweringError: once it is traced, if the plan shards an op that the compiler cannot cut.
+      LoweringError: once it is traced, if the plan shards an op that the compiler cannot cut, or
+        that cannot be written out for one device.
       ValueError: the number of devices is not that of the mesh.
     """
     program = trace(fn, *args, **_trace_options(plan))
@@ -110,6 +120,8 @@ def lower(
     flat_out = [NamedSharding(mesh, plan.specs["outputs"][path]) for path in program.output_paths]
 
     def planned(*flat: Any) -> list[Any]:
+        if explicit:
+            return manual_step(program, plan, mesh)(*flat)
         return Interpreter(program, plan, mesh).run(*flat)
 
     def step(*arguments: Any) -> Any:
@@ -132,7 +144,7 @@ def lower(
         fn=step,
         in_shardings=jax.tree.unflatten(program.in_tree, flat_in),
         out_shardings=jax.tree.unflatten(program.out_tree, flat_out),
-        _shapes=jax.tree.unflatten(program.in_tree, shapes),
+        in_shapes=jax.tree.unflatten(program.in_tree, shapes),
     )
 
 

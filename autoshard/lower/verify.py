@@ -18,6 +18,7 @@ import jax
 from autoshard.lower.collectives import explicit_collectives
 from autoshard.lower.compare import Comparison, compare
 from autoshard.lower.double import NotWidenedError, wide, widened
+from autoshard.lower.explicit import loop_trips, written_collectives
 from autoshard.lower.numeric import (
     TOLERANCES,
     Difference,
@@ -71,12 +72,24 @@ def verify_collectives(lowered: Lowered) -> Comparison:
     return compare(lowered.plan.moves, found)
 
 
+def verify_written(lowered: Lowered) -> Comparison:
+    """Level 1 for a plan that was lowered with `explicit=True`: the calls in its jaxpr.
+
+    Raises:
+      LoweringError: the step cannot be written out for one device.
+    """
+    jaxpr = jax.make_jaxpr(lowered.fn)(*lowered.in_shapes)
+    found = written_collectives(jaxpr, loop_trips=loop_trips(lowered.program))
+    return compare(lowered.plan.moves, found)
+
+
 def verify(
     plan: Plan,
     fn: Callable[..., Any],
     *args: Any,
     devices: Sequence[Any] | None = None,
     concrete: Any = None,
+    explicit: bool = False,
 ) -> Verification:
     """Verify `plan` for `fn(*args)`.
 
@@ -85,12 +98,13 @@ def verify(
       devices: where to run level 2; default, the devices that JAX sees if there are enough.
       concrete: arguments with real arrays for level 2, of the shapes of `args`. Without them, level
         2 is not run.
+      explicit: verify the step that is written out for one device: level 1 reads its own calls.
 
     Raises:
       PlanError: the plan is for another program.
     """
-    lowered = lower(plan, fn, *args, devices=devices)
-    comparison = verify_collectives(lowered)
+    lowered = lower(plan, fn, *args, devices=devices, explicit=explicit)
+    comparison = verify_written(lowered) if explicit else verify_collectives(lowered)
     needed = math.prod(plan.mesh.sizes)
     if concrete is None:
         return Verification(comparison, None, "no concrete arguments were given")

@@ -30,20 +30,20 @@ class Hop:
       axes: mesh axes that it runs over, in the order in which their shards lie, major first; of
         slices and permutes in mesh order.
       source, target: of an all_gather the dimension that is gathered; of an all_to_all the one that
-        is gathered and the one that is split; else None.
+        is gathered and the one that is split; else -1.
       before, after: the states.
     """
 
     kind: str
     axes: tuple[int, ...]
-    source: int | None
-    target: int | None
+    source: int
+    target: int
     before: State
     after: State
 
     def __str__(self) -> str:
-        where = "" if self.source is None else f", dimension {self.source}"
-        onto = "" if self.target is None else f" -> {self.target}"
+        where = "" if self.source < 0 else f", dimension {self.source}"
+        onto = "" if self.target < 0 else f" -> {self.target}"
         return f"{self.kind} over {self.axes}{where}{onto}"
 
 
@@ -68,11 +68,11 @@ def hop(before: State, after: State, sizes: Sequence[int]) -> Hop | None:
         added = [axis for d in changed for axis in after[d][len(before[d]) :]]
         there = {axis for axes in before for axis in axes}
         if there.isdisjoint(added):
-            return Hop("all_slice", tuple(sorted(added)), None, None, before, after)
+            return Hop("all_slice", tuple(sorted(added)), -1, -1, before, after)
         return None
     if len(changed) == 1 and shrunk:
         (d,) = changed
-        return Hop("all_gather", before[d][len(after[d]) :], d, None, before, after)
+        return Hop("all_gather", before[d][len(after[d]) :], d, -1, before, after)
     if len(changed) == 2 and len(grown) == len(shrunk) == 1:
         (source,), (target,) = shrunk, grown
         moved = before[source][len(after[source]) :]
@@ -81,7 +81,7 @@ def hop(before: State, after: State, sizes: Sequence[int]) -> Hop | None:
     if shard_counts(before, sizes) == shard_counts(after, sizes):
         here, there = places(before, sizes), places(after, sizes)
         moved = tuple(sorted({axis for axis, _ in here.items() ^ there.items()}))
-        return Hop("collective_permute", moved, None, None, before, after)
+        return Hop("collective_permute", moved, -1, -1, before, after)
     return None
 
 

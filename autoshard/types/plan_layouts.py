@@ -66,7 +66,7 @@ def missing_call(there: ValueType, need: ValueType, name: str, mesh: MeshShape) 
     if not there.partial and step is not None and step.kind in ("all_gather", "all_to_all"):
         axes = tuple(mesh.names[axis] for axis in step.axes)
         where = axes[0] if len(axes) == 1 else axes
-        split = "" if step.target is None else f"split_axis={step.target}, concat_"
+        split = "" if step.target < 0 else f"split_axis={step.target}, concat_"
         return f"jax.lax.{step.kind}({name}, {where!r}, {split}axis={step.source}, tiled=True)"
     calls = [
         proposal(there.over(axis), need.over(axis), name, label)

@@ -1,0 +1,211 @@
+"""Lower a plan to a `shard_map` program in which every collective is written out.
+
+    lowered = autoshard.lower(plan, step, params, batch, explicit=True)
+
+Nothing is left to a partitioner: each device runs its parts of all ops (`autoshard.lower.local`),
+and between them the planned collectives (`autoshard.lower.manual`) stand as calls of `jax.lax`, in
+the order of the plan. The collectives that are read from the program's jaxpr
+(`written_collectives`) are exactly the plan's moves.
+
+Values that are computed of constants alone are computed whole on every device, and each reader
+takes its part. Derivative rules are inlined: differentiate the step, then plan and lower it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import PartitionSpec
+
+from autoshard import compat
+from autoshard.layout import Layout, dimension_axes
+from autoshard.lower.collectives import Collective
+from autoshard.lower.cut import Cut
+from autoshard.lower.interpret import Interpreter, LoweringError
+from autoshard.lower.local import run_locally
+from autoshard.lower.manual import Devices, own_part, reduce_over, reduce_scatter, run_hop
+from autoshard.plan import Plan
+from autoshard.program import Op, Program
+from autoshard.types.hops import hop
+from autoshard.types.op_types import OpTypes, op_types
+
+
+class ExplicitInterpreter(Interpreter):
+    """One re-trace of a program on the parts of one device; make a new one for every trace."""
+
+    def __init__(self, program: Program, plan: Plan, mesh: Any) -> None:
+        super().__init__(program, plan, mesh)
+        self.devices = Devices(plan.mesh.names, plan.mesh.sizes)
+        self._types: dict[object, OpTypes] = {}
+
+    def types(self, op: Op) -> OpTypes:
+        """What `op` reads and writes under the plan."""
+        assigned = self.decisions.assignment[op.index]
+        assert assigned is not None
+        key = (id(op.rule), assigned)
+        if key not in self._types:
+            self._types[key] = op_types(op.rule, assigned, self.devices.sizes, self.names)
+        return self._types[key]
+
+    def _constrain(self, array: Any, layout: Layout) -> Any:
+        return array  # it is a part already
+
+    def _reads(self, op: Op, position: int) -> Layout:
+        return self.types(op).reads[position]
+
+    def _read(self, op: Op, position: int, literal: Any) -> Any:
+        value = op.inputs[position]
+        if value >= 0 and self.decisions.stored[value] is not None:
+            return super()._read(op, position, literal)
+        array = literal if value < 0 else self.arrays.get(value, literal)
+        if self.decisions.assignment[op.index] is None or not getattr(array, "ndim", 0):
+            return array
+        return self._part(array, self._reads(op, position))
+
+    def _part(self, array: Any, layout: Layout) -> Any:
+        """This device's part of an array that every device has whole."""
+        return own_part(array, dimension_axes(array.ndim, layout), self.devices)
+
+    def _copy(self, value: int, array: Any, *, anew: bool) -> Any:
+        key = (value, anew)
+        if key not in self.copies:
+            stored, copy = self.decisions.stored[value], self.decisions.copy[value]
+            record = self.program.values[value]
+            assert stored is not None
+            assert copy is not None
+            part = jax.lax.optimization_barrier(array) if anew else array
+            here = dimension_axes(len(record.shape), stored)
+            for state in self.reshards[record.shape, record.itemsize, stored, copy]:
+                step = hop(here, state, self.devices.sizes)
+                assert step is not None, "the plan was type-checked"
+                part, here = run_hop(part, step, self.devices), state
+            self.copies[key] = part
+        return self.copies[key]
+
+    def _write(self, op: Op, results: Sequence[Any]) -> list[Any]:
+        if self.decisions.assignment[op.index] is not None:
+            types = self.types(op)
+            results = [
+                self._settle(op, types, number, array) if types.partial else array
+                for number, array in enumerate(results)
+            ]
+        self.arrays.update(zip(op.outputs, results, strict=True))
+        return list(results)
+
+    def _settle(self, op: Op, types: OpTypes, number: int, array: Any) -> Any:
+        """A result whose terms are spread over devices, as it is stored."""
+        written = types.written[number]
+        stored = self.decisions.stored[op.outputs[number]] or written
+        axes = [axis for axis, _ in types.partial]
+        if stored != written:
+            onto = {
+                d: tuple(axis for axis in axes if stored[axis] == d)
+                for d in sorted({stored[axis] for axis in axes})
+            }
+            return reduce_scatter(array, onto, self.devices)
+        operators = sorted({operator for _, operator in types.partial})
+        if len(operators) == 1:
+            try:
+                return reduce_over(array, axes, operators[0], self.devices)
+            except NotImplementedError as error:
+                raise LoweringError(f"{op}: {error}; replicate what it reduces") from error
+        raise LoweringError(f"{op} is reduced by {' and '.join(operators)}: replicate one of them")
+
+    def _bind(self, equation: Any, op: Op, arrays: Sequence[Any]) -> list[Any]:
+        if self.decisions.assignment[op.index] is None:
+            return compat.bind_equation(equation, arrays)
+        if equation.primitive.name == "shard_map":
+            raise LoweringError(
+                f"{op} is a shard_map, which cannot stand in another one over the same mesh: lower "
+                "without explicit=True"
+            )
+        types = self.types(op)
+        shapes = tuple(self.program.values[value].shape for value in op.outputs)
+        axes = tuple(axis for axis, _ in types.partial)
+        cut = Cut(op, types.reads, types.written, axes, shapes, self.devices)
+        return run_locally(equation, arrays, cut)
+
+    def _remat(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        if equation.params["differentiated"]:
+            return super()._remat(equation, operands)
+        return self._call(equation, operands)
+
+    def _custom(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
+        return self._call(equation, operands)
+
+
+def manual_step(program: Program, plan: Plan, mesh: Any) -> Callable[..., list[Any]]:
+    """The step on flat arguments, as a `jax.shard_map` over all axes of `mesh`."""
+
+    def body(*parts: Any) -> list[Any]:
+        return ExplicitInterpreter(program, plan, mesh).run(*parts)
+
+    def specs(side: str, paths: Sequence[str]) -> tuple[PartitionSpec, ...]:
+        return tuple(plan.specs[side][path] for path in paths)
+
+    return jax.shard_map(
+        body,
+        mesh=mesh,
+        in_specs=specs("inputs", program.input_paths),
+        out_specs=list(specs("outputs", program.output_paths)),
+        check_vma=False,  # gathered values are equal on all devices, which it does not see
+    )
+
+
+_KINDS = {
+    **dict.fromkeys(("psum", "pmax", "pmin", "psum_invariant"), "all_reduce"),
+    "reduce_scatter": "reduce_scatter",
+    "all_gather": "all_gather",
+    "all_gather_invariant": "all_gather",
+    "all_to_all": "all_to_all",
+    "ppermute": "collective_permute",
+}
+
+
+def written_collectives(jaxpr: Any, *, loop_trips: Sequence[int] = ()) -> list[Collective]:
+    """Every collective that a jaxpr calls, in program order, loops multiplied out.
+
+    Args:
+      jaxpr: of a step that holds a `shard_map`, or of the body of one.
+      loop_trips: how often each `while` loop runs, in program order; further ones count once.
+    """
+    return list(_written(jaxpr, 1, iter(loop_trips)))
+
+
+def _written(jaxpr: Any, count: int, trips: Iterator[int]) -> Iterator[Collective]:
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        name, params = equation.primitive.name, equation.params
+        if name in _KINDS:
+            axes = params.get("axes", params.get("axis_name"))
+            sized = equation.outvars if _KINDS[name] == "all_gather" else equation.invars
+            for atom in sized:
+                shape, dtype, itemsize = compat.array_facts(atom.aval)
+                size = itemsize
+                for length in shape:
+                    size *= length
+                yield Collective(
+                    _KINDS[name],
+                    (axes,) if isinstance(axes, str) else tuple(axes),
+                    size,
+                    count,
+                    str(equation.source_info.name_stack),
+                    compat.source_line(equation),
+                    shape,
+                    dtype,
+                )
+        times = params["length"] if name == "scan" else next(trips, 1) if name == "while" else 1
+        for value in params.values():
+            for body in value if isinstance(value, tuple | list) else (value,):
+                if hasattr(body, "eqns") or hasattr(body, "jaxpr"):
+                    yield from _written(body, count * times, trips)
+
+
+def loop_trips(program: Program) -> list[int]:
+    """How often each `while` loop of a program runs when it is reached, in program order."""
+    return [
+        region.trips // max(program.regions[region.parent].trips, 1)
+        for region in program.regions
+        if region.kind == "while"
+    ]

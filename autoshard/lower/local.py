@@ -1,0 +1,169 @@
+"""Run one equation on the parts that one device holds.
+
+Where an op is cut, its operands and results are smaller than its equation says, so parameters that
+hold shapes are written anew: from the local shapes of what the op writes. Ops that look up places
+in a dimension that is cut (gather, scatter, dynamic updates) take the places that lie in the
+device's own part; a gather over a cut dimension gives zeros elsewhere, so that the sum over the
+devices is the whole. What cannot be run on parts is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from autoshard import compat
+from autoshard.layout import dimension_axes
+from autoshard.lower.cut import Cut, refused
+from autoshard.lower.indexed import gather, scatter, update_slice
+from autoshard.lower.manual import own_part
+from autoshard.lower.windows import convolution, pooling
+from autoshard.program import Op
+
+AS_IT_IS = frozenset(
+    {
+        *("dot_general", "ragged_dot_general", "transpose", "squeeze", "rev", "concatenate"),
+        *("argmax", "argmin", "sort", "top_k", "approx_top_k", "split", "optimization_barrier"),
+        *("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "clamp", "select_n", "copy"),
+        *("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"),
+        *("reduce_xor", "reduce", "reduce_window"),
+        *("select_and_scatter_add", "select_and_gather_add"),
+        *("cholesky", "lu", "qr", "eigh", "eig", "svd", "triangular_solve", "tridiagonal_solve"),
+        *("householder_product", "schur", "hessenberg", "tridiagonal"),
+    }
+)
+"""Cut along what passes through, these ops do with a part what they do with the whole."""
+
+PARTIAL = frozenset(
+    {
+        *("dot_general", "ragged_dot_general", "conv_general_dilated", "gather"),
+        *("reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or"),
+        *("scatter-add", "scatter-min", "scatter-max", "scatter_add", "scatter_min"),
+        "scatter_max",
+    }
+)
+"""The ops whose results on parts, joined, are the result on the whole."""
+
+
+def run_locally(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
+    """The results of `equation` on one device, from its parts of the operands.
+
+    Raises:
+      LoweringError: the op cannot be run on parts.
+    """
+    name = equation.primitive.name
+    if cut.is_whole and not cut.partial:
+        return compat.bind_equation(equation, arrays)
+    if cut.partial and name not in PARTIAL:
+        raise refused(cut, "its partial results cannot be joined")
+    if name in _ADAPTED:
+        results = _ADAPTED[name](equation, arrays, cut)
+    elif name in AS_IT_IS or _is_elementwise(cut.op):
+        results = compat.bind_equation(equation, arrays)
+    elif all(d < 0 for layout in cut.reads for d in layout):
+        whole = compat.bind_equation(equation, arrays)
+        results = [
+            own_part(array, dimension_axes(array.ndim, layout), cut.devices)
+            for array, layout in zip(whole, cut.written, strict=True)
+        ]
+    else:
+        raise refused(cut, "it is not known what it does with a part of its operands")
+    for array, shape in zip(results, cut.local_results, strict=True):
+        if tuple(array.shape) != shape:
+            raise refused(cut, f"a part of its result has shape {array.shape}, not {shape}")
+    return list(results)
+
+
+def _is_elementwise(op: Op) -> bool:
+    """Whether each element of every result depends on that element of the operands alone.
+
+    Operands may be scalars, or have dimensions of size 1 where the results have longer ones.
+    """
+    rule = op.rule
+    if len(set(rule.results)) != 1:
+        return False
+    result = rule.results[0]
+    if not any(len(tensor) == len(result) for tensor in rule.operands):
+        return False  # it makes what it does not read, such as random numbers
+    return all(
+        not tensor
+        or (
+            len(tensor) == len(result)
+            and all(
+                here == there or all(rule.factors[k].size == 1 for k in here)
+                for here, there in zip(tensor, result, strict=True)
+            )
+        )
+        for tensor in rule.operands
+    )
+
+
+def _with(**changed: Callable[[Any, Sequence[Any], Cut], Any]) -> Callable[..., list[Any]]:
+    """Bind the equation with parameters that are computed anew."""
+
+    def run(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
+        new = {key: compute(equation, arrays, cut) for key, compute in changed.items()}
+        return compat.bind_equation(equation, arrays, **new)
+
+    return run
+
+
+def _result_shape(equation: Any, arrays: Sequence[Any], cut: Cut) -> tuple[int, ...]:
+    return cut.local_results[0]
+
+
+def _limits(equation: Any, arrays: Sequence[Any], cut: Cut) -> tuple[int, ...]:
+    shape = equation.invars[0].aval.shape
+    params = equation.params
+    strides = params["strides"] or (1,) * len(shape)
+    limits = list(params["limit_indices"])
+    for d, size in enumerate(shape):
+        if cut.axes(0, d):
+            if (params["start_indices"][d], limits[d], strides[d]) != (0, size, 1):
+                raise refused(cut, f"it slices dimension {d}, which is cut")
+            limits[d] = arrays[0].shape[d]
+    return tuple(limits)
+
+
+def _slice_sizes(equation: Any, arrays: Sequence[Any], cut: Cut) -> tuple[int, ...]:
+    shape, sizes = equation.invars[0].aval.shape, list(equation.params["slice_sizes"])
+    for d, size in enumerate(shape):
+        if cut.axes(0, d):
+            if sizes[d] != size:
+                raise refused(cut, f"it slices dimension {d}, which is cut")
+            sizes[d] = arrays[0].shape[d]
+    return tuple(sizes)
+
+
+def _padding(equation: Any, arrays: Sequence[Any], cut: Cut) -> Any:
+    config = equation.params["padding_config"]
+    for d, pad in enumerate(config):
+        if cut.axes(0, d) and tuple(pad) != (0, 0, 0):
+            raise refused(cut, f"it pads dimension {d}, which is cut")
+    return config
+
+
+def _reshape(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
+    if equation.params["dimensions"] is not None:
+        raise refused(cut, "it reorders its dimensions as well")
+    return compat.bind_equation(equation, arrays, new_sizes=cut.local_results[0])
+
+
+_ADAPTED: Mapping[str, Callable[[Any, Sequence[Any], Cut], list[Any]]] = {
+    "broadcast_in_dim": _with(shape=_result_shape),
+    "reshape": _reshape,
+    "slice": _with(limit_indices=_limits),
+    "dynamic_slice": _with(slice_sizes=_slice_sizes),
+    "pad": _with(padding_config=_padding),
+    "conv_general_dilated": convolution,
+    **dict.fromkeys((f"reduce_window_{kind}" for kind in ("sum", "max", "min")), pooling),
+    "gather": gather,
+    "dynamic_update_slice": update_slice,
+    **dict.fromkeys(
+        (
+            "scatter",
+            *(f"scatter{dash}{kind}" for dash in "-_" for kind in ("add", "min", "max")),
+        ),
+        scatter,
+    ),
+}
