@@ -35,8 +35,8 @@ class Hub:
 def completed(problem: Problem, hubs: Sequence[Hub], choices: Sequence[int]) -> list[int] | None:
     """The choices with those of all further nodes (-1 in `choices`), or None where none is allowed.
 
-    Further nodes come last, and take the cheapest choice that the nodes before them allow; a hub of
-    a limit is kept where the limit holds.
+    Further nodes come last. From the last one on, each takes the cheapest choice that the others
+    allow, the first of several: requirements are kept wherever the plan keeps them.
     """
     result = list(choices)
     first = min((node for node, choice in enumerate(result) if choice < 0), default=len(result))
@@ -45,10 +45,13 @@ def completed(problem: Problem, hubs: Sequence[Hub], choices: Sequence[int]) -> 
     allowed = {node: np.isfinite(problem.nodes[node].costs) for node in range(first, len(result))}
     touching: dict[int, list[tuple[int, Any]]] = {node: [] for node in allowed}
     for edge in problem.edges:
-        if max(edge.u, edge.v) >= first:
-            touching[max(edge.u, edge.v)].append((min(edge.u, edge.v), edge))
+        low, high = min(edge.u, edge.v), max(edge.u, edge.v)
+        if low >= first:
+            touching[low].append((high, edge))
+        elif high >= first:
+            touching[high].append((low, edge))
     used, beside = _rows(problem, first, result)
-    for node, mask in allowed.items():
+    for node, mask in reversed(allowed.items()):
         for other, edge in touching[node]:
             if node == edge.u:
                 mask &= np.isfinite(edge.table[edge.left, edge.right[result[other]]])

@@ -13,6 +13,8 @@ has a "kept" for every layout, and each tied value an edge to it. "Dropped" cost
 requirement. A limit's row is let out by what its hub does not use when it is dropped:
 
     sum_i a_i(x_i)  +  (M - B) [kept]  <=  M        with M the most that the sum can be.
+
+The least of the memory limits that are kept is a node, which takes M - B of every memory row.
 """
 
 from __future__ import annotations
@@ -289,14 +291,8 @@ class _Restrictor:
         usages, limit = list(problem.usages), problem.limit
         end = max((usage.stop for usage in usages), default=0)
         if self.memory:
-            heaviest = _heaviest(problem)
-            limit = max(heaviest, max(most for _, most in self.memory), 1.0)
-            for node, most in self.memory:
-                # Bytes that are out of reach even for nothing at all cannot be kept.
-                free = np.array([min(limit - most, limit), 0.0])
-                usages.append(Usage(node, free, 0, end))
-                if most < 0:
-                    self.edges.append(self._never(node))
+            limit = max(_heaviest(problem), 1.0)
+            usages.append(self._memory_level(limit, end))
         elif limit is None and self.rows:
             usages, limit = [], 1.0
         for number, row in enumerate(self.rows):
@@ -312,10 +308,20 @@ class _Restrictor:
             hubs=(*self.built.hubs, *self.hubs),
         )
 
-    def _never(self, hub: int) -> Edge:
-        """An edge that forbids "kept"."""
-        other = self._node("never", [0.0])
-        return Edge.dense(hub, other, [[np.inf], [0.0]])
+    def _memory_level(self, limit: float, end: int) -> Usage:
+        """A node for the least of the memory limits that are kept; it uses up what they take away.
+
+        `limit` is more than any plan needs, `end` the end of the step. Limits below nothing cannot
+        be kept.
+        """
+        known = sorted({min(most, limit) for _, most in self.memory if most >= 0} | {limit})
+        levels = np.array(known)
+        node = self._node("memory", [0.0] * len(levels))
+        for hub, most in self.memory:
+            table = np.zeros((2, len(levels)))
+            table[0, levels > most] = np.inf if most < limit else 0.0
+            self.edges.append(Edge.dense(hub, node, table))
+        return Usage(node, limit - levels, 0, end)
 
     @property
     def _problem(self) -> Problem:
