@@ -16,6 +16,7 @@ from autoshard.plan import MeshShape
 from autoshard.program import Program
 from autoshard.program_constraints import Constraint
 from autoshard.requirements import (
+    ChangeLimit,
     Forbid,
     LogicalRules,
     Pin,
@@ -36,6 +37,7 @@ class Bound:
       ties: values that have one layout, whichever it is.
       names: values with the logical names of their dimensions, where the rules are to be found.
       own: whether the program itself demands it.
+      before: values with the layouts that they had, where changes are limited.
     """
 
     requirement: Requirement
@@ -44,6 +46,7 @@ class Bound:
     ties: tuple[int, ...] = ()
     names: tuple[tuple[int, tuple[str | None, ...]], ...] = ()
     own: bool = False
+    before: tuple[tuple[int, LayoutPattern], ...] = ()
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -144,6 +147,14 @@ def _bound(program: Program, requirement: Requirement) -> Bound:
         return Bound(requirement, ties=ties)
     if isinstance(requirement, LogicalRules):
         return _logical(program, requirement)
+    if isinstance(requirement, ChangeLimit):
+        paths = requirement.layouts
+        known = {program.values[v].path: v for v in program.inputs if not program.values[v].free}
+        absent = [path for path in paths if path not in known]
+        if absent:
+            shown = ", ".join(absent[:4])
+            raise RequirementError(f"{requirement}: {program.name} has no input {shown}")
+        return Bound(requirement, before=tuple((known[p], paths[p]) for p in paths))
     return Bound(requirement)
 
 
@@ -215,11 +226,11 @@ def _faults(program: Program, bound: Bound, mesh: MeshShape | None) -> list[str]
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         return [f"the mesh ({mesh}) has no axis {', '.join(strange)}{hint}"]
     found: list[str] = []
-    for value, pattern in (*bound.pins, *bound.forbids):
+    for value, pattern in (*bound.pins, *bound.forbids, *bound.before):
         faults = pattern.faults(mesh.names)
         if faults:
             return faults
-        if (value, pattern) in bound.forbids:
+        if (value, pattern) in (*bound.forbids, *bound.before):
             continue
         record = program.values[value]
         undivided = pattern.undivided(record.shape, mesh.names, mesh.sizes)

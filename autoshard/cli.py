@@ -89,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     adders = (
         _add_search,
         _add_verify,
+        _add_check,
         add_calibrate,
         _add_show,
         _add_solve,
@@ -134,6 +135,19 @@ def _add_search(commands: Any) -> None:
         default=[],
         help="what the plan must obey: a TOML file, or a statement such as "
         "'pin params.w1 [data, model?]'; may be given more than once",
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        metavar="PLAN",
+        help="begin with this plan, of the same program or one like it",
+    )
+    parser.add_argument(
+        "--max-changes",
+        metavar="K",
+        type=cli_arguments.whole,
+        help="with --from: lay out at most K inputs of the state otherwise than that plan (those "
+        "of repeated layers count once), and show what each change gains",
     )
     parser.add_argument(
         "--ignore-constraints",
@@ -225,6 +239,29 @@ def _add_verify(commands: Any) -> None:
         help="seconds for the compiler (default 1800)",
     )
     parser.add_argument("--no-cache", action="store_true", help="compile again, and keep no answer")
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+
+
+def _add_check(commands: Any) -> None:
+    parser = command(
+        commands,
+        "check",
+        "cli_replan:check_command",
+        "price a plan anew, without a solver, and hold it to its requirements",
+    )
+    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    parser.add_argument(
+        "program",
+        metavar="PROGRAM",
+        nargs="?",
+        help=f"{_PROGRAM}; of the same form as what the plan names, which is the default",
+    )
+    parser.add_argument(
+        "--machine", metavar="MACHINE", help=f"{_MACHINE}; default: what the plan names"
+    )
+    parser.add_argument("--memory-limit", metavar="SIZE", type=cli_arguments.size)
+    parser.add_argument("--require", metavar="WORDS", action="append", default=[])
+    parser.add_argument("--ignore-constraints", action="store_true")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
 
 

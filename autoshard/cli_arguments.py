@@ -88,6 +88,11 @@ def count(text: str) -> int:
     return number
 
 
+def whole(text: str) -> int:
+    """A whole number from 0 on."""
+    return 0 if text.strip() == "0" else count(text)
+
+
 def numbers(text: str) -> tuple[float, ...]:
     """Positive numbers with commas between them."""
     try:

@@ -117,8 +117,16 @@ def _search(
         "constraints": not options.ignore_constraints,
     }
     try:
-        asked["requirements"] = _requirements(options.require)
-        if options.refine is None:
+        asked["requirements"] = requirements_of_words(options.require)
+        before = None if options.start is None else load_plan(options.start)
+        if options.max_changes is not None:
+            from autoshard.cli_replan import replanned
+
+            if before is None or options.refine is not None:
+                raise CommandError("--max-changes needs --from PLAN, and goes without --refine")
+            plan = replanned(before, program, machine, options.max_changes, asked)
+        elif options.refine is None:
+            asked["start"] = before
             plan = search(program, machine, baselines=not options.no_baselines, **asked)
         else:
             plan = _refined(options.refine, machine, found, program, asked, line)
@@ -132,7 +140,7 @@ def _search(
     return replace(plan, machine=options.machine)
 
 
-def _requirements(words: list[str]) -> list[Any]:
+def requirements_of_words(words: list[str]) -> list[Any]:
     """Statements and the contents of TOML files, in the order in which they are given."""
     from autoshard.statements import parse, read_file
 

@@ -16,7 +16,8 @@ from autoshard.layout import REPLICATED, Layout
 from autoshard.layout_pattern import LayoutPattern
 from autoshard.plan import Estimate, MeshShape, Move
 from autoshard.program import Program
-from autoshard.requirements import CollectiveLimit, LogicalRules, MemoryLimit
+from autoshard.requirements import ChangeLimit, CollectiveLimit, LogicalRules, MemoryLimit
+from autoshard.targets import group_path
 
 
 def broken(
@@ -44,6 +45,9 @@ def broken(
         unit = "bytes" if requirement.count is None else "collectives"
         over = found > requirement.most * (1 + 1e-8)
         return [f"{found:.0f} {unit}"] if over else []
+    if isinstance(requirement, ChangeLimit):
+        found = changed(program, bound, mesh, decisions)
+        return [f"{len(found)} changes"] if len(found) > requirement.count else []
     if isinstance(requirement, LogicalRules) and bound.names:
         return _without_rules(bound, mesh, decisions)
     faults: list[str] = []
@@ -72,6 +76,15 @@ def limited_amount(limit: CollectiveLimit, moves: Sequence[Move]) -> float:
         if wanted and (not limit.over or set(limit.over) & set(move.axes)):
             total += move.count * (1.0 if limit.bytes is None else float(move.bytes))
     return total
+
+
+def changed(program: Program, bound: Bound, mesh: MeshShape, decisions: Decisions) -> list[str]:
+    """The inputs that are laid out otherwise than before, by the paths that layers share."""
+    groups: dict[str, None] = {}
+    for value, before in bound.before:
+        if not _is_in(before, _stored(decisions, value, mesh), mesh):
+            groups[group_path(program.values[value].path)] = None
+    return list(groups)
 
 
 def found_rules(

@@ -80,6 +80,7 @@ class MeshSearcher:
     found: dict[tuple[int, ...], Found] = field(default_factory=dict)
     corrections: Corrections = NONE
     demands: Demands | None = None
+    starts: dict[tuple[int, ...], Decisions] = field(default_factory=dict)
 
     def left(self) -> float:
         """Seconds until the time limit."""
@@ -110,6 +111,8 @@ class MeshSearcher:
             except EmptyDomainError:
                 self.found[sizes] = Found(built, _infeasible(), None)
                 return self.found[sizes]
+        if sizes in self.starts and is_like(self.program, self.starts[sizes], len(sizes)):
+            starts.append(self.starts[sizes])
         plans = [plan for plan in map(built.encode, starts) if plan is not None]
 
         beaten = False
@@ -180,6 +183,21 @@ class MeshSearcher:
                 seconds_left=max(self.time_limit - seconds, 0.0),
             )
         )
+
+
+def is_like(program: Program, decisions: Decisions, axes: int) -> bool:
+    """Whether decisions are of the form of a program on a mesh of so many axes.
+
+    They then say for every value and op of it what to do, although shapes may forbid it.
+    """
+    same = len(decisions.stored) == len(program.values) and len(decisions.assignment) == len(
+        program.ops
+    )
+    return same and all(
+        (layout is None) == value.free
+        and (layout is None or (len(layout) == axes and max(layout) < len(value.shape)))
+        for value, layout in zip(program.values, decisions.stored, strict=True)
+    )
 
 
 def _infeasible() -> Outcome:

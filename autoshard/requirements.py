@@ -184,6 +184,35 @@ class CollectiveLimit(Requirement):
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeLimit(Requirement):
+    """At most so many inputs are laid out otherwise than before.
+
+    Inputs whose paths differ in numbers alone, such as those of layers, count once.
+
+    Attributes:
+      layouts: by tree path, how they were laid out.
+      count: how many of them may change.
+      target: the inputs that count, as a user says it.
+    """
+
+    layouts: Mapping[str, LayoutPattern] = field(hash=False)
+    count: int
+    target: str = "state"
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(a for one in self.layouts.values() for a in one.axes))
+
+    @property
+    def most(self) -> float:
+        """The limit itself."""
+        return float(self.count)
+
+    def __str__(self) -> str:
+        return self._prefixed(f"limit changes of {self.target} count {self.count}")
+
+
+@dataclass(frozen=True, slots=True)
 class LogicalRules(Requirement):
     """Dimensions have names, and rules lay the names on mesh axes, as Flax and MaxText do.
 

@@ -32,9 +32,10 @@ from autoshard.collective_rows import collective_amounts
 from autoshard.hubs import Hub
 from autoshard.layout import LayoutTable
 from autoshard.plan import MeshShape
-from autoshard.requirements import CollectiveLimit, MemoryLimit
+from autoshard.requirements import ChangeLimit, CollectiveLimit, MemoryLimit
 from autoshard.solve.problem import Edge, Node, Problem, Usage
 from autoshard.strategy import Strategies
+from autoshard.targets import group_path
 
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -111,7 +112,7 @@ class _Restrictor:
         for number, mask in self._broken(bound).items():
             self._remove(self.built.value_node[number], mask, bound)
         if isinstance(bound.requirement, CollectiveLimit) and bound.requirement.most == 0:
-            for node, amounts in self._amounts(bound.requirement).items():
+            for node, amounts in self._collectives(bound.requirement).items():
                 self._remove(node, amounts > 0, bound)
 
     def _remove(self, node: int, broken: Mask, bound: Bound) -> None:
@@ -188,7 +189,10 @@ class _Restrictor:
         self._name_hubs(bound, None)
         requirement = bound.requirement
         if isinstance(requirement, CollectiveLimit) and requirement.most > 0:
-            self.rows.append(_Row(self._amounts(requirement), requirement.most))
+            self.rows.append(_Row(self._collectives(requirement), requirement.most))
+        if isinstance(requirement, ChangeLimit):
+            # No change at all is half a change at most.
+            self.rows.append(_Row(self._changes(bound), requirement.most or 0.5))
 
     # -- what may be broken ----------------------------------------------------------------------
 
@@ -208,8 +212,9 @@ class _Restrictor:
         if isinstance(requirement, MemoryLimit):
             reserved = float(self.built.prices.program.constant_bytes)
             self.memory.append((node, requirement.bytes - reserved))
-        if isinstance(requirement, CollectiveLimit):
-            amounts = self._amounts(requirement)
+        if isinstance(requirement, CollectiveLimit | ChangeLimit):
+            changes = isinstance(requirement, ChangeLimit)
+            amounts = self._changes(bound) if changes else self._collectives(requirement)
             most = sum(float(a.max()) for a in amounts.values())
             if most > requirement.most:
                 free = np.array([most - requirement.most, 0.0])
@@ -291,8 +296,9 @@ class _Restrictor:
         usages, limit = list(problem.usages), problem.limit
         end = max((usage.stop for usage in usages), default=0)
         if self.memory:
-            limit = max(_heaviest(problem), 1.0)
-            usages.append(self._memory_level(limit, end))
+            most = max(_heaviest(problem), 1.0)
+            usages.append(self._memory_level(most, most if limit is None else limit, end))
+            limit = most
         elif limit is None and self.rows:
             usages, limit = [], 1.0
         for number, row in enumerate(self.rows):
@@ -308,18 +314,18 @@ class _Restrictor:
             hubs=(*self.built.hubs, *self.hubs),
         )
 
-    def _memory_level(self, limit: float, end: int) -> Usage:
+    def _memory_level(self, limit: float, hard: float, end: int) -> Usage:
         """A node for the least of the memory limits that are kept; it uses up what they take away.
 
-        `limit` is more than any plan needs, `end` the end of the step. Limits below nothing cannot
-        be kept.
+        `limit` is more than any plan needs, `hard` must be kept, `end` is the end of the step.
+        Limits below nothing cannot be kept.
         """
-        known = sorted({min(most, limit) for _, most in self.memory if most >= 0} | {limit})
-        levels = np.array(known)
+        top = min(limit, hard)
+        levels = np.array(sorted({most for _, most in self.memory if 0 <= most < top} | {top}))
         node = self._node("memory", [0.0] * len(levels))
         for hub, most in self.memory:
             table = np.zeros((2, len(levels)))
-            table[0, levels > most] = np.inf if most < limit else 0.0
+            table[0, levels > most] = np.inf
             self.edges.append(Edge.dense(hub, node, table))
         return Usage(node, limit - levels, 0, end)
 
@@ -343,8 +349,30 @@ class _Restrictor:
             self._tables[key] = np.where(np.eye(len(table), dtype=bool), 0.0, np.inf)
         return self._tables[key]
 
-    def _amounts(self, limit: CollectiveLimit) -> dict[int, Floats]:
+    def _collectives(self, limit: CollectiveLimit) -> dict[int, Floats]:
+        """What every choice adds to limited collectives, by node."""
         return collective_amounts(self.built, limit, self.mesh.names)
+
+    def _changes(self, bound: Bound) -> dict[int, Floats]:
+        """A node for every group of inputs that counts once, which says whether it has changed."""
+        program = self.built.prices.program
+        groups: dict[str, int] = {}
+        done: set[tuple[str, int]] = set()
+        for value, pattern in bound.before:
+            path = group_path(program.values[value].path)
+            if path not in groups:
+                groups[path] = self._node(f"changed {path}", [0.0, 0.0])
+            number = self._class(value)
+            if (path, number) in done:
+                continue
+            done.add((path, number))
+            choices = self.built.value_choices[number]
+            kept = pattern.mask(choices.table.dimensions, self.mesh.names, self.mesh.sizes)
+            differs = (~kept[choices.stored]).astype(np.int64)
+            table = np.array([[0.0, np.inf], [0.0, 0.0]])
+            target = self.built.value_node[number]
+            self.edges.append(Edge(groups[path], target, table, np.arange(2), differs))
+        return {node: np.array([0.0, 1.0]) for node in groups.values()}
 
 
 def _ruled(table: LayoutTable, position: int, options: Sequence[frozenset[int]]) -> Mask:

@@ -79,6 +79,7 @@ def search(
     options: Mapping[str, Any] | None = None,
     requirements: Sequence[Requirement | str] = (),
     constraints: bool = True,
+    start: Plan | None = None,
 ) -> Plan:
     """Find the best plan for `program` on `machine`.
 
@@ -98,6 +99,7 @@ def search(
         can they name its axes.
       constraints: whether shardings that the program itself asks for (`with_sharding_constraint`,
         shardings of a `jax.jit`, `shard_alike`) are requirements too.
+      start: a plan to begin with, of this program or one like it (`autoshard.replan.transferred`).
 
     Raises:
       MeshError: the mesh does not use all chips, or an axis divides nothing.
@@ -120,6 +122,7 @@ def search(
         options=options,
         requirements=requirements,
         constraints=constraints,
+        start=start,
     )[0]
 
 
@@ -139,6 +142,7 @@ def candidates(
     options: Mapping[str, Any] | None = None,
     requirements: Sequence[Requirement | str] = (),
     constraints: bool = True,
+    start: Plan | None = None,
 ) -> list[Plan]:
     """The best plan, and other good ones that differ from it, at most `count` in all.
 
@@ -174,6 +178,8 @@ def candidates(
         corrections=corrections,
         demands=demands,
     )
+    if start is not None:
+        searcher.starts[start.mesh.sizes] = start.decisions
     table: list[tuple[str, float, float | None]] = []
     best: MeshShape | None = None
     decisions: Decisions | None = None
@@ -352,7 +358,9 @@ def _finish(
         if demands.allows(merged[3], merged[0], merged[1]):
             decisions, shape, prices, evaluation = merged
     if not demands.allows(evaluation, decisions, shape):
-        raise InconsistentPlanError("the plan breaks a requirement that must hold")
+        broken = [b for b in demands.bounds if demands.broken(b, evaluation, decisions, shape)]
+        hard = "; ".join(str(bound) for bound in broken if bound.requirement.hard)
+        raise InconsistentPlanError(f"the plan does not keep what must hold: {hard}")
     objective = evaluation.estimate.step_seconds + penalty
     bound = float(min([objective, *(bound for _, bound, _ in table)]))
     left = (objective - bound) / objective if objective > 0 else 0.0

@@ -34,6 +34,7 @@ from typing import Any
 
 from autoshard.layout_pattern import LayoutPattern, PatternError, parse_pattern
 from autoshard.requirements import (
+    ChangeLimit,
     CollectiveLimit,
     Forbid,
     LogicalRules,
@@ -147,6 +148,16 @@ def requirements_of(given: Sequence[Requirement | str]) -> tuple[Requirement, ..
 def to_json(requirement: Requirement) -> dict[str, Any]:
     """Plain data from which `from_json` makes the requirement again."""
     data: dict[str, Any] = {"source": requirement.source}
+    if isinstance(requirement, ChangeLimit):
+        layouts = {path: str(layout) for path, layout in requirement.layouts.items()}
+        return {
+            **data,
+            "changes": {
+                "layouts": layouts,
+                "count": requirement.count,
+                "target": requirement.target,
+            },
+        }
     if not isinstance(requirement, LogicalRules):
         return {**data, "statement": str(requirement)}
     rules = requirement.rules
@@ -169,6 +180,11 @@ def from_json(data: Mapping[str, Any]) -> Requirement:
     source = str(data.get("source", ""))
     if "logical" in data:
         return _logical(data["logical"], source)
+    if "changes" in data:
+        changes = data["changes"]
+        layouts = {path: parse_pattern(text) for path, text in changes["layouts"].items()}
+        count, target = int(changes["count"]), str(changes["target"])
+        return ChangeLimit(layouts, count, target, source=source)
     return parse(str(data.get("statement", "")), source=source)
 
 

@@ -73,6 +73,16 @@ def shown_path(program: Program, value: int) -> str:
     return _dotted(["result", *path_keys(path)]) if value in program.outputs else ""
 
 
+def group_path(path: str) -> str:
+    """A tree path with `*` for every number but the argument's: what repeated blocks share.
+
+    >>> group_path("[0]['layers'][3]['w1']")
+    '[0].layers.*.w1'
+    """
+    first, *rest = path_keys(path)
+    return ".".join([f"[{first}]", *("*" if key.isdigit() else key for key in rest)])
+
+
 def scope_names(scope: str) -> list[str]:
     """The user's names of a scope, without what transforms write around them.
 

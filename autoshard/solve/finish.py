@@ -28,7 +28,9 @@ def finish(space: Workspace) -> tuple[Problem, Trail]:
     if memory.base_times.size:
         nodes.append(Node("(fixed)", np.zeros(1)))
         left.append(space.count)
-        times, loads = memory.base_times.tolist(), np.cumsum(memory.base_jumps).tolist()
+        # Sums of fractions may come out just below nothing.
+        loads = np.maximum(np.cumsum(memory.base_jumps), 0.0).tolist()
+        times = memory.base_times.tolist()
         usages += [
             Usage(kept.size, np.array([load]), start, stop)
             for start, stop, load in zip(times, times[1:], loads, strict=False)
