@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from autoshard import calibrate
+    from autoshard.lower.mpmd import lower_mpmd
     from autoshard.lower.spmd import Lowered, lower
     from autoshard.lower.verify import verify
     from autoshard.machine import Machine
@@ -33,6 +34,7 @@ __all__ = [
     "calibrate",
     "load_machine",
     "lower",
+    "lower_mpmd",
     "search",
     "trace",
     "verify",
@@ -46,6 +48,7 @@ _HOMES = {
     "accumulate_grads": "autoshard.mpmd.accumulate",
     "RequirementError": "autoshard.requirements",
     "load_machine": "autoshard.machine",
+    "lower_mpmd": "autoshard.lower.mpmd",
     "trace": "autoshard.program",
     "verify": "autoshard.lower.verify",
 }

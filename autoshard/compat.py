@@ -49,6 +49,13 @@ def called_jaxpr(equation: Any) -> tuple[Any, Sequence[Any]]:
     return body, ()
 
 
+def closed(jaxpr: Any, consts: Sequence[Any]) -> Any:
+    """A jaxpr with its constants as one closed jaxpr."""
+    from jax.extend.core import ClosedJaxpr
+
+    return ClosedJaxpr(jaxpr, list(consts))
+
+
 def array_facts(aval: Any) -> tuple[tuple[int, ...], str, int]:
     """(shape, dtype name, bytes per element) of an abstract value; typed PRNG keys by their data.
 
@@ -87,16 +94,21 @@ def user_line_of_error(error: BaseException) -> str:
     return found
 
 
-def equation_context(equation: Any) -> Any:
+def equation_scope(equation: Any) -> Any:
     """A context in which new equations keep the scope and the source line of `equation`."""
-    import contextlib
-
     from jax._src import source_info_util
 
     info = equation.source_info
     stack = source_info_util.current_name_stack() + info.name_stack
+    return source_info_util.user_context(info.traceback, name_stack=stack)
+
+
+def equation_context(equation: Any) -> Any:
+    """Like `equation_scope`, with the settings of JAX under which `equation` was made."""
+    import contextlib
+
     context = contextlib.ExitStack()
-    context.enter_context(source_info_util.user_context(info.traceback, name_stack=stack))
+    context.enter_context(equation_scope(equation))
     context.enter_context(equation.ctx.manager)
     return context
 

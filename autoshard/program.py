@@ -97,7 +97,7 @@ def trace(
         rule = record["rule"] if equation is None else next(by_op)
         ops.append(Op(**{**record, "rule": rule}))
     donated = frozenset(_flat_positions(abstract, donate))
-    ties = _state_ties(abstract, out_info, donate)
+    ties = state_ties(abstract, out_info, donate)
     ops = _price_dearest_branch_only(ops, graph.regions, graph.branches)
     values = tuple(graph.values)
     return Program(
@@ -167,9 +167,7 @@ def _flat_positions(args: Sequence[Any], chosen: Sequence[int]) -> list[int]:
     return positions
 
 
-def _state_ties(
-    args: Sequence[Any], out: Any, donate: Sequence[int]
-) -> tuple[tuple[int, int], ...]:
+def state_ties(args: Sequence[Any], out: Any, donate: Sequence[int]) -> tuple[tuple[int, int], ...]:
     """Pair every leaf of state that comes in with the leaf of the result that replaces it.
 
     An argument is state when it is donated, or when a subtree of the result has the same

@@ -165,7 +165,7 @@ def _runs(tokens: NDArray[np.int64]) -> list[tuple[int, int, int]]:
     segments = [(0, len(tokens))]
     while segments:
         start, stop = segments.pop()
-        best = _longest_run(tokens[start:stop])
+        best = longest_run(tokens[start:stop])
         if best is None:
             continue
         offset, period, count = best
@@ -175,10 +175,20 @@ def _runs(tokens: NDArray[np.int64]) -> list[tuple[int, int, int]]:
     return found
 
 
-def _longest_run(tokens: NDArray[np.int64]) -> tuple[int, int, int] | None:
+def longest_run(
+    tokens: Sequence[int] | NDArray[np.int64],
+    *,
+    shortest: int = SHORTEST_PERIOD,
+    fewest: int = FEWEST_COPIES,
+) -> tuple[int, int, int] | None:
+    """The run (start, period, copies) that covers most tokens, or None if nothing is repeated.
+
+    Periods are at least `shortest` tokens long, and there are at least `fewest` copies.
+    """
+    tokens = np.asarray(tokens)
     size = len(tokens)
     best: tuple[int, int, int, int] | None = None  # coverage, offset, period, count
-    for period in range(SHORTEST_PERIOD, size // FEWEST_COPIES + 1):
+    for period in range(shortest, size // fewest + 1):
         if best is not None and best[0] + period > size:
             break
         equal = tokens[:-period] == tokens[period:]
@@ -189,7 +199,7 @@ def _longest_run(tokens: NDArray[np.int64]) -> tuple[int, int, int] | None:
         if not len(begins):
             continue
         copies = (ends - begins) // period + 1
-        coverage = np.where(copies >= FEWEST_COPIES, copies * period, 0)
+        coverage = np.where(copies >= fewest, copies * period, 0)
         pick = int(coverage.argmax())
         if coverage[pick] and (best is None or coverage[pick] > best[0] * 1.02):
             best = (int(coverage[pick]), int(begins[pick]), period, int(copies[pick]))

@@ -8,8 +8,9 @@ differs is wrong. So both programs are run as
     widened(fn)(*wide(args))
 
 which walks the jaxpr of `fn` and applies every equation to operands of 64 bits. Bodies of loops and
-branches are walked too; calls and derivative rules are inlined. Bit casts, and operations that are
-opaque, work in their own types. Integers stay as they are.
+branches are walked too; calls and derivative rules are inlined, but for the marks of microbatches.
+Bit casts, and operations that are opaque, work in their own types. Integers stay as they are, and
+so do scopes and source lines.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import numpy as np
 
 from autoshard import compat
 from autoshard.flatten import INLINED
+from autoshard.mpmd.accumulate import LOOP, MICROBATCH, named
 
 _TYPE_PARAMETERS = ("dtype", "new_dtype", "preferred_element_type", "out_dtype")
 _REGIONS = frozenset({"scan", "while", "cond", "shard_map"})
@@ -122,17 +124,20 @@ def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[An
         return _cast(value, wide_dtype(value.dtype))
 
     for equation in jaxpr.eqns:
-        results = _equation(equation, [read(atom) for atom in equation.invars])
+        with compat.equation_scope(equation):
+            results = _equation(equation, [read(atom) for atom in equation.invars])
         environment.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
 def _equation(equation: Any, operands: list[Any]) -> list[Any]:
     name = equation.primitive.name
+    params = equation.params
     if name in INLINED:
         body, consts = compat.called_jaxpr(equation)
+        if params.get("name") in (LOOP, MICROBATCH):
+            return named(lambda *arrays: _run(body, consts, arrays), params["name"])(*operands)
         return _run(body, consts, operands)
-    params = equation.params
     if name == "scan":
         return compat.bind_equation(equation, operands, jaxpr=_body(params["jaxpr"]))
     if name == "while":

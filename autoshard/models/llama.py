@@ -84,13 +84,14 @@ def llama(
     layers: int | None = None,
     scan: bool = True,
     checkpoint: bool = True,
+    microbatches: int | None = None,
     mode: Literal["train", "decode"] = "train",
 ) -> Step:
     """A step of one Llama: `train` on `[batch, sequence]` tokens, or `decode` with such a cache.
 
     `config` is a record or a name in `CONFIGS`; `layers` overrides its depth. With `scan` the
     weights of all layers are stacked, else they are a list; with `checkpoint` each layer is
-    computed again in the backward pass.
+    computed again in the backward pass. With `microbatches`, gradients are accumulated.
     """
     config = CONFIGS[config] if isinstance(config, str) else config
     if layers is not None:
@@ -98,7 +99,7 @@ def llama(
     if mode == "decode":
         return _decode(config, batch, sequence, scan)
     if mode == "train":
-        return _train(config, batch, sequence, scan, checkpoint)
+        return _train(config, batch, sequence, scan, checkpoint, microbatches)
     raise ValueError(f"mode is {mode!r}; it must be 'train' or 'decode'")
 
 
@@ -133,7 +134,14 @@ def logits_of(params: Any, x: jax.Array) -> jax.Array:
         return constrain(logits, "batch", "length", "vocab")
 
 
-def _train(config: Llama, batch: int, sequence: int, scan: bool, checkpoint: bool) -> Step:
+def _train(
+    config: Llama,
+    batch: int,
+    sequence: int,
+    scan: bool,
+    checkpoint: bool,
+    microbatches: int | None,
+) -> Step:
     tokens = abstract(batch, sequence, dtype=jnp.int32)
 
     def layer(x: jax.Array, weights: Any, angles: jax.Array) -> tuple[jax.Array, None]:
@@ -157,7 +165,7 @@ def _train(config: Llama, batch: int, sequence: int, scan: bool, checkpoint: boo
             return training.cross_entropy(logits, batch["targets"])
 
     data = {"tokens": tokens, "targets": tokens}
-    return training.adamw_step(loss, weights(config, scan=scan), data)
+    return training.adamw_step(loss, weights(config, scan=scan), data, microbatches=microbatches)
 
 
 def _decode(config: Llama, batch: int, context: int, scan: bool) -> Step:

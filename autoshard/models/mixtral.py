@@ -86,6 +86,7 @@ def mixtral(
     layers: int | None = None,
     scan: bool = True,
     checkpoint: bool = True,
+    microbatches: int | None = None,
 ) -> Step:
     """The AdamW step of a mixture of experts on `[batch, sequence]` tokens.
 
@@ -126,7 +127,7 @@ def mixtral(
             return training.cross_entropy(logits, batch["targets"]) + penalty
 
     data = {"tokens": tokens, "targets": tokens}
-    return training.adamw_step(loss, weights(config, scan=scan), data)
+    return training.adamw_step(loss, weights(config, scan=scan), data, microbatches=microbatches)
 
 
 def weights(config: Mixtral, *, scan: bool = True) -> dict[str, Any]:

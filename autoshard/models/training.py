@@ -21,6 +21,8 @@ import numpy as np
 import optax
 from jax import lax
 
+from autoshard.mpmd.accumulate import accumulate_grads
+
 
 class Step(NamedTuple):
     """A step function, its abstract arguments, and what `jax.jit` is told besides them."""
@@ -104,16 +106,26 @@ def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
 
 
 def adamw_step(
-    loss: Callable[[Any, Any], jax.Array], params: Any, batch: Any, *, learning_rate: float = 3e-4
+    loss: Callable[[Any, Any], jax.Array],
+    params: Any,
+    batch: Any,
+    *,
+    learning_rate: float = 3e-4,
+    microbatches: int | None = None,
 ) -> Step:
     """The train step `(params, opt_state, batch) -> (loss, params, opt_state)` of `loss` by AdamW.
 
-    AdamW: https://arxiv.org/abs/1711.05101. Parameters and optimizer state are donated.
+    AdamW: https://arxiv.org/abs/1711.05101. Parameters and optimizer state are donated. With
+    `microbatches`, gradients are accumulated over as many parts of the batch.
     """
     optimizer = optax.adamw(learning_rate, b1=0.9, b2=0.95, weight_decay=0.1)
+    if microbatches is None:
+        value_and_grad = jax.value_and_grad(loss)
+    else:
+        value_and_grad = accumulate_grads(loss, microbatches=microbatches)
 
     def train_step(params: Any, opt_state: Any, batch: Any) -> tuple[jax.Array, Any, Any]:
-        value, gradients = jax.value_and_grad(loss)(params, batch)
+        value, gradients = value_and_grad(params, batch)
         with jax.named_scope("optimizer"):
             updates, opt_state = optimizer.update(gradients, opt_state, params)
             params = optax.apply_updates(params, updates)

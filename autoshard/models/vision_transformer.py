@@ -81,6 +81,7 @@ def vision_transformer(
     layers: int | None = None,
     scan: bool = True,
     checkpoint: bool = True,
+    microbatches: int | None = None,
 ) -> Step:
     """The AdamW step on `[batch, image, image, 3]` images and integer labels."""
     config = config or VisionTransformer()
@@ -114,7 +115,7 @@ def vision_transformer(
         "images": abstract(batch, config.image, config.image, 3),
         "labels": abstract(batch, dtype=jnp.int32),
     }
-    return training.adamw_step(loss, weights(config, scan=scan), data)
+    return training.adamw_step(loss, weights(config, scan=scan), data, microbatches=microbatches)
 
 
 def weights(config: VisionTransformer, *, scan: bool = True) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def accumulate_grads(
             loss, aux = value if has_aux else (value, ())
             return (loss, jax.tree.map(_widened, gradients)), aux
 
-        marked = _named(one, MICROBATCH)
+        marked = named(one, MICROBATCH)
 
         def body(sums: Any, part: Any) -> tuple[Any, Any]:
             new, aux = marked(_with(args, part), kwargs)
@@ -107,10 +107,11 @@ def accumulate_grads(
         loss = loss / microbatches
         return ((loss, aux) if has_aux else loss), gradients
 
-    return _named(loop, LOOP)
+    return named(loop, LOOP)
 
 
-def _named(function: Callable[..., Any], name: str) -> Any:
+def named(function: Callable[..., Any], name: str) -> Any:
+    """`jax.jit` of a function, with this name in the jaxpr."""
     function.__name__ = function.__qualname__ = name
     return jax.jit(function)
 
