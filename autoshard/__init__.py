@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autoshard.program import Program, trace
     from autoshard.requirements import RequirementError
     from autoshard.search import search
+    from autoshard.types.body import check_types
 
 __all__ = [
     "Lowered",
@@ -32,6 +33,7 @@ __all__ = [
     "RequirementError",
     "accumulate_grads",
     "calibrate",
+    "check_types",
     "load_machine",
     "lower",
     "lower_mpmd",
@@ -47,6 +49,7 @@ _HOMES = {
     "Program": "autoshard.program",
     "accumulate_grads": "autoshard.mpmd.accumulate",
     "RequirementError": "autoshard.requirements",
+    "check_types": "autoshard.types.body",
     "load_machine": "autoshard.machine",
     "lower_mpmd": "autoshard.lower.mpmd",
     "trace": "autoshard.program",
