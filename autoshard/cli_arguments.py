@@ -30,18 +30,19 @@ def size(text: str) -> float:
     return number
 
 
-def mesh(text: str) -> dict[str, int]:
-    """Axes of `data=2,model=4`, major to minor."""
-    axes: dict[str, int] = {}
+def mesh(text: str) -> dict[str, int | tuple[int, ...]]:
+    """Axes of `data=2,model=4`, major to minor; `model=2*4` is split into parts."""
+    axes: dict[str, int | tuple[int, ...]] = {}
     for part in text.split(","):
-        match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*", part)
-        if match is None or int(match[2]) < 1:
+        match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+(?:\*\d+)*)\s*", part)
+        sizes = tuple(map(int, match[2].split("*"))) if match else ()
+        if match is None or min(sizes) < 1:
             raise argparse.ArgumentTypeError(
                 f"{part.strip()!r} is no mesh axis; write names and sizes such as data=2,model=4"
             )
         if match[1] in axes:
             raise argparse.ArgumentTypeError(f"the mesh axis {match[1]!r} is given twice")
-        axes[match[1]] = int(match[2])
+        axes[match[1]] = sizes[0] if len(sizes) == 1 else sizes
     return axes
 
 

@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autoshard.subaxes import joined
+
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
 
@@ -314,9 +316,8 @@ def format_state(
     """Return a type whose dimensions carry ordered lists of axes; see `format_type`."""
     parts = []
     for dimension, size in enumerate(shape):
-        names = (
-            [axis_names[axis] for axis in axes_of_dimension[dimension]] if axes_of_dimension else []
-        )
+        here = axes_of_dimension[dimension] if axes_of_dimension else ()
+        names = joined([axis_names[axis] for axis in here], axis_names)
         suffix = "" if not names else f"@{names[0]}" if len(names) == 1 else f"@({','.join(names)})"
         parts.append(f"{size}{suffix}")
     return f"{short_dtype(str(dtype))}[{', '.join(parts)}]"

@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec
 
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.decisions import Decisions, Reshard
+from autoshard.subaxes import coarse
 
 SCHEMA_VERSION = 1
 
@@ -117,7 +118,8 @@ class MeshShape:
     sizes: tuple[int, ...]
 
     def __str__(self) -> str:
-        return ", ".join(f"{n}={s}" for n, s in zip(self.names, self.sizes, strict=True))
+        axes = coarse(self.names, self.sizes)
+        return ", ".join(f"{name}={'*'.join(map(str, parts))}" for name, parts in axes.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from autoshard.plan import Move, Plan
 from autoshard.report_tree import Leaf, Line, Lines, fold
+from autoshard.subaxes import joined
 from autoshard.units import format_bytes, format_gap, format_seconds
 
 WIDTH = 120
@@ -209,7 +210,8 @@ def _leaf(kind: str | None, spec: Sequence[object], sizes: Mapping[str, int]) ->
         entry = spec[number] if number < len(spec) else None
         axes = (entry,) if isinstance(entry, str) else tuple(entry) if entry else ()  # type: ignore[arg-type]
         shards *= math.prod(sizes[axis] for axis in axes)
-        suffix = "" if not axes else f"@{axes[0]}" if len(axes) == 1 else f"@({','.join(axes)})"
+        shown = joined(axes, tuple(sizes))
+        suffix = "" if not axes else f"@{shown[0]}" if len(shown) == 1 else f"@({','.join(shown)})"
         parts.append(f"{size}{suffix}")
     itemsize = int(bits) / 8 if bits else 1.0
     return Leaf(
@@ -226,8 +228,9 @@ def _where(moves: Sequence[Move], width: int) -> str:
     return place + _shorten_left(scope or "(top)", max(width - len(place), 10))
 
 
-def _name(kind: str, axes: Sequence[str]) -> str:
-    return f"{kind}@{axes[0]}" if len(axes) == 1 else f"{kind}@({','.join(axes)})"
+def _name(kind: str, axes: Sequence[str], names: Sequence[str]) -> str:
+    shown = joined(axes, names)
+    return f"{kind}@{shown[0]}" if len(shown) == 1 else f"{kind}@({','.join(shown)})"
 
 
 def _collectives(plan: Plan) -> str:
@@ -243,7 +246,7 @@ def _collectives(plan: Plan) -> str:
             sum(move.seconds for move in moves),
             sum(move.count for move in moves),
             sum(move.count * move.bytes for move in moves),
-            _name(*key),
+            _name(*key, plan.mesh.names),
         )
         for key, moves in groups.items()
     ]
@@ -279,7 +282,7 @@ def _dearest(moves: Sequence[Move], most: int) -> str:
     for group in groups[:most]:
         rows.append(
             (
-                _name(group[0].kind, group[0].axes),
+                _name(group[0].kind, group[0].axes, plan.mesh.names),
                 format_seconds(sum(move.exposed_seconds for move in group)),
                 format_seconds(sum(move.seconds for move in group)),
                 f"{sum(move.count for move in group):,}",

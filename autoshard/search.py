@@ -43,6 +43,7 @@ from autoshard.solve import Outcome, Problem, Status
 from autoshard.solve import evaluate as evaluate_problem
 from autoshard.solve.minimum import minimum_limit
 from autoshard.solve.pipeline import solve
+from autoshard.subaxes import split
 from autoshard.units import format_bytes
 
 
@@ -69,7 +70,7 @@ def search(
     program: Program,
     machine: Machine | str,
     *,
-    mesh: Mapping[str, int] | None = None,
+    mesh: Mapping[str, int | Sequence[int]] | None = None,
     memory_limit: float | None = None,
     time_limit: float = 60.0,
     gap: float = 0.001,
@@ -86,7 +87,8 @@ def search(
     Args:
       program: from `autoshard.trace`.
       machine: a `Machine`, the name of a preset such as `v5p-64`, or the path of a TOML file.
-      mesh: axis names and sizes; without it, mesh shapes of up to three axes are searched.
+      mesh: axis names and sizes, or sizes of the parts into which an axis is split
+        (`autoshard.subaxes`); without it, mesh shapes of up to three axes are searched.
       memory_limit: bytes per device; default, what the chip has less its reserve.
       time_limit: seconds for the whole search.
       gap: stop when the plan is proven to be within this fraction of the best.
@@ -132,7 +134,7 @@ def candidates(
     *,
     count: int,
     corrections: Corrections = NONE,
-    mesh: Mapping[str, int] | None = None,
+    mesh: Mapping[str, int | Sequence[int]] | None = None,
     memory_limit: float | None = None,
     time_limit: float = 60.0,
     gap: float = 0.001,
@@ -220,10 +222,12 @@ def candidates(
     )
 
 
-def _shapes(program: Program, machine: Machine, mesh: Mapping[str, int] | None) -> list[MeshShape]:
+def _shapes(
+    program: Program, machine: Machine, mesh: Mapping[str, int | Sequence[int]] | None
+) -> list[MeshShape]:
     if mesh is None:
         return [MeshShape(AXIS_NAMES[: len(sizes)], sizes) for sizes in candidate_meshes(machine)]
-    shape = MeshShape(tuple(mesh), tuple(int(size) for size in mesh.values()))
+    shape = MeshShape(*split(mesh))
     if math.prod(shape.sizes) != machine.chips or min(shape.sizes, default=0) < 1:
         raise MeshError(
             f"mesh {shape} has {math.prod(shape.sizes)} devices, but {machine.name} has "

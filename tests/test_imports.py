@@ -17,7 +17,8 @@ FILES = sorted(ROOT.rglob("*.py"))
 # From what knows nothing of the others to what knows all. A module may import from its own layer
 # and from those before it. The longest name that fits decides.
 LAYERS = (
-    ("compat", "network", "machine_file", "callable_module", "units", "whole_file"),
+    ("compat", "network", "machine_file", "callable_module", "units", "whole_file",
+     "subaxes"),
     ("machine", "layout"),
     ("layout_pattern",),
     ("requirements",),

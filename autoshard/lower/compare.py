@@ -200,6 +200,7 @@ def compare(planned: Iterable[CollectiveLike], found: Sequence[Collective]) -> C
     )
 
 
+_AXES = re.compile(r"@(\((?:[^()]|\([^()]*\))*\)|\"?\w+\"?(?::\(\d+\)\d+)?)")
 _Key = tuple[str, tuple[str, ...], int]
 
 
@@ -249,7 +250,7 @@ def _join_planned(
 
 def _shape_of(text: str) -> str:
     """A type without its axes: `f32[8@(x,y), 4]{unreduced=z}` is `f32[8, 4]`."""
-    return re.sub(r"@(\([^)]*\)|\w+)", "", text.partition("{")[0])
+    return _AXES.sub("", text.partition("{")[0])
 
 
 def _types(move: CollectiveLike) -> tuple[str, str]:
