@@ -126,7 +126,8 @@ def _add_search(commands: Any) -> None:
         "--mesh",
         metavar="AXES",
         type=cli_arguments.mesh,
-        help="fix the mesh, as data=2,model=4; without it, mesh shapes are searched",
+        help="fix the mesh, as data=2,model=4, or with split axes as model=2*4; without it, mesh "
+        "shapes are searched",
     )
     parser.add_argument(
         "--require",

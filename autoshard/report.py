@@ -33,7 +33,7 @@ def format_plan(plan: Plan, *, dearest: int = DEAREST) -> str:
         _baselines(plan),
         _layouts(plan),
         _collectives(plan),
-        _dearest(plan.moves, dearest),
+        _dearest(plan.moves, dearest, plan.mesh.names),
         _meshes(plan),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -263,7 +263,7 @@ def _collectives(plan: Plan) -> str:
     return table(rows, right=(1, 2, 3, 4))
 
 
-def _dearest(moves: Sequence[Move], most: int) -> str:
+def _dearest(moves: Sequence[Move], most: int, names: Sequence[str]) -> str:
     merged: dict[tuple[object, ...], list[Move]] = {}
     for move in moves:
         scope = re.sub(r"\d+", "*", move.scope)  # the layers of an unrolled model
@@ -282,7 +282,7 @@ def _dearest(moves: Sequence[Move], most: int) -> str:
     for group in groups[:most]:
         rows.append(
             (
-                _name(group[0].kind, group[0].axes, plan.mesh.names),
+                _name(group[0].kind, group[0].axes, names),
                 format_seconds(sum(move.exposed_seconds for move in group)),
                 format_seconds(sum(move.seconds for move in group)),
                 f"{sum(move.count for move in group):,}",
