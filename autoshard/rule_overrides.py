@@ -82,6 +82,13 @@ def elementwise(equation: JaxprEqn) -> Rule:
     return _build(equation, operands, [list(range(rank))])
 
 
+def alike(equation: JaxprEqn) -> Rule:
+    """Every operand and result is cut as all the others are."""
+    rank = len(_shape(equation.outvars[0]))
+    tensor = list(range(rank))
+    return _build(equation, [tensor] * len(equation.invars), [tensor] * len(equation.outvars))
+
+
 def replicated(equation: JaxprEqn) -> Rule:
     """Nothing may be split."""
     operands, results = _unique(equation)
@@ -183,6 +190,7 @@ def _table() -> dict[str, Override]:
             "cumsum cumprod cummax cummin cumlogsumexp",
         ),
         ("chlo.top_k has no rule in Shardy", along("axis"), "top_k"),
+        ("lowers to one custom call for each of its two values", alike, "shard_alike"),
         (
             "Shardy's rule of the custom call forgets the searched dimension",
             along("reduction_dimension"),

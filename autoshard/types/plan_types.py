@@ -38,7 +38,7 @@ class TypedPlan:
     Attributes:
       stored, copies: by value of the program, its type where it is stored and that of its copy, or
         None.
-      moves: the collectives, in program order.
+      moves: the collectives that settle sums, in program order, then those that make copies.
     """
 
     stored: tuple[ValueType | None, ...]

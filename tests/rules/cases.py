@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.shard_alike import shard_alike
 
 
 @dataclass(frozen=True)
@@ -625,6 +626,14 @@ case(
     lambda a, n: lax.sort((a, n), dimension=0, num_keys=1),
     f(8, 4),
     i(8, 4),
+)
+case(
+    "shard_alike",
+    "shard_alike",
+    "([i, j], [i, j])->([i, j], [i, j]) {i=4, j=6}",
+    lambda a, b: shard_alike(a, b),
+    f(4, 6),
+    f(4, 6),
 )
 case(
     "top_k",
