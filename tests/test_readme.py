@@ -33,6 +33,8 @@ def test_python_blocks_run(tmp_path, monkeypatch, capsys):
     for block in (run, *others):
         exec(compile(block, "README.md", "exec"), names)
     assert float(names["loss"]) == pytest.approx(float(expected), rel=1e-5)
+    assert float(names["loss_again"]) <= float(names["loss"])  # the same step, one update later
+    assert str(names["types"]) == "output 0: f32[32, 1024]{V: data}"
     written = json.loads(json.dumps(names["plan"].to_json()))
     assert names["again"] == autoshard.Plan.from_json(written)
     assert "[0]['up'] " in capsys.readouterr().out

@@ -20,11 +20,12 @@ whatever is in it; JAX does not look at the condition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from jax.sharding import AbstractMesh, AxisType
 
 from autoshard import compat
 from autoshard.layout import short_dtype
@@ -64,7 +65,8 @@ def check_types(
 
     Args:
       body: the function that runs on every device.
-      mesh: a `jax.sharding.Mesh` or `AbstractMesh`; no device is used.
+      mesh: a `jax.sharding.Mesh` or `AbstractMesh`; no device is used, and all its axes count as
+        `Auto`.
       in_specs, out_specs: as for `jax.shard_map`.
       *args: the global arguments, as arrays or `jax.ShapeDtypeStruct`s.
 
@@ -73,11 +75,16 @@ def check_types(
       Exception: what `body` itself raises when it is traced.
     """
 
+    names = tuple(mesh.axis_names)
+    sizes = tuple(mesh.shape[name] for name in names)
+    abstract = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), args)
+
     def trace(check: bool) -> Any:
         mapped = jax.shard_map(
-            body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check
+            body, mesh=abstract, in_specs=in_specs, out_specs=out_specs, check_vma=check
         )
-        closed = jax.make_jaxpr(mapped)(*args)
+        closed = jax.make_jaxpr(mapped)(*shapes)
         return next(e for e in closed.jaxpr.eqns if e.primitive.name == "shard_map")
 
     refusal = None
@@ -92,7 +99,7 @@ def check_types(
                 raise  # no matter of types
             # Casts to partial or replicate cannot be traced unchecked: JAX's word is the last.
             raise BodyTypeError(_heading(body, [_as_fault(error)])) from error
-    walk = _Walk(tuple(mesh.axis_names))
+    walk = _Walk(names)
     params = equation.params
     jaxpr = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
     inputs = [walk.entering(spec) for spec in params["in_specs"]]
@@ -287,11 +294,5 @@ def _join(types: Sequence[Type]) -> Type:
 
 
 def _axes_of(spec: Any) -> set[str]:
-    return {axis for entry in spec for axis in _names(entry)}
-
-
-def _names(entry: Any) -> Iterator[str]:
-    if isinstance(entry, tuple):
-        yield from entry
-    elif isinstance(entry, str):
-        yield entry
+    entries = (entry if isinstance(entry, tuple) else (entry,) for entry in spec)
+    return {axis for entry in entries for axis in entry if axis is not None}
