@@ -34,8 +34,12 @@ CHILD = Path(__file__).with_name("auto_sharding_child.py")
 FORMAT = 1
 """Of the child's answers; another one is another question."""
 
+_PRESENT = ("JAX", "LIBTPU", "PJRT", "PYTHON", "TF", "TPU", "XLA_")
+"""How variables begin that are set for the present JAX, or by it (the path of its libtpu)."""
 
-_OURS = ("JAX", "LIBTPU", "PJRT", "PYTHON", "TF", "TPU", "XLA_")
+
+class _EndedError(AutoShardingError):
+    """It was ended from outside: for lack of memory, say."""
 
 
 def question_of(
@@ -65,7 +69,7 @@ def question_of(
 def auto_plan(question: Mapping[str, Any], folder: Path, *, time_limit: float) -> AutoPlan:
     """The auto-sharder's plan, from `folder / "plans"` where it is kept.
 
-    A failure is kept as well, until more time is given.
+    A failure is kept as well, until more time is given; but not one that came from outside.
 
     Args:
       question: see `auto_sharding_child.py`; and `fingerprint`, that of the traced program.
@@ -91,6 +95,8 @@ def auto_plan(question: Mapping[str, Any], folder: Path, *, time_limit: float) -
         place = Path(name)
         try:
             _ask(python, question, place, time_limit)
+        except _EndedError:
+            raise
         except AutoShardingError as error:
             failed.write_text(json.dumps({"error": str(error), "time_limit": time_limit}))
             raise
@@ -134,9 +140,7 @@ def _ask(python: Path, question: Mapping[str, Any], folder: Path, time_limit: fl
     child = subprocess.Popen(
         [str(python), "-P", str(CHILD), str(folder)],
         env={
-            # What is set for the present JAX, and what it has set itself (the path of its libtpu),
-            # is not for the old one.
-            **{name: text for name, text in os.environ.items() if not name.startswith(_OURS)},
+            **{name: text for name, text in os.environ.items() if not name.startswith(_PRESENT)},
             "PYTHONPATH": str(package),
             "JAX_PLATFORMS": "cpu",
             "TPU_SKIP_MDS_QUERY": "1",
@@ -163,10 +167,10 @@ def _ask(python: Path, question: Mapping[str, Any], folder: Path, time_limit: fl
         if child.poll() is None:
             os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
-    if child.returncode != 0:
+    after = f"after {time.monotonic() - start:.0f} s"
+    if child.returncode < 0:
+        raise _EndedError(f"XLA's auto-sharder was ended by signal {-child.returncode} {after}")
+    if child.returncode > 0:
         lines = [line.strip() for line in noise.splitlines() if line.strip()]
         said = lines[-1] if lines else "it said nothing"
-        how = f"was ended by signal {-child.returncode}" if child.returncode < 0 else "failed"
-        raise AutoShardingError(
-            f"XLA's auto-sharder {how} after {time.monotonic() - start:.0f} s: {said[:500]}"
-        )
+        raise AutoShardingError(f"XLA's auto-sharder failed {after}: {said[:500]}")

@@ -232,6 +232,15 @@ def test_a_failure_is_kept_until_more_time_is_given(tmp_path, monkeypatch):
     assert auto.auto_plan(QUESTION, tmp_path, time_limit=60.0).mesh == GRID
 
 
+def test_what_came_from_outside_is_not_kept(tmp_path, monkeypatch):
+    auto = script("auto_sharding")
+    asks(monkeypatch, tmp_path, "kill -9 $$")
+    with pytest.raises(ValueError, match=r"was ended by signal 9 after \d+ s"):
+        auto.auto_plan(QUESTION, tmp_path, time_limit=60.0)
+    asks(monkeypatch, tmp_path, ANSWER)
+    assert auto.auto_plan(QUESTION, tmp_path, time_limit=60.0).mesh == GRID
+
+
 def test_the_old_jax_is_told_nothing_of_the_present_one(tmp_path, monkeypatch):
     auto = script("auto_sharding")
     monkeypatch.setenv("TPU_LIBRARY_PATH", "/present/libtpu.so")
