@@ -1,0 +1,340 @@
+"""Why a value is laid out as it is, and what any other layout would cost.
+
+Every answer is a solve of the plan's own problem: the value is pinned to another layout and
+everything else is decided anew, warm from the plan (`autoshard.solve.solve_again`), so that a price
+is that of the best plan with that layout, and not of a plan that was left as it is.
+
+An axis comes from somewhere: along operations that shard one factor of theirs over it, a value is
+connected with others. If one of those is pinned, the axis comes from that requirement; else it is
+there for what it cuts, and the dearest operation of them is named.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from autoshard.binding import Bound, shown_layout, shown_value
+from autoshard.build import Built, build
+from autoshard.cost.step import StepPrices, step_prices
+from autoshard.dataflow import analyse
+from autoshard.decisions import Decisions
+from autoshard.demands import Demands, demands_of
+from autoshard.evaluate import Evaluation, evaluate, tidy
+from autoshard.layout import Layout
+from autoshard.machine import Machine, load
+from autoshard.plan import Plan, PlanError
+from autoshard.program import Program
+from autoshard.provenance import Origin, origins
+from autoshard.repeats import find_repeats
+from autoshard.requirements import Requirement
+from autoshard.restrict import EmptyDomainError
+from autoshard.solve import Outcome, Status
+from autoshard.solve.nearby import solve_again
+from autoshard.solve.pipeline import solve
+from autoshard.solve.whole import tightened
+from autoshard.statements import from_json
+from autoshard.targets import find_values, group_path, shown_path
+from autoshard.units import format_bytes, format_seconds
+
+SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alternative:
+    """The best plan in which the value has another layout.
+
+    Attributes:
+      layout: of the value.
+      step_seconds, peak_bytes: of that plan, by the independent evaluator; None where it has none.
+      bound: no plan with this layout takes fewer seconds.
+      changes: inputs and results that are laid out otherwise in it, `path: before -> after`.
+      others: how many values inside of the step are laid out otherwise.
+      note: why there is no plan, or which requirements it breaks; else empty.
+    """
+
+    layout: Layout
+    step_seconds: float | None
+    peak_bytes: float | None
+    bound: float
+    changes: tuple[str, ...]
+    others: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Explanation:
+    """What `Explainer.explain` says of one value.
+
+    Attributes:
+      value: its number; `shown` is what a user calls it, `layouts` its type in the layout it is
+        stored in and, where there is one, in that of its copy.
+      origins: where each axis of the stored layout comes from.
+      alternatives: every other layout, the cheapest first.
+      requirements: those that are about the value, with the seconds that dropping each saves.
+      memory: what binds where the value lives, in words; empty where memory does not bind.
+      step_seconds, peak_bytes: of the plan.
+    """
+
+    value: int
+    shown: str
+    layouts: tuple[str, ...]
+    origins: tuple[Origin, ...]
+    alternatives: tuple[Alternative, ...]
+    requirements: tuple[tuple[str, float], ...]
+    memory: str
+    step_seconds: float
+    peak_bytes: float
+    types: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.shown} is {self.layouts[0]}"]
+        lines += [f"  and is read as {copy}" for copy in self.layouts[1:]]
+        lines += [f"  {origin}" for origin in self.origins]
+        for text, saved in self.requirements:
+            gain = f"costs {format_seconds(saved)} a step" if saved > 0 else "costs nothing"
+            lines.append(f"  required: {text}: {gain}")
+        if self.memory:
+            lines.append(f"  {self.memory}")
+        if self.alternatives:
+            lines.append("  other layouts, all else decided anew:")
+        for one, shown in zip(self.alternatives, self.types, strict=True):
+            lines.append(f"    {shown:<40} {self._price(one)}")
+            lines += [f"      {change}" for change in one.changes[:SHOWN]]
+            more = len(one.changes) - SHOWN
+            if more > 0:
+                lines.append(f"      and {more} more inputs and results")
+        return "\n".join(lines)
+
+    def _price(self, one: Alternative) -> str:
+        if one.step_seconds is None or one.peak_bytes is None:
+            return one.note
+        seconds = one.step_seconds - self.step_seconds
+        sign = "+" if seconds >= 0 else "-"
+        size = one.peak_bytes - self.peak_bytes
+        bytes_sign = "+" if size >= 0 else "-"
+        note = f" ({one.note})" if one.note else ""
+        return (
+            f"{sign}{format_seconds(abs(seconds))}, {bytes_sign}{format_bytes(abs(size))} at the "
+            f"peak; {one.others} values inside change{note}"
+        )
+
+
+class Explainer:
+    """Answers questions on one plan; the problem is built and solved once.
+
+    Args:
+      program, machine: of the plan.
+      plan: that is asked about.
+      constraints: whether the program's own requirements count, as they did in the search.
+      time_limit: seconds for preparing.
+      gap: to which every price is exact.
+
+    Raises:
+      PlanError: the plan is not for this program, or not in its space.
+      RequirementError: the plan's requirements do not fit the program.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        machine: Machine | str,
+        plan: Plan,
+        *,
+        constraints: bool = True,
+        time_limit: float = 60.0,
+        gap: float = 0.0,
+    ) -> None:
+        machine = load(machine) if isinstance(machine, str) else machine
+        plan.check_program(program.fingerprint, program.name)
+        self.program, self.plan, self.gap = program, plan, gap
+        asked = [from_json(one["requirement"]) for one in plan.requirements if "requirement" in one]
+        own = constraints and any("requirement" not in one for one in plan.requirements)
+        self._asked: list[Requirement] = asked
+        self.demands = demands_of(program, asked, plan.mesh, constraints=own)
+        self.flow = analyse(program)
+        self.prices: StepPrices = step_prices(
+            program, self.flow, machine, plan.mesh.sizes, plan.corrections
+        )
+        self._spaces: dict[frozenset[int], tuple[Built, Outcome]] = {}
+        self.built, self.outcome = self._space(frozenset(), time_limit)
+        self.evaluation: Evaluation = evaluate(self.prices, plan.decisions, plan.mesh.names)
+
+    def explain(self, value: int, *, time_limit: float = 20.0) -> Explanation:
+        """Explain the layout of a value, by its number.
+
+        Args:
+          value: such as `autoshard.targets.find_values` gives them.
+          time_limit: seconds for all alternatives together.
+
+        Raises:
+          PlanError: the value has no layout, because it is computed wherever it is needed.
+        """
+        program, plan = self.program, self.plan
+        layout = plan.decisions.stored[value]
+        if layout is None:
+            raise PlanError(f"{shown_value(program, value)} is computed wherever it is needed")
+        copy = plan.decisions.copy[value]
+        number = int(self.built.classes.value_class[value])
+        table = self.built.value_choices[number].table
+        stop = time.monotonic() + time_limit
+        found = []
+        others = [other for other in table.layouts if other != layout]
+        for k, other in enumerate(others):
+            share = max(stop - time.monotonic(), 0.05) / (len(others) - k)
+            found.append(self.price(value, other, time_limit=share))
+        found.sort(key=lambda one: (one.step_seconds is None, one.step_seconds or 0.0))
+        shown = [self._type(value, one) for one in (layout, copy) if one is not None]
+        return Explanation(
+            value=value,
+            shown=shown_value(program, value),
+            layouts=tuple(shown),
+            origins=origins(self.prices, plan, value, self.demands.bounds),
+            alternatives=tuple(found),
+            requirements=tuple(self._requirements(value, max(stop - time.monotonic(), 1.0))),
+            memory=self._memory(value),
+            step_seconds=plan.estimate.step_seconds,
+            peak_bytes=plan.estimate.peak_bytes,
+            types=tuple(self._type(value, one.layout) for one in found),
+        )
+
+    def price(self, value: int, layout: Layout, *, time_limit: float = 20.0) -> Alternative:
+        """The best plan in which a value is stored in a layout.
+
+        Requirements on the value that forbid the layout are left out, and named.
+        """
+        stop = time.monotonic() + time_limit
+        against = self._against(value, layout)
+        names = "; ".join(str(self.demands.bounds[k]) for k in sorted(against))
+        note = f"without {names}" if names else ""
+        built, known = self._space(against, time_limit)
+        number = int(built.classes.value_class[value])
+        choices = built.value_choices[number]
+        pinned = np.flatnonzero(choices.stored == choices.table.rows.get(layout, -1))
+        if not len(pinned):
+            record = self.program.values[value]
+            maker = "nothing" if record.producer < 0 else str(self.program.ops[record.producer])
+            return Alternative(layout, None, None, np.inf, (), 0, f"{maker} leaves it so")
+        outcome = solve_again(
+            built.problem,
+            known,
+            built.problem,
+            pins={built.value_node[number]: pinned},
+            time_limit=max(stop - time.monotonic(), 0.5),
+            gap=self.gap,
+        )
+        bound = outcome.report.bound
+        if outcome.solution is None:
+            infeasible = outcome.status is Status.INFEASIBLE
+            why = "no plan" if infeasible else "no plan was found in time"
+            return Alternative(layout, None, None, bound, (), 0, f"{why} {note}".strip())
+        decisions = tidy(self.prices, built.decode(outcome.solution.choices))
+        found = evaluate(self.prices, decisions, self.plan.mesh.names).estimate
+        changes, others = self.differences(decisions)
+        seconds, size = found.step_seconds, found.peak_bytes
+        return Alternative(layout, seconds, size, bound, changes, others, note)
+
+    def differences(self, decisions: Decisions) -> tuple[tuple[str, ...], int]:
+        """Inputs and results that lie otherwise than in the plan, and how many other values do."""
+        before, program = self.plan.decisions, self.program
+        ends = dict.fromkeys((*program.inputs, *program.outputs))
+        texts: dict[str, str] = {}
+        others = 0
+        for value in program.values:
+            old, new = before.stored[value.index], decisions.stored[value.index]
+            if old is None or new is None or old == new:
+                continue
+            if value.index not in ends:
+                others += 1
+                continue
+            side = "input" if value.index in program.inputs else "result"
+            key = f"{side} {group_path('[0]' + value.path)} {value}"
+            arrow = f"{self._type(value.index, old)} -> {self._type(value.index, new)}"
+            texts.setdefault(key, f"{shown_path(program, value.index)}: {arrow}")
+        return tuple(texts.values()), others
+
+    # -- what binds ------------------------------------------------------------------------------
+
+    def _prepare(self, demands: Demands, time_limit: float) -> tuple[Built, Outcome]:
+        started = time.monotonic()
+        classes = find_repeats(self.program, marks=demands.marks())
+        built = build(self.prices, classes, limit=self.plan.memory_limit)
+        try:
+            built = demands.applied(built, seconds=0.3 * time_limit)
+        except EmptyDomainError as error:
+            raise PlanError(f"the plan's requirements leave nothing: {error}") from error
+        known = built.encode(self.plan.decisions)
+        if known is None:
+            raise PlanError("the plan is not in the space of the search: search again")
+        left = max(time_limit - (time.monotonic() - started), 1.0)
+        outcome = solve(built.problem, time_limit=left, gap=self.gap, warm_start=[known])
+        return built, tightened(built.problem, outcome)
+
+    def _requirements(self, value: int, seconds: float) -> list[tuple[str, float]]:
+        """The requirements that are about a value, and what dropping each of them saves."""
+        number = int(self.built.classes.value_class[value])
+        members = set(self.built.classes.value_members[number])
+        ours = [bound for bound in self.demands.bounds if members & set(bound.values)]
+        return [(str(one), self._saved(one, seconds / max(len(ours), 1))) for one in ours]
+
+    def _saved(self, bound: Bound, seconds: float) -> float:
+        number = self.demands.bounds.index(bound)
+        _, outcome = self._space(frozenset([number]), seconds)
+        return max(self.outcome.report.objective - outcome.report.objective, 0.0)
+
+    def _space(self, without: frozenset[int], seconds: float) -> tuple[Built, Outcome]:
+        """The problem without some of the requirements, solved once."""
+        if without not in self._spaces:
+            left = tuple(b for k, b in enumerate(self.demands.bounds) if k not in without)
+            demands = Demands(self.program, left, self.demands.names)
+            self._spaces[without] = self._prepare(demands, seconds)
+        return self._spaces[without]
+
+    def _against(self, value: int, layout: Layout) -> frozenset[int]:
+        """The requirements that forbid a layout of a value."""
+        found = set()
+        names, sizes = self.plan.mesh.names, self.prices.mesh_shape
+        for number, bound in enumerate(self.demands.bounds):
+            for patterns, forbidden in ((bound.pins, False), (bound.forbids, True)):
+                for one, pattern in patterns:
+                    inside = bool(pattern.mask(np.array([layout]), names, sizes)[0])
+                    if one == value and inside == forbidden and bound.requirement.hard:
+                        found.add(number)
+        return frozenset(found)
+
+    def _memory(self, value: int) -> str:
+        """The dearest memory row while the value lives, at first order."""
+        prices = self.outcome.report.prices
+        if not prices:
+            return ""
+        start, stop = self.flow.start[value], self.flow.stop[value]
+        here = [(price, when) for when, price in prices if start <= when < stop]
+        if not here:
+            return ""
+        price, when = max(here)
+        ops = self.program.ops
+        place = str(ops[when]) if when < len(ops) else "the end of the step"
+        gain = format_seconds(price * 2**30)
+        return f"memory binds at {place}: a GiB more there saves up to {gain} a step"
+
+    def _type(self, value: int, layout: Layout) -> str:
+        return shown_layout(self.program, value, layout, self.plan.mesh)
+
+
+def values_to_explain(program: Program, plan: Plan, target: str) -> Sequence[int]:
+    """The values of a target that have layouts of their own, equal ones of layers once.
+
+    Raises:
+      RequirementError: the target names nothing.
+    """
+    seen: dict[object, int] = {}
+    for value in find_values(program, target):
+        record = program.values[value]
+        path = group_path("[0]" + record.path) if record.path else ""
+        scope = program.ops[record.producer].line if record.producer >= 0 else ""
+        key = (path, scope, str(record), plan.decisions.stored[value], plan.decisions.copy[value])
+        seen.setdefault(key, value)
+    return list(seen.values())
