@@ -90,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_search,
         _add_verify,
         _add_check,
+        _add_explain,
         add_calibrate,
         _add_show,
         _add_solve,
@@ -241,6 +242,37 @@ def _add_verify(commands: Any) -> None:
     )
     parser.add_argument("--no-cache", action="store_true", help="compile again, and keep no answer")
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+
+
+def _add_explain(commands: Any) -> None:
+    parser = command(
+        commands,
+        "explain",
+        "cli_explain:explain_command",
+        "say why a value is laid out as it is, and what another layout costs",
+        epilog="example: autoshard explain plan.json params.layers[*].w1 --line model.py:41",
+    )
+    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    parser.add_argument(
+        "value", metavar="VALUE", nargs="*", help="such as params.w1, or 'scope mlp:dot_general'"
+    )
+    parser.add_argument(
+        "--line",
+        metavar="FILE:N",
+        action="append",
+        default=[],
+        help="what this line of your code makes",
+    )
+    parser.add_argument("--against", metavar="OTHER", help="compare with this plan")
+    parser.add_argument("--program", metavar="PROGRAM", help="default: what the plan names")
+    parser.add_argument("--machine", metavar="MACHINE", help="default: what the plan names")
+    parser.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=60.0,
+        help="seconds to prepare, and for each value (default 60)",
+    )
 
 
 def _add_check(commands: Any) -> None:

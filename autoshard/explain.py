@@ -19,6 +19,7 @@ import numpy as np
 
 from autoshard.binding import Bound, shown_layout, shown_value
 from autoshard.build import Built, build
+from autoshard.closest import closest
 from autoshard.cost.step import StepPrices, step_prices
 from autoshard.dataflow import analyse
 from autoshard.decisions import Decisions
@@ -102,25 +103,25 @@ class Explanation:
         if self.alternatives:
             lines.append("  other layouts, all else decided anew:")
         for one, shown in zip(self.alternatives, self.types, strict=True):
-            lines.append(f"    {shown:<40} {self._price(one)}")
+            lines.append(f"    {shown:<40} {priced(one, self.step_seconds, self.peak_bytes)}")
             lines += [f"      {change}" for change in one.changes[:SHOWN]]
             more = len(one.changes) - SHOWN
             if more > 0:
                 lines.append(f"      and {more} more inputs and results")
         return "\n".join(lines)
 
-    def _price(self, one: Alternative) -> str:
-        if one.step_seconds is None or one.peak_bytes is None:
-            return one.note
-        seconds = one.step_seconds - self.step_seconds
-        sign = "+" if seconds >= 0 else "-"
-        size = one.peak_bytes - self.peak_bytes
-        bytes_sign = "+" if size >= 0 else "-"
-        note = f" ({one.note})" if one.note else ""
-        return (
-            f"{sign}{format_seconds(abs(seconds))}, {bytes_sign}{format_bytes(abs(size))} at the "
-            f"peak; {one.others} values inside change{note}"
-        )
+
+def priced(one: Alternative, step_seconds: float, peak_bytes: float) -> str:
+    """The price of an alternative beside a plan of these seconds and bytes, in words."""
+    if one.step_seconds is None or one.peak_bytes is None:
+        return one.note
+    seconds, size = one.step_seconds - step_seconds, one.peak_bytes - peak_bytes
+    note = f" ({one.note})" if one.note else ""
+    return (
+        f"{'+' if seconds >= 0 else '-'}{format_seconds(abs(seconds))}, "
+        f"{'+' if size >= 0 else '-'}{format_bytes(abs(size))} at the peak; "
+        f"{one.others} values inside change{note}"
+    )
 
 
 class Explainer:
@@ -231,11 +232,52 @@ class Explainer:
             infeasible = outcome.status is Status.INFEASIBLE
             why = "no plan" if infeasible else "no plan was found in time"
             return Alternative(layout, None, None, bound, (), 0, f"{why} {note}".strip())
-        decisions = tidy(self.prices, built.decode(outcome.solution.choices))
+        decisions = tidy(self.prices, built.decode(self._closest(built, outcome, value)))
         found = evaluate(self.prices, decisions, self.plan.mesh.names).estimate
         changes, others = self.differences(decisions)
         seconds, size = found.step_seconds, found.peak_bytes
         return Alternative(layout, seconds, size, bound, changes, others, note)
+
+    def against(self, other: Plan, values: Sequence[int] = ()) -> str:
+        """What another plan of the program on the same mesh does otherwise, in words.
+
+        Args:
+          other: the plan.
+          values: for each of these the price of its layout there, all else decided anew; without
+            any, of all inputs that differ.
+
+        Raises:
+          PlanError: the plan is for another program or mesh.
+        """
+        other.check_program(self.program.fingerprint, self.program.name)
+        if other.mesh != self.plan.mesh:
+            raise PlanError(f"the plans are on different meshes: {self.plan.mesh} and {other.mesh}")
+        there = evaluate(self.prices, other.decisions, self.plan.mesh.names).estimate
+        mine = self.plan.estimate
+        changes, others = self.differences(other.decisions)
+        lines = [
+            f"the other plan takes {format_seconds(there.step_seconds)} and "
+            f"{format_bytes(there.peak_bytes)}, this one {format_seconds(mine.step_seconds)} and "
+            f"{format_bytes(mine.peak_bytes)}",
+            f"{len(changes)} inputs and results differ, and {others} values inside of the step",
+            *(f"  {change}" for change in changes),
+        ]
+        old, new = self.plan.decisions.stored, other.decisions.stored
+        differing = [v for v in (values or self.program.inputs) if old[v] != new[v]]
+        if differing:
+            lines.append("each of them alone, all else decided anew:")
+        for value in differing:
+            layout = new[value]
+            if layout is None:
+                continue
+            found = self.price(value, layout)
+            shown = f"{shown_value(self.program, value)} as {self._type(value, layout)}"
+            lines.append(f"  {shown}: {self._priced(found)}")
+        return "\n".join(lines)
+
+    def _priced(self, one: Alternative) -> str:
+        mine = self.plan.estimate
+        return priced(one, mine.step_seconds, mine.peak_bytes)
 
     def differences(self, decisions: Decisions) -> tuple[tuple[str, ...], int]:
         """Inputs and results that lie otherwise than in the plan, and how many other values do."""
@@ -279,6 +321,18 @@ class Explainer:
         members = set(self.built.classes.value_members[number])
         ours = [bound for bound in self.demands.bounds if members & set(bound.values)]
         return [(str(one), self._saved(one, seconds / max(len(ours), 1))) for one in ours]
+
+    def _closest(self, built: Built, outcome: Outcome, value: int) -> Sequence[int]:
+        """The plan of an outcome with no more changes of the plan than its price needs."""
+        assert outcome.solution is not None
+        after = outcome.solution.choices
+        before = built.encode(self.plan.decisions)
+        if before is None:
+            return after
+        members = built.classes.value_members
+        weights = {node: float(len(members[number])) for number, node in built.value_node.items()}
+        kept = frozenset([built.value_node[int(built.classes.value_class[value])]])
+        return closest(built.problem, before, after, weights, kept=kept)
 
     def _saved(self, bound: Bound, seconds: float) -> float:
         number = self.demands.bounds.index(bound)

@@ -1,16 +1,16 @@
 """Where an axis of a value's layout comes from.
 
 Two values are connected over a mesh axis where an operation shards a factor over it, and reads the
-one and writes the other cut by the axis; so it passes on where a partial sum is settled onto it,
-too. Of all values that are connected with the one in question, the nearest that a requirement pins
-to the axis is where it comes from; where none is, it is there for the work that it divides, and the
-operation is named whose seconds it saves most of.
+one and writes the other cut by the axis: there the axis passes on without a collective. Of all
+values that are connected with the one in question, also by partial sums that are settled onto the
+axis, the nearest that a requirement pins to the axis is where it comes from. Where none is, the
+axis is there for the work that it divides: the operations that are connected without collectives.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,15 +30,16 @@ class Origin:
     Attributes:
       axis, dimension: of the value.
       requirement: that pins a connected value to the axis, or an empty string.
-      chain: from where the axis comes to the value, as values and the operations between them.
-      saved_seconds: what the axis saves of the operation that gains most from it, without a
-        requirement; `op` is that operation.
+      chain: the values by which it comes from there.
+      ops: how many connected operations the axis cuts; `op` is the one that gains most.
+      saved_seconds: compute seconds that the axis saves in a step, by all of them.
     """
 
     axis: str
     dimension: int
     requirement: str
     chain: tuple[str, ...]
+    ops: int = 0
     op: str = ""
     saved_seconds: float = 0.0
 
@@ -50,7 +51,7 @@ class Origin:
         if not self.op:
             return f"{start}it saves memory"
         gain = format_seconds(self.saved_seconds)
-        return f"{start}it cuts {self.op}, which saves {gain} of compute there{way}"
+        return f"{start}it cuts {self.ops} operations, which saves {gain}, most of it in {self.op}"
 
 
 def origins(
@@ -77,9 +78,8 @@ def _origin(
     prices: StepPrices, plan: Plan, value: int, axis: int, bounds: Sequence[Bound]
 ) -> Origin:
     program = prices.program
-    stored = plan.decisions.stored
     name = plan.mesh.names[axis]
-    layout = stored[value]
+    layout = plan.decisions.stored[value]
     assert layout is not None
     pinned = {
         pinned: bound
@@ -87,49 +87,75 @@ def _origin(
         for pinned, pattern in bound.pins
         if any(name in dimension.axes for dimension in pattern.dimensions)
     }
-    chosen = ChosenStrategies(plan.decisions, prices.mesh_shape)
-    before: dict[int, tuple[int, int]] = {}  # value -> (op, value nearer to the one in question)
-    queue, seen = deque([value]), {value}
-    cut: dict[int, None] = {}
-    readers = prices.dataflow.readers
-    while queue:
-        here = queue.popleft()
-        if here in pinned:
-            bound = pinned[here]
-            return Origin(name, layout[axis], str(bound), _chain(prices, before, here, value))
-        ops = [use.op for use in readers[here]]
-        if program.values[here].producer >= 0:
-            ops.append(program.values[here].producer)
-        for number in ops:
-            op = program.ops[number]
-            assigned = plan.decisions.assignment[number]
-            if assigned is None or assigned[axis] < 0:
-                continue
-            strategy = chosen(op)
-            ends = [
-                (v, int(read[0, axis])) for v, read in zip(op.inputs, strategy.reads, strict=True)
-            ]
-            ends += [
-                (v, int(one[0, axis])) for v, one in zip(op.outputs, strategy.stored, strict=True)
-            ]
-            if not any(v == here and d >= 0 for v, d in ends):
-                continue
-            cut[number] = None
-            for other, dimension in ends:
-                there = stored[other] if other >= 0 else None
-                if other in seen or there is None or dimension < 0 or there[axis] != dimension:
-                    continue
-                seen.add(other)
-                before[other] = (number, here)
-                queue.append(other)
-    saved = {number: _saved(prices, plan, chosen, number, axis) for number in cut}
-    best = max(saved, key=lambda number: saved[number], default=None)
-    if best is None or saved[best] <= 0:
+    search = _Connected(prices, plan, axis)
+    found = next((v for v in search.values(value, settled=True) if v in pinned), None)
+    if found is not None:
+        chain = _chain(prices, search.before, found, value)
+        return Origin(name, layout[axis], str(pinned[found]), chain)
+    search = _Connected(prices, plan, axis)
+    for _ in search.values(value, settled=False):
+        pass
+    saved = {number: _saved(prices, plan, search.chosen, number, axis) for number in search.cut}
+    saved = {number: seconds for number, seconds in saved.items() if seconds > 0}
+    if not saved:
         return Origin(name, layout[axis], "", ())
-    op = program.ops[best]
-    nearest = next((v for v in (*op.inputs, *op.outputs) if v in seen), value)
-    chain = _chain(prices, before, nearest, value)
-    return Origin(name, layout[axis], "", chain, str(op), saved[best])
+    best = max(saved, key=lambda number: saved[number])
+    op = str(program.ops[best])
+    return Origin(name, layout[axis], "", (), len(saved), op, sum(saved.values()))
+
+
+class _Connected:
+    """A walk over the values that an axis passes to, the nearest first.
+
+    `before` holds for every value met the one from which it was reached, `cut` the operations.
+    """
+
+    def __init__(self, prices: StepPrices, plan: Plan, axis: int) -> None:
+        self.prices, self.plan, self.axis = prices, plan, axis
+        self.chosen = ChosenStrategies(plan.decisions, prices.mesh_shape)
+        self.before: dict[int, int] = {}
+        self.cut: dict[int, None] = {}
+
+    def values(self, start: int, *, settled: bool) -> Iterator[int]:
+        """The values from `start` on; `settled`: also over sums that are settled onto the axis."""
+        program, axis = self.prices.program, self.axis
+        queue, seen = deque([start]), {start}
+        while queue:
+            here = queue.popleft()
+            yield here
+            ops = [use.op for use in self.prices.dataflow.readers[here]]
+            if program.values[here].producer >= 0:
+                ops.append(program.values[here].producer)
+            for number in ops:
+                assigned = self.plan.decisions.assignment[number]
+                if assigned is None or assigned[axis] < 0:
+                    continue
+                ends = self._ends(number, settled)
+                if here not in ends:
+                    continue
+                self.cut[number] = None
+                for other in ends:
+                    if other not in seen:
+                        seen.add(other)
+                        self.before[other] = here
+                        queue.append(other)
+
+    def _ends(self, number: int, settled: bool) -> list[int]:
+        """The operands and results of an op that it reads or writes cut by the axis, as stored."""
+        op = self.prices.program.ops[number]
+        strategy = self.chosen(op)
+        written = strategy.stored if settled else strategy.written
+        sides = [
+            *zip(op.inputs, strategy.reads, strict=True),
+            *zip(op.outputs, written, strict=True),
+        ]
+        ends = []
+        for value, layouts in sides:
+            stored = self.plan.decisions.stored[value] if value >= 0 else None
+            dimension = int(layouts[0, self.axis])
+            if stored is not None and dimension >= 0 and stored[self.axis] == dimension:
+                ends.append(value)
+        return ends
 
 
 def _saved(
@@ -146,13 +172,11 @@ def _saved(
     return float(np.asarray(seconds)[0]) * op.trips * op.weight
 
 
-def _chain(
-    prices: StepPrices, before: dict[int, tuple[int, int]], start: int, end: int
-) -> tuple[str, ...]:
+def _chain(prices: StepPrices, before: dict[int, int], start: int, end: int) -> tuple[str, ...]:
     program = prices.program
     texts = [shown_value(program, start)]
     while start != end:
-        _, start = before[start]
+        start = before[start]
         texts.append(shown_value(program, start))
     if len(texts) > 6:
         texts = [*texts[:2], f"{len(texts) - 4} more", *texts[-2:]]
