@@ -82,7 +82,15 @@ def test_its_commands_exist(capsys):
 
 def test_its_options_exist(capsys):
     benches = (["bench", "fidelity"], ["bench", "plans"])
-    for command in (["search"], ["verify"], ["calibrate"], ["schedule"], *benches):
+    for command in (
+        ["search"],
+        ["verify"],
+        ["explain"],
+        ["check"],
+        ["calibrate"],
+        ["schedule"],
+        *benches,
+    ):
         main([*command, "--help"])
     text = capsys.readouterr().out
     for option in set(re.findall(r"--[a-z][a-z-]+", README)):
