@@ -5,6 +5,11 @@ moves are of letters on the critical path: the chain of tasks, each waiting for 
 ends with the end of the schedule; only a change on it can make the schedule shorter. The cost that
 is annealed is the value, and a little of the sum of all meshes' ends, which tells apart the many
 words of the same value.
+
+Most moves are refused, and most of those without running the whole word: the tasks that moved are
+timed from the ends before them, and the longest ways to the end of the schedule that begin after
+them are those of the old word (the estimate of Balas and Vazacopoulos,
+https://doi.org/10.1287/mnsc.44.2.262, for job shops). What passes is run in full.
 """
 
 from __future__ import annotations
@@ -31,113 +36,143 @@ def anneal(a, word, best, bound, steps, hot, cold, share, reach, dice):
     """
     letters, meshes, m = a.time.size, a.word_start.size - 1, a.microbatches
     size = word.size
-    ends = np.zeros((letters, m), np.int64)
+    ends, trial_ends = np.zeros((letters, m), np.int64), np.zeros((letters, m), np.int64)
     count = np.zeros(letters, np.int64)
     at = np.zeros(meshes, np.int64)
-    started = np.zeros(meshes, np.int64)
-    ended = np.zeros(meshes, np.int64)
+    started, ended = np.zeros(meshes, np.int64), np.zeros(meshes, np.int64)
+    trial_started, trial_ended = np.zeros(meshes, np.int64), np.zeros(meshes, np.int64)
+    sequence, trial_sequence = np.zeros(size, np.int64), np.zeros(size, np.int64)
     where = np.zeros((letters, m), np.int64)
     number = np.zeros(size, np.int64)
     taken = np.zeros(size, np.int64)
+    tails = np.zeros(size, np.int64)
     path = np.zeros(size, np.int64)
     trial = word.copy()
-    value = run(a, word, ends, count, at, started, ended)
+    value = run(a, word, ends, count, at, started, ended, sequence)
     best_value = value
     best[:] = word
     if value == NEVER:
         return value
     cost = value + share * ended.sum()
-    for_trace = True
+    changed = True
     length = 0
     ratio = math.log(cold / hot) / max(steps, 1)
     for step in range(steps):
-        if for_trace:
-            length = trace(a, word, ends, started, ended, where, number, taken, path, dice)
-            for_trace = False
-        temperature = hot * math.exp(ratio * step)
+        if changed:
+            describe(a, word, started, sequence, where, number, taken, tails)
+            length = trace(a, word, ends, started, ended, where, number, path, dice)
+            changed = False
         if dice.random() < ON_PATH:
             i = path[int(dice.random() * length)]
         else:
             i = int(dice.random() * size)
-        letter = word[i]
-        d = a.home[letter]
-        low, high = a.word_start[d], a.word_start[d + 1]
+        d = a.home[word[i]]
         distance = 1 + int(reach * dice.random() ** 3)
         j = i - distance if dice.random() < 0.5 else i + distance
-        j = min(max(j, low), high - 1)
+        j = min(max(j, a.word_start[d]), a.word_start[d + 1] - 1)
         if j == i or not move(a, word, trial, i, j, number, taken, count):
             continue
-        new_value = run(a, trial, ends, count, at, started, ended)
-        new_cost = NEVER if new_value == NEVER else new_value + share * ended.sum()
-        if new_value < NEVER and (
-            new_cost <= cost or dice.random() < math.exp((cost - new_cost) / temperature)
-        ):
-            word[min(i, j) : max(i, j) + 1] = trial[min(i, j) : max(i, j) + 1]
-            cost = new_cost
+        low, high = min(i, j), max(i, j)
+        # What the cost may be at most for the move to be taken.
+        temperature = hot * math.exp(ratio * step)
+        most = cost - temperature * math.log(max(dice.random(), 1e-300))
+        about = estimate(
+            a, trial, low, high, ends, trial_ends, count, number, where, tails, started
+        )
+        new_value = NEVER
+        if about + share * ended.sum() <= most:
+            new_value = run(
+                a, trial, trial_ends, count, at, trial_started, trial_ended, trial_sequence
+            )
+        if new_value < NEVER and new_value + share * trial_ended.sum() <= most:
+            word[low : high + 1] = trial[low : high + 1]
+            ends, trial_ends = trial_ends, ends
+            started, trial_started = trial_started, started
+            ended, trial_ended = trial_ended, ended
+            sequence, trial_sequence = trial_sequence, sequence
             value = new_value
-            for_trace = True
+            cost = value + share * ended.sum()
+            changed = True
             if value < best_value:
                 best_value = value
                 best[:] = word
                 if value <= bound:
                     break
         else:
-            trial[min(i, j) : max(i, j) + 1] = word[min(i, j) : max(i, j) + 1]
+            trial[low : high + 1] = word[low : high + 1]
     return best_value
 
 
 @compiled
-def trace(a, word, ends, started, ended, where, number, taken, path, dice):
-    """Fill in what each place of a word is (microbatch, memory before it) and the critical path.
+def describe(a, word, started, sequence, where, number, taken, tails):
+    """Fill in what each place of a word is: its microbatch, the memory before it, its tail.
 
-    Returns the length of the path.
+    The tail is the longest way from the end of the task to the value; `where` are the places of
+    tasks.
     """
-    meshes = a.word_start.size - 1
-    seen = np.zeros(a.time.size, np.int64)
-    last, latest = 0, -1
-    # `ends` may be those of a word that was refused.
-    run(a, word, ends, seen, np.zeros(meshes, np.int64), started, ended)
-    seen[:] = 0
-    for d in range(meshes):
+    for d in range(a.word_start.size - 1):
+        for j in range(a.letters_start[d], a.letters_start[d + 1]):
+            where[a.letters[j], 0] = 0  # counts, until the letter is met for the last time
         memory = 0
-        for i in range(a.word_start[d], a.word_start[d + 1]):
+        for i in range(a.word_start[d + 1] - 1, a.word_start[d] - 1, -1):
             letter = word[i]
-            number[i] = seen[letter]
-            where[letter, seen[letter]] = i
-            seen[letter] += 1
+            where[letter, 0] += 1
+            number[i] = a.microbatches - where[letter, 0]
+            if number[i] > 0:
+                where[letter, number[i]] = i
+            else:
+                where[letter, 0] = i
+        for i in range(a.word_start[d], a.word_start[d + 1]):
             taken[i] = memory
-            memory += a.take[letter] - a.give[letter]
+            memory += a.take[word[i]] - a.give[word[i]]
+    for x in range(word.size - 1, -1, -1):
+        i = sequence[x]
+        letter, k = word[i], number[i]
+        d = a.home[letter]
+        tail = -started[d] if a.span else 0
+        if i + 1 < a.word_start[d + 1]:
+            tail = max(tail, tails[i + 1] + a.time[word[i + 1]])
+        for e in range(a.after_start[letter], a.after_start[letter + 1]):
+            reader = a.after[e]
+            tail = max(tail, tails[where[reader, k]] + a.time[reader] + a.after_lag[e])
+        tails[i] = tail
+
+
+@compiled
+def trace(a, word, ends, started, ended, where, number, path, dice):
+    """Fill in the places on the critical path, last first; returns how many they are."""
+    i, latest = 0, -1
+    for d in range(a.word_start.size - 1):
         mine = ended[d] - (started[d] if a.span else 0)
         if a.word_start[d] < a.word_start[d + 1] and mine > latest:
-            last, latest = a.word_start[d + 1] - 1, mine
+            i, latest = a.word_start[d + 1] - 1, mine
     length = 0
-    i = last
-    while True:
+    while i >= 0:
         path[length] = i
         length += 1
-        letter = word[i]
-        k = number[i]
-        d = a.home[letter]
+        letter, k = word[i], number[i]
         begin = ends[letter, k] - a.time[letter]
         earlier = -1
         for e in range(a.before_start[letter], a.before_start[letter + 1]):
-            need = a.before[e]
-            if ends[need, k] + a.lag[e] == begin:
-                earlier = where[need, k]
+            if ends[a.before[e], k] + a.lag[e] == begin:
+                earlier = where[a.before[e], k]
         if (
-            i > a.word_start[d]
+            i > a.word_start[a.home[letter]]
             and ends[word[i - 1], number[i - 1]] == begin
             and (earlier < 0 or dice.random() < ALONG_MESH)
         ):
             earlier = i - 1
-        if earlier < 0:
-            return length
         i = earlier
+    return length
 
 
 @compiled
 def move(a, word, trial, i, j, number, taken, count):
-    """Put into `trial` the word with the letter at i moved to j; whether its mesh allows that."""
+    """Put into `trial` the word with the letter at i moved to j; whether its mesh allows that.
+
+    Then `count` has, of every letter that occurs between the two places, how often it occurs
+    before them; of the mesh's other letters -1.
+    """
     letter = word[i]
     low, high = min(i, j), max(i, j)
     if i < j:
@@ -169,7 +204,38 @@ def move(a, word, trial, i, j, number, taken, count):
                 if a.home[need] == a.home[here] and 0 <= count[need] <= count[here]:
                     good = False
             count[here] += 1
+        for x in range(low, high + 1):
+            count[trial[x]] -= 1
     if not good:
         for x in range(low, high + 1):
             trial[x] = word[x]
     return good
+
+
+@compiled
+def estimate(a, trial, low, high, ends, trial_ends, count, number, where, tails, started):
+    """About the value of a trial that differs from its word from `low` to `high` only.
+
+    `count` is as `move` leaves it; it and `trial_ends` are written to.
+    """
+    d = a.home[trial[low]]
+    now = ends[trial[low - 1], number[low - 1]] if low > a.word_start[d] else 0
+    value = 0
+    for x in range(low, high + 1):
+        letter = trial[x]
+        k = count[letter]
+        count[letter] += 1
+        for e in range(a.before_start[letter], a.before_start[letter + 1]):
+            need = a.before[e]
+            moved = low <= where[need, k] <= high
+            now = max(now, (trial_ends[need, k] if moved else ends[need, k]) + a.lag[e])
+        now += a.time[letter]
+        trial_ends[letter, k] = now
+        for e in range(a.after_start[letter], a.after_start[letter + 1]):
+            reader = a.after[e]
+            place = where[reader, k]
+            if not low <= place <= high:
+                value = max(value, now + a.after_lag[e] + a.time[reader] + tails[place])
+    if high + 1 < a.word_start[d + 1]:
+        return max(value, now + a.time[trial[high + 1]] + tails[high + 1])
+    return max(value, now - (started[d] if a.span else 0))

@@ -17,8 +17,11 @@ NEVER = 2**62
 
 
 @compiled
-def run(a, word, ends, count, at, started, ended):
-    """Fill in when the tasks of a word run; the value, or NEVER."""
+def run(a, word, ends, count, at, started, ended, sequence):
+    """Fill in when the tasks of a word run; the value, or NEVER.
+
+    `sequence` becomes the places of the word in an order in which each needs only earlier ones.
+    """
     meshes = a.word_start.size - 1
     for letter in range(a.time.size):
         count[letter] = 0
@@ -53,6 +56,7 @@ def run(a, word, ends, count, at, started, ended):
                 now = begin + a.time[letter]
                 ends[letter, k] = now
                 count[letter] = k + 1
+                sequence[word.size - left] = at[d]
                 at[d] += 1
                 left -= 1
                 moved = True
@@ -81,13 +85,17 @@ def fits(a, word):
 
 
 @compiled
-def list_schedule(a, rule, word, ends, count, at, taken, ended, pending):
+def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending):
     """Fill in the word that a rule leads to; its value, or NEVER where memory does not suffice.
 
     Again and again the mesh that can start something first chooses among its letters the one with
-    the least score. `rule` has, by kind (F, B, W): a score, and what depth, microbatch and waiting
-    add to it; then the share of a gap that a W must fill to be put there, and the most microbatches
-    in flight on a stage of depth 0 and how many less for each mesh that it is deeper.
+    the least score. `rule` has
+
+        0 to 8   scores of F, B and W; what each unit of depth adds to them; what each microbatch
+        9        what each tick of waiting adds
+        10       the share of a W that must fit into a gap for it to be put there
+        11       what each unit of `guide[letter, microbatch]` adds
+        12, 13   the most microbatches in flight on a stage of depth 0; how many less on a deeper one
 
     Nothing is started that leads to a deadlock for lack of memory. The oldest microbatch that has
     not come back, o, needs what its forwards that have not run take. As long as on every mesh this,
@@ -153,7 +161,7 @@ def list_schedule(a, rule, word, ends, count, at, taken, ended, pending):
                         if (
                             k > oldest
                             and k - count_back(a, letter, count)
-                            >= rule[13] - rule[14] * a.depth[letter]
+                            >= rule[12] - rule[13] * a.depth[letter]
                         ):
                             continue
                     if pass_number == 0:
@@ -165,6 +173,7 @@ def list_schedule(a, rule, word, ends, count, at, taken, ended, pending):
                         + rule[3 + kind] * a.depth[letter]
                         + rule[6 + kind] * k
                         + rule[9] * (begin - earliest)
+                        + rule[11] * guide[letter, k]
                     )
                     if score < best_score:
                         best, best_score, best_start = letter, score, begin

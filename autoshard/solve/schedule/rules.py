@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,17 @@ UNBOUNDED = 1e9
 """More microbatches in flight than there are."""
 
 
+GUIDED = 0.5
+"""The share of random rules that follow a guide."""
+
+
+class Rule(NamedTuple):
+    """What `list_schedule` decides by."""
+
+    numbers: np.ndarray
+    guide: np.ndarray
+
+
 class Scratch(NamedTuple):
     """Arrays that the loops write into, made once for a problem."""
 
@@ -25,13 +36,15 @@ class Scratch(NamedTuple):
     ended: np.ndarray
     taken: np.ndarray
     pending: np.ndarray
+    sequence: np.ndarray
 
 
 def scratch(flat: Flat) -> Scratch:
     """Arrays for the loops over words of this problem."""
     letters, meshes = flat.arrays.time.size, flat.instance.meshes
     by_letter, by_mesh = (letters,), (meshes,)
-    shapes = ((letters, flat.arrays.microbatches), by_letter, *[by_mesh] * 5)
+    word = (int(flat.arrays.word_start[-1]),)
+    shapes = ((letters, flat.arrays.microbatches), by_letter, *[by_mesh] * 5, word)
     return Scratch(*(np.zeros(shape, np.int64) for shape in shapes))
 
 
@@ -39,19 +52,38 @@ def value_of(flat: Flat, word: np.ndarray, room: Scratch) -> int:
     """The value of a word in ticks; NEVER for a deadlock or too much memory."""
     if word.size != flat.arrays.word_start[-1] or not fits(flat.arrays, word):
         return NEVER
-    return int(run(flat.arrays, word, room.ends, room.counts, room.at, room.started, room.ended))
+    return int(timed(flat, word, room))
 
 
-def listed(flat: Flat, rules: Iterable[np.ndarray], room: Scratch) -> Iterator[np.ndarray]:
+def timed(flat: Flat, word: np.ndarray, room: Scratch) -> int:
+    """The value of a word in ticks, memory set aside; `room.ends` becomes when its tasks end."""
+    return run(
+        flat.arrays, word, room.ends, room.counts, room.at, room.started, room.ended, room.sequence
+    )
+
+
+def listed(flat: Flat, rules: Iterable[Rule], room: Scratch) -> Iterator[np.ndarray]:
     """The words that rules lead to."""
     for rule in rules:
         word = np.zeros(int(flat.arrays.word_start[-1]), np.int64)
         done = list_schedule(
-            flat.arrays, rule, word, room.ends, room.counts, room.at, room.taken, room.ended,
-            room.pending,
+            flat.arrays, rule.numbers, rule.guide, word, room.ends, room.counts, room.at,
+            room.taken, room.ended, room.pending,
         )  # fmt: skip
         if done != NEVER:
             yield word
+
+
+def guides_of(flat: Flat, orders: Iterable[Order], room: Scratch) -> list[np.ndarray]:
+    """When orders end their tasks, (letters, microbatches) in mean task times, memory set aside."""
+    unit = float(flat.arrays.time.mean())
+    guides = []
+    for order in orders:
+        word = flat.word(order)
+        if word.size == flat.arrays.word_start[-1]:
+            timed(flat, word, room)
+            guides.append(room.ends / unit)
+    return guides
 
 
 def words_of(flat: Flat, orders: Iterable[Order], room: Scratch) -> Iterator[np.ndarray]:
@@ -62,12 +94,21 @@ def words_of(flat: Flat, orders: Iterable[Order], room: Scratch) -> Iterator[np.
             yield word
 
 
-def random_rules(flat: Flat, dice: np.random.Generator) -> Iterator[np.ndarray]:
-    """Rules for `list_schedule`, without end; the first lets gradients go first, W last."""
+def random_rules(
+    flat: Flat, guides: Sequence[np.ndarray], dice: np.random.Generator
+) -> Iterator[Rule]:
+    """Rules for `list_schedule`, without end.
+
+    The first lets gradients go first and W last; then each guide is followed as it is; then chance
+    decides, among other things whether to follow one.
+    """
     unit = float(flat.arrays.time.mean())
     meshes = flat.instance.meshes
-    plain = np.array([1, 0, 2, 0, 0, 0, 0, 0, 0, 1 / unit, 1, 0, 0, UNBOUNDED, 0])
-    yield plain
+    nowhere = np.zeros((len(flat.letters), flat.arrays.microbatches))
+    plain = np.array([1, 0, 2, 0, 0, 0, 0, 0, 0, 1 / unit, 1, 0, UNBOUNDED, 0])
+    yield Rule(plain, nowhere)
+    for guide in guides:
+        yield Rule(np.array([0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0.8, 1, UNBOUNDED, 0]), guide)
     while True:
         rule = plain.copy()
         rule[0:3] = (
@@ -80,6 +121,12 @@ def random_rules(flat: Flat, dice: np.random.Generator) -> Iterator[np.ndarray]:
         rule[9] = dice.choice([0.0, 0.3, 1.0, 3.0]) / unit
         rule[10] = dice.choice([0.0, 0.2, 0.5, 0.8, 1.0])
         if dice.random() < 0.6:
-            rule[13] = meshes + dice.choice([0, meshes, dice.integers(-1, meshes + 1).item()])
-            rule[14] = dice.choice([0.0, 0.5, 1.0, 2.0])
-        yield rule
+            rule[12] = meshes + dice.choice([0, meshes, dice.integers(-1, meshes + 1).item()])
+            rule[13] = dice.choice([0.0, 0.5, 1.0, 2.0])
+        guide = nowhere
+        if guides and dice.random() < GUIDED:
+            guide = guides[int(dice.integers(len(guides)))]
+            rule[11] = dice.choice([0.1, 0.3, 1.0, 3.0])
+            rule[3:9] *= dice.choice([0.0, 0.3])
+            rule[12:14] = UNBOUNDED, 0
+        yield Rule(rule, guide)

@@ -14,7 +14,14 @@ from autoshard.solve.schedule.anneal import anneal
 from autoshard.solve.schedule.flat import Flat, flatten
 from autoshard.solve.schedule.kernels import NEVER
 from autoshard.solve.schedule.outcome import ScheduleProgress
-from autoshard.solve.schedule.rules import listed, random_rules, scratch, value_of, words_of
+from autoshard.solve.schedule.rules import (
+    guides_of,
+    listed,
+    random_rules,
+    scratch,
+    value_of,
+    words_of,
+)
 
 POOL = 8
 """Words that are kept to go on from."""
@@ -27,9 +34,9 @@ ROUND_WORK = 8 * 10**6
 FEWEST_STEPS = 1500
 GROWTH = 1.3
 """How much longer each turn through the temperatures is than the one before."""
-TEMPERATURES = ((0.3, 0.02), (0.1, 0.02), (1.0, 0.005), (0.3, 0.005), (1.0, 0.02), (0.03, 0.1))
+TEMPERATURES = ((1.0, 0.001), (0.3, 0.01), (1.0, 0.0), (0.1, 0.02), (0.5, 0.003), (3.0, 0.002))
 """First temperature, in mean task times, and weight of the ends' sum, round by round."""
-COOLING = 50.0
+COOLING = 30.0
 """How much lower the last temperature of a round is than its first."""
 REACH = 12
 """How many places a task is moved at most."""
@@ -87,7 +94,8 @@ class Search:
             work = int(flat.arrays.word_start[-1]) * meshes
             number = min(LIST_RULES, max(FEWEST_RULES, LIST_WORK * 30 // work))
             dice = np.random.default_rng(self.seed)
-            rules = itertools.islice(random_rules(flat, dice), number)
+            guides = guides_of(flat, orders, room)
+            rules = itertools.islice(random_rules(flat, guides, dice), number)
             for word in listed(flat, rules, room):
                 self.offer(word, value_of(flat, word, room), "a priority rule")
                 if self.done or (self.late and self.word is not None):
@@ -115,7 +123,7 @@ class Search:
             room = scratch(other)
             starts = [*words_of(other, orders, room)]
             dice = np.random.default_rng(self.seed)
-            starts += listed(other, itertools.islice(random_rules(other, dice), 60), room)
+            starts += listed(other, itertools.islice(random_rules(other, [], dice), 60), room)
             for word in starts:
                 self.offer(word, value_of(other, word, room), "a priority rule")
             if self.pool:
