@@ -4,8 +4,7 @@
     start[l, k] >= start[n, k] + time[n] + lag        letter l needs letter n
     start[l, k + 1] >= start[l, k] + time[l]          microbatches in order
     no overlap of the tasks of a mesh
-    cumulative: each forward's memory, in the part that B gives back from its start to the end of
-        B, and in the part that W gives back to the end of W, is at most the mesh's limit
+    memory, `autoshard.solve.schedule.cp_sat_memory`
     value >= end of the last B and W of every stage - what the mesh's time counts from
 
 It runs in a process of its own (`autoshard.solve.apart`). Starts come back as one row of numbers.
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.solve.schedule.cp_sat_memory import limit_memory
 from autoshard.solve.schedule.question import Question
 from autoshard.solve.task import Answer, Tell, Verdict
 
@@ -33,9 +33,7 @@ def solve(question: Question, tell: Tell) -> Answer:
     solver.parameters.num_workers = question.threads
     solver.parameters.random_seed = question.seed
     if question.threads == 1:
-        # Restarts find schedules where the default search stays stuck; the linear relaxation of
-        # disjunctions says nothing that the windows do not.
-        solver.parameters.search_branching = cp_model.PORTFOLIO_WITH_QUICK_RESTART_SEARCH
+        # The linear relaxation of disjunctions says nothing that the windows do not.
         solver.parameters.linearization_level = 0
 
     class Listener(cp_model.CpSolverSolutionCallback):
@@ -88,7 +86,7 @@ def _model(model: Any, question: Question) -> list[Any]:
                 if times[letter] > 0
             ]
         )
-        _limit_memory(model, question, mesh, mine, starts)
+        limit_memory(model, question, mesh, mine, starts)
         forwards = [letter for letter in mine if arrays.is_forward[letter]]
         for letter in mine:
             end = starts[letter][-1] + times[letter]
@@ -99,34 +97,3 @@ def _model(model: Any, question: Question) -> list[Any]:
                     model.Add(value >= end - starts[forward][0])
     model.Minimize(value)
     return [start for row in starts for start in row]
-
-
-def _limit_memory(
-    model: Any, question: Question, mesh: int, mine: list[int], starts: list[list[Any]]
-) -> None:
-    arrays = question.arrays
-    limit = int(arrays.limit[mesh])
-    _, count = question.heads.shape
-    if int(arrays.take[mine].sum()) * count <= limit:
-        return
-    intervals, demands = [], []
-    for forward in mine:
-        if not arrays.is_forward[forward]:
-            continue
-        for giver in _givers(question, forward):
-            for k in range(count):
-                first, last = starts[forward][k], starts[giver][k]
-                length = model.NewIntVar(0, int(question.latest[giver, k]) + 2**40, "")
-                end = last + int(arrays.time[giver])
-                intervals.append(model.NewIntervalVar(first, length, end, ""))
-                demands.append(int(arrays.give[giver]))
-    model.AddCumulative(intervals, demands, limit)
-
-
-def _givers(question: Question, forward: int) -> list[int]:
-    """The letters that give back what a forward takes: its own gradient, and that one's W."""
-    arrays = question.arrays
-    readers = arrays.after[arrays.after_start[forward] : arrays.after_start[forward + 1]]
-    own = next(int(x) for x in readers if not arrays.is_forward[x])
-    weights = arrays.after[arrays.after_start[own] : arrays.after_start[own + 1]]
-    return [x for x in (own, *(int(w) for w in weights if arrays.is_weight[w])) if arrays.give[x]]

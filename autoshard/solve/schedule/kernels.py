@@ -95,7 +95,7 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending):
         9        what each tick of waiting adds
         10       the share of a W that must fit into a gap for it to be put there
         11       what each unit of `guide[letter, microbatch]` adds
-        12, 13   the most microbatches in flight on a stage of depth 0; how many less on a deeper one
+        12, 13   microbatches in flight at most, on a stage of depth 0; how many less on deeper ones
 
     Nothing is started that leads to a deadlock for lack of memory. The oldest microbatch that has
     not come back, o, needs what its forwards that have not run take. As long as on every mesh this,

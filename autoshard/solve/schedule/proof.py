@@ -14,9 +14,9 @@ from autoshard.solve.schedule.rules import scratch, value_of
 from autoshard.solve.schedule.search import Search
 from autoshard.solve.task import Verdict
 
-MOST_TASKS = 2500
+MOST_TASKS = 1000
 """Larger problems are not handed over whole."""
-SHARES = ((300, 0.9), (800, 0.4), (MOST_TASKS, 0.15))
+SHARES = ((300, 0.9), (500, 0.6), (MOST_TASKS, 0.3))
 """Up to so many tasks CP-SAT gets this share of the time that is left, with one thread."""
 PAUSE_SECONDS = 0.05
 """Between looks at the solver, where nothing else is done meanwhile."""
