@@ -9,6 +9,7 @@ backward:
     interleaved      1F1B over v stages a mesh: F and BW number i in slots i - w and i, where
                      w = 2 (p - 1 - d) + (v - 1) p, numbered in groups of p microbatches, stage
                      by stage (https://arxiv.org/abs/2104.04473)
+    interleaved ZB   the same, with W number i apart, in slot i + d
     ZB-H1, ZB-H2     F k in slot k - h (p - 1 - d), B k in slot k, W k in slot k + h d, with h = 1
                      or 2 (https://arxiv.org/abs/2401.10241)
 
@@ -86,7 +87,8 @@ def interleaved_key(instance: Instance) -> Key:
         if task.kind == "F":
             number = group * p * v + turn * p + inside
             return (number - 2 * (p - 1 - mesh) - (v - 1) * p, IN_SLOT["F"])
-        return (group * p * v + (v - 1 - turn) * p + inside, IN_SLOT[task.kind])
+        number = group * p * v + (v - 1 - turn) * p + inside
+        return (number + mesh if task.kind == "W" else number, IN_SLOT[task.kind])
 
     return key
 

@@ -38,6 +38,11 @@ def interleaved(instance: Instance) -> Order:
     return keyed.order_by_key(instance, keyed.interleaved_key(instance), fused=True)
 
 
+def interleaved_zb(instance: Instance) -> Order:
+    """Interleaved 1F1B with W apart and late, for stages that go round the meshes."""
+    return keyed.order_by_key(instance, keyed.interleaved_key(instance), fused=False)
+
+
 def zb_h1(instance: Instance) -> Order:
     """ZB-H1, for one stage a mesh."""
     return keyed.order_by_key(instance, keyed.zb_h1_key(instance), fused=False)
@@ -53,6 +58,7 @@ NAMED: dict[str, Schedule] = {
     "1f1b": one_f_one_b,
     "circular": circular,
     "interleaved": interleaved,
+    "interleaved-zb": interleaved_zb,
     "zb-h1": zb_h1,
     "zb-h2": zb_h2,
     "zb-v": zb_v,

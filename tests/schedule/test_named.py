@@ -85,6 +85,8 @@ def test_interleaving_divides_the_bubble(p, groups, v):
     instance = instance_from_json({"p": p, "m": p * groups, "S": p * v, "F": 1, "B": 1, "W": 1})
     timeline = simulate(instance, NAMED["interleaved"](instance))
     assert timeline.makespan == 3 * v * p * groups + 3 * (p - 1)
+    apart = simulate(instance, NAMED["interleaved-zb"](instance))
+    assert apart.makespan <= timeline.makespan - (p - 1)
 
 
 @pytest.mark.parametrize("shape", ["line", "loop", "vee"])
@@ -94,8 +96,8 @@ def test_the_independent_simulator_accepts_all(shape):
                "mem_B": -1, "mem_W": -1, "placement": list(instance.placement)}  # fmt: skip
     made = named_orders(instance)
     expected = {
-        "line": {"1f1b", "interleaved", "zb-h1", "zb-h2"},
-        "loop": {"interleaved"},
+        "line": {"1f1b", "interleaved", "interleaved-zb", "zb-h1", "zb-h2"},
+        "loop": {"interleaved", "interleaved-zb"},
         "vee": {"zb-v", "dualpipe-v"},
     }
     assert set(made) == {"gpipe", "circular"} | expected[shape]
@@ -129,6 +131,7 @@ def test_zb_v_of_few_microbatches_keeps_its_order():
         ("circular", circular_key, "loop"),
         ("1f1b", one_f_one_b_key, "line"),
         ("interleaved", interleaved_key, "loop"),
+        ("interleaved-zb", interleaved_key, "loop"),
         ("zb-h1", zb_h1_key, "line"),
         ("zb-h2", zb_h2_key, "line"),
     ],
