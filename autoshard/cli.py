@@ -26,6 +26,7 @@ from autoshard.cli_bench_parser import add_bench
 from autoshard.cli_calibrate_parser import add_calibrate
 from autoshard.cli_command import command
 from autoshard.cli_errors import INTERRUPTED, CommandError
+from autoshard.cli_report_parser import add_report
 from autoshard.cli_schedule_parser import add_schedule
 
 
@@ -93,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_explain,
         add_calibrate,
         _add_show,
+        add_report,
         _add_solve,
         add_schedule,
         add_bench,

@@ -7,19 +7,22 @@ sweeps the buffers over time. Every plan is priced here before anyone sees it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from autoshard.copies import ANEW, BACKWARD, FORWARD, KEPT, VISIBLE, copy_intervals, value_trips
+from autoshard.copies import BACKWARD, FORWARD, KEPT, VISIBLE, copy_intervals
 from autoshard.cost.step import StepPrices
-from autoshard.dataflow import Phase
 from autoshard.decisions import Decisions
-from autoshard.layout import Layout, format_state, format_type
 from autoshard.plan import Estimate, Move
+from autoshard.planned_moves import copy_moves, settlement_moves
 from autoshard.program import Op
 from autoshard.strategy import Strategies, project_assignment
+
+Events = NDArray[np.float64] | defaultdict[int, float]
 
 
 class InconsistentPlanError(ValueError):
@@ -28,10 +31,14 @@ class InconsistentPlanError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The estimate and the planned collectives, in program order."""
+    """The estimate, the planned collectives in program order, and bytes in use by program point.
+
+    The program points are those of `Dataflow`; the most that is in use is the estimate's peak.
+    """
 
     estimate: Estimate
     moves: tuple[Move, ...]
+    occupied: NDArray[np.float64] = field(compare=False, repr=False)
 
 
 def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]) -> Evaluation:
@@ -49,10 +56,10 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
     events[0] += program.constant_bytes
     for value in program.values:
         if value.producer < 0 and decisions.copy[value.index] is not None:
-            moves += _copies(prices, decisions, value.index, names)
+            moves += copy_moves(prices, decisions, value.index, names)
     for op, strategy, seconds in compute_seconds(prices, decisions):
         compute += seconds
-        moves += _settlement(prices, op, strategy, names)
+        moves += settlement_moves(prices, op, strategy, names)
         if op.index in flow.transposed:
             copies = float(prices.transposing(op, strategy)[1][0])
             events[op.index] += copies
@@ -67,7 +74,7 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
                 events[op.index] += scratch
                 events[op.index + 1] -= scratch
             if decisions.copy[output] is not None:
-                moves += _copies(prices, decisions, output, names)
+                moves += copy_moves(prices, decisions, output, names)
     for value in program.values:
         _occupy(prices, decisions, value.index, events)
     occupied = np.cumsum(events)[: flow.end]
@@ -83,7 +90,7 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
         peak_bytes=round(float(occupied[peak])),
         peak_at=str(program.ops[peak]) if peak < len(program.ops) else "the end of the step",
     )
-    return Evaluation(estimate, tuple(moves))
+    return Evaluation(estimate, tuple(moves), occupied)
 
 
 def compute_seconds(
@@ -221,93 +228,14 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
         )
 
 
-def _settlement(
-    prices: StepPrices, op: Op, strategy: Strategies, names: tuple[str, ...]
-) -> list[Move]:
-    flow, program = prices.dataflow, prices.program
-    hidden = not any(flow.awaited[o] for o in op.outputs)
-    moves = []
-    if not strategy.reduced[0].any():
-        return []
-    for kind, axes, _ in prices.settlements(strategy):
-        for number, output in enumerate(op.outputs):
-            local = prices.local_bytes(output, strategy.written[number])
-            size = float(local[0])
-            seconds = float(prices.settled_seconds(kind, axes, local, strategy.stored[number])[0])
-            seconds *= op.trips * op.weight
-            value = program.values[output]
-            before, after = (
-                tuple(side[number][0].tolist()) for side in (strategy.written, strategy.stored)
-            )
-            moves.append(
-                Move(
-                    kind=kind,
-                    axes=tuple(names[a] for a in axes),
-                    bytes=int(size),
-                    count=op.trips,
-                    seconds=seconds,
-                    exposed_seconds=seconds * prices.exposed(hidden),
-                    scope=op.scope,
-                    line=op.line,
-                    value=_arrow(value.dtype, value.shape, before, after, names, partial=axes),
-                )
-            )
-    return moves
+def buffer_events(prices: StepPrices, decisions: Decisions, value: int) -> dict[int, float]:
+    """By program point, the bytes by which a value's buffer and its copy grow (or shrink) there."""
+    events: defaultdict[int, float] = defaultdict(float)
+    _occupy(prices, decisions, value, events)
+    return dict(events)
 
 
-def _arrow(
-    dtype: str,
-    shape: tuple[int, ...],
-    before: Layout,
-    after: Layout,
-    names: tuple[str, ...],
-    partial: tuple[int, ...] = (),
-) -> str:
-    left = format_type(dtype, shape, before, names)
-    if partial:
-        left += f"{{unreduced={','.join(names[a] for a in partial)}}}"
-    return f"{left} -> {format_type(dtype, shape, after, names)}"
-
-
-def _copies(
-    prices: StepPrices, decisions: Decisions, value: int, names: tuple[str, ...]
-) -> list[Move]:
-    program, flow = prices.program, prices.dataflow
-    record = program.values[value]
-    first, second = decisions.stored[value], decisions.copy[value]
-    assert first is not None
-    assert second is not None
-    mode = decisions.mode[value]
-    times = 2 if mode == ANEW else 1
-    exposed = prices.exposed(flow.prefetchable[value])
-    trips = value_trips(program, value)
-    maker = program.ops[record.producer] if record.producer >= 0 else None
-    wanted = Phase.BACKWARD if mode == BACKWARD else Phase.FORWARD
-    at = next((use.op for use in flow.readers[value] if use.phase is wanted), None)
-    place = program.ops[at] if at is not None else maker
-    moves = []
-    for step in prices.reshard(value).steps(first, second):
-        for _ in range(times):
-            moves.append(
-                Move(
-                    kind=step.kind,
-                    axes=tuple(names[a] for a in step.axes),
-                    bytes=int(step.bytes),
-                    count=record.trips,
-                    seconds=step.seconds * trips,
-                    exposed_seconds=step.seconds * trips * exposed,
-                    scope=place.scope if place else "",
-                    line=place.line if place else "",
-                    value=(
-                        f"{format_state(record.dtype, record.shape, step.from_state, names)} -> "
-                        f"{format_state(record.dtype, record.shape, step.to_state, names)}"
-                    ),
-                )
-            )
-    return moves
-
-
-def _occupy(prices: StepPrices, decisions: Decisions, value: int, events: np.ndarray) -> None:
+def _occupy(prices: StepPrices, decisions: Decisions, value: int, events: Events) -> None:
     flow = prices.dataflow
     layout, copy, mode = decisions.stored[value], decisions.copy[value], decisions.mode[value]
     if layout is None:

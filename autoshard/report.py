@@ -15,6 +15,7 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from autoshard.plan import Move, Plan
 from autoshard.report_tree import Leaf, Line, Lines, fold
@@ -75,13 +76,13 @@ def _header(plan: Plan) -> str:
         (
             "compute",
             format_seconds(estimate.compute_seconds),
-            f"{_share(estimate.compute_seconds, estimate.step_seconds)} of the step",
+            f"{share(estimate.compute_seconds, estimate.step_seconds)} of the step",
         ),
         (
             "collectives",
             format_seconds(estimate.collective_seconds),
             f"{format_seconds(exposed)} of it exposed, "
-            f"{_share(exposed, estimate.step_seconds)} of the step",
+            f"{share(exposed, estimate.step_seconds)} of the step",
         ),
         (
             "memory",
@@ -89,7 +90,7 @@ def _header(plan: Plan) -> str:
             f"of {format_bytes(plan.memory_limit)} per device",
         ),
         ("", "", f"at its peak in {_shorten_left(estimate.peak_at, 85)}"),
-        ("proof", proof.status, _proof(plan)),
+        ("proof", proof.status, proof_text(plan)),
     ]
     if plan.compiled is not None:
         rows.insert(
@@ -113,7 +114,8 @@ def _header(plan: Plan) -> str:
     return shorten(title) + "\n\n" + table(rows, right=(1,))
 
 
-def _proof(plan: Plan) -> str:
+def proof_text(plan: Plan) -> str:
+    """What is proven of the plan, and what ended the search."""
     proof = plan.proof
     stopped = {
         None: "",
@@ -130,7 +132,8 @@ def _proof(plan: Plan) -> str:
     )
 
 
-def _share(part: float, whole: float) -> str:
+def share(part: float, whole: float) -> str:
+    """A part in percent of the whole."""
     return f"{100 * part / whole:.1f} %" if whole > 0 else "-"
 
 
@@ -169,21 +172,43 @@ def _requirements(plan: Plan) -> str:
     return table([("requirement", ""), *rows]) if rows else ""
 
 
-def _layouts(plan: Plan) -> str:
+@dataclass(frozen=True, slots=True)
+class FoldedLayouts:
+    """The layouts of a plan's inputs or outputs, folded for reading.
+
+    Attributes:
+      noun: "input" or "output".
+      lines: of the folded tree.
+      examples: by the text of a layout, the tree path of an array that has it.
+    """
+
+    noun: str
+    lines: Lines
+    examples: Mapping[str, str]
+
+
+def folded_layouts(plan: Plan) -> tuple[FoldedLayouts, ...]:
+    """The layouts of inputs and of outputs; subtrees that were met before are one line."""
     sizes = dict(zip(plan.mesh.names, plan.mesh.sizes, strict=True))
     seen: dict[object, str] = {}
-    blocks: list[tuple[str, Lines]] = []
+    blocks = []
     for side, noun in (("inputs", "input"), ("outputs", "output")):
         types = plan.types.get(side, {})
         leaves = {
             path: _leaf(types.get(path), tuple(spec), sizes)
             for path, spec in plan.specs[side].items()
         }
-        blocks.append((noun, fold(leaves, seen, origin=noun)))
+        examples = {leaf.text: path for path, leaf in reversed(leaves.items())}
+        blocks.append(FoldedLayouts(noun, fold(leaves, seen, origin=noun), examples))
+    return tuple(blocks)
+
+
+def _layouts(plan: Plan) -> str:
     rows = [("", "global type, dimensions @ mesh axes", "per device")]
-    for noun, lines in blocks:
-        rows.append((f"{noun}s", "", format_bytes(sum(line.bytes for line in lines))))
-        rows.extend((f"  {line.path or '(all)'}", line.text, _held(line)) for line in lines)
+    for block in folded_layouts(plan):
+        held = format_bytes(sum(line.bytes for line in block.lines))
+        rows.append((f"{block.noun}s", "", held))
+        rows.extend((f"  {line.path or '(all)'}", line.text, _held(line)) for line in block.lines)
     _, types, held = (max(len(row[column]) for row in rows) for column in range(3))
     widest = max(WIDTH - types - held - 6, 30)
     return table([(_shorten_left(path, widest), *rest) for path, *rest in rows], right=(2,))
@@ -219,12 +244,16 @@ def _leaf(kind: str | None, spec: Sequence[object], sizes: Mapping[str, int]) ->
     )
 
 
+def shared_scope(scopes: Sequence[str]) -> str:
+    """Scopes that differ in numbers alone as one; numbers that differ are stars."""
+    columns = zip(*(re.split(r"(\d+)", scope) for scope in scopes), strict=True)
+    return "".join(column[0] if len(set(column)) == 1 else "*" for column in columns)
+
+
 def _where(moves: Sequence[Move], width: int) -> str:
-    """Source line and scope of moves that are alike; numbers that differ are stars."""
+    """Source line and scope of moves that are alike."""
     place = f"{moves[0].line}  " if moves[0].line else ""
-    scopes = [re.split(r"(\d+)", move.scope) for move in moves]
-    columns = zip(*scopes, strict=True)
-    scope = "".join(column[0] if len(set(column)) == 1 else "*" for column in columns)
+    scope = shared_scope([move.scope for move in moves])
     return place + _shorten_left(scope or "(top)", max(width - len(place), 10))
 
 
@@ -263,19 +292,24 @@ def _collectives(plan: Plan) -> str:
     return table(rows, right=(1, 2, 3, 4))
 
 
-def _dearest(moves: Sequence[Move], most: int, names: Sequence[str]) -> str:
+def alike_moves(moves: Sequence[Move]) -> list[list[Move]]:
+    """Moves that differ only in numbers of their scopes together; the most exposed first."""
     merged: dict[tuple[object, ...], list[Move]] = {}
     for move in moves:
         scope = re.sub(r"\d+", "*", move.scope)  # the layers of an unrolled model
         key = (move.kind, move.axes, move.bytes, move.line, scope, move.value)
         merged.setdefault(key, []).append(move)
-    groups = sorted(
+    return sorted(
         merged.values(),
         key=lambda group: (
             -sum(move.exposed_seconds for move in group),
             -sum(move.seconds for move in group),
         ),
     )
+
+
+def _dearest(moves: Sequence[Move], most: int, names: Sequence[str]) -> str:
+    groups = alike_moves(moves)
     if not groups or most <= 0:
         return ""
     rows = [("dearest", "exposed", "seconds", "times", "bytes each")]

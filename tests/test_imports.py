@@ -41,6 +41,7 @@ LAYERS = (
     ("hubs",),
     ("build", "coding", "plan", "meshes"),
     ("binding", "collective_rows"),
+    ("planned_moves",),
     ("evaluate", "baselines", "kept", "restrict"),
     ("demands", "conflicts"),
     ("types",),
@@ -56,10 +57,12 @@ LAYERS = (
     ("variants", "residuals", "refine", "fidelity"),
     ("models",),
     ("reference", "report_tree", "report"),
+    ("display",),
     ("cli", "cli_errors", "cli_arguments", "cli_progress", "cli_rows", "cli_lists", "cli_search",
      "cli_replan", "cli_explain",
      "cli_verify", "cli_numbers", "cli_device", "cli_solve", "cli_bench", "cli_calibrate",
-     "cli_schedule", "cli_schedule_parser", "cli_calibrate_parser", "cli_command",
+     "cli_report", "cli_report_parser", "cli_schedule", "cli_schedule_parser",
+     "cli_calibrate_parser", "cli_command",
      "cli_bench_parser", "__main__", ""),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -1,0 +1,36 @@
+"""The words of `autoshard report`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoshard.cli_command import command
+
+
+def add_report(commands: Any) -> None:
+    """Add the parser of `autoshard report`."""
+    parser = command(
+        commands,
+        "report",
+        "cli_report:report_command",
+        "write a plan as an HTML page, and in the formats of tools that display it",
+        epilog="example: autoshard report plan.json -o plan.html",
+    )
+    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    parser.add_argument(
+        "program",
+        metavar="PROGRAM",
+        nargs="?",
+        help="the program of the plan; default: what the plan names",
+    )
+    parser.add_argument(
+        "--machine", metavar="MACHINE", help="the machine of the plan; default: what it names"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="one HTML file that needs no network"
+    )
+    parser.add_argument(
+        "--verification",
+        metavar="FILE",
+        help="what `autoshard verify --json` printed, to be part of the page",
+    )

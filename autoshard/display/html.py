@@ -1,0 +1,97 @@
+"""HTML (and SVG inside of it) as values: what is text is escaped, and only `Markup` is not.
+
+element("p", "a < b", class_="note")  ->  <p class="note">a &lt; b</p>
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+VOID = frozenset({"meta", "wbr", "br"})
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+Child = str | None
+
+
+def element(tag: str, *children: Child, **attributes: str | float | bool | None) -> Markup:
+    """An element; children that are None, and attributes that are None or False, are left out.
+
+    A trailing underscore of an attribute's name is dropped, other underscores become hyphens.
+    """
+    opened = [tag]
+    for name, value in attributes.items():
+        if value is None or value is False:
+            continue
+        written = name.rstrip("_").replace("_", "-")
+        text = f"{value:.6g}" if isinstance(value, float) else str(value)
+        opened.append(written if value is True else f'{written}="{html.escape(text)}"')
+    start = f"<{' '.join(opened)}>"
+    return Markup(start if tag in VOID else f"{start}{join(*children)}</{tag}>")
+
+
+def join(*children: Child) -> Markup:
+    """Children one after the other; text is escaped."""
+    return Markup("".join(_escaped(child) for child in children if child is not None))
+
+
+def _escaped(child: str) -> str:
+    return child if isinstance(child, Markup) else html.escape(child)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table: what stands there, and the number by which its column is sorted."""
+
+    text: str
+    order: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its heading, and whether it holds numbers, code or sentences."""
+
+    heading: str
+    number: bool = False
+    code: bool = False
+    words: bool = False
+
+
+def table(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], *, sorts: bool = False
+) -> Markup:
+    """A table in a box that scrolls sideways; with `sorts`, a click on a heading sorts it."""
+    kinds = [
+        "number" if c.number else "code" if c.code else "words" if c.words else None
+        for c in columns
+    ]
+    heads = []
+    for column, kind in zip(columns, kinds, strict=True):
+        label = element("button", column.heading, type="button") if sorts else column.heading
+        heads.append(element("th", label, scope="col", class_=kind))
+    lines = []
+    for row in rows:
+        cells = []
+        for cell, kind in zip(row, kinds, strict=True):
+            cell = cell if isinstance(cell, Cell) else Cell(cell)
+            order = None if cell.order is None else repr(float(cell.order))
+            cells.append(element("td", cell.text, class_=kind, data_order=order))
+        lines.append(element("tr", *cells))
+    return element(
+        "div",
+        element(
+            "table",
+            element("thead", element("tr", *heads)),
+            element("tbody", *lines),
+            class_="sorts" if sorts else None,
+        ),
+        class_="wide",
+        tabindex="0",
+    )

@@ -1,0 +1,90 @@
+"""What the step would take on a machine that is a little better in one respect, plan unchanged.
+
+The decisions stay, the evaluator prices them anew; so the best plan on such a machine takes at most
+that long. What a plan would be if it were searched again is another question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from autoshard.cost.step import step_prices
+from autoshard.display.profile import Profile
+from autoshard.evaluate import evaluate
+from autoshard.machine import Machine
+from autoshard.network import Level, Torus
+
+MORE = 0.1
+"""Rates grow, and fixed costs shrink, by this part; the overlap grows by this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A change of the machine, and what the step takes then, in seconds."""
+
+    change: str
+    step_seconds: float
+
+
+def gains(found: Profile) -> tuple[Gain, ...]:
+    """Every change of the machine by itself, the one that helps most first."""
+    prices, plan = found.prices, found.plan
+    rows = []
+    for change, machine in better_machines(found.machine):
+        anew = step_prices(
+            found.program, prices.dataflow, machine, plan.mesh.sizes, plan.corrections
+        )
+        estimate = evaluate(anew, plan.decisions, plan.mesh.names).estimate
+        rows.append(Gain(change, estimate.step_seconds))
+    return tuple(sorted(rows, key=lambda row: row.step_seconds))
+
+
+def better_machines(machine: Machine) -> Iterator[tuple[str, Machine]]:
+    """(what is better, the machine) for every figure of the machine that prices depend on."""
+    up, down = 1 + MORE, 1 - MORE
+    more, less = f"{100 * MORE:g} % more", f"{100 * MORE:g} % less"
+    chip = machine.chip
+    rates = {dtype: rate * up for dtype, rate in chip.peak_flops.items()}
+    for change, better in (
+        (f"{more} FLOP/s of the matrix unit", replace(chip, peak_flops=rates)),
+        (f"{more} FLOP/s of the vector unit", replace(chip, vector_flops=chip.vector_flops * up)),
+        (f"{more} memory bandwidth", replace(chip, memory_bandwidth=chip.memory_bandwidth * up)),
+        (
+            f"{less} time to start a kernel",
+            replace(chip, launch_seconds=chip.launch_seconds * down),
+        ),
+    ):
+        yield change, replace(machine, chip=better)
+    for number, level in enumerate(machine.network):
+        if level.chips < 2:
+            continue
+        for change, better in (
+            (f"{more} bandwidth of {level.name}", _faster(level, up)),
+            (f"{less} latency of {level.name}", _nearer(level, down)),
+        ):
+            levels = (*machine.network[:number], better, *machine.network[number + 1 :])
+            yield change, replace(machine, network=levels)
+    overlap = min(machine.overlap + MORE, 1.0)
+    if overlap > machine.overlap:
+        yield (
+            f"{100 * overlap:.3g} % instead of {100 * machine.overlap:.3g} % of what can be "
+            "prefetched hidden",
+            replace(machine, overlap=overlap),
+        )
+
+
+def _faster(level: Level, factor: float) -> Level:
+    if isinstance(level, Torus):
+        return replace(level, link_bandwidth=level.link_bandwidth * factor)
+    return replace(
+        level,
+        chip_bandwidth=level.chip_bandwidth * factor,
+        pair_bandwidth=level.pair_bandwidth * factor,
+    )
+
+
+def _nearer(level: Level, factor: float) -> Level:
+    if isinstance(level, Torus):
+        return replace(level, hop_seconds=level.hop_seconds * factor)
+    return replace(level, latency_seconds=level.latency_seconds * factor)

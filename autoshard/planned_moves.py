@@ -1,0 +1,100 @@
+"""The planned collectives: those that settle partial results, those that make resharded copies."""
+
+from __future__ import annotations
+
+from autoshard.copies import ANEW, BACKWARD, value_trips
+from autoshard.cost.step import StepPrices
+from autoshard.dataflow import Phase
+from autoshard.decisions import Decisions
+from autoshard.layout import Layout, format_state, format_type
+from autoshard.plan import Move
+from autoshard.program import Op
+from autoshard.strategy import Strategies
+
+
+def settlement_moves(
+    prices: StepPrices, op: Op, strategy: Strategies, names: tuple[str, ...]
+) -> list[Move]:
+    """The collectives that settle the partial results of `op` under `strategy` (one row)."""
+    flow, program = prices.dataflow, prices.program
+    hidden = not any(flow.awaited[o] for o in op.outputs)
+    moves = []
+    if not strategy.reduced[0].any():
+        return []
+    for kind, axes, _ in prices.settlements(strategy):
+        for number, output in enumerate(op.outputs):
+            local = prices.local_bytes(output, strategy.written[number])
+            size = float(local[0])
+            seconds = float(prices.settled_seconds(kind, axes, local, strategy.stored[number])[0])
+            seconds *= op.trips * op.weight
+            value = program.values[output]
+            before, after = (
+                tuple(side[number][0].tolist()) for side in (strategy.written, strategy.stored)
+            )
+            moves.append(
+                Move(
+                    kind=kind,
+                    axes=tuple(names[a] for a in axes),
+                    bytes=int(size),
+                    count=op.trips,
+                    seconds=seconds,
+                    exposed_seconds=seconds * prices.exposed(hidden),
+                    scope=op.scope,
+                    line=op.line,
+                    value=_arrow(value.dtype, value.shape, before, after, names, partial=axes),
+                )
+            )
+    return moves
+
+
+def _arrow(
+    dtype: str,
+    shape: tuple[int, ...],
+    before: Layout,
+    after: Layout,
+    names: tuple[str, ...],
+    partial: tuple[int, ...] = (),
+) -> str:
+    left = format_type(dtype, shape, before, names)
+    if partial:
+        left += f"{{unreduced={','.join(names[a] for a in partial)}}}"
+    return f"{left} -> {format_type(dtype, shape, after, names)}"
+
+
+def copy_moves(
+    prices: StepPrices, decisions: Decisions, value: int, names: tuple[str, ...]
+) -> list[Move]:
+    """The collectives that make the resharded copy of `value`, which must have one."""
+    program, flow = prices.program, prices.dataflow
+    record = program.values[value]
+    first, second = decisions.stored[value], decisions.copy[value]
+    assert first is not None
+    assert second is not None
+    mode = decisions.mode[value]
+    times = 2 if mode == ANEW else 1
+    exposed = prices.exposed(flow.prefetchable[value])
+    trips = value_trips(program, value)
+    maker = program.ops[record.producer] if record.producer >= 0 else None
+    wanted = Phase.BACKWARD if mode == BACKWARD else Phase.FORWARD
+    at = next((use.op for use in flow.readers[value] if use.phase is wanted), None)
+    place = program.ops[at] if at is not None else maker
+    moves = []
+    for step in prices.reshard(value).steps(first, second):
+        for _ in range(times):
+            moves.append(
+                Move(
+                    kind=step.kind,
+                    axes=tuple(names[a] for a in step.axes),
+                    bytes=int(step.bytes),
+                    count=record.trips,
+                    seconds=step.seconds * trips,
+                    exposed_seconds=step.seconds * trips * exposed,
+                    scope=place.scope if place else "",
+                    line=place.line if place else "",
+                    value=(
+                        f"{format_state(record.dtype, record.shape, step.from_state, names)} -> "
+                        f"{format_state(record.dtype, record.shape, step.to_state, names)}"
+                    ),
+                )
+            )
+    return moves

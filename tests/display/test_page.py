@@ -1,0 +1,203 @@
+"""The page: whole, self-contained, with the figures of the plan; no name breaks it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec
+
+from autoshard.cli import main
+from autoshard.display.page import Material, page
+from autoshard.display.profile import profile
+from autoshard.display.sources import figures, machine_text
+from autoshard.display.verdict import verdict
+from autoshard.machine import load, presets
+from autoshard.models import build
+from autoshard.report import alike_moves
+from autoshard.units import format_bytes, format_seconds
+from tests.display.reading import read
+from tests.helpers import case, random_plan
+from tests.test_report import GATHER
+from tests.test_report import plan as toy
+
+TITLES = ["Proof and bounds", "Well-known schemes", "Memory", "Compute", "Collectives", "Layouts",
+          "Sensitivity", "Assumptions and their sources", "Versions"]  # fmt: skip
+
+
+def titles(found):
+    return [value for tag, name, value in found.attributes if (tag, name) == ("section", "id")]
+
+
+def test_a_plan_alone():
+    found = read(page(Material(toy(), missing=("the program is gone; give PROGRAM",))))
+    text = found.all_text()
+    assert "toy on v5e-8" in text
+    assert "Left out: the program is gone; give PROGRAM" in text
+    assert titles(found) == [
+        "proof", "schemes", "collectives", "layouts", "assumptions", "versions"
+    ]  # fmt: skip
+    assert (
+        "Fits, with 13.0 GiB to spare; 12.00 ms a step; within 0.83 % of the best; compute binds."
+        in text
+    )
+    moves = next(rows for rows in found.tables if rows[0][:2] == ["kind", "axes"])
+    assert moves[1][:7] == [
+        "all_gather", "data", "400.0 us", "2.000 ms", "2", "1.00 MiB", "2.00 MiB"
+    ]  # fmt: skip
+    assert moves[1][7:] == ["bf16[8@data, 4] → bf16[8, 4]", "layer_*/ffn", "model.py:7"]
+    layouts = next(rows for rows in found.tables if rows[0][0] == "path")
+    assert layouts[1][:3] == ["[0]['layers'][*]['wq']", "f32[16, 64@(data,model)]", "2"]
+    assert ["FSDP", "18.00 ms", "1.500", "1.00 GiB", ""] in found.tables[1]
+
+
+def test_a_plan_that_does_not_fit_and_is_refuted():
+    refuted = {
+        "verdicts": [
+            {"judge": "price", "agrees": False, "text": "another"},
+            {"judge": "numbers", "agrees": None, "text": "too large"},
+        ]
+    }
+    given = toy(memory_limit=2.0**30)
+    answers = verdict(given, verification=refuted).answers
+    assert [one.said for one in answers[:3]] == ["no", "12.00 ms", "refuted by price"]
+    assert verdict(given).line.startswith("Does not fit: 2.00 GiB too much; 12.00 ms a step;")
+    found = read(page(Material(given, verification=refuted)))
+    assert ["price", "REFUTES", "another"] in found.tables[-1]
+    assert ["numbers", "not run", "too large"] in found.tables[-1]
+
+
+def test_communication_that_binds_is_named():
+    estimate = replace(toy().estimate, step_seconds=0.03)
+    said = verdict(toy(estimate=estimate)).answers[3].said
+    assert said == "all_gather over data"
+
+
+HOSTILE = "</script><script>alert('1')</script><img src=http://x/y onerror=\"z\">&amp;'\"]]>"
+
+
+def test_names_cannot_break_out():
+    spec = {HOSTILE: PartitionSpec("data"), "": PartitionSpec()}
+    given = toy(
+        program=HOSTILE,
+        machine=HOSTILE,
+        specs={"inputs": spec, "outputs": {}},
+        types={"inputs": {HOSTILE: "f32[8]", "": "f32[]"}, "outputs": {}},
+        moves=(replace(GATHER, scope=HOSTILE, line=HOSTILE, value=HOSTILE),),
+        baselines=(replace(toy().baselines[1], name=HOSTILE, note=HOSTILE),),
+        estimate=replace(toy().estimate, peak_at=HOSTILE),
+        requirements=({"text": HOSTILE, "source": HOSTILE, "kept": False, "how": [HOSTILE]},),
+    )
+    verdicts = {"verdicts": [{"judge": HOSTILE, "agrees": True, "text": HOSTILE}]}
+    plain = read(page(Material(toy())))
+    found = read(page(Material(given, None, f"{HOSTILE} = 1 # {HOSTILE}", verdicts, (HOSTILE,))))
+    assert found.tags.count("script") == plain.tags.count("script") == 1
+    assert found.all_text().count(HOSTILE.replace("->", "→")) >= 10
+
+
+def one_op():
+    return case(
+        lambda x: jnp.tanh(x),
+        jax.ShapeDtypeStruct((8, 8), jnp.float32),
+        mesh={"x": 8},
+        machine=load("v5e-8"),
+    )
+
+
+def test_a_program_of_one_op():
+    given = one_op()
+    plan = random_plan(given, 0)
+    found = read(page(Material(plan, profile(plan, given.program, load("v5e-8")))))
+    assert "compute" in titles(found)
+    assert "tanh" in found.all_text()
+
+
+def test_the_8b_step_on_64_chips():
+    built = build("llama3-8b")
+    machine = load("v5p-64")
+    given = case(
+        built.fn, *built.args, mesh={"x": 8, "y": 8}, machine=machine, name="llama3-8b",
+        **built.options,
+    )  # fmt: skip
+    plan = random_plan(given, 1)
+    text = machine_text("v5p-64")
+    document = page(Material(plan, profile(plan, given.program, machine), text))
+    assert len(document) < 1_000_000
+    found = read(document)
+    told, estimate = found.all_text(), plan.estimate
+    for seconds in (estimate.step_seconds, estimate.lower_seconds, estimate.upper_seconds):
+        assert format_seconds(seconds) in told
+    assert f"{format_bytes(estimate.peak_bytes)} at the peak" in told
+    moves = next(rows for rows in found.tables if rows[0][:2] == ["kind", "axes"])
+    groups = alike_moves(plan.moves)
+    assert len(moves) - 1 == len(groups)
+    for row, group in zip(moves[1:], groups, strict=True):
+        assert row[4] == f"{sum(move.count for move in group):,}"
+        assert row[3] == format_seconds(sum(move.seconds for move in group))
+    assert sum("https://cloud.google.com/tpu/docs/v5p" in one[2] for one in found.attributes) == 1
+    assert [t for t in TITLES if t not in told] == ["Well-known schemes"]
+
+
+@pytest.mark.parametrize("family", presets())
+def test_every_figure_of_a_machine_has_its_row(family):
+    import tomllib
+
+    text = machine_text(f"{family}-8" if family != "gb200-nvl72" else "gb200-nvl72-72")
+    found = figures(text)
+    table = tomllib.loads(text)
+    levels = table.pop("network")
+    chip = table.pop("chip")
+    count = sum(map(len, levels)) + len(chip) - 1 + len(chip["peak_flops"]) + len(table)
+    assert len(found) == count
+    said = {(one.table, one.key): one for one in found}
+    bandwidth = said["chip", "memory_bandwidth"]
+    assert float(bandwidth.value) == chip["memory_bandwidth"]
+    assert bandwidth.source
+    assert sum(bool(one.source) for one in found) >= count // 2
+
+
+def test_on_the_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--machine", "v5e-8", "--mesh", "data=2,model=4", "--quiet", "-o", "plan.json"]
+    assert main(["search", "mlp:tiny", *words]) == 0
+    (tmp_path / "verdict.json").write_text(
+        json.dumps({"verdicts": [{"judge": "price", "agrees": True, "text": "as priced"}]})
+    )
+    capsys.readouterr()
+    assert main(["report", "plan.json", "-o", "p.html", "--verification", "verdict.json"]) == 0
+    assert capsys.readouterr().err == "autoshard: wrote p.html\n"
+    found = read((tmp_path / "p.html").read_text())
+    assert {"memory", "compute", "sensitivity", "verification"} <= set(titles(found))
+    assert "verified: price" in found.all_text()
+
+
+def test_without_the_program_the_page_says_what_is_left_out(tmp_path, capsys):
+    toy(machine="gone.toml").save(tmp_path / "plan.json")
+    assert main(["report", str(tmp_path / "plan.json"), "-o", str(tmp_path / "p.html")]) == 0
+    assert (
+        "warning: left out: memory over time, compute and sensitivity: no built-in program is"
+        in (capsys.readouterr().err)
+    )
+    assert "Left out: memory over time" in read((tmp_path / "p.html").read_text()).all_text()
+
+
+def test_faults_on_the_command_line(tmp_path, capsys):
+    toy().save(tmp_path / "plan.json")
+    (tmp_path / "odd.json").write_text('{"verdicts": [{}]}')
+    path = str(tmp_path / "plan.json")
+    for words, message in (
+        ([path], "nothing to write: name a file with -o"),
+        ([path, "-o", str(tmp_path / "no" / "p.html")], "there is no folder"),
+        ([path, "nonsense", "-o", str(tmp_path / "p.html")], "no built-in program is called"),
+        ([path, "mlp:tiny", "-o", str(tmp_path / "p.html")], "the plan was made for program 'toy'"),
+        (
+            [path, "-o", str(tmp_path / "p.html"), "--verification", str(tmp_path / "odd.json")],
+            "is not what `autoshard verify --json` prints",
+        ),
+    ):
+        assert main(["report", *words]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "p.html").exists()
