@@ -12,14 +12,13 @@ Layouts are folded, so that 126 layers fill one block: equal neighbours in a lis
 from __future__ import annotations
 
 import math
-import re
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from autoshard.plan import Move, Plan
-from autoshard.report_tree import Leaf, Line, Lines, fold
-from autoshard.subaxes import joined
+from autoshard.report_layouts import folded_layouts
+from autoshard.report_moves import alike_moves, collective_name, shared_scope
+from autoshard.report_tree import Line
 from autoshard.units import format_bytes, format_gap, format_seconds
 
 WIDTH = 120
@@ -172,37 +171,6 @@ def _requirements(plan: Plan) -> str:
     return table([("requirement", ""), *rows]) if rows else ""
 
 
-@dataclass(frozen=True, slots=True)
-class FoldedLayouts:
-    """The layouts of a plan's inputs or outputs, folded for reading.
-
-    Attributes:
-      noun: "input" or "output".
-      lines: of the folded tree.
-      examples: by the text of a layout, the tree path of an array that has it.
-    """
-
-    noun: str
-    lines: Lines
-    examples: Mapping[str, str]
-
-
-def folded_layouts(plan: Plan) -> tuple[FoldedLayouts, ...]:
-    """The layouts of inputs and of outputs; subtrees that were met before are one line."""
-    sizes = dict(zip(plan.mesh.names, plan.mesh.sizes, strict=True))
-    seen: dict[object, str] = {}
-    blocks = []
-    for side, noun in (("inputs", "input"), ("outputs", "output")):
-        types = plan.types.get(side, {})
-        leaves = {
-            path: _leaf(types.get(path), tuple(spec), sizes)
-            for path, spec in plan.specs[side].items()
-        }
-        examples = {leaf.text: path for path, leaf in reversed(leaves.items())}
-        blocks.append(FoldedLayouts(noun, fold(leaves, seen, origin=noun), examples))
-    return tuple(blocks)
-
-
 def _layouts(plan: Plan) -> str:
     rows = [("", "global type, dimensions @ mesh axes", "per device")]
     for block in folded_layouts(plan):
@@ -221,45 +189,11 @@ def _held(line: Line) -> str:
     return each if line.copies == 1 else f"{line.copies:,} x {each}"
 
 
-def _leaf(kind: str | None, spec: Sequence[object], sizes: Mapping[str, int]) -> Leaf:
-    if kind is None:
-        return Leaf(str(spec), 0.0)
-    match = re.fullmatch(r"(\D*)(\d*)(.*?)\[(.*)\]", kind)
-    if match is None:
-        return Leaf(f"{kind} {spec}", 0.0)
-    letters, bits, rest, shape = match.groups()
-    dimensions = [int(size) for size in shape.split(",") if size.strip()]
-    shards = 1
-    parts = []
-    for number, size in enumerate(dimensions):
-        entry = spec[number] if number < len(spec) else None
-        axes = (entry,) if isinstance(entry, str) else tuple(entry) if entry else ()  # type: ignore[arg-type]
-        shards *= math.prod(sizes[axis] for axis in axes)
-        shown = joined(axes, tuple(sizes))
-        suffix = "" if not axes else f"@{shown[0]}" if len(shown) == 1 else f"@({','.join(shown)})"
-        parts.append(f"{size}{suffix}")
-    itemsize = int(bits) / 8 if bits else 1.0
-    return Leaf(
-        f"{letters}{bits}{rest}[{', '.join(parts)}]", math.prod(dimensions) * itemsize / shards
-    )
-
-
-def shared_scope(scopes: Sequence[str]) -> str:
-    """Scopes that differ in numbers alone as one; numbers that differ are stars."""
-    columns = zip(*(re.split(r"(\d+)", scope) for scope in scopes), strict=True)
-    return "".join(column[0] if len(set(column)) == 1 else "*" for column in columns)
-
-
 def _where(moves: Sequence[Move], width: int) -> str:
     """Source line and scope of moves that are alike."""
     place = f"{moves[0].line}  " if moves[0].line else ""
     scope = shared_scope([move.scope for move in moves])
     return place + _shorten_left(scope or "(top)", max(width - len(place), 10))
-
-
-def _name(kind: str, axes: Sequence[str], names: Sequence[str]) -> str:
-    shown = joined(axes, names)
-    return f"{kind}@{shown[0]}" if len(shown) == 1 else f"{kind}@({','.join(shown)})"
 
 
 def _collectives(plan: Plan) -> str:
@@ -275,7 +209,7 @@ def _collectives(plan: Plan) -> str:
             sum(move.seconds for move in moves),
             sum(move.count for move in moves),
             sum(move.count * move.bytes for move in moves),
-            _name(*key, plan.mesh.names),
+            collective_name(*key, plan.mesh.names),
         )
         for key, moves in groups.items()
     ]
@@ -292,22 +226,6 @@ def _collectives(plan: Plan) -> str:
     return table(rows, right=(1, 2, 3, 4))
 
 
-def alike_moves(moves: Sequence[Move]) -> list[list[Move]]:
-    """Moves that differ only in numbers of their scopes together; the most exposed first."""
-    merged: dict[tuple[object, ...], list[Move]] = {}
-    for move in moves:
-        scope = re.sub(r"\d+", "*", move.scope)  # the layers of an unrolled model
-        key = (move.kind, move.axes, move.bytes, move.line, scope, move.value)
-        merged.setdefault(key, []).append(move)
-    return sorted(
-        merged.values(),
-        key=lambda group: (
-            -sum(move.exposed_seconds for move in group),
-            -sum(move.seconds for move in group),
-        ),
-    )
-
-
 def _dearest(moves: Sequence[Move], most: int, names: Sequence[str]) -> str:
     groups = alike_moves(moves)
     if not groups or most <= 0:
@@ -316,7 +234,7 @@ def _dearest(moves: Sequence[Move], most: int, names: Sequence[str]) -> str:
     for group in groups[:most]:
         rows.append(
             (
-                _name(group[0].kind, group[0].axes, names),
+                collective_name(group[0].kind, group[0].axes, names),
                 format_seconds(sum(move.exposed_seconds for move in group)),
                 format_seconds(sum(move.seconds for move in group)),
                 f"{sum(move.count for move in group):,}",

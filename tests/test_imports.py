@@ -56,7 +56,7 @@ LAYERS = (
     ("compiler",),
     ("variants", "residuals", "refine", "fidelity"),
     ("models",),
-    ("reference", "report_tree", "report"),
+    ("reference", "report_tree", "report_layouts", "report_moves", "report"),
     ("display",),
     ("cli", "cli_errors", "cli_arguments", "cli_progress", "cli_rows", "cli_lists", "cli_search",
      "cli_replan", "cli_explain",

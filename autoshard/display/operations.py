@@ -9,7 +9,7 @@ from autoshard.display.profile import Profile
 from autoshard.evaluate import ChosenStrategies
 from autoshard.layout import Layout, format_type
 from autoshard.program import Op
-from autoshard.report import shared_scope
+from autoshard.report_moves import shared_scope
 from autoshard.strategy import Strategies
 
 

@@ -10,7 +10,10 @@ from autoshard.display.layout import layout_grid, svg
 from autoshard.display.plots import Bar, bars, legend, span
 from autoshard.layout import LayoutError
 from autoshard.plan import Plan
-from autoshard.report import alike_moves, folded_layouts, proof_text, share, shared_scope
+from autoshard.report import proof_text, share
+from autoshard.report_layouts import folded_layouts
+from autoshard.report_moves import alike_moves, collective_name, shared_scope
+from autoshard.subaxes import joined
 from autoshard.units import format_bytes, format_seconds
 
 MOST_BASELINES_LONGER = 5
@@ -154,10 +157,10 @@ def collectives(plan: Plan) -> Markup:
     """Every collective: by kind and axes, then one by one with the line that needs it."""
     if not plan.moves:
         return element("p", "No collectives: every device works alone.")
-    groups = alike_moves(plan.moves)
+    groups, names = alike_moves(plan.moves), plan.mesh.names
     sums: dict[str, list[float]] = {}
     for move in plan.moves:
-        both = sums.setdefault(f"{move.kind} over {', '.join(move.axes)}", [0.0, 0.0])
+        both = sums.setdefault(collective_name(move.kind, move.axes, names), [0.0, 0.0])
         both[0] += move.exposed_seconds
         both[1] += move.seconds - move.exposed_seconds
     ranked = sorted(sums.items(), key=lambda item: -sum(item[1]))
@@ -185,7 +188,7 @@ def collectives(plan: Plan) -> Markup:
         rows.append(
             (
                 first.kind,
-                ", ".join(first.axes),
+                ", ".join(joined(first.axes, names)),
                 seconds_cell(sum(move.exposed_seconds for move in group)),
                 seconds_cell(sum(move.seconds for move in group)),
                 Cell(f"{times:,}", times),

@@ -10,7 +10,8 @@ from autoshard.cost.flops import is_matrix_op
 from autoshard.display.profile import Profile
 from autoshard.display.sensitivity import Gain
 from autoshard.plan import Plan
-from autoshard.report import alike_moves, proof_text, share
+from autoshard.report import proof_text, share
+from autoshard.report_moves import alike_moves, collective_name
 from autoshard.units import format_bytes, format_gap, format_seconds
 
 NEARLY_FULL = 0.95
@@ -138,7 +139,7 @@ def _binds(plan: Plan) -> Answer:
         )
         by_name: dict[str, float] = {}
         for group in alike_moves(plan.moves):
-            name = f"{group[0].kind} over {', '.join(group[0].axes)}"
+            name = collective_name(group[0].kind, group[0].axes, plan.mesh.names)
             by_name[name] = by_name.get(name, 0.0) + sum(move.exposed_seconds for move in group)
         dearest = max(by_name, key=lambda name: by_name[name])
         detail += f" ({dearest}: {share(by_name[dearest], estimate.step_seconds)})"

@@ -17,7 +17,7 @@ from autoshard.display.sources import figures, machine_text
 from autoshard.display.verdict import verdict
 from autoshard.machine import load, presets
 from autoshard.models import build
-from autoshard.report import alike_moves
+from autoshard.report_moves import alike_moves
 from autoshard.units import format_bytes, format_seconds
 from tests.display.reading import read
 from tests.helpers import case, random_plan
@@ -73,7 +73,7 @@ def test_a_plan_that_does_not_fit_and_is_refuted():
 def test_communication_that_binds_is_named():
     estimate = replace(toy().estimate, step_seconds=0.03)
     said = verdict(toy(estimate=estimate)).answers[3].said
-    assert said == "all_gather over data"
+    assert said == "all_gather@data"
 
 
 HOSTILE = "</script><script>alert('1')</script><img src=http://x/y onerror=\"z\">&amp;'\"]]>"
