@@ -86,6 +86,7 @@ def test_its_options_exist(capsys):
         ["search"],
         ["verify"],
         ["explain"],
+        ["report"],
         ["check"],
         ["calibrate"],
         ["schedule"],
