@@ -92,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_verify,
         _add_check,
         _add_explain,
+        _add_annotate,
         add_calibrate,
         _add_show,
         add_report,
@@ -275,6 +276,20 @@ def _add_explain(commands: Any) -> None:
         default=60.0,
         help="seconds to prepare, and for each value (default 60)",
     )
+
+
+def _add_annotate(commands: Any) -> None:
+    parser = command(
+        commands,
+        "annotate",
+        "cli_explain:annotate_command",
+        "print the few with_sharding_constraints with which Shardy makes the plan by itself",
+    )
+    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    parser.add_argument(
+        "program", metavar="PROGRAM", nargs="?", help=f"{_PROGRAM}; default: what the plan names"
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def _add_check(commands: Any) -> None:

@@ -1,10 +1,15 @@
-"""`autoshard explain PLAN VALUE`: why a value is laid out so, and what another layout costs."""
+"""`autoshard explain PLAN VALUE` and `autoshard annotate PLAN`.
+
+The first says why a value is laid out as it is and what another layout costs; the second prints the
+few constraints with which Shardy makes the plan by itself.
+"""
 
 from __future__ import annotations
 
 import argparse
 
 from autoshard.cli_errors import CommandError
+from autoshard.cli_progress import ProgressLine
 from autoshard.cli_search import find_machine, find_program, load_plan
 
 MOST = 6
@@ -40,4 +45,32 @@ def explain_command(options: argparse.Namespace) -> int:
     except (PlanError, RequirementError) as error:
         raise CommandError(str(error)) from error
     print("\n\n".join(texts))
+    return 0
+
+
+def annotate_command(options: argparse.Namespace) -> int:
+    """Run `autoshard annotate`."""
+    from autoshard.lower.fewest import fewest
+    from autoshard.lower.interpret import LoweringError
+    from autoshard.lower.spmd import lower
+    from autoshard.plan import PlanError
+
+    plan = load_plan(options.plan)
+    reference = options.program or plan.program
+    found, program = find_program(reference)
+    checks = 0
+    try:
+        plan.check_program(program.fingerprint, reference)
+        with ProgressLine(quiet=options.quiet) as line:
+
+            def heard(count: int, enough: bool) -> None:
+                nonlocal checks
+                checks += 1
+                verdict = "enough" if enough else "not enough"
+                line.show(f"check {checks}: {count} places are {verdict}", group="annotate")
+
+            few = fewest(lower(plan, found.fn, *found.args), heard=heard)
+    except (PlanError, LoweringError) as error:
+        raise CommandError(str(error)) from error
+    print(few)
     return 0

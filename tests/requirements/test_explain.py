@@ -160,6 +160,8 @@ def test_the_command(tmp_path, capsys):
     assert f"({place[1]}) is bf16" in capsys.readouterr().out
     assert main(["explain", str(path), "--against", str(other)]) == 0
     assert "the other plan takes" in capsys.readouterr().out
+    assert main(["annotate", str(other), "--quiet"]) == 0
+    assert "shardings of inputs and results" in capsys.readouterr().out
     assert main(["explain", str(path)]) == 2
     assert "name a value" in capsys.readouterr().err
     assert main(["explain", str(path), "params.layer"]) == 2
