@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from autoshard import calibrate
+    from autoshard.display.layout import layout_grid
     from autoshard.lower.mpmd import lower_mpmd
     from autoshard.lower.spmd import Lowered, lower
     from autoshard.lower.verify import verify
@@ -34,6 +35,7 @@ __all__ = [
     "accumulate_grads",
     "calibrate",
     "check_types",
+    "layout_grid",
     "load_machine",
     "lower",
     "lower_mpmd",
@@ -50,6 +52,7 @@ _HOMES = {
     "accumulate_grads": "autoshard.mpmd.accumulate",
     "RequirementError": "autoshard.requirements",
     "check_types": "autoshard.types.body",
+    "layout_grid": "autoshard.display.layout",
     "load_machine": "autoshard.machine",
     "lower_mpmd": "autoshard.lower.mpmd",
     "trace": "autoshard.program",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,33 +15,69 @@ if TYPE_CHECKING:
     from autoshard.display.profile import Profile
     from autoshard.plan import Plan
 
+FILES = ("output", "trace", "model_explorer", "node_data", "rules", "shardings")
+NEED_PROGRAM = ("trace", "model_explorer", "node_data")
+LEFT_OUT = "memory over time, compute and sensitivity"
+
 
 def report_command(options: argparse.Namespace) -> int:
     """Run `autoshard report`."""
-    from autoshard.display.page import Material, page
     from autoshard.whole_file import write_whole
 
-    outputs = [options.output]
-    if not any(outputs):
-        raise CommandError("nothing to write: name a file with -o")
-    for path in outputs:
+    paths = {name: getattr(options, name) for name in FILES if getattr(options, name) is not None}
+    if not paths:
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in FILES)
+        raise CommandError(f"nothing to write: name a file with -o, or with one of {words}")
+    for path in paths.values():
         require_writable(path)
     plan = load_plan(options.plan)
     verdicts = None if options.verification is None else _verification(options.verification)
-    found, missing = _profile(plan, options)
+    needed = [name for name in paths if name in NEED_PROGRAM]
+    found, missing = None, ()
+    if needed or "output" in paths:
+        found, missing = _profile(plan, options)
+    if found is None and needed:
+        words = " and ".join(f"--{name.replace('_', '-')}" for name in needed)
+        raise CommandError(f"{words} need the program and the machine: {missing[0]}")
     for why in missing:
-        print(f"autoshard: warning: left out: {why}", file=sys.stderr)
-    material = Material(plan, found, _machine_text(options, plan), verdicts, missing)
-    texts: dict[str | None, Callable[[], str]] = {options.output: lambda: page(material)}
-    for path, text in texts.items():
-        if path is None:
-            continue
+        print(f"autoshard: warning: left out: {LEFT_OUT}: {why}", file=sys.stderr)
+    for name, path in paths.items():
         try:
-            write_whole(path, text().encode())
+            write_whole(path, _text(name, plan, found, options, verdicts, missing).encode())
         except OSError as error:
             raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
         print(f"autoshard: wrote {path}", file=sys.stderr)
     return 0
+
+
+def _text(
+    name: str,
+    plan: Plan,
+    found: Profile | None,
+    options: argparse.Namespace,
+    verdicts: Any,
+    missing: tuple[str, ...],
+) -> str:
+    """What is written to the file of one option."""
+    from autoshard.display import shardings
+
+    if name == "output":
+        from autoshard.display.page import Material, page
+
+        left_out = tuple(f"{LEFT_OUT}: {why}" for why in missing)
+        return page(Material(plan, found, _machine_text(options, plan), verdicts, left_out))
+    if name == "rules":
+        return shardings.logical_rules(plan)
+    if name == "shardings":
+        return json.dumps(shardings.shardings(plan), indent=1)
+    assert found is not None
+    if name == "trace":
+        from autoshard.display.trace import chrome_trace
+
+        return json.dumps(chrome_trace(found))
+    from autoshard.display.model_explorer import graph_collection, node_data
+
+    return json.dumps(graph_collection(found) if name == "model_explorer" else node_data(found))
 
 
 def _profile(plan: Plan, options: argparse.Namespace) -> tuple[Profile | None, tuple[str, ...]]:
@@ -61,7 +96,7 @@ def _profile(plan: Plan, options: argparse.Namespace) -> tuple[Profile | None, t
             if named is not None:
                 raise
             first = str(error).splitlines()[0]
-            return None, (f"memory over time, compute and sensitivity: {first}; {repair}",)
+            return None, (f"{first}; {repair}",)
     (_, program), machine = parts
     try:
         return profile(plan, program, machine), ()

@@ -34,3 +34,11 @@ def add_report(commands: Any) -> None:
         metavar="FILE",
         help="what `autoshard verify --json` printed, to be part of the page",
     )
+    for option, summary in (
+        ("--trace", "a trace of the step, for Perfetto or chrome://tracing"),
+        ("--model-explorer", "the planned program as a graph for Model Explorer"),
+        ("--node-data", "seconds of its nodes, with which Model Explorer colours them"),
+        ("--rules", "logical axis rules and names of all inputs, as YAML for MaxText"),
+        ("--shardings", "layouts of all inputs and outputs, as JSON for NamedSharding"),
+    ):
+        parser.add_argument(option, metavar="FILE", help=summary)

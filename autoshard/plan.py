@@ -8,6 +8,7 @@ refuses to be used with another one.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import tempfile
@@ -161,6 +162,11 @@ class Plan:
     corrections: Corrections = NONE
     compiled: Mapping[str, Any] | None = None
     requirements: tuple[Mapping[str, Any], ...] = ()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict, well-known schemes and layouts."""
+        # By name: what displays plans knows them, and they need not know it.
+        return importlib.import_module("autoshard.display.page").fragment(self)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with a schema version."""

@@ -189,7 +189,7 @@ def test_faults_on_the_command_line(tmp_path, capsys):
     (tmp_path / "odd.json").write_text('{"verdicts": [{}]}')
     path = str(tmp_path / "plan.json")
     for words, message in (
-        ([path], "nothing to write: name a file with -o"),
+        ([path], "nothing to write: name a file with -o, or with one of --output, --trace,"),
         ([path, "-o", str(tmp_path / "no" / "p.html")], "there is no folder"),
         ([path, "nonsense", "-o", str(tmp_path / "p.html")], "no built-in program is called"),
         ([path, "mlp:tiny", "-o", str(tmp_path / "p.html")], "the plan was made for program 'toy'"),
@@ -201,3 +201,12 @@ def test_faults_on_the_command_line(tmp_path, capsys):
         assert main(["report", *words]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "p.html").exists()
+
+
+def test_a_notebook_shows_a_plan():
+    found = read(toy()._repr_html_())
+    text = found.all_text()
+    assert "toy on v5e-8" in text
+    assert "Which devices hold which part" in text
+    assert "script" not in found.tags
+    assert "h2" not in found.tags
