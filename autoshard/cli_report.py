@@ -33,7 +33,8 @@ def report_command(options: argparse.Namespace) -> int:
     plan = load_plan(options.plan)
     verdicts = None if options.verification is None else _verification(options.verification)
     needed = [name for name in paths if name in NEED_PROGRAM]
-    found, missing = None, ()
+    found: Profile | None = None
+    missing: tuple[str, ...] = ()
     if needed or "output" in paths:
         found, missing = _profile(plan, options)
     if found is None and needed:
