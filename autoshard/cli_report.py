@@ -39,7 +39,7 @@ def report_command(options: argparse.Namespace) -> int:
         found, missing = _profile(plan, options)
     if found is None and needed:
         words = " and ".join(f"--{name.replace('_', '-')}" for name in needed)
-        raise CommandError(f"{words} need the program and the machine: {missing[0]}")
+        raise CommandError(f"{words} need the program and the machine: {'; '.join(missing)}")
     for why in missing:
         print(f"autoshard: warning: left out: {LEFT_OUT}: {why}", file=sys.stderr)
     for name, path in paths.items():
