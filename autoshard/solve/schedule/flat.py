@@ -38,11 +38,12 @@ class Arrays(NamedTuple):
     """What the compiled loops see; int64, times in ticks.
 
     By letter: `time`, `home` (its mesh), `take` (memory at the start), `give` (memory at the end),
-    `is_forward`, `is_weight`, `depth` (of the stage). Letter l needs the letters `before[i]`, and
-    after each `lag[i]` more, for i from `before_start[l]` to `before_start[l + 1]`; `after*` are
-    those that need it. Mesh d runs the letters `letters[letters_start[d] : letters_start[d + 1]]`,
-    and its word is at `word_start[d] : word_start[d + 1]`. `sources` are the gradients of the
-    stages that read no other. `span` is 1 where a mesh's value is its span, else 0.
+    `is_forward`, `is_weight`, `depth` (of the stage), `turn` (how many stages of its mesh are less
+    deep). Letter l needs the letters `before[i]`, and after each `lag[i]` more, for i from
+    `before_start[l]` to `before_start[l + 1]`; `after*` are those that need it. Mesh d runs the
+    letters `letters[letters_start[d] : letters_start[d + 1]]`, and its word is at `word_start[d] :
+    word_start[d + 1]`. `sources` are the gradients of the stages that read no other. `span` is 1
+    where a mesh's value is its span, else 0.
     """
 
     microbatches: int
@@ -54,6 +55,7 @@ class Arrays(NamedTuple):
     is_forward: np.ndarray
     is_weight: np.ndarray
     depth: np.ndarray
+    turn: np.ndarray
     before_start: np.ndarray
     before: np.ndarray
     lag: np.ndarray
@@ -143,6 +145,7 @@ def flatten(instance: Instance, objective: str, fused: Collection[int] = ()) -> 
         is_forward=_array(kind == "F" for kind, _ in letters),
         is_weight=_array(kind == "W" for kind, _ in letters),
         depth=_array(depth[stage] for _, stage in letters),
+        turn=_array(_turn(instance, depth, stage) for _, stage in letters),
         before_start=_starts(before),
         before=_array(need for needs in before for need, _ in needs),
         lag=_array(lag for needs in before for _, lag in needs),
@@ -168,6 +171,10 @@ def _letters(instance: Instance, fused: Collection[int]) -> list[Letter]:
         kinds: tuple[Kind, ...] = ("F", "BW") if stage in fused else ("F", "B", "W")
         letters.extend((kind, stage) for kind in kinds)
     return letters
+
+
+def _turn(instance: Instance, depth: Sequence[int], stage: int) -> int:
+    return sum(depth[other] < depth[stage] for other in instance.on(instance.placement[stage]))
 
 
 def _needs(

@@ -96,6 +96,7 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending):
         10       the share of a W that must fit into a gap for it to be put there
         11       what each unit of `guide[letter, microbatch]` adds
         12, 13   microbatches in flight at most, on a stage of depth 0; how many less on deeper ones
+        14 to 16 what each turn adds to F, B and W: the first, second, ... stage of a mesh
 
     Nothing is started that leads to a deadlock for lack of memory. The oldest microbatch that has
     not come back, o, needs what its forwards that have not run take. As long as on every mesh this,
@@ -174,6 +175,7 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending):
                         + rule[6 + kind] * k
                         + rule[9] * (begin - earliest)
                         + rule[11] * guide[letter, k]
+                        + rule[14 + kind] * a.turn[letter]
                     )
                     if score < best_score:
                         best, best_score, best_start = letter, score, begin

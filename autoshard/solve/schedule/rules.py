@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -15,8 +16,14 @@ UNBOUNDED = 1e9
 """More microbatches in flight than there are."""
 
 
+NO_WAITING = 100.0
+"""What waiting for the time of a mean task adds to a score where nothing else is to count."""
 GUIDED = 0.5
 """The share of random rules that follow a guide."""
+
+
+REDRAWN = 0.2
+"""How often a mutation draws anew how well W must fit into gaps."""
 
 
 class Rule(NamedTuple):
@@ -99,16 +106,21 @@ def random_rules(
 ) -> Iterator[Rule]:
     """Rules for `list_schedule`, without end.
 
-    The first lets gradients go first and W last; then each guide is followed as it is; then chance
-    decides, among other things whether to follow one.
+    First come plain ones: gradients or forwards first, W last, waiting for what is about to arrive
+    or never, as many microbatches in flight as wanted or as 1F1B or ZB-H2 have. Then each guide is
+    followed as it is. Then chance decides, among other things whether to follow one.
     """
     unit = float(flat.arrays.time.mean())
     meshes = flat.instance.meshes
     nowhere = np.zeros((len(flat.letters), flat.arrays.microbatches))
-    plain = np.array([1, 0, 2, 0, 0, 0, 0, 0, 0, 1 / unit, 1, 0, UNBOUNDED, 0])
-    yield Rule(plain, nowhere)
+    plain = np.array([1, 0, 2, 0, 0, 0, 0, 0, 0, 1 / unit, 1, 0, UNBOUNDED, 0, 0, 0, 0])
+    flights = ((UNBOUNDED, 0), (meshes, 1), (2 * meshes, 2))
+    for forward, waiting, flight in itertools.product((1, -1), (NO_WAITING, 1), flights):
+        rule = plain.copy()
+        rule[0], rule[9], rule[12:14] = forward, waiting / unit, flight
+        yield Rule(rule, nowhere)
     for guide in guides:
-        yield Rule(np.array([0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0.8, 1, UNBOUNDED, 0]), guide)
+        yield Rule(np.array([0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0.8, 1, UNBOUNDED, 0, 0, 0, 0]), guide)
     while True:
         rule = plain.copy()
         rule[0:3] = (
@@ -118,11 +130,12 @@ def random_rules(
         )
         rule[3:6] = dice.uniform(-0.5, 0.5, 3)
         rule[6:9] = dice.choice([0.0, 0.05, 0.2, 1.0]) * dice.random(3)
-        rule[9] = dice.choice([0.0, 0.3, 1.0, 3.0]) / unit
+        rule[9] = dice.choice([0.0, 0.3, 1.0, 3.0, NO_WAITING]) / unit
         rule[10] = dice.choice([0.0, 0.2, 0.5, 0.8, 1.0])
         if dice.random() < 0.6:
-            rule[12] = meshes + dice.choice([0, meshes, dice.integers(-1, meshes + 1).item()])
+            rule[12] = meshes + dice.integers(-1, 2 * meshes + 1).item()
             rule[13] = dice.choice([0.0, 0.5, 1.0, 2.0])
+        rule[14:17] = dice.choice([0.0, 1.0]) * dice.uniform(-1, 1, 3)
         guide = nowhere
         if guides and dice.random() < GUIDED:
             guide = guides[int(dice.integers(len(guides)))]
@@ -130,3 +143,20 @@ def random_rules(
             rule[3:9] *= dice.choice([0.0, 0.3])
             rule[12:14] = UNBOUNDED, 0
         yield Rule(rule, guide)
+
+
+def mutated(rule: Rule, flat: Flat, dice: np.random.Generator) -> Rule:
+    """The rule with some of its numbers changed a little, or drawn anew."""
+    numbers = rule.numbers.copy()
+    unit = float(flat.arrays.time.mean())
+    scales = np.array(
+        [*[0.3] * 3, *[0.15] * 3, *[0.02] * 3, 0.5 / unit, 0.25, 0.3, 1.0, 0.3, *[0.3] * 3]
+    )
+    for at in dice.choice(numbers.size, size=int(dice.integers(1, 5)), replace=False):
+        if numbers[at] >= UNBOUNDED:
+            continue
+        numbers[at] += scales[at] * dice.normal()
+    numbers[9:12] = np.maximum(numbers[9:12], 0)
+    if dice.random() < REDRAWN:
+        numbers[10] = dice.choice([0.0, 0.2, 0.5, 0.8, 1.0])
+    return Rule(numbers, rule.guide)

@@ -15,8 +15,11 @@ from autoshard.solve.schedule.flat import Flat, flatten
 from autoshard.solve.schedule.kernels import NEVER
 from autoshard.solve.schedule.outcome import ScheduleProgress
 from autoshard.solve.schedule.rules import (
+    Rule,
+    Scratch,
     guides_of,
     listed,
+    mutated,
     random_rules,
     scratch,
     value_of,
@@ -27,8 +30,12 @@ POOL = 8
 """Words that are kept to go on from."""
 LIST_RULES, FEWEST_RULES = 300, 20
 """Priority rules that are tried: so many for small problems, and at least for large ones."""
-LIST_WORK = 10**6
+LIST_WORK = 3 * 10**7
 """Tasks times meshes that all rules together schedule, about, at most."""
+PARENTS = 12
+"""Rules of different values that mutations start from."""
+EVOLVE_EVERY = 4
+"""Each so-many-th round tries mutated rules rather than to anneal."""
 ROUND_WORK = 8 * 10**6
 """Tasks that the words of one round of annealing have together, about."""
 FEWEST_STEPS = 1500
@@ -66,6 +73,7 @@ class Search:
     first_rounds: int = 6
     flat: Flat = field(init=False)
     pool: list[tuple[int, np.ndarray]] = field(default_factory=list)
+    parents: list[tuple[int, Rule]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.flat = self.flats[0]
@@ -90,21 +98,41 @@ class Search:
             room = scratch(flat)
             for word in words_of(flat, orders, room):
                 self.offer(word, value_of(flat, word, room), "a named or given order")
-            meshes = flat.instance.meshes
-            work = int(flat.arrays.word_start[-1]) * meshes
-            number = min(LIST_RULES, max(FEWEST_RULES, LIST_WORK * 30 // work))
-            dice = np.random.default_rng(self.seed)
+            number = self._number_of_rules()
             guides = guides_of(flat, orders, room)
-            rules = itertools.islice(random_rules(flat, guides, dice), number)
-            for word in listed(flat, rules, room):
-                self.offer(word, value_of(flat, word, room), "a priority rule")
+            rules = random_rules(flat, guides, np.random.default_rng(self.seed))
+            self.parents = []
+            for rule in itertools.islice(rules, number):
+                self.try_rule(rule, room)
                 if self.done or (self.late and self.word is not None):
                     break
-            found.append((self.value < best, flat, self.pool))
+            self.evolve(number)
+            found.append((self.value < best, flat, self.pool, self.parents))
             self.tell("starts")
-        for better, flat, pool in found:
+        for better, flat, pool, parents in found:
             if better:
-                self.flat, self.pool = flat, pool
+                self.flat, self.pool, self.parents = flat, pool, parents
+
+    def try_rule(self, rule: Rule, room: Scratch) -> None:
+        """Take the word that a rule leads to into the pool, and a good rule among the parents."""
+        for word in listed(self.flat, [rule], room):
+            value = value_of(self.flat, word, room)
+            self.offer(word, value, "a priority rule")
+            if all(value != other for other, _ in self.parents):
+                self.parents.append((value, rule))
+                self.parents.sort(key=lambda entry: entry[0])
+                del self.parents[PARENTS:]
+
+    def evolve(self, number: int) -> None:
+        """Try so many mutations of the best rules."""
+        dice = np.random.default_rng((self.seed, self.rounds, number))
+        room = scratch(self.flat)
+        for _ in range(number):
+            if self.done or self.late or not self.parents:
+                break
+            pick = int(len(self.parents) * dice.random() ** 2)
+            self.try_rule(mutated(self.parents[pick][1], self.flat, dice), room)
+        self.tell("priority rules")
 
     def refine_fusion(self) -> None:
         """Where there are ways to fuse, try to change each stage by itself."""
@@ -115,21 +143,21 @@ class Search:
                 return
             fused = {s for kind, s in self.flat.letters if kind == "BW"} ^ {stage}
             assert self.word is not None
-            orders = [self.flat.order(self.word)]
-            kept = self.flat, self.pool
+            kept = self.flat, self.pool, self.parents
             before = self.value
-            other = flatten(self.flat.instance, self.flat.objective, fused)
-            self.flat, self.pool = other, []
-            room = scratch(other)
-            starts = [*words_of(other, orders, room)]
-            dice = np.random.default_rng(self.seed)
-            starts += listed(other, itertools.islice(random_rules(other, [], dice), 60), room)
-            for word in starts:
-                self.offer(word, value_of(other, word, room), "a priority rule")
+            order = self.flat.order(self.word)
+            self.flat = flatten(self.flat.instance, self.flat.objective, fused)
+            self.pool, self.parents = [], []
+            room = scratch(self.flat)
+            for word in words_of(self.flat, [order], room):
+                self.offer(word, value_of(self.flat, word, room), "a change of what is fused")
+            rules = random_rules(self.flat, [], np.random.default_rng(self.seed))
+            for rule in itertools.islice(rules, FEWEST_RULES):
+                self.try_rule(rule, room)
             if self.pool:
                 self.one_round()
             if self.value >= before:
-                self.flat, self.pool = kept
+                self.flat, self.pool, self.parents = kept
 
     def offer(self, word: np.ndarray, value: int, by: str) -> None:
         """Take a word of `flat` into the pool, and note it if it is the best."""
@@ -149,7 +177,14 @@ class Search:
             rounds = None if rounds is None else rounds - 1
 
     def one_round(self) -> None:
-        """Anneal a word of the pool: the best every other time, else one after the other."""
+        """Anneal a word of the pool: the best every other time, else one after the other.
+
+        Now and then the rules are improved instead, which is what helps with large problems.
+        """
+        if self.rounds % EVOLVE_EVERY == EVOLVE_EVERY - 1 and self.parents:
+            self.evolve(self._number_of_rules())
+            self.rounds += 1
+            return
         arrays = self.flat.arrays
         unit = float(arrays.time.mean())
         hot, share = TEMPERATURES[self.rounds % len(TEMPERATURES)]
@@ -164,6 +199,10 @@ class Search:
         self.rounds += 1
         self.offer(best, int(value), "annealing")
         self.tell("annealing")
+
+    def _number_of_rules(self) -> int:
+        work = int(self.flat.arrays.word_start[-1]) * self.flat.instance.meshes
+        return min(LIST_RULES, max(FEWEST_RULES, LIST_WORK // work))
 
     def raise_bound(self, ticks: float) -> None:
         """Note a bound; one that is no better than what is known changes nothing."""
