@@ -27,6 +27,7 @@ from autoshard.program import Op, Program
 PREFETCHED = frozenset(
     {
         "enter",
+        "sharding_constraint",
         "unstack",
         "slice",
         "convert_element_type",

@@ -27,14 +27,13 @@ from numpy.typing import NDArray
 
 from autoshard.binding import Bound
 from autoshard.build import Built
-from autoshard.choices import ValueChoices
 from autoshard.collective_rows import collective_amounts
 from autoshard.hubs import Hub
 from autoshard.layout import LayoutTable
+from autoshard.narrow import narrowed
 from autoshard.plan import MeshShape
 from autoshard.requirements import ChangeLimit, CollectiveLimit, MemoryLimit
 from autoshard.solve.problem import Edge, Node, Problem, Usage
-from autoshard.strategy import Strategies
 from autoshard.targets import group_path
 
 Mask = NDArray[np.bool_]
@@ -137,44 +136,7 @@ class _Restrictor:
 
     def narrowed(self) -> Built:
         """The built problem with only the choices that are left."""
-        built, problem = self.built, self._problem
-        left = {n: np.flatnonzero(m) for n, m in self.masks.items() if not m.all()}
-        if not left:
-            return built
-        nodes = tuple(
-            replace(node, costs=node.costs[left[n]]) if n in left else node
-            for n, node in enumerate(problem.nodes)
-        )
-        edges = tuple(
-            replace(
-                edge,
-                left=edge.left[left[edge.u]] if edge.u in left else edge.left,
-                right=edge.right[left[edge.v]] if edge.v in left else edge.right,
-            )
-            if edge.u in left or edge.v in left
-            else edge
-            for edge in problem.edges
-        )
-        usages = tuple(
-            replace(usage, amounts=usage.amounts[left[usage.node]]) if usage.node in left else usage
-            for usage in problem.usages
-        )
-        choices = {
-            number: _rows_of_choices(built.value_choices[number], left[node])
-            if node in left
-            else built.value_choices[number]
-            for number, node in built.value_node.items()
-        }
-        strategies = dict(built.op_strategies)
-        for number, node in built.op_node.items():
-            if node in left:
-                strategies[number] = _rows_of_strategies(strategies[number], left[node])
-        return replace(
-            built,
-            problem=replace(problem, nodes=nodes, edges=edges, usages=usages),
-            value_choices=choices,
-            op_strategies=strategies,
-        )
+        return narrowed(self.built, self.masks)
 
     # -- what must hold --------------------------------------------------------------------------
 
@@ -398,21 +360,3 @@ def _heaviest(problem: Problem) -> float:
         events[usage.stop] = events.get(usage.stop, 0.0) - most
     loads = np.cumsum([events[time] for time in sorted(events)])
     return float(loads.max(initial=0.0)) * (1 + ROUNDING)
-
-
-def _rows_of_choices(choices: ValueChoices, rows: NDArray[np.int64]) -> ValueChoices:
-    return replace(
-        choices, stored=choices.stored[rows], copy=choices.copy[rows], mode=choices.mode[rows]
-    )
-
-
-def _rows_of_strategies(strategies: Strategies, rows: NDArray[np.int64]) -> Strategies:
-    return Strategies(
-        strategies.assignment[rows],
-        tuple(read[rows] for read in strategies.reads),
-        tuple(one[rows] for one in strategies.written),
-        tuple(one[rows] for one in strategies.stored),
-        strategies.reduced[rows],
-        strategies.scattered[rows],
-        strategies.shards[rows],
-    )

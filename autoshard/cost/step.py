@@ -51,6 +51,7 @@ PARTIAL = frozenset(
 MOVES_NOTHING = frozenset(
     {
         *("enter", "carry", "yield", "join", "return"),
+        *("sharding_constraint", "shard_alike"),
         # Bitcasts, and slices that the compiler reads in place in the op that uses them.
         *("reshape", "squeeze", "expand_dims", "unstack", "dynamic_slice"),
     }
