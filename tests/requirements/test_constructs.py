@@ -292,3 +292,22 @@ def test_limits_need_no_mesh(program):
     plan = plan_of(program, "limit all_gather count 0", "limit memory 1GiB", mesh=None)
     assert "all_gather" not in kinds(plan)
     assert plan.mesh.names[0] == "x"
+
+
+def test_a_constraint_that_is_met_costs_nothing_and_shardy_makes_its_plan():
+    from autoshard.lower.spmd import lower
+    from autoshard.lower.verify import verify_collectives
+
+    def plain(x, w):
+        return jnp.tanh(x @ w)
+
+    arguments = array(64, 128), array(128, 32)
+    pins = "pin x [data, None]", "pin w [None, model]"
+    with_it = constrained(PartitionSpec("data", "model"))
+    plan = plan_of(trace(with_it, *arguments), *pins)
+    without = plan_of(trace(plain, *arguments), *pins)
+    assert plan.estimate.step_seconds == without.estimate.step_seconds
+    moved = plan_of(trace(constrained(PartitionSpec("model", None)), *arguments), *pins)
+    assert moved.moves
+    step = constrained(PartitionSpec("model", None))
+    assert verify_collectives(lower(moved, step, *arguments)).agrees
