@@ -38,7 +38,7 @@ EVOLVE_EVERY = 4
 """Each so-many-th round tries mutated rules rather than to anneal."""
 ROUND_WORK = 8 * 10**6
 """Tasks that the words of one round of annealing have together, about."""
-FEWEST_STEPS = 1500
+FEWEST_STEPS = 500
 GROWTH = 1.3
 """How much longer each turn through the temperatures is than the one before."""
 TEMPERATURES = ((1.0, 0.001), (0.3, 0.01), (1.0, 0.0), (0.1, 0.02), (0.5, 0.003), (3.0, 0.002))

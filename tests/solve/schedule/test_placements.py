@@ -1,0 +1,47 @@
+"""The best of several placements of the same work."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.schedule import Instance, ScheduleError, instance_from_json
+from autoshard.solve.schedule import InfeasibleLimitError
+from autoshard.solve.schedule.placements import best_placement
+
+
+def placed(places: list[int], extra: int, limit: int | None = None) -> Instance:
+    """Work of 8 a kind and microbatch on two meshes; the first and last stage have more."""
+    stages = len(places)
+    times = [8 // stages + extra * (stage in (0, stages - 1)) for stage in range(stages)]
+    return instance_from_json(
+        {"p": 2, "m": 4, "S": stages, "F": times, "B": times, "W": times, "placement": places,
+         "mem_F": 8 // stages, "mem_B": -4 // stages, "mem_W": -4 // stages, "mem_limit": limit}
+    )  # fmt: skip
+
+
+PLACES = {"line": [0, 1], "loop": [0, 1, 0, 1], "vee": [0, 1, 1, 0]}
+
+
+def test_the_best_placement_flips_with_the_costs():
+    even = best_placement({n: placed(p, 0, 16) for n, p in PLACES.items()}, time_limit=60)
+    heavy = best_placement({n: placed(p, 4, 16) for n, p in PLACES.items()}, time_limit=60)
+    for choice in (even, heavy):
+        values = {name: outcome.value for name, outcome in choice.outcomes.items()}
+        assert values[choice.name] == min(values.values())
+        assert choice.best is choice.outcomes[choice.name]
+    assert even.outcomes["vee"].value < even.outcomes["line"].value
+    assert heavy.outcomes["vee"].value > heavy.outcomes["loop"].value
+    assert heavy.reason.startswith(f"{heavy.name} is the best of 3\n  {heavy.name}: makespan ")
+    assert "\n  vee: makespan " in heavy.reason
+
+
+def test_what_has_no_schedule_is_said():
+    choice = best_placement(
+        {"line": placed([0, 1], 0, 16), "tight": placed([0, 1], 0, 3)}, time_limit=60, gap=0.5
+    )
+    assert choice.name == "line"
+    assert "tight: mesh 0 has a limit of 3, and one microbatch takes 4 there" in choice.reason
+    with pytest.raises(InfeasibleLimitError):
+        best_placement({"tight": placed([0, 1], 0, 3)})
+    with pytest.raises(ScheduleError, match="none of the placements has a schedule"):
+        best_placement({"a": placed([0, 1], 0, 3), "b": placed([0, 1, 1, 0], 0, 3)})
