@@ -86,7 +86,7 @@ def bind(
             found.append(_bound(program, requirement))
         except RequirementError as error:
             faults.append(str(error))
-    without_mesh = [str(b) for b in found if mesh is None and _axes(b)]
+    without_mesh = [str(b) for b in found if mesh is None and axes_of(b)]
     if without_mesh:
         raise RequirementError(_needs_mesh(without_mesh, constraints))
     for bound in found:
@@ -200,7 +200,8 @@ def _of_constraint(program: Program, one: Constraint) -> list[Bound]:
     return [Bound(Pin(target, one.layout, source=one.source), pins=pairs, own=True)]
 
 
-def _axes(bound: Bound) -> tuple[str, ...]:
+def axes_of(bound: Bound) -> tuple[str, ...]:
+    """Every mesh axis that a bound requirement names, once."""
     patterns = [axis for _, pattern in (*bound.pins, *bound.forbids) for axis in pattern.axes]
     return tuple(dict.fromkeys([*bound.requirement.axes, *patterns]))
 
@@ -220,7 +221,7 @@ def _needs_mesh(named: Sequence[str], constraints: Sequence[Constraint]) -> str:
 def _faults(program: Program, bound: Bound, mesh: MeshShape | None) -> list[str]:
     if mesh is None:
         return []
-    strange = [axis for axis in _axes(bound) if axis not in mesh.names]
+    strange = [axis for axis in axes_of(bound) if axis not in mesh.names]
     if strange:
         near = [n for a in strange for n in difflib.get_close_matches(a, mesh.names, n=1)]
         hint = f"; did you mean {', '.join(near)}?" if near else ""

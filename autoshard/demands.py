@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from autoshard import statements
-from autoshard.binding import Bound, bind, marks
+from autoshard.binding import Bound, axes_of, bind, marks
 from autoshard.build import Built
 from autoshard.decisions import Decisions
 from autoshard.evaluate import Evaluation
@@ -46,7 +46,7 @@ class Demands:
     @property
     def fixed(self) -> bool:
         """Whether they speak of the axes of one mesh, and so cannot be put to a coarser one."""
-        return bool(self.bounds) and self.names is not None
+        return any(axes_of(bound) for bound in self.bounds)
 
     def marks(self) -> Mapping[int, tuple[str, ...]]:
         """What is asked of every value, for `find_repeats`."""
@@ -58,8 +58,10 @@ class Demands:
         return min([limit, *(one.bytes for one in hard if isinstance(one, MemoryLimit))])
 
     def mesh(self, sizes: Sequence[int]) -> MeshShape:
-        """A mesh of these sizes with the names of the search."""
-        names = self.names if self.names is not None else ("x", "y", "z")[: len(sizes)]
+        """A mesh of these sizes, with the names of the search where it has as many axes."""
+        names = self.names or ()
+        if len(names) != len(sizes):  # a coarser mesh, or one that is searched
+            names = tuple(f"axis_{number}" for number in range(len(sizes)))
         return MeshShape(names, tuple(sizes))
 
     def applied(self, built: Built, *, seconds: float) -> Built:

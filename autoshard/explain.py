@@ -78,6 +78,7 @@ class Explainer:
         self.prices: StepPrices = step_prices(
             program, self.flow, machine, plan.mesh.sizes, plan.corrections
         )
+        self._known: dict[int, list[int] | None] = {}
         self._spaces: dict[frozenset[int], tuple[Built, Outcome]] = {}
         self.built, self.outcome = self._space(frozenset(), time_limit)
         self.evaluation: Evaluation = evaluate(self.prices, plan.decisions, plan.mesh.names)
@@ -244,7 +245,9 @@ class Explainer:
         """The plan of an outcome with no more changes of the plan than its price needs."""
         assert outcome.solution is not None
         after = outcome.solution.choices
-        before = built.encode(self.plan.decisions)
+        if id(built) not in self._known:
+            self._known[id(built)] = built.encode(self.plan.decisions)
+        before = self._known[id(built)]
         if before is None:
             return after
         members = built.classes.value_members

@@ -141,12 +141,13 @@ class MeshSearcher:
         return self.found[sizes]
 
     def conflict(self) -> Conflict | None:
-        """Why the first mesh without a plan has none; None where nothing but memory was asked."""
+        """Why the finest mesh without a plan has none; None where nothing but memory was asked."""
         demands = self.demands
         if demands is None or not demands.bounds:
             return None
         status = Status.INFEASIBLE
-        sizes = next(key for key, one in self.found.items() if one.outcome.status is status)
+        failed = [key for key, one in self.found.items() if one.outcome.status is status]
+        sizes = max(failed, key=len)
         limit = Bound(MemoryLimit(self.limit, source="the memory of a device"))
         hard = [b for b in demands.bounds if b.requirement.hard]
         asked = [b.requirement for b in hard if isinstance(b.requirement, MemoryLimit)]
