@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from autoshard.display.html import Cell, Column, Markup, element, join, table
@@ -92,7 +93,7 @@ def compute_section(found: Profile) -> Markup:
         Column("seconds", True),
         Column("share", True),
         Column("times", True),
-        Column("TFLOP", True),
+        Column("FLOP", True),
         Column("operands read -> results stored", code=True),
         Column("scope", code=True),
         Column("line", code=True),
@@ -103,7 +104,7 @@ def compute_section(found: Profile) -> Markup:
             seconds_cell(row.seconds),
             Cell(share(row.seconds, total), row.seconds),
             Cell(f"{row.times:,}", row.times),
-            Cell(_tera(row.flops), row.flops),
+            Cell(_flops(row.flops), row.flops),
             arrows(row.types),
             row.scope or "(top)",
             row.line,
@@ -126,9 +127,10 @@ def compute_section(found: Profile) -> Markup:
     return join(bars(shown), table(columns, cells, sorts=True), more)
 
 
-def _tera(flops: float) -> str:
-    tera = flops / 1e12
-    return f"{tera:,.0f}" if tera >= 100 else f"{tera:.3g}"
+def _flops(count: float) -> str:
+    """Three digits with a decimal prefix: `1.97 P`, `512`."""
+    power = min(max(int(math.log10(count) // 3), 0), 6) if count > 0 else 0
+    return f"{count / 1000**power:,.3g} {('', 'k', 'M', 'G', 'T', 'P', 'E')[power]}".rstrip()
 
 
 def _bytes(count: float, total: float) -> str:

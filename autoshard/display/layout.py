@@ -26,7 +26,10 @@ from autoshard.layout import LayoutError, format_state
 
 MOST_ROWS, MOST_COLUMNS = 16, 12
 """Cells that are drawn down and across; the middle of what is longer is left out."""
-COLOURS = 8
+COLOURS = tuple(
+    f"{c}66" for c in ("#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0")
+)
+"""Of parts, in turn; half transparent, so that they suit light and dark pages."""
 CELL, LEFT, TOP = (84, 26), 96, 22
 
 
@@ -132,7 +135,7 @@ def layout_grid(
 
 
 def svg(grid: Grid) -> Markup:
-    """A grid as an inline SVG; parts are told apart by classes `part0` to `part7`."""
+    """A grid as an inline SVG; its words have the colour of the text around it."""
     rows, columns = _shown(len(grid.rows), MOST_ROWS), _shown(len(grid.columns), MOST_COLUMNS)
     wide, high = CELL
     parts = []
@@ -147,7 +150,7 @@ def svg(grid: Grid) -> Markup:
             if r is None or c is None:
                 parts.append(_text(left + wide / 2, top + high / 2 + 4, "…"))
                 continue
-            number = (r * len(grid.columns) + c) % COLOURS
+            number = (r * len(grid.columns) + c) % len(COLOURS)
             held = grid.devices[r][c]
             title = element("title", f"devices {runs(held)}")
             parts.append(
@@ -158,8 +161,7 @@ def svg(grid: Grid) -> Markup:
                     y=top,
                     width=wide,
                     height=high,
-                    class_=f"part{number}",
-                    fill="#8886",
+                    fill=COLOURS[number],
                     stroke="#888",
                 )
             )

@@ -114,7 +114,8 @@ class _Graph:
             self._type(value, tuple(layouts[0].tolist()))
             for value, layouts in zip(op.outputs, strategy.written, strict=True)
         ]
-        node = self._node(name, op.primitive, op.scope, about, sources, written)
+        scope = "outputs" if op.primitive == "return" else op.scope
+        node = self._node(name, op.primitive, scope, about, sources, written)
         rows = [(node, seconds)]
         moves = self.settled.get(op.index, [])
         for number, value in enumerate(op.outputs):
