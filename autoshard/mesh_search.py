@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoshard.binding import Bound
@@ -19,6 +19,7 @@ from autoshard.cost.step import StepPrices, step_prices
 from autoshard.dataflow import Dataflow
 from autoshard.decisions import Decisions
 from autoshard.demands import Demands
+from autoshard.earlier import Earlier, carried, is_like
 from autoshard.evaluate import Evaluation, evaluate, tidy
 from autoshard.machine import Machine
 from autoshard.plan import MeshShape
@@ -81,6 +82,7 @@ class MeshSearcher:
     corrections: Corrections = NONE
     demands: Demands | None = None
     starts: dict[tuple[int, ...], Decisions] = field(default_factory=dict)
+    earlier: Mapping[tuple[int, ...], Earlier] = field(default_factory=dict)
 
     def left(self) -> float:
         """Seconds until the time limit."""
@@ -99,7 +101,9 @@ class MeshSearcher:
         stop = time.monotonic() + seconds
         starts: list[Decisions] = []
         fixed = self.demands is not None and self.demands.fixed
-        for coarse, axis in () if fixed else coarser_shapes(sizes):
+        # What was found on this very shape before is a better start than coarser shapes are.
+        alone = fixed or sizes in self.earlier
+        for coarse, axis in () if alone else coarser_shapes(sizes):
             known = self.solve(coarse, 0.4 * (stop - time.monotonic()))
             if known.decisions is not None:
                 starts.append(split_axis(known.decisions, axis))
@@ -114,6 +118,10 @@ class MeshSearcher:
         if sizes in self.starts and is_like(self.program, self.starts[sizes], len(sizes)):
             starts.append(self.starts[sizes])
         plans = [plan for plan in map(built.encode, starts) if plan is not None]
+        duals = None
+        if sizes in self.earlier:
+            plan, duals = carried(built, self.earlier[sizes])
+            plans = plans if plan is None else [plan, *plans]
 
         beaten = False
 
@@ -129,6 +137,7 @@ class MeshSearcher:
             time_limit=max(stop - time.monotonic(), 0.5),
             gap=self.gap,
             warm_start=plans,
+            warm_duals=duals,
             progress=heard,
             known_bound=self.ideal,
         )
@@ -184,21 +193,6 @@ class MeshSearcher:
                 seconds_left=max(self.time_limit - seconds, 0.0),
             )
         )
-
-
-def is_like(program: Program, decisions: Decisions, axes: int) -> bool:
-    """Whether decisions are of the form of a program on a mesh of so many axes.
-
-    They then say for every value and op of it what to do, although shapes may forbid it.
-    """
-    same = len(decisions.stored) == len(program.values) and len(decisions.assignment) == len(
-        program.ops
-    )
-    return same and all(
-        (layout is None) == value.free
-        and (layout is None or (len(layout) == axes and max(layout) < len(value.shape)))
-        for value, layout in zip(program.values, decisions.stored, strict=True)
-    )
 
 
 def _infeasible() -> Outcome:

@@ -5,9 +5,10 @@
     package.module:function    found as `python` would find it, from the current folder too
     path/to/file.py:function   found by its path
 
-The function takes nothing and returns `(fn, args)` or `(fn, args, options)`: the step, the tuple of
-its arguments (pytrees of arrays or `jax.ShapeDtypeStruct`s), and a dictionary that may hold
-`donate_argnums`, `trip_counts` and `user_rules`, as `autoshard.trace` takes them.
+The function returns `(fn, args)` or `(fn, args, options)`: the step, the tuple of its arguments
+(pytrees of arrays or `jax.ShapeDtypeStruct`s), and a dictionary that may hold `donate_argnums`,
+`trip_counts` and `user_rules`, as `autoshard.trace` takes them. It can be called with nothing; its
+keyword arguments, such as `batch=64`, are the sizes of the program, which a sweep may change.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 import traceback
@@ -68,33 +70,80 @@ class Found:
         return {**options, "user_rules": rules} if rules else options
 
 
-def find(reference: str) -> Found:
+def find(reference: str, sizes: Mapping[str, Any] | None = None) -> Found:
     """Find the step that `reference` names; see the module's grammar.
+
+    Args:
+      reference: the PROGRAM.
+      sizes: keyword arguments for the function, or for the factory of the built-in.
 
     Raises:
       ProgramError: there is no such built-in, module, file or function (near matches are
         proposed), it fails (with the line at which it does), or it returns something else.
     """
+    sizes = dict(sizes or {})
+    name, tiny = _builtin(reference)
+    if name:
+        if tiny and sizes:
+            raise ProgramError(f"{reference} has fixed sizes; take {name} to change them")
+        try:
+            step = models.tiny(name) if tiny else models.build(name, **sizes)
+        except ValueError as error:
+            raise ProgramError(str(error)) from error
+        return Found(reference, step.fn, tuple(step.args), dict(step.options), name)
+    return call(_function(reference), sizes, reference)
+
+
+def call(factory: Callable[..., Any], sizes: Mapping[str, Any], reference: str) -> Found:
+    """The step that a function makes of these sizes.
+
+    Raises:
+      ProgramError: it fails, or returns something else.
+    """
+    try:
+        result = factory(**sizes)
+    except Exception as error:
+        raise ProgramError(f"{reference} fails{_failure(error)}") from error
+    return _checked(reference, result)
+
+
+def size_names(program: str | Callable[..., Any]) -> tuple[str, ...]:
+    """The keyword arguments of the function that a reference names, or of a function.
+
+    Raises:
+      ProgramError: there is no such function.
+    """
+    if isinstance(program, str):
+        name, tiny = _builtin(program)
+        if name:
+            return () if tiny else models.sizes(name)
+        program = _function(program)
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(program).parameters.values()
+    return tuple(one.name for one in parameters if one.kind in kinds)
+
+
+def _builtin(reference: str) -> tuple[str, bool]:
+    """The name of the built-in, or an empty one; and whether the tiny one is meant."""
     place, colon, function = reference.rpartition(":")
     name = place if colon else reference
-    if name in models.names() and function in ("tiny", reference):
-        step = models.tiny(name) if colon else models.build(name)
-        return Found(reference, step.fn, tuple(step.args), dict(step.options), name)
+    known = name in models.names() and function in ("tiny", reference)
+    return (name if known else ""), bool(colon)
+
+
+def _function(reference: str) -> Callable[..., Any]:
+    place, colon, function = reference.rpartition(":")
     if not colon or not place or not function:
         raise ProgramError(_unknown(reference))
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
     factory = getattr(module, function, None)
-    if not callable(factory):
-        functions = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
-        if factory is not None:
-            kind = type(factory).__name__
-            raise ProgramError(f"{reference} is no function but a value of type {kind!r}")
-        raise ProgramError(f"{place} has no function {function!r}{_near(function, functions)}")
-    try:
-        result = factory()
-    except Exception as error:
-        raise ProgramError(f"{reference} fails{_failure(error)}") from error
-    return _checked(reference, result)
+    if callable(factory):
+        return factory
+    functions = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+    if factory is not None:
+        kind = type(factory).__name__
+        raise ProgramError(f"{reference} is no function but a value of type {kind!r}")
+    raise ProgramError(f"{place} has no function {function!r}{_near(function, functions)}")
 
 
 def _unknown(reference: str) -> str:

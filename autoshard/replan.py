@@ -23,12 +23,12 @@ from autoshard.cost.step import step_prices
 from autoshard.dataflow import analyse
 from autoshard.decisions import Decisions
 from autoshard.demands import demands_of
+from autoshard.earlier import is_like
 from autoshard.evaluate import InconsistentPlanError, evaluate
 from autoshard.kept import changed
 from autoshard.layout import divides
 from autoshard.layout_pattern import Dimension, LayoutPattern
 from autoshard.machine import Machine, load
-from autoshard.mesh_search import is_like
 from autoshard.plan import Plan, PlanError
 from autoshard.program import Program
 from autoshard.requirements import ChangeLimit, Requirement

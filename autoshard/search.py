@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autoshard.alternatives import Priced, alternatives
@@ -22,7 +22,7 @@ from autoshard.callable_module import make_callable
 from autoshard.conflicts import Conflict
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step import step_prices
-from autoshard.dataflow import analyse
+from autoshard.dataflow import Dataflow, analyse
 from autoshard.decisions import Decisions
 from autoshard.demands import demands_of
 from autoshard.evaluate import InconsistentPlanError, evaluate
@@ -155,14 +155,54 @@ def candidates(
     The other arguments, and what is raised, are those of `search`. The proof of the first plan is
     about the whole space; the others carry its bound.
     """
-    started = time.monotonic()
     machine = load(machine) if isinstance(machine, str) else machine
+    searcher, shapes = prepare(
+        program,
+        machine,
+        mesh=mesh,
+        memory_limit=memory_limit,
+        time_limit=time_limit,
+        gap=gap,
+        fold=fold,
+        progress=progress,
+        requirements=requirements,
+        constraints=constraints,
+        corrections=corrections,
+    )
+    if start is not None:
+        searcher.starts[start.mesh.sizes] = start.decisions
+    found = explore(searcher, shapes)
+    baselines = baselines and found.limit_hit != "interrupted"
+    return finish(searcher, found, baselines, options, mesh is None, count)
+
+
+def prepare(
+    program: Program,
+    machine: Machine,
+    *,
+    mesh: Mapping[str, int] | None = None,
+    memory_limit: float | None = None,
+    time_limit: float = 60.0,
+    gap: float = 0.001,
+    fold: bool = True,
+    progress: Callable[[SearchProgress], None] | None = None,
+    requirements: Sequence[Requirement | str] = (),
+    constraints: bool = True,
+    corrections: Corrections = NONE,
+    analysed: Dataflow | None = None,
+) -> tuple[MeshSearcher, list[MeshShape]]:
+    """What a search needs, and the mesh shapes that it is to look at.
+
+    `analysed` is `autoshard.dataflow.analyse(program)` where that is known. The other arguments,
+    and what is raised, are those of `search`.
+    """
+    started = time.monotonic()
     limit = machine.chip.usable_bytes if memory_limit is None else float(memory_limit)
     shapes = _shapes(program, machine, mesh)
     given = None if mesh is None else shapes[0]
     demands = demands_of(program, requirements, given, constraints=constraints)
     limit = demands.limit(limit)
-    flow = analyse(program)
+    flow = analyse(program) if analysed is None else analysed
     classes = find_repeats(program, fold=fold, marks=demands.marks())
     whole = step_prices(program, flow, machine, (machine.chips,), corrections)
     ideal = whole.ideal_seconds(classes.op_members)
@@ -180,8 +220,28 @@ def candidates(
         corrections=corrections,
         demands=demands,
     )
-    if start is not None:
-        searcher.starts[start.mesh.sizes] = start.decisions
+    return searcher, shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """The best decisions over all mesh shapes, what ended the search, and a row for every shape.
+
+    `table` has the name of a shape, its bound, and the objective where a plan was found.
+    """
+
+    shape: MeshShape
+    decisions: Decisions
+    limit_hit: str | None
+    table: tuple[tuple[str, float, float | None], ...]
+
+
+def explore(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Explored:
+    """Search the mesh shapes, one after another.
+
+    Raises:
+      InfeasibleError, NoPlanError: as `search`.
+    """
     table: list[tuple[str, float, float | None]] = []
     best: MeshShape | None = None
     decisions: Decisions | None = None
@@ -197,8 +257,8 @@ def candidates(
         try:
             result = searcher.solve(shape.sizes, share)
         except KeyboardInterrupt:
-            limit_hit, baselines = "interrupted", False
-            table.extend((str(other), ideal, None) for other in shapes[number:])
+            limit_hit = "interrupted"
+            table.extend((str(other), searcher.ideal, None) for other in shapes[number:])
             refined = searcher.refined(shape.sizes)
             if best is None and refined is None:
                 raise
@@ -217,9 +277,7 @@ def candidates(
             decisions, limit_hit = result.decisions, report.limit_hit
     if best is None or decisions is None:
         raise _failure(searcher)
-    return _finish(
-        searcher, best, decisions, limit_hit, table, baselines, options, mesh is None, count
-    )
+    return Explored(best, decisions, limit_hit, tuple(table))
 
 
 def _shapes(
@@ -324,18 +382,17 @@ def _violations(problem: Problem, outcome: Outcome) -> bool:
     return bool(evaluate_problem(problem, outcome.solution.choices).violations)
 
 
-def _finish(
+def finish(
     searcher: MeshSearcher,
-    shape: MeshShape,
-    decisions: Decisions,
-    limit_hit: str | None,
-    table: Sequence[tuple[str, float, float | None]],
-    baselines: bool,
-    options: Mapping[str, Any] | None,
-    free_mesh: bool,
-    count: int,
+    found: Explored,
+    baselines: bool = False,
+    options: Mapping[str, Any] | None = None,
+    free_mesh: bool = True,
+    count: int = 1,
 ) -> list[Plan]:
+    """The plans of a search: priced independently, beside the well-known schemes, with a proof."""
     program, machine = searcher.program, searcher.machine
+    shape, decisions, table = found.shape, found.decisions, found.table
     demands = searcher.demands
     assert demands is not None
     prices = searcher.prices(shape.sizes)
@@ -347,11 +404,11 @@ def _finish(
         for _, other in rows:
             if other is None:
                 continue
-            found = evaluate(prices, other, shape.names)
-            dues = demands.penalty(found, other, shape)
-            seconds = found.estimate.step_seconds + dues
+            priced = evaluate(prices, other, shape.names)
+            dues = demands.penalty(priced, other, shape)
+            seconds = priced.estimate.step_seconds + dues
             if seconds < evaluation.estimate.step_seconds + penalty:
-                decisions, evaluation, penalty = other, found, dues
+                decisions, evaluation, penalty = other, priced, dues
     schemes = [
         (shape, other, prices, evaluate(prices, other, shape.names))
         for _, other in rows
@@ -375,7 +432,7 @@ def _finish(
         bound=bound,
         gap=max(left, 0.0),
         seconds=time.monotonic() - searcher.started,
-        limit_hit=None if status == "optimal" else limit_hit or "time",
+        limit_hit=None if status == "optimal" else found.limit_hit or "time",
         meshes=tuple(
             (name, float(low), None if up is None else float(up)) for name, low, up in table
         ),
@@ -385,8 +442,8 @@ def _finish(
     if count > 1:
         others = alternatives(searcher, best, schemes, count=count - 1, free_mesh=free_mesh)
     plans = []
-    for number, (mesh, chosen, priced, found) in enumerate((best, *others)):
-        seconds = found.estimate.step_seconds + demands.penalty(found, chosen, mesh)
+    for number, (mesh, chosen, priced, paid) in enumerate((best, *others)):
+        seconds = paid.estimate.step_seconds + demands.penalty(paid, chosen, mesh)
         gap = max(seconds - bound, 0.0) / seconds if seconds > 0 else 0.0
         behind = replace(proof, status="feasible", objective=seconds, gap=gap)
         plans.append(
@@ -394,12 +451,12 @@ def _finish(
                 priced,
                 chosen,
                 mesh,
-                found,
+                paid,
                 proof=behind if number else proof,
                 memory_limit=searcher.limit,
                 baselines=tuple(baseline for baseline, _ in rows),
                 options=options,
-                requirements=demands.verdicts(found, chosen, mesh),
+                requirements=demands.verdicts(paid, chosen, mesh),
             )
         )
     return plans

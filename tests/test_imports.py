@@ -45,6 +45,7 @@ LAYERS = (
     ("evaluate", "baselines", "kept", "narrow", "restrict"),
     ("demands", "conflicts"),
     ("types",),
+    ("earlier",),
     ("assemble", "mesh_search"),
     ("alternatives",),
     ("search",),

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoshard.models.annotate import LogicalAxes
     from autoshard.models.training import Step
 
-__all__ = ["build", "concrete", "logical_axes", "names", "tiny"]
+__all__ = ["build", "concrete", "logical_axes", "names", "sizes", "tiny"]
 
 _LLAMA = tuple(
     f"llama3-{size}{variant}"
@@ -65,6 +66,12 @@ def build(name: str, **sizes: Any) -> Step:
         if "unexpected keyword argument" not in str(error):
             raise
         raise ValueError(f"{name!r}: {error}; the sizes are those of its factory") from error
+
+
+def sizes(name: str) -> tuple[str, ...]:
+    """The names of the sizes that `build(name, ...)` takes, such as `batch`."""
+    factory = getattr(_module(name), _MODULES[name])
+    return tuple(one for one in inspect.signature(factory).parameters if one != "config")
 
 
 def tiny(name: str) -> Step:
