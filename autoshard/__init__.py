@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from autoshard.requirements import RequirementError
     from autoshard.search import search
     from autoshard.types.body import check_types
+    from autoshard.whatif.sweep import whatif
 
 __all__ = [
     "Lowered",
@@ -42,6 +43,7 @@ __all__ = [
     "search",
     "trace",
     "verify",
+    "whatif",
 ]
 
 _HOMES = {
@@ -64,7 +66,7 @@ def __getattr__(name: str) -> object:
     # JAX and the solvers are imported when they are first needed, so that `--help` is quick.
     import importlib
 
-    if name in ("calibrate", "lower", "search"):  # modules; the last two can be called
+    if name in ("calibrate", "lower", "search", "whatif"):  # modules; all but one can be called
         return importlib.import_module(f"autoshard.{name}")
     if name in _HOMES:
         attribute = "load" if name == "load_machine" else name

@@ -28,6 +28,7 @@ from autoshard.cli_command import command
 from autoshard.cli_errors import INTERRUPTED, CommandError
 from autoshard.cli_report_parser import add_report
 from autoshard.cli_schedule_parser import add_schedule
+from autoshard.cli_whatif_parser import add_whatif
 
 
 class _Parser(argparse.ArgumentParser):
@@ -93,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_check,
         _add_explain,
         _add_annotate,
+        add_whatif,
         add_calibrate,
         _add_show,
         add_report,

@@ -9,25 +9,15 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-_FACTORS = {
-    "": 1, "b": 1,
-    "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
+from autoshard.units import parse_size
 
 
 def size(text: str) -> float:
     """Bytes of `60GiB`, `80e9` or `512 MB`."""
-    match = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)\s*([a-z]*)", text.strip().lower())
-    if match is None or match[2] not in _FACTORS:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 60GiB, 80GB or bytes")
     try:
-        number = float(match[1]) * _FACTORS[match[2]]
+        return parse_size(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 60GiB") from error
-    if number <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no memory at all; write 60GiB")
-    return number
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def mesh(text: str) -> dict[str, int | tuple[int, ...]]:

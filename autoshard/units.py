@@ -3,8 +3,32 @@
 from __future__ import annotations
 
 import math
+import re
 
+_FACTORS = {
+    "": 1, "b": 1,
+    "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
 _UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def parse_size(text: str) -> float:
+    """Bytes of `60GiB`, `80e9` or `512 MB`.
+
+    Raises:
+      ValueError: it is no size, or none above 0.
+    """
+    match = re.fullmatch(r"([\d.]+(?:e\+?\d+)?)\s*([a-z]*)", text.strip().lower())
+    if match is None or match[2] not in _FACTORS:
+        raise ValueError(f"{text!r} is no size; write 60GiB, 80GB or bytes")
+    try:
+        number = float(match[1]) * _FACTORS[match[2]]
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no size; write 60GiB") from error
+    if number <= 0:
+        raise ValueError(f"{text!r} is no memory at all; write 60GiB")
+    return number
 
 
 def format_seconds(seconds: float) -> str:

@@ -18,7 +18,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # and from those before it. The longest name that fits decides.
 LAYERS = (
     ("compat", "network", "machine_file", "callable_module", "units", "whole_file",
-     "subaxes"),
+     "subaxes", "quiet"),
     ("machine", "layout"),
     ("layout_pattern",),
     ("requirements",),
@@ -59,11 +59,13 @@ LAYERS = (
     ("models",),
     ("reference", "report_tree", "report_layouts", "report_moves", "report"),
     ("display",),
+    ("whatif",),
     ("cli", "cli_errors", "cli_arguments", "cli_progress", "cli_rows", "cli_lists", "cli_search",
      "cli_replan", "cli_explain",
      "cli_verify", "cli_numbers", "cli_device", "cli_solve", "cli_bench", "cli_calibrate",
      "cli_report", "cli_report_parser", "cli_schedule", "cli_schedule_parser",
      "cli_calibrate_parser", "cli_command",
+     "cli_whatif", "cli_whatif_parser",
      "cli_bench_parser", "__main__", ""),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

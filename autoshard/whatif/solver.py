@@ -1,0 +1,223 @@
+"""Rows, one after another, of one program: traced once per shape, each search begun from the last.
+
+A solver belongs to one process. It keeps the trace of the program at its present sizes, and what
+was found on each mesh shape: decisions and duals, with which the search for the next row begins
+(`autoshard.earlier`). Rows may come in any order; those of equal sizes and chips are best asked for
+one after another.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from autoshard.dataflow import Dataflow, analyse
+from autoshard.earlier import Earlier
+from autoshard.machine import Machine
+from autoshard.plan import Plan
+from autoshard.program import Program, trace
+from autoshard.reference import call, find
+from autoshard.search import InfeasibleError, NoPlanError, explore, finish, prepare
+from autoshard.units import format_bytes
+from autoshard.whatif import facts, gains
+from autoshard.whatif.cases import Case
+from autoshard.whatif.kept import keep_row, key_of, read_row
+from autoshard.whatif.row import Row
+
+GIB = 2.0**30
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What all rows have in common.
+
+    Attributes:
+      program: a reference (`autoshard.reference`), or a function that takes the sizes.
+      time_limit: seconds for the search of one row.
+      gap: a row's search stops when its plan is proven to be within this fraction of the best.
+      tokens: in one step; a number, names of sizes to multiply, or None for what the program says.
+      folder: where rows are kept, or None.
+    """
+
+    program: str | Callable[..., Any]
+    time_limit: float
+    gap: float
+    tokens: int | tuple[str, ...] | None = None
+    folder: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The program, as a user would call it."""
+        if isinstance(self.program, str):
+            return self.program
+        return getattr(self.program, "__name__", "program")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traced:
+    """A program at some sizes, and what follows from it alone."""
+
+    sizes: tuple[tuple[str, Any], ...]
+    program: Program
+    flow: Dataflow
+    flops: dict[str, float]
+    options: Mapping[str, Any]
+    alive_bytes: float
+
+
+@dataclass(slots=True)
+class Solver:
+    """Answers rows; see the module."""
+
+    asked: Asked
+    traced: Traced | None = None
+    earlier: dict[tuple[int, ...], Earlier] = field(default_factory=dict)
+
+    def row(self, case: Case) -> tuple[Row, bool]:
+        """The row of a case, and whether it was there already."""
+        started = time.monotonic()
+        traced = self._trace(case.sizes)
+        folder = self.asked.folder
+        asked = {"gap": self.asked.gap, "time_limit": self.asked.time_limit, "sizes": case.sizes}
+        asked["tokens"] = self.asked.tokens
+        asked["program"] = self.asked.name
+        key = key_of(traced.program.fingerprint, case.machine, case.limit, asked)
+        if folder is not None and (known := read_row(folder, key)) is not None:
+            return known[0], True
+        row, plan = self._solved(case, traced)
+        row = replace(row, key=key, solver_seconds=time.monotonic() - started)
+        if folder is not None:
+            keep_row(folder, row, plan)
+        return row, False
+
+    def _trace(self, sizes: tuple[tuple[str, Any], ...]) -> Traced:
+        if self.traced is None or self.traced.sizes != sizes:
+            wanted, reference = self.asked.program, self.asked.name
+            found = (
+                find(wanted, dict(sizes))
+                if isinstance(wanted, str)
+                else call(wanted, dict(sizes), reference)
+            )
+            program = trace(found.fn, *found.args, name=reference, **found.options)
+            flow = analyse(program)
+            flops = facts.model_flops(program)
+            alive = _alive_bytes(program, flow)
+            self.traced = Traced(sizes, program, flow, flops, found.plan_options, alive)
+        return self.traced
+
+    def _solved(self, case: Case, traced: Traced) -> tuple[Row, Plan | None]:
+        machine = case.machine
+        row = Row(
+            sizes=dict(case.sizes),
+            chip=case.chip,
+            chips=machine.chips,
+            machine=machine.name,
+            limit_bytes=case.limit,
+            status="infeasible",
+            tokens=self._tokens(case, traced),
+        )
+        if traced.alive_bytes / machine.chips > case.limit:
+            return replace(row, why=_too_few(traced.alive_bytes, case)), None
+        searcher, shapes = prepare(
+            traced.program,
+            machine,
+            memory_limit=case.limit,
+            time_limit=self.asked.time_limit,
+            gap=self.asked.gap,
+            analysed=traced.flow,
+        )
+        searcher.earlier = dict(self.earlier)
+        try:
+            found = explore(searcher, shapes)
+            (plan,) = finish(searcher, found, options=traced.options)
+        except InfeasibleError as error:
+            return replace(row, why=str(error)), None
+        except NoPlanError as error:
+            return replace(row, status="no plan", why=str(error)), None
+        for sizes, one in searcher.found.items():
+            report = one.outcome.report
+            if one.decisions is not None:
+                self.earlier[sizes] = Earlier(one.decisions, one.outcome.duals, report.objective)
+        price = searcher.found[found.shape.sizes].outcome.report.price_of_byte
+        return self._priced(row, plan, traced, machine, price), plan
+
+    def _priced(
+        self, row: Row, plan: Plan, traced: Traced, machine: Machine, price_of_byte: float
+    ) -> Row:
+        estimate, proof = plan.estimate, plan.proof
+        step = estimate.step_seconds
+        saved = gains.saved_seconds(plan, traced.program, traced.flow, machine)
+        per_second = None if row.tokens is None else row.tokens / step
+        return replace(
+            row,
+            status=proof.status,
+            mesh=str(plan.mesh),
+            layouts=_layouts(plan, traced.program),
+            step_seconds=step,
+            lower_seconds=estimate.lower_seconds,
+            upper_seconds=estimate.upper_seconds,
+            bound_seconds=proof.bound,
+            gap=proof.gap,
+            compute_seconds=estimate.compute_seconds,
+            collective_seconds=estimate.collective_seconds,
+            peak_bytes=estimate.peak_bytes,
+            tokens_per_second=per_second,
+            tokens_per_second_per_chip=None if per_second is None else per_second / machine.chips,
+            utilisation=facts.utilisation(traced.flops, machine.chip, machine.chips, step),
+            binds=gains.binding(saved, price_of_byte * gains.MORE * row.limit_bytes),
+            saved_seconds=saved,
+            seconds_per_gib=price_of_byte * GIB,
+        )
+
+    def _tokens(self, case: Case, traced: Traced) -> int | None:
+        wanted = self.asked.tokens
+        if wanted is None:
+            return facts.tokens_per_step(traced.program)
+        if isinstance(wanted, int):
+            return wanted
+        return math.prod(int(dict(case.sizes)[name]) for name in wanted)
+
+
+def _alive_bytes(program: Program, flow: Dataflow) -> float:
+    """The most bytes that are alive at once, over all devices together; no plan has fewer."""
+    events = np.zeros(flow.end + 2)
+    for value in program.values:
+        start, stop = flow.start[value.index], flow.stop[value.index]
+        if not value.free and stop > start:
+            events[start] += value.bytes
+            events[stop] -= value.bytes
+    return float(np.cumsum(events)[: flow.end].max(initial=0.0))
+
+
+def _too_few(alive: float, case: Case) -> str:
+    least = alive / case.machine.chips
+    return (
+        f"{format_bytes(alive)} are alive at once: at least {format_bytes(least)} on each of "
+        f"{case.machine.chips} chips, more than the limit of {format_bytes(case.limit)}; take "
+        f"{math.ceil(alive / case.limit)} chips or more"
+    )
+
+
+def _layouts(plan: Plan, program: Program) -> str:
+    """How the largest inputs lie, by layout: `83 % [None, x, y], 17 % [x]`."""
+    specs = plan.specs["inputs"]
+    sizes: dict[str, float] = {}
+    for value in program.inputs:
+        record = program.values[value]
+        text = ", ".join(_entry(entry) for entry in specs[record.path])
+        sizes[f"[{text}]"] = sizes.get(f"[{text}]", 0.0) + record.bytes
+    total = sum(sizes.values()) or 1.0
+    largest = sorted(sizes.items(), key=lambda pair: -pair[1])[:3]
+    return ", ".join(f"{100 * size / total:.0f} % {text}" for text, size in largest)
+
+
+def _entry(entry: Any) -> str:
+    if entry is None:
+        return "-"
+    return entry if isinstance(entry, str) else "*".join(entry)

@@ -1,0 +1,196 @@
+"""The sweep: all rows, over the workers, with news as they come.
+
+Rows of equal sizes and chips form a group, which one worker answers in order, so that each search
+begins where the last one ended. Groups are handed out as workers become free; where there are more
+workers than groups, the largest groups are cut.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoshard.reference import size_names
+from autoshard.whatif.cases import Case, cases_of
+from autoshard.whatif.kept import default_folder
+from autoshard.whatif.prices import Prices, prices_of, read_prices
+from autoshard.whatif.row import Row
+from autoshard.whatif.solver import Asked
+from autoshard.whatif.table import OBJECTIVES, WhatIf
+from autoshard.whatif.words import SweepError, in_full, read_words
+from autoshard.whatif.workers import Seat, seats
+
+
+@dataclass(frozen=True, slots=True)
+class SweepProgress:
+    """A row came in: how many are done of how many, and the seconds left, if all goes on so."""
+
+    row: Row
+    known: bool
+    done: int
+    total: int
+    seconds_left: float
+
+    def __str__(self) -> str:
+        return f"{self.done}/{self.total} rows, about {self.seconds_left:.0f} s left: {self.row}"
+
+
+def whatif(
+    program: str | Callable[..., Any],
+    sweep: Mapping[str, Any] | Sequence[str],
+    *,
+    objective: str = "step",
+    prices: Prices | Mapping[str, Any] | str | Path | None = None,
+    tokens: int | Sequence[str] | None = None,
+    time_limit: float = 60.0,
+    gap: float = 0.02,
+    workers: int = 0,
+    scheduler: str | None = None,
+    folder: str | Path | None = None,
+    keep: bool = True,
+    progress: Callable[[SweepProgress], None] | None = None,
+) -> WhatIf:
+    """Plan a program on many clusters and at many sizes.
+
+    Args:
+      program: a reference such as "llama3-70b" or "module:function", or a function whose keyword
+        arguments are the sizes and which returns `(fn, args)` or `(fn, args, options)`.
+      sweep: names and values, such as `{"chip": ["v5p", "h100"], "chips": [64, 128]}`, or words
+        (`autoshard.whatif.words`). All combinations are rows.
+      objective: what rows are ranked by; one of `autoshard.whatif.table.OBJECTIVES`.
+      prices: of chip-hours, and the watts of chips (`autoshard.whatif.prices`).
+      tokens: in one step: a number, or names of sizes that multiply to it; by default the elements
+        of the input called `tokens`.
+      time_limit: seconds for the search of one row.
+      gap: a row's search stops when its plan is proven to be within this fraction of the best.
+      workers: processes to share the rows among; 0 is this process alone. Processes start anew, so
+        a function must be importable, and a script's entry guarded by `__main__`.
+      scheduler: address of a Dask scheduler, whose workers answer instead.
+      folder: where rows are kept as they come, and found again (`autoshard.whatif.kept`).
+      keep: whether they are.
+      progress: called as rows come in. An interrupt (Ctrl-C) ends the sweep with what there is.
+
+    Raises:
+      SweepError: the sweep is faulty, or the objective lacks prices; all faults are named.
+      ProgramError, TraceError, NoRuleError: of the program.
+    """
+    if not isinstance(sweep, Mapping):
+        sweep = read_words(sweep)
+    names = size_names(program)
+    cases = cases_of(in_full(sweep, names))
+    table = _prices(prices)
+    if objective not in OBJECTIVES:
+        raise SweepError(f"no objective {objective!r}; there is {', '.join(OBJECTIVES)}")
+    if objective in ("tokens-per-dollar", "energy"):
+        what = "chip_hour" if objective == "tokens-per-dollar" else "watts"
+        table.require((case.chip for case in cases), what, objective)
+    counted = tokens if tokens is None or isinstance(tokens, int) else tuple(tokens)
+    if isinstance(counted, tuple):
+        unswept = [name for name in counted if name not in dict(cases[0].sizes)]
+        if unswept:
+            raise SweepError(
+                f"tokens: {', '.join(unswept)} must be in the sweep; there one value will do"
+            )
+    place = Path(folder) if folder is not None else default_folder()
+    asked = Asked(program, time_limit, gap, counted, place if keep else None)
+    with seats(asked, workers, scheduler) as all_seats:
+        rows, interrupted = _answers(cases, all_seats, progress)
+    found = WhatIf(asked.name, tuple(rows), objective, table, len(cases), interrupted)
+    if objective != "step" and any(row.fits and row.tokens is None for row in rows):
+        raise SweepError(
+            f"the objective {objective} counts tokens, but {asked.name} has no input called "
+            "`tokens`; say how many a step takes: --tokens batch*sequence, or a number"
+        )
+    return found
+
+
+def _prices(given: Prices | Mapping[str, Any] | str | Path | None) -> Prices:
+    if given is None:
+        return Prices()
+    if isinstance(given, Prices):
+        return given
+    if isinstance(given, Mapping):
+        return prices_of(dict(given), where="prices")
+    return read_prices(given)
+
+
+def _groups(cases: Sequence[Case], count: int) -> list[list[int]]:
+    """Numbers of cases, in groups of equal sizes and chips; at least `count` if possible."""
+    groups: dict[object, list[int]] = {}
+    for number, case in enumerate(cases):
+        groups.setdefault((case.sizes, case.machine.chips), []).append(number)
+    found = list(groups.values())
+    while len(found) < count and max(map(len, found)) > 1:
+        largest = max(found, key=len)
+        found.remove(largest)
+        half = (len(largest) + 1) // 2
+        found += [largest[:half], largest[half:]]
+    return sorted(found)
+
+
+def _answers(
+    cases: Sequence[Case],
+    workers: Sequence[Seat],
+    progress: Callable[[SweepProgress], None] | None,
+) -> tuple[list[Row], bool]:
+    """The rows in the order of the cases, and whether the sweep was interrupted."""
+    groups: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
+    for group in _groups(cases, len(workers)):
+        groups.put(group)
+    came: queue.SimpleQueue[tuple[int, Row, bool] | BaseException] = queue.SimpleQueue()
+    stopped = threading.Event()
+    rows: dict[int, Row] = {}
+    solved = 0
+    started = time.monotonic()
+
+    def heard(number: int, row: Row, known: bool) -> None:
+        nonlocal solved
+        rows[number] = row
+        solved += not known
+        if progress is not None:
+            pace = (time.monotonic() - started) / max(solved, 1)
+            left = pace * (len(cases) - len(rows))
+            progress(SweepProgress(row, known, len(rows), len(cases), left))
+
+    def sit(seat: Seat) -> None:
+        try:
+            while not stopped.is_set():
+                for number in groups.get_nowait():
+                    if stopped.is_set():
+                        return
+                    came.put((number, *seat.row(cases[number])))
+        except queue.Empty:
+            return
+        except BaseException as error:
+            came.put(error)
+
+    interrupted = False
+    try:
+        if len(workers) == 1:
+            while True:  # in this thread, where an interrupt ends the search itself
+                try:
+                    group = groups.get_nowait()
+                except queue.Empty:
+                    break
+                for number in group:
+                    heard(number, *workers[0].row(cases[number]))
+        else:
+            for seat in workers:
+                threading.Thread(target=sit, args=(seat,), daemon=True).start()
+            while len(rows) < len(cases):
+                news = came.get()
+                if isinstance(news, BaseException):
+                    raise news
+                heard(*news)
+    except KeyboardInterrupt:
+        interrupted = True
+        if not rows:
+            raise
+    finally:
+        stopped.set()
+    return [rows[number] for number in sorted(rows)], interrupted

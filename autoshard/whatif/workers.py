@@ -1,0 +1,117 @@
+"""Who solves the rows: this process, processes of this machine, or workers of a Dask scheduler.
+
+Every worker is a `Seat`: it answers one row at a time, and keeps what it learned for the next one
+(`autoshard.whatif.solver`). A group of rows that are alike stays on one seat.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, Protocol
+
+from autoshard.whatif.cases import Case
+from autoshard.whatif.child import begin
+from autoshard.whatif.row import Row
+from autoshard.whatif.solver import Asked, Solver
+from autoshard.whatif.words import SweepError
+
+_solvers: dict[str, Solver] = {}
+"""The solver of the sweep that this worker process is at, by the sweep's name."""
+
+
+class Seat(Protocol):
+    """Answers rows, one at a time."""
+
+    def row(self, case: Case) -> tuple[Row, bool]:
+        """The row of a case, and whether it was there already."""
+        ...
+
+
+class ProcessSeat:
+    """A process of its own on this machine."""
+
+    def __init__(self, asked: Asked, sweep: str) -> None:
+        context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
+        self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=begin)
+        self._asked, self._sweep = asked, sweep
+
+    def row(self, case: Case) -> tuple[Row, bool]:
+        """See `Seat`."""
+        return self._pool.submit(_answer, self._sweep, self._asked, case).result()
+
+    def close(self) -> None:
+        """End the process, at once if it is at work."""
+        for process in list((self._pool._processes or {}).values()):
+            process.terminate()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class DaskSeat:
+    """One worker of a Dask cluster."""
+
+    def __init__(self, client: Any, address: str, asked: Asked, sweep: str) -> None:
+        self._client, self._address, self._asked, self._sweep = client, address, asked, sweep
+
+    def row(self, case: Case) -> tuple[Row, bool]:
+        """See `Seat`."""
+        future = self._client.submit(
+            _answer, self._sweep, self._asked, case, workers=[self._address], pure=False
+        )
+        return future.result()
+
+
+@contextlib.contextmanager
+def seats(asked: Asked, workers: int, scheduler: str | None) -> Iterator[list[Seat]]:
+    """The workers of a sweep.
+
+    Args:
+      workers: processes on this machine; 0 for this process alone.
+      scheduler: address of a Dask scheduler, such as "tcp://10.0.0.1:8786"; its workers are taken
+        instead, and must be able to import autoshard and the program.
+
+    Raises:
+      SweepError: there is no Dask, no scheduler at the address, or it has no workers.
+    """
+    sweep = uuid.uuid4().hex
+    if scheduler is not None:
+        client = _client(scheduler)
+        try:
+            addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
+            if not addresses:
+                raise SweepError(f"the scheduler at {scheduler} has no workers; start some")
+            yield [DaskSeat(client, address, asked, sweep) for address in addresses]
+        finally:
+            client.close()
+    elif workers == 0:
+        yield [Solver(asked)]
+    else:
+        processes = [ProcessSeat(asked, sweep) for _ in range(workers)]
+        try:
+            yield list(processes)
+        finally:
+            for process in processes:
+                process.close()
+
+
+def _client(scheduler: str) -> Any:
+    try:
+        from distributed import Client  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise SweepError(
+            "a scheduler needs Dask, which is not installed: pip install 'autoshard[dask]'"
+        ) from error
+    try:
+        return Client(scheduler, timeout=10, set_as_default=False)
+    except (OSError, ValueError, TimeoutError) as error:
+        raise SweepError(f"there is no Dask scheduler at {scheduler}: {error}") from error
+
+
+def _answer(sweep: str, asked: Asked, case: Case) -> tuple[Row, bool]:
+    if sweep not in _solvers:
+        _solvers.clear()
+        _solvers[sweep] = Solver(asked)
+    return _solvers[sweep].row(case)

@@ -1,0 +1,207 @@
+"""Sweeps from end to end on a small program: against cold searches, over processes, resumed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import autoshard
+from autoshard.cli import main
+from autoshard.machine import load
+from autoshard.program import trace
+from autoshard.whatif.answers import break_even, efficient, largest_sizes, smallest_clusters
+from autoshard.whatif.gains import saved_seconds, with_more
+from autoshard.whatif.row import Row
+from autoshard.whatif.sweep import SweepProgress, whatif
+from autoshard.whatif.table import WhatIf
+from autoshard.whatif.words import SweepError
+from tests.whatif import programs
+
+SWEEP = {"chip": ["v5e", "h100"], "chips": [4, 8], "batch": [64, 128]}
+PRICES = {"v5e": {"chip_hour": 1.0, "watts": 100}, "h100": {"chip_hour": 3.0, "watts": 700}}
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> WhatIf:
+    folder = tmp_path_factory.mktemp("rows")
+    return whatif(
+        programs.step,
+        {**SWEEP, "limit": [2.0**18, 2.0**30]},
+        gap=0.0,
+        prices=PRICES,
+        objective="tokens-per-dollar",
+        folder=folder,
+    )
+
+
+def test_every_row_is_as_good_as_a_cold_search(sweep: WhatIf):
+    fits = [row for row in sweep.rows if row.fits]
+    assert len(fits) == 8
+    for row in fits:
+        fn, args, options = programs.step(**row.sizes)
+        program = trace(fn, *args, **options)
+        plan = autoshard.search(program, row.machine, gap=0.0, baselines=False)
+        assert row.step_seconds == pytest.approx(plan.estimate.step_seconds, rel=1e-6)
+        assert row.bound_seconds == pytest.approx(plan.proof.bound, rel=1e-6)
+        assert row.tokens == row.sizes["batch"]
+        saved = saved_seconds(plan, program, autoshard.dataflow.analyse(program), load(row.machine))
+        assert row.saved_seconds == pytest.approx(saved, abs=1e-9)
+        assert row.binds == max(saved, key=lambda name: saved[name])
+
+
+def test_what_does_not_fit_says_why_and_is_right(sweep: WhatIf):
+    row = next(row for row in sweep.rows if not row.fits)
+    assert row.status == "infeasible"
+    assert row.why is not None
+    assert "are alive at once" in row.why
+    assert "more than the limit of 256 KiB" in row.why
+    fn, args, options = programs.step(**row.sizes)
+    with pytest.raises(autoshard.search.InfeasibleError):
+        autoshard.search(trace(fn, *args, **options), row.machine, memory_limit=row.limit_bytes)
+
+
+def test_a_tenth_more_of_a_resource_is_a_tenth_more():
+    machine = load("h100-16")
+    more = with_more(machine)
+    assert set(more) == {"compute", "memory bandwidth", "NVLink", "InfiniBand"}
+    wide = more["InfiniBand"].network
+    assert wide[1].chip_bandwidth == pytest.approx(1.1 * machine.network[1].chip_bandwidth)
+    assert wide[0] == machine.network[0]
+
+
+def test_rows_are_found_again_and_changed_questions_are_not(tmp_path: Path):
+    news: list[SweepProgress] = []
+
+    def ask(limit: float = 2.0**30, batch: int = 64) -> Row:
+        cluster = {"machine": "v5e-4", "batch": batch, "limit": limit}
+        return whatif(programs.step, cluster, folder=tmp_path, progress=news.append).rows[0]
+
+    first, again = ask(), ask()
+    assert first == again
+    other = ask(limit=2.0**29)
+    assert (other.step_seconds, other.key != first.key) == (first.step_seconds, True)
+    ask(batch=128)
+    assert [one.known for one in news] == [False, True, False, False]
+    file = tmp_path / f"{first.key}.json"
+    file.write_text(file.read_text()[:100])  # as if the machine had gone down
+    assert ask().step_seconds == first.step_seconds
+    assert json.loads(file.read_text())["plan"]["mesh"]
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_an_interrupt_keeps_what_is_done(tmp_path: Path):
+    def stop(news: SweepProgress) -> None:
+        if news.done == 2:
+            raise KeyboardInterrupt
+
+    cut = whatif(programs.step, SWEEP, folder=tmp_path, progress=stop)
+    assert (len(cut.rows), cut.asked, cut.interrupted) == (2, 8, True)
+    assert "interrupted, 6 not answered" in str(cut)
+    known: list[bool] = []
+    whole = whatif(
+        programs.step, SWEEP, folder=tmp_path, progress=lambda news: known.append(news.known)
+    )
+    assert (sum(known), len(whole.rows), whole.interrupted) == (2, 8, False)
+
+
+def test_processes_answer_as_this_one_does(sweep: WhatIf):
+    words = {**SWEEP, "limit": [2.0**30]}
+    spread = whatif("tests.whatif.programs:step", words, gap=0.0, workers=2, keep=False)
+    alone = [row for row in sweep.rows if row.fits]
+    assert [str(row) for row in spread.rows] == [str(row) for row in alone]
+    for one, other in zip(spread.rows, alone, strict=True):
+        assert one.step_seconds == pytest.approx(other.step_seconds)
+
+
+def test_a_dask_cluster_answers(sweep: WhatIf):
+    distributed = pytest.importorskip("distributed")
+    words = {"machine": ["v5e-4", "v5e-8"], "batch": 64}
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None, host="127.0.0.1"
+    ) as cluster:
+        found = whatif(
+            "tests.whatif.programs:step", words, scheduler=cluster.scheduler_address, keep=False
+        )
+    known = {row.machine: row for row in sweep.rows if row.fits and row.sizes["batch"] == 64}
+    for row in found.rows:
+        assert row.step_seconds == pytest.approx(known[row.machine].step_seconds)
+
+
+def test_ranks_and_the_front_follow_the_prices(sweep: WhatIf):
+    costs = [sweep.cost_per_million_tokens(row) for row in sweep.ranked()]
+    assert costs == sorted(costs)
+    front = efficient(sweep)
+    points = {
+        number: (row.step_seconds / row.tokens, sweep.cost_per_million_tokens(row))
+        for number, row in enumerate(sweep.rows)
+        if row.fits
+    }
+    beaten = {
+        number
+        for number, (time, cost) in points.items()
+        if any((t <= time and c <= cost) and (t, c) != (time, cost) for t, c in points.values())
+    }
+    assert front == set(points) - beaten
+    frame = sweep.frame()
+    assert set(frame[frame.pareto].index) == front
+    assert frame.cost_per_hour[0] == 4.0
+
+
+def test_answers_come_from_the_rows(sweep: WhatIf):
+    least = {(one["chip"], one["sizes"]["batch"], one["limit_bytes"]): one["chips"]
+             for one in smallest_clusters(sweep)}  # fmt: skip
+    assert least["v5e", 64, 2.0**30] == 4
+    assert least["v5e", 64, 2.0**18] is None
+    largest = {(one["machine"], one["limit_bytes"]): one["largest"] for one in largest_sizes(sweep)}
+    assert largest["h100-8", 2.0**30] == 128
+    assert largest["h100-8", 2.0**18] is None
+    for one in break_even(sweep):  # at that price the kinds cost the same for a token
+        prices = {**PRICES, one["chip"]: {"chip_hour": one["chip_hour"]}}
+        even = WhatIf("", sweep.rows, "step", autoshard.whatif.prices.prices_of(prices, where=""))
+        best = {
+            chip: min(
+                even.cost_per_million_tokens(r) for r in sweep.rows if r.fits and r.chip == chip
+            )
+            for chip in PRICES
+        }
+        assert best["v5e"] == pytest.approx(best["h100"]) or one["chip"] == "v5e"
+
+
+def test_the_report_is_whole(sweep: WhatIf):
+    text = str(sweep)
+    assert text.startswith("step: 16 rows, 8 with a plan; best by tokens-per-dollar: ")
+    assert "USD/Mtok" in text
+    assert "  v5e-4 batch=64 limit=256KiB: " in text.replace("\n      ", " ")
+    assert all(len(line) <= 120 for line in text.splitlines())
+    data = json.loads(json.dumps(sweep.to_json()))
+    assert len(data["rows"]) == 16
+    assert sweep.to_csv().count("\n") == 17
+
+
+def test_what_an_objective_needs_is_asked_for_before_any_work():
+    with pytest.raises(SweepError, match="energy needs the watts of v5e"):
+        whatif(programs.step, {"machine": "v5e-4"}, objective="energy")
+    with pytest.raises(SweepError, match="no objective 'speed'; there is step, tokens-per-second"):
+        whatif(programs.step, {"machine": "v5e-4"}, objective="speed")
+    with pytest.raises(SweepError, match="has no input called `tokens`"):
+        whatif(programs.nameless, {"machine": "v5e-4"}, objective="tokens-per-second", keep=False)
+    found = whatif(
+        programs.nameless, {"machine": "v5e-4", "batch": 64}, tokens=["batch"], keep=False
+    )
+    assert found.rows[0].tokens == 64
+
+
+def test_the_command_line_sweeps(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["whatif", "tests.whatif.programs:step", "--sweep", "machine=v5e-4", "--quiet"]
+    kept = ["--keep", str(tmp_path / "rows"), "--workers", "1"]
+    csv = ["--csv", str(tmp_path / "rows.csv"), "-o", str(tmp_path / "rows.json")]
+    assert main([*words, "--sweep", "bat=64", *kept, *csv]) == 0
+    out = capsys.readouterr()
+    assert out.out.startswith("tests.whatif.programs:step: 1 rows, 1 with a plan")
+    assert (tmp_path / "rows.csv").read_text().startswith("batch,chip,")
+    assert json.loads((tmp_path / "rows.json").read_text())["answers"]["best"] == "v5e-4 batch=64"
+    assert main([*words, "--sweep", "limit=1KiB", *kept]) == 3
+    assert main([*words, "--sweep", "depth=3", *kept]) == 2
+    assert "'depth' is neither of the cluster nor a size" in capsys.readouterr().err
