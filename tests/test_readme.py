@@ -40,6 +40,7 @@ def test_python_blocks_run(tmp_path, monkeypatch, capsys):
     assert "[0]['up'] " in capsys.readouterr().out
     assert "sdy.sharding_constraint" in names["text"]
     assert len(names["blob"]) > 0
+    assert len(names["found"].frame()) == 8
     assert names["schedule"].value == 312
     assert names["schedule"].gap == 0
 
@@ -75,6 +76,7 @@ def test_its_commands_exist(capsys):
         "schedule",
         "programs",
         "machines",
+        "whatif",
     }
     for command in commands:
         assert main([command, "--help"]) == 0
@@ -90,6 +92,7 @@ def test_its_options_exist(capsys):
         ["check"],
         ["calibrate"],
         ["schedule"],
+        ["whatif"],
         *benches,
     ):
         main([*command, "--help"])

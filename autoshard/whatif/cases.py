@@ -95,7 +95,7 @@ def machine_of(chip: str, chips: int) -> Machine:
         return load(f"{chip}-{chips}")
     except MachineError as error:
         for slices in range(2, MOST_SLICES + 1):
-            if chips % slices == 0 and chips // slices > 1:
+            if chips % slices == 0 and chips // slices >= slices:  # pieces, not crumbs
                 try:
                     return load(f"{slices}x{chip}-{chips // slices}")
                 except MachineError:
