@@ -180,7 +180,7 @@ def prepare(
     program: Program,
     machine: Machine,
     *,
-    mesh: Mapping[str, int] | None = None,
+    mesh: Mapping[str, int | Sequence[int]] | None = None,
     memory_limit: float | None = None,
     time_limit: float = 60.0,
     gap: float = 0.001,
