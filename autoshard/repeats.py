@@ -130,7 +130,8 @@ class _Wiring:
     ) -> NDArray[np.int64]:
         """A produced value belongs to its op's class; an input to the class of all its readers."""
         made = self.producer >= 0
-        result = np.where(made, labels[self.producer] * self.width + self.position, 0)
+        result = np.zeros(len(made), dtype=np.int64)
+        result[made] = labels[self.producer[made]] * self.width + self.position[made]
         first = (len(labels) + 1) * self.width
         result[~made] = first + np.flatnonzero(~made)
         seen: dict[object, int] = {}

@@ -181,3 +181,10 @@ def test_copies_that_read_one_another_are_consistent() -> None:
     assert any(len(members) == 6 for members in find_repeats(given.program).op_members)
     for seed in range(10):
         random_plan(given, seed)  # priced, and so checked, on the unfolded program
+
+
+def test_a_program_without_operations_has_no_repeats():
+    import jax
+
+    program = trace(lambda x: (), jax.ShapeDtypeStruct((8,), "float32"))
+    assert find_repeats(program).op_members == ()
