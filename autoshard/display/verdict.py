@@ -8,7 +8,7 @@ from typing import Any
 
 from autoshard.cost.flops import is_matrix_op
 from autoshard.display.profile import Profile
-from autoshard.display.sensitivity import Gain
+from autoshard.display.sensitivity import OVERLAP, Gain
 from autoshard.plan import Plan
 from autoshard.report import proof_text, share
 from autoshard.report_moves import alike_moves, collective_name
@@ -56,7 +56,7 @@ def verdict(
         _fits(plan),
         _fast(plan, found),
         _sure(plan, verification),
-        _binds(plan),
+        _binds(plan, gains),
         _helps(plan, gains),
     )
     fits, fast, sure, binds, helps = answers
@@ -66,8 +66,8 @@ def verdict(
         if fits.good
         else f"Does not fit: {format_bytes(-free)} too much"
     )
-    line = f"{memory}; {fast.said} a step; {sure.said}; {binds.said} binds"
-    if gains:
+    line = f"{memory}; {fast.said} a step; {sure.said}; bound by {binds.said}"
+    if gains and _gain(plan, gains[0]) >= NOTHING:
         line += f"; {helps.said} would save {_saved(plan, gains[0])}"
     return Verdict(line + ".", answers)
 
@@ -117,7 +117,7 @@ def _sure(plan: Plan, verification: Mapping[str, Any] | None) -> Answer:
     elif proof.status == "optimal" or proof.gap <= 0:
         said, good = "proven best", True
     else:
-        said, good = f"within {format_gap(proof.gap)} of the best", True
+        said, good = f"within {format_gap(proof.gap).removeprefix('< ')} of the best", True
     if verification is not None:
         verdicts = verification.get("verdicts", ())
         failed = [one["judge"] for one in verdicts if one["agrees"] is False]
@@ -128,7 +128,8 @@ def _sure(plan: Plan, verification: Mapping[str, Any] | None) -> Answer:
     return Answer("How sure?", said, detail, good)
 
 
-def _binds(plan: Plan) -> Answer:
+def _binds(plan: Plan, gains: Sequence[Gain]) -> Answer:
+    # With the machine known, what the step is most sensitive to; else the larger part of it.
     estimate = plan.estimate
     exposed = estimate.step_seconds - estimate.compute_seconds
     detail = f"{share(estimate.compute_seconds, estimate.step_seconds)} of the step is compute"
@@ -145,6 +146,9 @@ def _binds(plan: Plan) -> Answer:
         detail += f" ({dearest}: {share(by_name[dearest], estimate.step_seconds)})"
         if exposed > estimate.compute_seconds:
             said = dearest
+    parts = [gain.part for gain in gains if gain.part != OVERLAP and _gain(plan, gain) >= NOTHING]
+    if parts:
+        said = parts[0]
     if plan.estimate.peak_bytes > NEARLY_FULL * plan.memory_limit:
         detail += f"; memory is full to {share(plan.estimate.peak_bytes, plan.memory_limit)}"
     return Answer("What binds?", said, detail)

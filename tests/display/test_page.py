@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 from autoshard.cli import main
 from autoshard.display.page import Material, page
 from autoshard.display.profile import profile
+from autoshard.display.sensitivity import OVERLAP, Gain
 from autoshard.display.sources import figures, machine_text
 from autoshard.display.verdict import verdict
 from autoshard.machine import load, presets
@@ -40,10 +41,8 @@ def test_a_plan_alone():
     assert titles(found) == [
         "proof", "schemes", "collectives", "layouts", "assumptions", "versions"
     ]  # fmt: skip
-    assert (
-        "Fits, with 13.0 GiB to spare; 12.00 ms a step; within 0.83 % of the best; compute binds."
-        in text
-    )
+    line = "Fits, with 13.0 GiB to spare; 12.00 ms a step; within 0.83 % of the best; bound by"
+    assert f"{line} compute." in text
     moves = next(rows for rows in found.tables if rows[0][:2] == ["kind", "axes"])
     assert moves[1][:7] == [
         "all_gather", "data", "400.0 us", "2.000 ms", "2", "1.00 MiB", "2.00 MiB"
@@ -74,6 +73,23 @@ def test_communication_that_binds_is_named():
     estimate = replace(toy().estimate, step_seconds=0.03)
     said = verdict(toy(estimate=estimate)).answers[3].said
     assert said == "all_gather@data"
+
+
+def test_what_the_step_is_most_sensitive_to_binds():
+    ranked = (
+        Gain("35 % hidden", OVERLAP, 0.0105),
+        Gain("10 % more bandwidth of ICI", "ICI", 0.0108),
+        Gain("10 % more memory bandwidth", "memory bandwidth", 0.0114),
+    )
+    told = verdict(toy(), gains=ranked)
+    assert [one.said for one in told.answers[3:]] == ["ICI", "35 % hidden"]
+    assert told.answers[4].detail == (
+        "saves 12.5 % of the step with the plan as it is; then 10 % more bandwidth of ICI (10.0 %)"
+    )
+    assert told.line.endswith("bound by ICI; 35 % hidden would save 12.5 %.")
+    idle = verdict(toy(), gains=[Gain("10 % more of nothing", "nothing", 0.012)])
+    assert [one.said for one in idle.answers[3:]] == ["compute", "no part of the machine by itself"]
+    assert idle.line.endswith("; bound by compute.")
 
 
 HOSTILE = "</script><script>alert('1')</script><img src=http://x/y onerror=\"z\">&amp;'\"]]>"
