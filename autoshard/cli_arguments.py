@@ -58,6 +58,17 @@ def seconds(text: str) -> float:
     return number
 
 
+def amount(text: str) -> float:
+    """A positive number, as 15e12."""
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number; write 15e12") from error
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} must be more than 0")
+    return number
+
+
 def contest_seconds(text: str) -> float | None:
     """A positive number of seconds, or None for `contest`."""
     if text.strip() == "contest":

@@ -35,13 +35,15 @@ def whatif_command(options: argparse.Namespace) -> int:
     if found.interrupted:
         print("autoshard: interrupted; the same command again goes on from here", file=sys.stderr)
     if found.best is None:
-        raise CommandError("no row of the sweep has a plan", INFEASIBLE)
+        quick = "" if options.latency is None else f" with a step of at most {options.latency:g} s"
+        raise CommandError(f"no row of the sweep has a plan{quick}", INFEASIBLE)
     return 0
 
 
 def _sweep(options: argparse.Namespace, line: ProgressLine) -> WhatIf:
     from autoshard.program import TraceError
     from autoshard.reference import ProgramError
+    from autoshard.requirements import RequirementError
     from autoshard.rules import NoRuleError
     from autoshard.whatif.sweep import whatif
     from autoshard.whatif.words import SweepError
@@ -60,13 +62,15 @@ def _sweep(options: argparse.Namespace, line: ProgressLine) -> WhatIf:
             tokens=_tokens(options.tokens),
             time_limit=options.time_limit,
             gap=options.gap,
+            train_tokens=options.train_tokens,
+            latency=options.latency,
             workers=workers,
             scheduler=options.scheduler,
             folder=options.keep,
             keep=not options.no_cache,
             progress=heard,
         )
-    except (SweepError, ProgramError, TraceError, NoRuleError) as error:
+    except (SweepError, ProgramError, RequirementError, TraceError, NoRuleError) as error:
         raise CommandError(str(error)) from error
 
 

@@ -54,6 +54,18 @@ def add_whatif(commands: Any) -> None:
         "elements of the input that is called tokens",
     )
     parser.add_argument(
+        "--train-tokens",
+        metavar="N",
+        type=cli_arguments.amount,
+        help="tokens of a training run, as 15e12: how many days it takes, and what it costs",
+    )
+    parser.add_argument(
+        "--latency",
+        metavar="S",
+        type=cli_arguments.seconds,
+        help="rank only rows whose step takes at most so many seconds, as 0.05",
+    )
+    parser.add_argument(
         "--time-limit",
         metavar="S",
         type=cli_arguments.seconds,

@@ -17,6 +17,7 @@ def format_sweep(sweep: WhatIf) -> str:
     sections = [
         _verdict(sweep),
         _rows(sweep),
+        _slow(sweep),
         _unfit(sweep),
         _clusters(sweep),
         _sizes(sweep),
@@ -42,10 +43,12 @@ def _rows(sweep: WhatIf) -> str:
     marked = {id(sweep.rows[number]) for number in front}
     priced = any(sweep.cost_per_hour(row) is not None for row in sweep.rows)
     powered = any(sweep.joules_per_token(row) is not None for row in sweep.rows)
-    head = ["", "machine", "sizes", "step", "tok/s/chip", "MFU", "memory", "gap", "binds", "mesh"]
+    head = ["", "machine", "sizes", "step", "tok/s/chip", "MFU", "memory", "gap", "binds"]
     head += [f"{sweep.prices.currency}/Mtok"] if priced else []
     head += ["J/tok"] if powered else []
-    rows = [head]
+    head += ["days"] if sweep.train_tokens is not None else []
+    head += [sweep.prices.currency] if sweep.train_tokens is not None and priced else []
+    rows = [[*head, "mesh"]]
     for row in sweep.ranked():
         assert row.step_seconds is not None
         assert row.peak_bytes is not None
@@ -60,17 +63,34 @@ def _rows(sweep: WhatIf) -> str:
             format_bytes(row.peak_bytes),
             format_gap(row.gap or 0.0),
             row.binds or "",
-            (row.mesh or "").replace(", ", " "),
         ]
         if priced:
             line.append(_amount(sweep.cost_per_million_tokens(row)))
         if powered:
             line.append(_amount(sweep.joules_per_token(row)))
-        rows.append(line)
+        if sweep.train_tokens is not None:
+            days = sweep.days(row)
+            line.append("-" if days is None else f"{days:,.1f}")
+            cost = sweep.run_cost(row)
+            line += [("-" if cost is None else f"{cost:,.0f}")] if priced else []
+        rows.append([*line, (row.mesh or "").replace(", ", " ")])
     if len(rows) == 1:
         return ""
-    columns = [3, 4, 5, 6, 7, *range(10, len(head))]
+    columns = [3, 4, 5, 6, 7, *range(9, len(head))]
     return table(rows, right=columns, indent=0) + "\n* no other row is both faster and cheaper"
+
+
+def _slow(sweep: WhatIf) -> str:
+    """How many rows are slower than the latency, and the quickest where all are."""
+    if sweep.latency is None:
+        return ""
+    slow = [row for row in sweep.rows if (row.step_seconds or 0.0) > sweep.latency]
+    if not slow:
+        return ""
+    quickest = min(slow, key=lambda row: row.step_seconds or 0.0)
+    step = format_seconds(quickest.step_seconds or 0.0)
+    text = f"slower than {format_seconds(sweep.latency)} a step: {len(slow)} rows"
+    return f"{text}, the quickest of them {quickest} with {step}"
 
 
 def _unfit(sweep: WhatIf) -> str:

@@ -78,6 +78,7 @@ class Solver:
     asked: Asked
     traced: Traced | None = None
     earlier: dict[tuple[int, ...], Earlier] = field(default_factory=dict)
+    answered: list[tuple[Case, Row, Plan | None]] = field(default_factory=list)
 
     def row(self, case: Case) -> tuple[Row, bool]:
         """The row of a case, and whether it was there already."""
@@ -89,8 +90,10 @@ class Solver:
         asked["program"] = self.asked.name
         key = key_of(traced.program.fingerprint, case.machine, case.limit, asked)
         if folder is not None and (known := read_row(folder, key)) is not None:
+            self.answered.append((case, *known))
             return known[0], True
-        row, plan = self._solved(case, traced)
+        row, plan = self._from_higher_limit(case) or self._solved(case, traced)
+        self.answered.append((case, row, plan))
         row = replace(row, key=key, solver_seconds=time.monotonic() - started)
         if folder is not None:
             keep_row(folder, row, plan)
@@ -108,8 +111,26 @@ class Solver:
             flow = analyse(program)
             flops = facts.model_flops(program)
             alive = _alive_bytes(program, flow)
+            self.answered.clear()
             self.traced = Traced(sizes, program, flow, flops, found.plan_options, alive)
         return self.traced
+
+    def _from_higher_limit(self, case: Case) -> tuple[Row, Plan | None] | None:
+        """The answer that follows from one for a higher limit on the same machine, if one does.
+
+        A lower limit allows no other plan. So a plan that keeps it stays within its gap, and the
+        price of a byte is none; and where nothing kept the higher one, nothing keeps this one.
+        """
+        for other, row, plan in self.answered:
+            if other.machine != case.machine or other.limit < case.limit:
+                continue
+            if row.status == "infeasible":
+                return replace(row, limit_bytes=case.limit), None
+            if plan is not None and plan.estimate.peak_bytes <= case.limit:
+                binds = gains.binding(dict(row.saved_seconds), 0.0)
+                row = replace(row, limit_bytes=case.limit, seconds_per_gib=0.0, binds=binds)
+                return row, replace(plan, memory_limit=case.limit)
+        return None
 
     def _solved(self, case: Case, traced: Traced) -> tuple[Row, Plan | None]:
         machine = case.machine
@@ -135,6 +156,8 @@ class Solver:
         searcher.earlier = dict(self.earlier)
         try:
             found = explore(searcher, shapes)
+            if found.limit_hit == "interrupted":
+                raise KeyboardInterrupt  # half an answer is not kept
             (plan,) = finish(searcher, found, options=traced.options)
         except InfeasibleError as error:
             return replace(row, why=str(error)), None

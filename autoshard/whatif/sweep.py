@@ -49,6 +49,8 @@ def whatif(
     tokens: int | Sequence[str] | None = None,
     time_limit: float = 60.0,
     gap: float = 0.02,
+    train_tokens: float | None = None,
+    latency: float | None = None,
     workers: int = 0,
     scheduler: str | None = None,
     folder: str | Path | None = None,
@@ -68,6 +70,8 @@ def whatif(
         of the input called `tokens`.
       time_limit: seconds for the search of one row.
       gap: a row's search stops when its plan is proven to be within this fraction of the best.
+      train_tokens: of a whole training run; rows then say how long it takes, and what it costs.
+      latency: seconds that a step may take; slower rows are not ranked.
       workers: processes to share the rows among; 0 is this process alone. Processes start anew, so
         a function must be importable, and a script's entry guarded by `__main__`.
       scheduler: address of a Dask scheduler, whose workers answer instead.
@@ -100,8 +104,12 @@ def whatif(
     asked = Asked(program, time_limit, gap, counted, place if keep else None)
     with seats(asked, workers, scheduler) as all_seats:
         rows, interrupted = _answers(cases, all_seats, progress)
-    found = WhatIf(asked.name, tuple(rows), objective, table, len(cases), interrupted)
-    if objective != "step" and any(row.fits and row.tokens is None for row in rows):
+    found = WhatIf(
+        asked.name, tuple(rows), objective, table, len(cases), interrupted, train_tokens, latency
+    )
+    if (objective != "step" or train_tokens is not None) and any(
+        row.fits and row.tokens is None for row in rows
+    ):
         raise SweepError(
             f"the objective {objective} counts tokens, but {asked.name} has no input called "
             "`tokens`; say how many a step takes: --tokens batch*sequence, or a number"
@@ -120,17 +128,28 @@ def _prices(given: Prices | Mapping[str, Any] | str | Path | None) -> Prices:
 
 
 def _groups(cases: Sequence[Case], count: int) -> list[list[int]]:
-    """Numbers of cases, in groups of equal sizes and chips; at least `count` if possible."""
+    """Numbers of cases, in groups of equal sizes and chips; at least `count` if possible.
+
+    The highest limit of a machine comes first, because its answer may be that of lower ones.
+    """
     groups: dict[object, list[int]] = {}
     for number, case in enumerate(cases):
         groups.setdefault((case.sizes, case.machine.chips), []).append(number)
-    found = list(groups.values())
+    first: dict[object, int] = {}
+    for number, case in enumerate(cases):
+        first.setdefault((case.sizes, case.machine), number)
+
+    def order(number: int) -> tuple[int, float]:
+        case = cases[number]
+        return first[case.sizes, case.machine], -case.limit
+
+    found = [sorted(group, key=order) for group in groups.values()]
     while len(found) < count and max(map(len, found)) > 1:
         largest = max(found, key=len)
         found.remove(largest)
         half = (len(largest) + 1) // 2
         found += [largest[:half], largest[half:]]
-    return sorted(found)
+    return sorted(found, key=min)
 
 
 def _answers(

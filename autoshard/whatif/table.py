@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 HOUR = 3600.0
+DAY = 24 * HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class WhatIf:
       prices: what chips cost.
       asked: how many rows the sweep has.
       interrupted: whether it was ended before all of them were answered.
+      train_tokens: of a whole training run, or None.
+      latency: seconds that a step may take at most, or None.
     """
 
     program: str
@@ -35,6 +38,19 @@ class WhatIf:
     prices: Prices = field(default_factory=Prices)
     asked: int = 0
     interrupted: bool = False
+    train_tokens: float | None = None
+    latency: float | None = None
+
+    def days(self, row: Row) -> float | None:
+        """Days of the training run, without a pause; None where its tokens are not known."""
+        if self.train_tokens is None or not row.tokens_per_second:
+            return None
+        return self.train_tokens / row.tokens_per_second / DAY
+
+    def run_cost(self, row: Row) -> float | None:
+        """What the training run costs."""
+        days, hourly = self.days(row), self.cost_per_hour(row)
+        return None if days is None or hourly is None else days * DAY / HOUR * hourly
 
     def cost_per_hour(self, row: Row) -> float | None:
         """What the row's machine costs an hour."""
@@ -56,11 +72,12 @@ class WhatIf:
         return watts / row.tokens_per_second_per_chip
 
     def ranked(self) -> tuple[Row, ...]:
-        """The rows that fit, the best by the objective first."""
+        """The rows that fit and are no slower than `latency`, the best by the objective first."""
         score = OBJECTIVES[self.objective]
-        return tuple(
-            sorted((row for row in self.rows if row.fits), key=lambda row: score(self, row))
-        )
+        most = float("inf") if self.latency is None else self.latency
+        quick = [row for row in self.rows if row.step_seconds is not None]
+        quick = [row for row in quick if (row.step_seconds or 0.0) <= most]
+        return tuple(sorted(quick, key=lambda row: score(self, row)))
 
     @property
     def best(self) -> Row | None:
@@ -84,6 +101,8 @@ class WhatIf:
                     "cost_per_hour": self.cost_per_hour(row),
                     "cost_per_million_tokens": self.cost_per_million_tokens(row),
                     "joules_per_token": self.joules_per_token(row),
+                    "train_days": self.days(row),
+                    "train_cost": self.run_cost(row),
                     "pareto": number in front,
                 }
             )
@@ -110,6 +129,8 @@ class WhatIf:
             "currency": self.prices.currency,
             "asked": self.asked,
             "interrupted": self.interrupted,
+            "train_tokens": self.train_tokens,
+            "latency_seconds": self.latency,
             "rows": self.records(),
             "answers": answers(self),
         }

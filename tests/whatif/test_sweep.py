@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,36 @@ def test_the_command_line_sweeps(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main([*words, "--sweep", "limit=1KiB", *kept]) == 3
     assert main([*words, "--sweep", "depth=3", *kept]) == 2
     assert "'depth' is neither of the cluster nor a size" in capsys.readouterr().err
+
+
+def test_a_lower_limit_is_answered_by_a_higher_one(sweep: WhatIf):
+    limits = [2.0**20, 2.0**30, 2.0**40]
+    words = {"machine": "v5e-4", "batch": 64, "limit": [*limits, 2.0**14, 2.0**13]}
+    rows = whatif(programs.step, words, gap=0.0, keep=False).rows
+    assert [row.limit_bytes for row in rows] == words["limit"]
+    known = next(row for row in sweep.rows if row.fits)
+    for row in rows[:3]:
+        assert row.step_seconds == pytest.approx(known.step_seconds)
+        assert row.peak_bytes is not None
+        assert row.peak_bytes <= row.limit_bytes
+    assert [row.status for row in rows[3:]] == ["infeasible", "infeasible"]
+
+
+def test_a_training_run_has_days_and_a_cost(sweep: WhatIf):
+    run = replace(sweep, train_tokens=1e12)
+    row = next(row for row in run.rows if row.machine == "h100-8" and row.fits)
+    days = 1e12 / row.tokens_per_second / 86400
+    assert run.days(row) == pytest.approx(days)
+    assert run.run_cost(row) == pytest.approx(days * 24 * 3.0 * 8)
+    assert "days" in str(run).splitlines()[2]
+    assert run.frame().train_days.notna().sum() == 8
+
+
+def test_rows_beyond_the_latency_are_not_ranked(sweep: WhatIf):
+    seconds = sorted(row.step_seconds for row in sweep.rows if row.fits)
+    served = replace(sweep, latency=seconds[3], objective="tokens-per-second")
+    assert max(row.step_seconds for row in served.ranked()) == seconds[3]
+    rates = [row.tokens_per_second for row in served.ranked()]
+    assert rates == sorted(rates, reverse=True)
+    assert "slower than" in str(served)
+    assert replace(sweep, latency=seconds[0] / 2).best is None
