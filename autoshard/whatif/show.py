@@ -42,7 +42,7 @@ def _rows(sweep: WhatIf) -> str:
     front = efficient(sweep)
     marked = {id(sweep.rows[number]) for number in front}
     priced = any(sweep.cost_per_hour(row) is not None for row in sweep.rows)
-    powered = any(sweep.joules_per_token(row) is not None for row in sweep.rows)
+    powered = sweep.objective == "energy"
     head = ["", "machine", "sizes", "step", "tok/s/chip", "MFU", "memory", "gap", "binds"]
     head += [f"{sweep.prices.currency}/Mtok"] if priced else []
     head += ["J/tok"] if powered else []
