@@ -76,7 +76,7 @@ def memory_section(found: Profile) -> Markup:
 def _passes(found: Profile) -> list[tuple[float, str]]:
     """Names of the passes, in the middle of where they run."""
     ops = found.program.ops
-    backward = [op.index for op in ops if op.backward]
+    backward = [point for point, index in enumerate(found.order) if ops[index].backward]
     if not backward:
         return [(0.5, "the step")]
     first, last, end = backward[0], backward[-1], len(ops)

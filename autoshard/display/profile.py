@@ -7,7 +7,7 @@ finds must be what the plan says, to the last digits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from autoshard.copies import ANEW, BACKWARD, FORWARD
@@ -56,6 +56,11 @@ class Profile:
     evaluation: Evaluation
     op_seconds: Mapping[int, float]
     moves: tuple[PlacedMove, ...]
+
+    @property
+    def order(self) -> Sequence[int]:
+        """Op indices in the order in which they run: the k-th stands at program point k."""
+        return range(len(self.program.ops))
 
     @property
     def machine(self) -> Machine:

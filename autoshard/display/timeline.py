@@ -1,10 +1,10 @@
 """One step on one device, as the estimate has it: a lane of compute, and lanes of collectives.
 
-Compute runs in program order. A collective stands in its way for its exposed seconds; the rest of
-it runs beside compute: before that, where a reader waits for it, and after it, where a sum is
-settled. So the compute lane ends at the estimate's `step_seconds`, and what is exposed on it is the
-exposed part of the collectives. All iterations of a loop are drawn as one: an operation is one
-block, with the seconds of all of its executions in the step.
+Compute runs in the order of the program points. A collective stands in its way for its exposed
+seconds; the rest of it runs beside compute: before that, where a reader waits for it, and after it,
+where a sum is settled. So the compute lane ends at the estimate's `step_seconds`, and what is
+exposed on it is the exposed part of the collectives. All iterations of a loop are drawn as one: an
+operation is one block, with the seconds of all of its executions in the step.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def step_timeline(found: Profile) -> StepTimeline:
         moves.setdefault((one.op, one.before), []).append(one)
     compute: list[Block] = []
     spans: list[tuple[float, PlacedMove]] = []
-    starts: list[float] = []
+    starts = [0.0] * len(found.program.ops)
     now = 0.0
 
     def wait(one: PlacedMove) -> None:
@@ -65,10 +65,10 @@ def step_timeline(found: Profile) -> StepTimeline:
             compute.append(Block(now, exposed, WAITING, one.op, one))
         now += exposed
 
-    for op in found.program.ops:
+    for op in (found.program.ops[index] for index in found.order):
         for one in moves.get((op.index, True), ()):
             wait(one)
-        starts.append(now)
+        starts[op.index] = now
         seconds = found.op_seconds.get(op.index, 0.0)
         if seconds > 0:
             compute.append(Block(now, seconds, COMPUTE, op.index))

@@ -78,7 +78,8 @@ def _counters(found: Profile, timeline: StepTimeline) -> Iterator[dict[str, Any]
     used = [k for k in range(len(CLASSES)) if curves[k].max(initial=0.0) > 0.5]
     totals = curves.sum(axis=0)
     end = found.plan.estimate.step_seconds
-    times = np.array([*timeline.starts, *[end] * (len(totals) - len(timeline.starts))])
+    starts = [timeline.starts[index] for index in found.order]
+    times = np.array([*starts, *[end] * (len(totals) - len(starts))])
     last: list[int] | None = None
     for moment in np.unique(times):
         points = np.flatnonzero(times == moment)

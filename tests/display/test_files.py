@@ -40,7 +40,9 @@ def test_the_timeline_ends_with_the_step():
             for before, after in pairwise(own):
                 assert before.start + before.seconds <= after.start + 1e-15
         assert all(block.start >= 0 for block in made.collectives)
-        assert list(made.starts) == sorted(made.starts)
+        assert sorted(found.order) == list(range(len(made.starts)))
+        in_order = [made.starts[index] for index in found.order]
+        assert in_order == sorted(in_order)
         waits += exposed > 0
         hides += any(
             b.start + b.seconds > b.placed.move.exposed_seconds + b.start for b in made.collectives

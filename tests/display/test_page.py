@@ -15,6 +15,7 @@ from autoshard.display.page import Material, page
 from autoshard.display.profile import profile
 from autoshard.display.sensitivity import OVERLAP, Gain
 from autoshard.display.sources import figures, machine_text
+from autoshard.display.trace import chrome_trace
 from autoshard.display.verdict import verdict
 from autoshard.machine import load, presets
 from autoshard.models import build
@@ -114,21 +115,24 @@ def test_names_cannot_break_out():
     assert found.all_text().count(HOSTILE.replace("->", "→")) >= 10
 
 
-def one_op():
+def small(step):
     return case(
-        lambda x: jnp.tanh(x),
+        step,
         jax.ShapeDtypeStruct((8, 8), jnp.float32),
         mesh={"x": 8},
         machine=load("v5e-8"),
     )
 
 
-def test_a_program_of_one_op():
-    given = one_op()
+@pytest.mark.parametrize(("step", "shows"), [(jnp.tanh, "tanh"), (lambda x: x, "No collectives")])
+def test_programs_of_one_op_and_of_none(step, shows):
+    given = small(step)
     plan = random_plan(given, 0)
-    found = read(page(Material(plan, profile(plan, given.program, load("v5e-8")))))
-    assert "compute" in titles(found)
-    assert "tanh" in found.all_text()
+    found = profile(plan, given.program, load("v5e-8"))
+    shown = read(page(Material(plan, found)))
+    assert "compute" in titles(shown)
+    assert shows in shown.all_text()
+    assert chrome_trace(found)["traceEvents"]
 
 
 def test_the_8b_step_on_64_chips():
