@@ -23,21 +23,21 @@ from autoshard.mpmd.pieces import Pieces
 
 def tiny_llama(layers: int = 4, **options: Any):
     config = Llama(layers, 16, 4, 2, 32, vocabulary=32, tied=options.pop("tied", True))
-    return llama(config, 8, 8, **{"microbatches": 4, **options})
+    return llama(config, 16, 8, **{"microbatches": 8, **options})
 
 
 def tiny_mixtral(layers: int = 4, **options: Any):
     config = Mixtral(
         layers=layers, width=16, heads=4, kv_heads=2, hidden=16, vocabulary=32, experts=4, group=8
     )
-    return mixtral(config, 8, 16, **{"microbatches": 4, **options})
+    return mixtral(config, 16, 16, **{"microbatches": 8, **options})
 
 
 def tiny_vit(layers: int = 4, **options: Any):
     config = VisionTransformer(
         layers=layers, width=16, heads=2, hidden=32, patch=4, image=8, classes=8
     )
-    return vision_transformer(config, 8, **{"microbatches": 4, **options})
+    return vision_transformer(config, 16, **{"microbatches": 8, **options})
 
 
 def small_step(

@@ -1,0 +1,380 @@
+"""A pipelined step as a StableHLO module for Shardy:MPMD, partitioned by Shardy's own passes.
+
+    exported = export_mpmd(lowered)
+    exported.text                  # named computations, one function per program
+    partitioned = exported.partition()
+    partitioned.fragments          # per mesh, in the order in which they run
+    partitioned.ifrt_text          # IFRT IR, which Pathways executes
+
+Every run of a program becomes a named computation: `stageS` with transpose count 0 for F and 1 for
+B or BW, `stageS_weights` for W, `beforeL_meshM` and `afterL_meshM` around the loop; the microbatch
+is its call counter. The assignment names the mesh (and stage) of each, one schedule rule per mesh
+its order, which also is the order of the module (see `compat.partition_mpmd`). Transfers are
+Shardy's to insert: only between named computations, none is inferred.
+
+The dialect and its passes are described in the RFC of Shardy:MPMD
+(https://github.com/openxla/shardy/blob/main/rfcs/2025-06-18-mpmd-rfc.md).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from autoshard import compat
+from autoshard.compat import MpmdFragment, MpmdMerge
+from autoshard.lower.interpret import LoweringError
+from autoshard.lower.mpmd import LoweredMpmd, function_of
+from autoshard.mpmd.instructions import Gather, Run, Send, Slot, Unit
+from autoshard.schedule import Task
+
+_TYPES = {
+    "float64": "f64",
+    "float32": "f32",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint64": "ui64",
+    "uint32": "ui32",
+    "uint16": "ui16",
+    "uint8": "ui8",
+    "bool": "i1",
+}
+_INDEX = "tensor<i32>"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExportedMpmd:
+    """A module for Shardy:MPMD and what its passes are told.
+
+    Attributes:
+      text: the module, before partitioning.
+      meshes: (name, axes) of every mesh.
+      assignment: the mesh of every named computation, with its stage where it has one.
+      input_meshes, output_meshes: the mesh of every argument and result.
+      order: for every mesh its tasks, as schedule rules.
+      merges: fragments that become one.
+      donated: positions of arguments that may be overwritten.
+    """
+
+    text: str
+    meshes: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+    assignment: Mapping[str, str | tuple[str, int]]
+    input_meshes: tuple[str, ...]
+    output_meshes: tuple[str, ...]
+    order: tuple[tuple[MpmdFragment, ...], ...]
+    merges: tuple[MpmdMerge, ...]
+    donated: tuple[int, ...]
+
+    def partition(self) -> PartitionedMpmd:
+        """The module through Shardy:MPMD's passes, down to IFRT IR."""
+        text, ifrt = compat.partition_mpmd(
+            self.text,
+            meshes=self.meshes,
+            assignment=self.assignment,
+            input_meshes=self.input_meshes,
+            output_meshes=self.output_meshes,
+            order=self.order,
+            merges=self.merges,
+            donated=self.donated,
+        )
+        return PartitionedMpmd(text, fragments_of(text), ifrt)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PartitionedMpmd:
+    """What Shardy:MPMD made of a module.
+
+    Attributes:
+      text: the module after its passes: fragment calls and transfers.
+      fragments: (mesh, origins) of every fragment call in program order; an origin is (name of a
+        computation, transpose count). Deduplicated fragments have lost their call counters.
+      ifrt_text: the module as IFRT IR.
+    """
+
+    text: str
+    fragments: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
+    ifrt_text: str
+
+    def on(self, mesh: str) -> tuple[tuple[str, int], ...]:
+        """The computations of the stages that a mesh runs, one after another."""
+        return tuple(
+            origin
+            for place, origins in self.fragments
+            if place == mesh
+            for origin in origins
+            if origin[0].startswith("stage")
+        )
+
+    @property
+    def transfers(self) -> int:
+        """How many transfers there are between meshes."""
+        return len(re.findall(r"= mpmd\.transfer ", self.text))
+
+    @property
+    def programs(self) -> tuple[str, ...]:
+        """The different programs that fragments call."""
+        return tuple(dict.fromkeys(re.findall(r"mpmd\.fragment_call<[^@]*@([\w.]+)", self.text)))
+
+
+def fragments_of(text: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
+    """(mesh, origins) of every fragment call in the text of a partitioned module."""
+    calls = re.findall(r"mpmd\.fragment_call<mesh=\"([^\"]*)\", origin=\[([^\]]*)\]", text)
+    return tuple(
+        (
+            mesh,
+            tuple(
+                (name, int(count or 0))
+                for name, count in re.findall(r"\"([^\"]*)\"(?:\((\d+)\))?", origins)
+            ),
+        )
+        for mesh, origins in calls
+    )
+
+
+def disagreements(lowered: LoweredMpmd, partitioned: PartitionedMpmd) -> list[str]:
+    """Where Shardy:MPMD's fragments, order or transfers are not those of the lowered step.
+
+    W is only counted: nothing waits for it, and the passes may let it move.
+    """
+    faults = []
+    units = {unit.name for unit in lowered.script.units if unit.outputs or unit.adds}
+    for mesh, tasks in enumerate(lowered.order):
+        planned = [_origin(task) for task in tasks if f"{task.kind}{task.stage}" in units]
+        found = partitioned.on(_mesh(mesh))
+        in_order = [[one for one in names if not _is_w(one)] for names in (planned, found)]
+        if in_order[0] != in_order[1]:
+            faults.append(f"mesh {mesh} runs {in_order[1]}, the plan has {in_order[0]}")
+        if sorted(filter(_is_w, planned)) != sorted(filter(_is_w, found)):
+            faults.append(f"mesh {mesh} has other weight gradients than the plan")
+    sends = sum(isinstance(one, Send) for one in lowered.script.instructions)
+    sends += sum(len(slots) - 1 for pieces in lowered.script.inputs for slots in pieces)
+    if partitioned.transfers != sends:
+        faults.append(f"there are {partitioned.transfers} transfers, the plan has {sends}")
+    return faults
+
+
+def _is_w(origin: tuple[str, int]) -> bool:
+    return origin[0].endswith("_weights")
+
+
+def export_mpmd(lowered: LoweredMpmd, *, merge_last: bool = False) -> ExportedMpmd:
+    """Write a lowered step as a module for Shardy:MPMD.
+
+    Args:
+      lowered: the step.
+      merge_last: whether the last stage's forward is merged with its backward, where one follows
+        the other in the order.
+
+    Raises:
+      LoweringError: a type that MLIR text has no name for here.
+    """
+    return _Export(lowered, merge_last).run()
+
+
+class _Export:
+    def __init__(self, lowered: LoweredMpmd, merge_last: bool) -> None:
+        self.lowered, self.merge_last = lowered, merge_last
+        self.partition, self.script = lowered.partition, lowered.script
+        self.names: dict[Slot, str] = {}
+        self.functions: dict[int, str] = {}
+        self.modules: list[str] = []
+        self.lines: list[str] = []
+        self.assignment: dict[str, str | tuple[str, int]] = {}
+
+    def run(self) -> ExportedMpmd:
+        arguments, input_meshes, donated = [], [], []
+        for position, pieces in enumerate(self.script.inputs):
+            for slots in pieces:
+                name = f"%arg{len(arguments)}"
+                if position in self.partition.donated:
+                    donated.append(len(arguments))
+                for slot in slots:
+                    self.names[slot] = name
+                arguments.append(f"{name}: {self._type(slots[0])}")
+                input_meshes.append(_mesh(slots[0].mesh))
+        for one in self.script.instructions:
+            if isinstance(one, Run):
+                self._run(one)
+            elif isinstance(one, Send):
+                self.names[one.target] = self.names[one.source]
+            else:
+                self._gather(one)
+        results = [slot for slots in self.script.outputs for slot in slots]
+        types = ", ".join(map(self._type, results))
+        values = ", ".join(self.names[slot] for slot in results)
+        indices = [
+            f"%index{k} = stablehlo.constant dense<{k}> : {_INDEX}"
+            for k in range(self.partition.microbatches)
+        ]
+        body = "\n".join(f"    {line}" for line in (*indices, *self.lines))
+        main = (
+            f"  func.func public @main({', '.join(arguments)}) -> ({types}) {{\n{body}\n"
+            f"    return {values} : {types}\n  }}"
+        )
+        text = "\n".join(["module @step {", main, *self.modules, "}"])
+        meshes = tuple(
+            (_mesh(k), tuple(mesh.shape.items())) for k, mesh in enumerate(self.lowered.meshes)
+        )
+        order = tuple(
+            tuple(map(self._fragment, tasks)) for tasks in self.lowered.order if len(tasks) > 1
+        )
+        return ExportedMpmd(
+            text,
+            meshes,
+            self.assignment,
+            tuple(input_meshes),
+            tuple(_mesh(slot.mesh) for slot in results),
+            order,
+            self._merges(),
+            tuple(donated),
+        )
+
+    def _merges(self) -> tuple[MpmdMerge, ...]:
+        if not self.merge_last:
+            return ()
+        last = self.partition.stages - 1
+        tasks = self.lowered.order[self.lowered.placement[last]]
+        merges = []
+        for first, second in itertools.pairwise(tasks):
+            together = first.stage == second.stage == last and first.kind == "F"
+            if together and first.microbatch == second.microbatch:
+                one, two = self._fragment(first), self._fragment(second)
+                target = MpmdFragment(
+                    (*one.origins, *two.origins), one.mesh, call_counter=one.call_counter
+                )
+                merges.append(MpmdMerge((one, two), target))
+        return tuple(merges)
+
+    def _fragment(self, task: Task) -> MpmdFragment:
+        name, count = _origin(task)
+        mesh = _mesh(self.lowered.placement[task.stage])
+        stage = None if task.kind == "W" else task.stage
+        return MpmdFragment(((name, count),), mesh, stage, task.microbatch)
+
+    def _aval(self, slot: Slot) -> Any:
+        inner = slot.microbatch >= 0 and not slot.total
+        return (self.partition.cut.graph if inner else self.partition.outer.graph).avals[slot.value]
+
+    def _type(self, slot: Slot) -> str:
+        return _type_text(self._aval(slot))
+
+    def _run(self, one: Run) -> None:
+        unit = self.script.units[one.unit]
+        callee = self._function(one.unit, unit, one)
+        operands = [self.names[slot] for slot in one.inputs]
+        types = [self._type(slot) for slot in one.inputs]
+        if unit.indexed:
+            assert one.task is not None
+            operands.append(f"%index{one.task.microbatch}")
+            types.append(_INDEX)
+        made = ", ".join(map(self._type, one.outputs))
+        counter = "" if one.task is None else f" {{call_counter = {one.task.microbatch} : ui32}}"
+        self._write(
+            one.outputs,
+            f"mpmd.call @{callee}({', '.join(operands)}){counter} : "
+            f"({', '.join(types)}) -> ({made})",
+        )
+
+    def _gather(self, one: Gather) -> None:
+        name = f"stack{one.target.value}_mesh{one.target.mesh}"
+        self.assignment[name] = _mesh(one.target.mesh)
+        program = self._add_module(
+            name, lambda *arrays: (jnp.stack(arrays),), [self._aval(slot) for slot in one.sources]
+        )
+        types = [self._type(slot) for slot in one.sources]
+        callee = self._add_callee(name, f'"{name}"', program, types, [self._type(one.target)])
+        operands = ", ".join(self.names[slot] for slot in one.sources)
+        self._write(
+            (one.target,),
+            f"mpmd.call @{callee}({operands}) : ({', '.join(types)}) -> ({self._type(one.target)})",
+        )
+
+    def _write(self, outputs: Sequence[Slot], operation: str) -> None:
+        number = len(self.lines)
+        self.lines.append(f"%r{number}:{len(outputs)} = {operation}")
+        for k, slot in enumerate(outputs):
+            self.names[slot] = f"%r{number}#{k}"
+
+    def _function(self, number: int, unit: Unit, one: Run) -> str:
+        """The function of a unit: a named computation that calls its program."""
+        if number not in self.functions:
+            if one.task is None:
+                name, count = unit.name.replace("@", "_mesh"), 0
+                self.assignment[name] = _mesh(unit.mesh)
+            else:
+                name, count = _origin(one.task)
+                mesh = _mesh(unit.mesh)
+                # Of one stage, only one computation may have a transpose count and a microbatch.
+                self.assignment[name] = mesh if one.task.kind == "W" else (mesh, one.task.stage)
+            avals = [self._aval(slot) for slot in one.inputs]
+            if unit.indexed:
+                avals.append(jax.ShapeDtypeStruct((), jnp.int32))
+            label = f"unit{number}_{unit.name.replace('@', '_mesh')}"
+            program = self._add_module(label, function_of(unit), avals)
+            types, made = list(map(_type_text, avals)), list(map(self._type, one.outputs))
+            origin = f'"{name}"' + (f"({count})" if count else "")
+            self.functions[number] = self._add_callee(label, origin, program, types, made)
+        return self.functions[number]
+
+    def _add_callee(
+        self, label: str, origin: str, program: str, types: Sequence[str], made: Sequence[str]
+    ) -> str:
+        outer = [f"%arg{k}" for k in range(len(types))]
+        inner = [f"%in{k}" for k in range(len(types))]
+        given, taken, results = ", ".join(outer), ", ".join(inner), ", ".join(made)
+        head = ", ".join(f"{a}: {t}" for a, t in zip(outer, types, strict=True))
+        body = ", ".join(f"{a}: {t}" for a, t in zip(inner, types, strict=True))
+        signature = f"({', '.join(types)}) -> ({results})"
+        passed = ", ".join(f"%x#{k}" for k in range(len(made)))
+        named = ", ".join(f"%r#{k}" for k in range(len(made)))
+        self.modules.append(
+            f"""  func.func private @{label}({head}) -> ({results}) {{
+    %r:{len(made)} = mpmd.named_computation<{origin}> ({given}) ({body}) {{
+      %x:{len(made)} = func.call @{program}({taken}) : {signature}
+      mpmd.return {passed} : {results}
+    }} : {signature}
+    return {named} : {results}
+  }}"""
+        )
+        return label
+
+    def _add_module(self, name: str, function: Any, avals: Sequence[Any]) -> str:
+        """The functions of a program, renamed so that no other program has them."""
+        lowered = (
+            jax.jit(function, keep_unused=True).trace(*avals).lower(lowering_platforms=("tpu",))
+        )
+        text = lowered.as_text()
+        body = text[text.index("\n") : text.rindex("}")]  # without the module around it
+        body = re.sub(r"@([\w.]+)", rf"@{name}_\1", body)
+        body = re.sub(r" \{jax\.result_info = \"[^\"]*\"\}", "", body)
+        self.modules.append(body.replace("func.func public", "func.func private"))
+        return f"{name}_main"
+
+
+def _origin(task: Task) -> tuple[str, int]:
+    if task.kind == "W":
+        return f"stage{task.stage}_weights", 1
+    return f"stage{task.stage}", 0 if task.kind == "F" else 1
+
+
+def _mesh(number: int) -> str:
+    return f"mesh{number}"
+
+
+def _type_text(aval: Any) -> str:
+    name = str(aval.dtype)
+    if name not in _TYPES:
+        raise LoweringError(
+            f"{name} cannot be exported to Shardy:MPMD; it knows {', '.join(_TYPES)}"
+        )
+    return f"tensor<{''.join(f'{size}x' for size in aval.shape)}{_TYPES[name]}>"
