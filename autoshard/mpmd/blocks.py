@@ -94,15 +94,22 @@ def find_blocks(graph: Graph) -> tuple[Block, ...]:
     return tuple(block for _, several in sorted(blocks, key=lambda b: b[0]) for block in several)
 
 
-def even_stages(graph: Graph, count: int) -> Stages:
+def even_stages(graph: Graph, count: int, speeds: Sequence[float] | None = None) -> Stages:
     """Cut the blocks into `count` stages, the dearest of which is as cheap as possible.
 
-    Stages are compared by forward FLOP; what stands before the first block counts for the first
-    stage, all else outside of the blocks for the last.
+    Stages are compared by forward FLOP over their speed; what stands before the first block counts
+    for the first stage, all else outside of the blocks for the last.
+
+    Args:
+      count: how many stages.
+      speeds: of every stage, in any unit; by default all are alike.
 
     Raises:
-      StageError: there are fewer blocks than stages.
+      StageError: there are fewer blocks than stages, or not as many speeds as stages.
     """
+    speeds = (1.0,) * count if speeds is None else tuple(speeds)
+    if len(speeds) != count or not all(speed > 0 for speed in speeds):
+        raise StageError(f"speeds {speeds} are not one positive number for each of {count} stages")
     blocks = find_blocks(graph)
     if count < 1 or count > len(blocks):
         found = ", ".join(block.name for block in blocks) or "none"
@@ -121,7 +128,7 @@ def even_stages(graph: Graph, count: int) -> Stages:
     costs = [block.flops for block in blocks]  # forward
     costs[0] += sum(flops for early, flops in outside if early)
     costs[-1] += sum(flops for early, flops in outside if not early)
-    stages = _stages([blocks[i:j] for i, j in _balanced(costs, count)])
+    stages = _stages([blocks[i:j] for i, j in _balanced(costs, speeds)])
     if any(graph.nodes[number].backward for number in inside):
         return stages
     return Stages(stages.names, _with_backward(graph, stages.labels), stages.scans)
@@ -218,19 +225,20 @@ def _with_backward(graph: Graph, labels: Mapping[int, int]) -> dict[int, int]:
     return result
 
 
-def _balanced(costs: Sequence[float], count: int) -> list[tuple[int, int]]:
-    """Cut `costs` into `count` runs whose dearest is as cheap as possible, the earlier ones long.
+def _balanced(costs: Sequence[float], speeds: Sequence[float]) -> list[tuple[int, int]]:
+    """Cut `costs` into one run for each of `speeds`, the dearest as cheap as possible.
 
-    dearest[k, j] = min over i < j of max(dearest[k - 1, i], sum(costs[i:j])), for k runs of the
-    first j costs.
+    dearest[k, j] = min over i < j of max(dearest[k - 1, i], sum(costs[i:j]) / speeds[k - 1]), for k
+    runs of the first j costs; of equal cuts that with the longer earlier runs.
     """
+    count = len(speeds)
     total = [0.0, *itertools.accumulate(costs)]
     dearest = {(0, 0): 0.0}
     begin: dict[tuple[int, int], int] = {}
     for k in range(1, count + 1):
         for j in range(k, len(costs) + 1):
             dearest[k, j], last = min(
-                (max(dearest[k - 1, i], total[j] - total[i]), -i)
+                (max(dearest[k - 1, i], (total[j] - total[i]) / speeds[k - 1]), -i)
                 for i in range(k - 1, j)
                 if (k - 1, i) in dearest
             )

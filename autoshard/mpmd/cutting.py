@@ -30,6 +30,7 @@ def cut_microbatch(
     *,
     summed: Sequence[bool],
     shared: Sequence[bool],
+    speeds: Sequence[float] | None = None,
     infer_transfers: bool = True,
     flops_per_byte: float = FLOPS_PER_BYTE,
 ) -> Cut:
@@ -41,6 +42,7 @@ def cut_microbatch(
         that belong to it (see `autoshard.mpmd.blocks.named_stages`).
       summed: for every output whether it is summed over microbatches.
       shared: for every input whether it is the same for every microbatch.
+      speeds: of every stage, where `stages` is a number; faster ones get more blocks.
       infer_transfers: whether ops that nobody named may need values of other stages.
       flops_per_byte: FLOP in the time in which a byte crosses between meshes.
 
@@ -48,7 +50,10 @@ def cut_microbatch(
       StageError: more stages than blocks, or a scope that no op bears.
       PlacementError: stages against the order of data, or a transfer that is forbidden.
     """
-    found = even_stages(micro, stages) if isinstance(stages, int) else named_stages(micro, stages)
+    if isinstance(stages, int):
+        found = even_stages(micro, stages, speeds)
+    else:
+        found = named_stages(micro, stages)
     labelled = replace(
         micro,
         nodes=tuple(replace(n, stage=found.labels.get(k)) for k, n in enumerate(micro.nodes)),

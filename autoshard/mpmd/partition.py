@@ -149,6 +149,7 @@ def partition_step(
     fn: Callable[..., Any],
     *args: Any,
     stages: int | Sequence[Sequence[str]],
+    speeds: Sequence[float] | None = None,
     donate_argnums: int | Sequence[int] = (),
     infer_transfers: bool = True,
     flops_per_byte: float = FLOPS_PER_BYTE,
@@ -160,6 +161,7 @@ def partition_step(
       *args: pytrees of arrays or `jax.ShapeDtypeStruct`s.
       stages: how many stages, made of the repeated blocks that are found; or for every stage the
         scopes that belong to it (see `autoshard.mpmd.blocks.named_stages`).
+      speeds: of every stage, where `stages` is a number; faster ones get more blocks.
       donate_argnums: positions of arguments that the step may overwrite (state).
       infer_transfers: whether ops that nobody named may need values of other stages.
       flops_per_byte: FLOP in the time in which a byte crosses between meshes.
@@ -177,6 +179,7 @@ def partition_step(
     cut = cut_microbatch(
         step.micro,
         stages,
+        speeds=speeds,
         summed=[summed.get(k, False) for k in range(len(step.micro.outputs))],
         shared=[not operand.sliced for operand in step.operands],
         infer_transfers=infer_transfers,

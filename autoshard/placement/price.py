@@ -1,0 +1,251 @@
+"""A stage planned on a mesh by the one-mesh solver, and its seconds split over its fragments.
+
+One plan covers F, the backward pass and the update, so that weights, gradients and what F keeps
+have one sharding each. The independent evaluator's seconds of every op and every collective count
+for the fragment in whose scope they stand; all else is done once a step.
+
+What is approximate: fusion and overlap are those of the one program, though F and the backward pass
+run as two; a gathered weight that the plan keeps from F to the backward pass is gathered once more
+by the programs; and where a sent value arrives sharded as the reader wants it, the sender's
+sharding is taken to cost no more than the transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from autoshard.cost.step import StepPrices, step_prices
+from autoshard.dataflow import analyse
+from autoshard.decisions import Decisions
+from autoshard.evaluate import compute_seconds, evaluate
+from autoshard.layout import to_partition_spec
+from autoshard.machine import Machine
+from autoshard.meshes import candidate_meshes
+from autoshard.plan import MeshShape, Plan
+from autoshard.placement.stage_program import Argument, StageProgram, kind_of
+from autoshard.program import Program
+from autoshard.repeats import find_repeats
+from autoshard.schedule import Kind
+from autoshard.search import InfeasibleError, NoPlanError, search
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagePrice:
+    """What a stage costs on a mesh.
+
+    Attributes:
+      mesh: the mesh shape.
+      seconds: of F, B, W or BW for one microbatch.
+      update_seconds: of what is done once a step.
+      resident_bytes: per device, of state and totals of gradients.
+      workspace_bytes: per device, what is alive beside those and what a microbatch keeps.
+      kept_bytes: per device and microbatch, from F to the backward pass.
+      handed_bytes: per device and microbatch, from B to W.
+      bound: seconds a step, for which no plan on this mesh shape does the same; 0 if unknown.
+      specs: how the program's arguments are sharded, in flat order.
+    """
+
+    mesh: MeshShape
+    seconds: Mapping[Kind, float]
+    update_seconds: float
+    resident_bytes: float
+    workspace_bytes: float
+    kept_bytes: float
+    handed_bytes: float
+    bound: float
+    specs: tuple[PartitionSpec, ...]
+
+    def busy_seconds(self, microbatches: int) -> float:
+        """Seconds of a step in which the stage works."""
+        return microbatches * sum(self.seconds.values()) + self.update_seconds
+
+
+def price(plan: Plan, program: Program, machine: Machine, arguments: tuple[Argument, ...]) -> StagePrice:
+    """Split the price of a stage's plan.
+
+    Args:
+      plan: of `program` on `machine`.
+      arguments: of the stage's program.
+    """
+    prices = step_prices(program, analyse(program), machine, plan.mesh.sizes, plan.corrections)
+    decisions = plan.decisions
+    seconds: dict[Kind | None, float] = {}
+    for op, _, spent in compute_seconds(prices, decisions):
+        kind = kind_of(op.scope)
+        seconds[kind] = seconds.get(kind, 0.0) + spent
+    for move in evaluate(prices, decisions, plan.mesh.names).moves:
+        kind = kind_of(move.scope)
+        seconds[kind] = seconds.get(kind, 0.0) + move.exposed_seconds
+    times = max((op.weight for op in program.ops if kind_of(op.scope)), default=1.0)
+    inputs = list(zip(program.inputs, arguments, strict=True))
+    resident = sum(
+        _local(prices, decisions, value)
+        for value, one in inputs
+        if one.group in ("state", "totals")
+    )
+    sent = [value for value, one in inputs if one.group == "sent"]
+    kept, handed = _between(prices, decisions, sent)
+    workspace = max(plan.estimate.peak_bytes - resident - kept, 0.0)
+    return StagePrice(
+        mesh=plan.mesh,
+        seconds={k: spent / times for k, spent in seconds.items() if k is not None},
+        update_seconds=seconds.get(None, 0.0),
+        resident_bytes=resident,
+        workspace_bytes=workspace,
+        kept_bytes=kept,
+        handed_bytes=handed,
+        bound=plan.proof.bound,
+        specs=tuple(
+            to_partition_spec(
+                decisions.stored[value] or (-1,) * len(plan.mesh.sizes),
+                plan.mesh.names,
+                len(program.values[value].shape),
+            )
+            for value in program.inputs
+        ),
+    )
+
+
+def _local(prices: StepPrices, decisions: Decisions, value: int) -> float:
+    """Bytes per device of a value as it is stored, with what the compiler's heap takes beside."""
+    layout = decisions.stored[value]
+    if layout is None:
+        return 0.0
+    return float(prices.local_bytes(value, np.array(layout))) * prices.heap_factor(value)
+
+
+def _between(prices: StepPrices, decisions: Decisions, sent: list[int]) -> tuple[float, float]:
+    """Bytes that lie between F and the backward pass, and between B and W."""
+    program = prices.program
+    kinds = [kind_of(op.scope) for op in program.ops]
+    readers: dict[int, set[Kind | None]] = {}
+    for op in program.ops:
+        for value in op.inputs:
+            if value >= 0:
+                readers.setdefault(value, set()).add(kinds[op.index])
+    inside = {region.index for region in program.regions if region.parent >= 0}
+    kept = handed = 0.0
+    for value, reading in readers.items():
+        producer = program.values[value].producer
+        maker = kinds[producer] if producer >= 0 else None
+        if producer >= 0 and program.ops[producer].primitive not in ("stack", "yield"):
+            if program.ops[producer].region in inside:
+                continue  # of one iteration of a loop; what leaves the loop is stacked or yielded
+        if maker == "F" or value in sent:
+            first = maker == "F" or "F" in reading
+            if first and reading & {"B", "W", "BW"}:
+                kept += _local(prices, decisions, value)
+        if (maker in ("F", "B") or value in sent) and "W" in reading:
+            handed += _local(prices, decisions, value)
+    return kept, handed
+
+
+@dataclass(slots=True)
+class Pricer:
+    """Prices stages; equal stages are planned once.
+
+    A mesh has one shape for all of its stages. It is that which is best for the stage with most
+    FLOP of the first partition that is priced; other stages follow it.
+
+    Args:
+      memory_limit: bytes per device; by default what a chip has less its reserve.
+      seconds: for the plan of one stage on one mesh shape.
+      shapes: how many mesh shapes are tried, of at most two axes, most alike the network first.
+    """
+
+    memory_limit: float | None = None
+    seconds: float = 5.0
+    shapes: int = 2
+    known: dict[Any, StagePrice | str] = field(default_factory=dict)
+    ideals: dict[Any, float] = field(default_factory=dict)
+
+    def limit(self, machine: Machine) -> float:
+        """Bytes that may be used of each of a machine's devices."""
+        return machine.chip.usable_bytes if self.memory_limit is None else self.memory_limit
+
+    def price(
+        self,
+        stage: StageProgram,
+        machine: Machine,
+        mesh: MeshShape | None,
+        limit: float,
+        seconds: float,
+    ) -> StagePrice | str:
+        """The price of a stage, or why it has no plan.
+
+        Args:
+          mesh: the shape; None: the best of some.
+          limit: bytes per device that the stage may use.
+          seconds: at most for this.
+        """
+        program = stage.traced()
+        shapes = [mesh] if mesh is not None else self.candidates(machine)
+        best: StagePrice | str = "no mesh shape was tried"
+        for shape in shapes:
+            key = (program.fingerprint, machine.name, shape, limit)
+            if key not in self.known:
+                found = self._plan(program, stage, machine, shape, limit, seconds / len(shapes))
+                if isinstance(found, str) and found.startswith("no time"):
+                    return found if isinstance(best, str) else best
+                self.known[key] = found
+            found = self.known[key]
+            if isinstance(found, StagePrice) and (
+                isinstance(best, str) or _busy(found, stage) < _busy(best, stage)
+            ):
+                best = found
+            elif isinstance(best, str):
+                best = found
+        return best
+
+    def candidates(self, machine: Machine) -> list[MeshShape]:
+        """The mesh shapes that are tried."""
+        sizes = candidate_meshes(machine, axes=2)[: self.shapes]
+        return [MeshShape(("x", "y")[: len(one)], one) for one in sizes]
+
+    def ideal(self, stage: StageProgram, machine: Machine) -> float:
+        """Seconds a step that no plan of the stage undercuts on a machine."""
+        program = stage.traced()
+        key = (program.fingerprint, machine.name)
+        if key not in self.ideals:
+            prices = step_prices(program, analyse(program), machine, (machine.chips,))
+            self.ideals[key] = prices.ideal_seconds(find_repeats(program).op_members)
+        return self.ideals[key]
+
+    def _plan(
+        self,
+        program: Program,
+        stage: StageProgram,
+        machine: Machine,
+        shape: MeshShape,
+        limit: float,
+        seconds: float,
+    ) -> StagePrice | str:
+        mesh = dict(zip(shape.names, shape.sizes, strict=True))
+        try:
+            plan = search(
+                program,
+                machine,
+                mesh=mesh,
+                memory_limit=limit,
+                time_limit=max(min(seconds, self.seconds), 0.1),
+                gap=0.005,
+                baselines=False,
+            )
+        except InfeasibleError as error:
+            return str(error)
+        except NoPlanError as error:
+            return f"no time: {error}"
+        except ValueError as error:
+            return str(error)
+        if plan.proof.limit_hit == "interrupted":
+            raise KeyboardInterrupt
+        return price(plan, program, machine, stage.arguments)
+
+
+def _busy(found: StagePrice, stage: StageProgram) -> float:
+    return found.busy_seconds(stage.microbatches)
