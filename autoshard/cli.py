@@ -127,7 +127,9 @@ def _add_search(commands: Any) -> None:
         epilog="example: autoshard search llama3-8b --machine v5p-64 -o plan.json",
     )
     parser.add_argument("program", metavar="PROGRAM", help=_PROGRAM)
-    parser.add_argument("--machine", metavar="MACHINE", required=True, help=_MACHINE)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--machine", metavar="MACHINE", help=_MACHINE)
+    cli_arguments.add_meshes(parser, where)
     parser.add_argument(
         "--mesh",
         metavar="AXES",

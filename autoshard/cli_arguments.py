@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from autoshard.units import parse_size
 
@@ -77,6 +78,36 @@ def contest_seconds(text: str) -> float | None:
         return seconds(text)
     except argparse.ArgumentTypeError as error:
         raise argparse.ArgumentTypeError(f"{error}; write 60, or contest") from error
+
+
+def counts(text: str) -> tuple[int, ...]:
+    """Whole numbers from 1 on, with commas between them."""
+    return tuple(count(part) for part in text.split(","))
+
+
+def add_meshes(parser: argparse.ArgumentParser, where: Any) -> None:
+    """The options of `autoshard search` for several meshes; `--meshes` goes into `where`."""
+    where.add_argument(
+        "--meshes",
+        metavar="MESHES",
+        help="pipeline stages on several meshes: '4 x v5p-16', 'h100-8 + a100-8', or a TOML file",
+    )
+    parser.add_argument(
+        "--stages",
+        metavar="N,...",
+        type=counts,
+        help="with --meshes: numbers of stages to choose from; default 1, 2 and 4 for each mesh",
+    )
+    parser.add_argument(
+        "--microbatches",
+        metavar="N,...",
+        type=counts,
+        help="with --meshes: numbers of microbatches to choose from; default 8,16,32",
+    )
+    parser.add_argument("--svg", metavar="FILE", help="with --meshes: draw the schedule")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="with --meshes: write a trace for Perfetto or Chrome"
+    )
 
 
 def count(text: str) -> int:

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 
 def search_command(options: argparse.Namespace) -> int:
     """Run `autoshard search`."""
+    if options.meshes is not None:
+        from autoshard.cli_search_meshes import search_meshes_command
+
+        return search_meshes_command(options)
+    alone = ("stages", "microbatches", "svg", "trace")
+    if given := [f"--{name}" for name in alone if getattr(options, name) is not None]:
+        raise CommandError(f"{', '.join(given)}: only with --meshes")
     require_writable(options.output)
     machine = find_machine(options.machine)
     with ProgressLine(quiet=options.quiet) as line:

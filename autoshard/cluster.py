@@ -105,7 +105,9 @@ class Cluster:
         return _joined(machine.name, len(self.meshes)) if self.alike else None
 
     def __str__(self) -> str:
-        counts = [(name, len(list(run))) for name, run in itertools.groupby(m.name for m in self.meshes)]
+        counts = [
+            (name, len(list(run))) for name, run in itertools.groupby(m.name for m in self.meshes)
+        ]
         text = " + ".join(f"{n} x {name}" if n > 1 else name for name, n in counts)
         links = {one for row in self.links for one in row if one is not None}
         described = "; ".join(
@@ -163,7 +165,9 @@ def _read(path: Path) -> Cluster:
         pair = entry.get("between") if isinstance(entry, dict) else None
         good = isinstance(pair, list) and len(pair) == 2 and len(set(map(str, pair))) == 2
         if not good or not all(isinstance(m, int) and 0 <= m < len(names) for m in pair or ()):
-            faults.append(f"{where}: between is {pair!r}; give two of the meshes 0 to {len(names) - 1}")
+            faults.append(
+                f"{where}: between is {pair!r}; give two of the meshes 0 to {len(names) - 1}"
+            )
             continue
         assert isinstance(pair, list)
         rest = {key: value for key, value in entry.items() if key != "between"}
@@ -171,7 +175,9 @@ def _read(path: Path) -> Cluster:
         if link is not None:
             special.append(((pair[0], pair[1]), link))
     folder = path.parent
-    names = [str(folder / n) if n.endswith(".toml") and (folder / n).is_file() else n for n in names]
+    names = [
+        str(folder / n) if n.endswith(".toml") and (folder / n).is_file() else n for n in names
+    ]
     return _cluster(str(path), names, usual, special, faults)
 
 
@@ -180,11 +186,15 @@ def _link(entry: Any, where: str, source: str, faults: list[str]) -> Link | None
     if not isinstance(entry, dict):
         faults.append(f"{where} is {entry!r}; give a table with bandwidth and latency")
         return None
-    found = [f"{where}: {key!r} is unknown; known: {', '.join(known)}" for key in entry if key not in known]
+    found = [
+        f"{where}: {key!r} is unknown; known: {', '.join(known)}"
+        for key in entry
+        if key not in known
+    ]
     for key in known:
         value = entry.get(key)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or value < 0 or (key == "bandwidth" and value == 0):
+        number = float(value) if type(value) in (int, float) else -1.0
+        if not number >= 0 or (key == "bandwidth" and number == 0):
             unit = "bytes/s, more than 0" if key == "bandwidth" else "seconds, 0 or more"
             found.append(f"{where}: {key} is {value!r}; give {unit}")
     faults += found
@@ -216,9 +226,7 @@ def _cluster(
     }
     links = tuple(
         tuple(
-            None
-            if a == b
-            else pairs.get((a, b)) or usual or _slower(own[names[a]], own[names[b]])
+            None if a == b else pairs.get((a, b)) or usual or _slower(own[names[a]], own[names[b]])
             for b in range(len(names))
         )
         for a in range(len(names))

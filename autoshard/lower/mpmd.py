@@ -131,9 +131,14 @@ def place_partition(
     placement: Sequence[int] | None = None,
     schedule: str | Order = "1f1b",
     layout: Layout | None = None,
+    specs: Mapping[Slot, PartitionSpec] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> LoweredMpmd:
-    """Lower a step that was cut before; see `lower_mpmd`."""
+    """Lower a step that was cut before; see `lower_mpmd`.
+
+    Args:
+      specs: how single slots are sharded; for them `layout` is not asked.
+    """
     _check_meshes(meshes)
     if placement is None:
         placement = [stage % len(meshes) for stage in range(partition.stages)]
@@ -143,7 +148,7 @@ def place_partition(
             raise LoweringError(f"no schedule is called {schedule!r}; known: {known}")
         schedule = NAMED[schedule](partition.instance(len(meshes), placement))
     script = partition.script(placement, schedule)
-    layouts = _layouts(partition, script, meshes, layout or batch_sharded)
+    layouts = _layouts(partition, script, meshes, layout or batch_sharded, specs or {})
     return LoweredMpmd(
         partition,
         tuple(meshes),
@@ -181,16 +186,22 @@ def _check_meshes(meshes: Sequence[Mesh]) -> None:
 
 
 def _layouts(
-    partition: Partition, script: Script, meshes: Sequence[Mesh], layout: Layout
+    partition: Partition,
+    script: Script,
+    meshes: Sequence[Mesh],
+    layout: Layout,
+    specs: Mapping[Slot, PartitionSpec],
 ) -> dict[Slot, NamedSharding]:
-    """The shardings of inputs, of state that comes back, and of totals."""
-    result: dict[Slot, NamedSharding] = {}
+    """The shardings of inputs, of state that comes back, and of what has one in `specs`."""
+    result = {slot: NamedSharding(meshes[slot.mesh], spec) for slot, spec in specs.items()}
     avals = partition.outer.graph.avals
     state = dict(partition.ties)
     for position, (path, pieces) in enumerate(zip(partition.in_paths, script.inputs, strict=True)):
         name = f"state:{path}" if position in state else path
         for slots in pieces:
             for slot in slots:
+                if slot in result:
+                    continue
                 mesh = meshes[slot.mesh]
                 spec = layout(name, avals[slot.value].shape, mesh)
                 result[slot] = NamedSharding(mesh, spec)

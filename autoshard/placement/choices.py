@@ -52,7 +52,9 @@ def placements(
       most_orders: of unlike meshes along the pipeline, at most.
     """
     count = len(cluster.meshes)
-    numbers = [k * count for k in range(1, most_turns + 1) if k != 3] if stages is None else [stages]
+    numbers = (
+        [k * count for k in range(1, most_turns + 1) if k != 3] if stages is None else [stages]
+    )
     orders: dict[tuple[int, ...], tuple[int, ...]] = {}
     for order in itertools.permutations(range(count)):
         orders.setdefault(tuple(cluster.kinds[mesh] for mesh in order), order)

@@ -1,7 +1,7 @@
 """What no plan on these meshes undercuts: all work, perfectly shared, nothing sent.
 
-An op takes t_d seconds on mesh d if all of its chips share it evenly. A step of T seconds gives each
-mesh at most T seconds of work, so for any weights w_d >= 0 that add up to 1
+An op takes t_d seconds on mesh d if all of its chips share it evenly. A step of T seconds gives
+each mesh at most T seconds of work, so for any weights w_d >= 0 that add up to 1
 
     T >= sum over d of w_d (work of mesh d) >= sum over ops of min over d of w_d t_d
 
@@ -32,4 +32,7 @@ def ideal_seconds(program: Program, cluster: Cluster) -> float:
     table = [[law.ideal_seconds([members]) for law in laws] for members in classes.op_members]
     whole = [sum(row[k] for row in table) for k in range(len(kinds))]
     scale = sum(n / max(w, 1e-30) for n, w in zip(counts, whole, strict=True))
-    return sum(min(t / max(w, 1e-30) for t, w in zip(row, whole, strict=True)) for row in table) / scale
+    return (
+        sum(min(t / max(w, 1e-30) for t, w in zip(row, whole, strict=True)) for row in table)
+        / scale
+    )

@@ -150,7 +150,11 @@ class PipelinePlan:
     def loses(self) -> bool:
         """Whether one mesh of all chips is faster."""
         one = self.one_mesh
-        return one is not None and one.step_seconds is not None and one.step_seconds < self.step_seconds
+        return (
+            one is not None
+            and one.step_seconds is not None
+            and one.step_seconds < self.step_seconds
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with a schema version."""

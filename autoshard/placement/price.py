@@ -26,12 +26,11 @@ from autoshard.evaluate import compute_seconds, evaluate
 from autoshard.layout import to_partition_spec
 from autoshard.machine import Machine
 from autoshard.meshes import candidate_meshes
-from autoshard.plan import MeshShape, Plan
 from autoshard.placement.stage_program import Argument, StageProgram, kind_of
+from autoshard.plan import MeshShape, Plan
 from autoshard.program import Program
-from autoshard.repeats import find_repeats
 from autoshard.schedule import Kind
-from autoshard.search import InfeasibleError, NoPlanError, search
+from autoshard.search import NoPlanError, search
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +45,7 @@ class StagePrice:
       workspace_bytes: per device, what is alive beside those and what a microbatch keeps.
       kept_bytes: per device and microbatch, from F to the backward pass.
       handed_bytes: per device and microbatch, from B to W.
-      bound: seconds a step, for which no plan on this mesh shape does the same; 0 if unknown.
+      peak_bytes: per device, with one microbatch.
       specs: how the program's arguments are sharded, in flat order.
     """
 
@@ -57,7 +56,7 @@ class StagePrice:
     workspace_bytes: float
     kept_bytes: float
     handed_bytes: float
-    bound: float
+    peak_bytes: float
     specs: tuple[PartitionSpec, ...]
 
     def busy_seconds(self, microbatches: int) -> float:
@@ -65,7 +64,9 @@ class StagePrice:
         return microbatches * sum(self.seconds.values()) + self.update_seconds
 
 
-def price(plan: Plan, program: Program, machine: Machine, arguments: tuple[Argument, ...]) -> StagePrice:
+def price(
+    plan: Plan, program: Program, machine: Machine, arguments: tuple[Argument, ...]
+) -> StagePrice:
     """Split the price of a stage's plan.
 
     Args:
@@ -99,7 +100,7 @@ def price(plan: Plan, program: Program, machine: Machine, arguments: tuple[Argum
         workspace_bytes=workspace,
         kept_bytes=kept,
         handed_bytes=handed,
-        bound=plan.proof.bound,
+        peak_bytes=float(plan.estimate.peak_bytes),
         specs=tuple(
             to_partition_spec(
                 decisions.stored[value] or (-1,) * len(plan.mesh.sizes),
@@ -122,20 +123,21 @@ def _local(prices: StepPrices, decisions: Decisions, value: int) -> float:
 def _between(prices: StepPrices, decisions: Decisions, sent: list[int]) -> tuple[float, float]:
     """Bytes that lie between F and the backward pass, and between B and W."""
     program = prices.program
-    kinds = [kind_of(op.scope) for op in program.ops]
+    kinds: list[Kind | None] = [kind_of(op.scope) for op in program.ops]
     readers: dict[int, set[Kind | None]] = {}
     for op in program.ops:
+        kind: Kind | None = kinds[op.index]
         for value in op.inputs:
             if value >= 0:
-                readers.setdefault(value, set()).add(kinds[op.index])
+                readers.setdefault(value, set[Kind | None]()).add(kind)
     inside = {region.index for region in program.regions if region.parent >= 0}
     kept = handed = 0.0
     for value, reading in readers.items():
         producer = program.values[value].producer
         maker = kinds[producer] if producer >= 0 else None
-        if producer >= 0 and program.ops[producer].primitive not in ("stack", "yield"):
-            if program.ops[producer].region in inside:
-                continue  # of one iteration of a loop; what leaves the loop is stacked or yielded
+        ends = producer < 0 or program.ops[producer].primitive in ("stack", "yield")
+        if not ends and program.ops[producer].region in inside:
+            continue  # of one iteration of a loop; what leaves the loop is stacked or yielded
         if maker == "F" or value in sent:
             first = maker == "F" or "F" in reading
             if first and reading & {"B", "W", "BW"}:
@@ -154,15 +156,14 @@ class Pricer:
 
     Args:
       memory_limit: bytes per device; by default what a chip has less its reserve.
-      seconds: for the plan of one stage on one mesh shape.
+      seconds: for the plan of one stage on one mesh shape, if one is found in these.
       shapes: how many mesh shapes are tried, of at most two axes, most alike the network first.
     """
 
     memory_limit: float | None = None
     seconds: float = 5.0
     shapes: int = 2
-    known: dict[Any, StagePrice | str] = field(default_factory=dict)
-    ideals: dict[Any, float] = field(default_factory=dict)
+    known: dict[Any, list[tuple[float, StagePrice | str]]] = field(default_factory=dict)
 
     def limit(self, machine: Machine) -> float:
         """Bytes that may be used of each of a machine's devices."""
@@ -187,34 +188,31 @@ class Pricer:
         shapes = [mesh] if mesh is not None else self.candidates(machine)
         best: StagePrice | str = "no mesh shape was tried"
         for shape in shapes:
-            key = (program.fingerprint, machine.name, shape, limit)
-            if key not in self.known:
+            key = (program.fingerprint, machine.name, shape)
+            found = self._known(key, limit)
+            if found is None:
                 found = self._plan(program, stage, machine, shape, limit, seconds / len(shapes))
                 if isinstance(found, str) and found.startswith("no time"):
                     return found if isinstance(best, str) else best
-                self.known[key] = found
-            found = self.known[key]
-            if isinstance(found, StagePrice) and (
-                isinstance(best, str) or _busy(found, stage) < _busy(best, stage)
-            ):
-                best = found
-            elif isinstance(best, str):
+                self.known.setdefault(key, []).append((limit, found))
+            if (
+                isinstance(found, StagePrice)
+                and (isinstance(best, str) or _busy(found, stage) < _busy(best, stage))
+            ) or isinstance(best, str):
                 best = found
         return best
+
+    def _known(self, key: Any, limit: float) -> StagePrice | str | None:
+        """What an earlier search says for this limit: it had more, and took no more or failed."""
+        for other, found in self.known.get(key, ()):
+            if other >= limit and (isinstance(found, str) or found.peak_bytes <= limit):
+                return found
+        return None
 
     def candidates(self, machine: Machine) -> list[MeshShape]:
         """The mesh shapes that are tried."""
         sizes = candidate_meshes(machine, axes=2)[: self.shapes]
         return [MeshShape(("x", "y")[: len(one)], one) for one in sizes]
-
-    def ideal(self, stage: StageProgram, machine: Machine) -> float:
-        """Seconds a step that no plan of the stage undercuts on a machine."""
-        program = stage.traced()
-        key = (program.fingerprint, machine.name)
-        if key not in self.ideals:
-            prices = step_prices(program, analyse(program), machine, (machine.chips,))
-            self.ideals[key] = prices.ideal_seconds(find_repeats(program).op_members)
-        return self.ideals[key]
 
     def _plan(
         self,
@@ -226,22 +224,25 @@ class Pricer:
         seconds: float,
     ) -> StagePrice | str:
         mesh = dict(zip(shape.names, shape.sizes, strict=True))
-        try:
-            plan = search(
-                program,
-                machine,
-                mesh=mesh,
-                memory_limit=limit,
-                time_limit=max(min(seconds, self.seconds), 0.1),
-                gap=0.005,
-                baselines=False,
-            )
-        except InfeasibleError as error:
-            return str(error)
-        except NoPlanError as error:
-            return f"no time: {error}"
-        except ValueError as error:
-            return str(error)
+        plan: Plan | None = None
+        for allowed in (min(seconds, self.seconds), seconds):
+            try:
+                plan = search(
+                    program,
+                    machine,
+                    mesh=mesh,
+                    memory_limit=limit,
+                    time_limit=max(allowed, 0.1),
+                    gap=0.005,
+                    baselines=False,
+                )
+                break
+            except NoPlanError as error:
+                if allowed == seconds:
+                    return f"no time: {error}"
+            except ValueError as error:  # no plan fits, or an axis divides nothing
+                return str(error)
+        assert plan is not None
         if plan.proof.limit_hit == "interrupted":
             raise KeyboardInterrupt
         return price(plan, program, machine, stage.arguments)

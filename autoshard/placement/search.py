@@ -183,8 +183,10 @@ class _Search:
             elif number % count or number < count:
                 faults.append(f"{number} stages are no multiple of {count} meshes")
         if faults:
-            raise StageError("these stages cannot be placed:" + "".join(f"\n  * {f}" for f in faults))
-        groups = [
+            raise StageError(
+                "these stages cannot be placed:" + "".join(f"\n  * {f}" for f in faults)
+            )
+        groups: list[tuple[int, Placement, Mode]] = [
             (m, placement, mode)
             for m in self.steps
             for number in (self.stages or (None,))
@@ -205,8 +207,9 @@ class _Search:
         self.ideal = ideal_seconds(trace(fn, *args, name=self.name, **options), self.cluster)
         if self.compare and self.cluster.whole() is not None:
             self.say("planning all chips as one mesh")
-            steps = [(None, self.whole_step)] if self.whole_step is not None else []
-            steps += self.steps.items()
+            steps: list[tuple[int | None, Step]] = list(self.steps.items())
+            if self.whole_step is not None:
+                steps.insert(0, (None, self.whole_step))
             self.one_mesh = plan_one_mesh(
                 steps, self.cluster, self.name, self.memory_limit, self.time_limit * 0.3
             )
@@ -216,7 +219,7 @@ class _Search:
                 break
             rest = len(groups) - at
             self._try(m, placement, mode, self._left() / min(rest, 4))
-        if self.best is not None and self.best.outcome.gap > 0 and self._left() > 1:
+        if self.best is not None and self.best.outcome.gap > 0 and not self._close():
             self._polish(self.best)
 
     def _close(self) -> bool:
@@ -340,7 +343,9 @@ class _Search:
         self.say(f"improving the order of {best.placement.name}")
         order = best.outcome.order
         assert order is not None
-        outcome = solve(best.instance, time_limit=self._left(), warm_starts=[order], gap=0.0005)
+        outcome = solve(
+            best.instance, time_limit=max(self._left(), 0.1), warm_starts=[order], gap=0.0005
+        )
         self.late = self.late or outcome.limit_hit == "time"
         found = Candidate(
             best.placement,

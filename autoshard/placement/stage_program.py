@@ -96,7 +96,8 @@ def stage_program(partition: Partition, stage: int, mode: Mode) -> StageProgram:
 
 class _Writer:
     def __init__(self, partition: Partition, around: Around, stage: int, mode: Mode) -> None:
-        self.partition, self.stage, self.mode = partition, stage, mode
+        self.partition, self.stage = partition, stage
+        self.mode: Mode = mode
         self.cut, self.outer, self.around = partition.cut, partition.outer, around
         self.phases = [phase for phase in around.phases if phase.mesh == stage]
         self.fragments = [self.cut.fragments[stage, kind] for kind in KINDS[mode]]
@@ -124,12 +125,8 @@ class _Writer:
         sent, leaving = self._sent(), self._leaving(state_after)
 
         def step(state: Any, totals: Any, data: Any) -> Any:
-            known = dict(
-                zip([arguments[k] for k in flat], (*state, *totals, *data), strict=True)
-            )
-            values = {
-                a.value: array for a, array in known.items() if a.group in ("state", "data")
-            }
+            known = dict(zip([arguments[k] for k in flat], (*state, *totals, *data), strict=True))
+            values = {a.value: array for a, array in known.items() if a.group in ("state", "data")}
             for phase in self.phases:
                 if phase.early:
                     values |= self._phase(phase, values)
@@ -273,9 +270,7 @@ def _repeated(program: Program, times: int) -> Program:
     def inside(op: Op) -> bool:
         return kind_of(op.scope) is not None
 
-    ops = tuple(
-        replace(op, weight=op.weight * times) if inside(op) else op for op in program.ops
-    )
+    ops = tuple(replace(op, weight=op.weight * times) if inside(op) else op for op in program.ops)
     read = {v for op in program.ops if inside(op) for v in op.inputs if v >= 0}
     values = tuple(
         replace(value, trips=value.trips * times)
@@ -283,6 +278,4 @@ def _repeated(program: Program, times: int) -> Program:
         else value
         for value in program.values
     )
-    return replace(
-        program, ops=ops, values=values, fingerprint=f"{program.fingerprint}x{times}"
-    )
+    return replace(program, ops=ops, values=values, fingerprint=f"{program.fingerprint}x{times}")
