@@ -193,12 +193,17 @@ def _link(entry: Any, where: str, source: str, faults: list[str]) -> Link | None
     ]
     for key in known:
         value = entry.get(key)
-        number = float(value) if type(value) in (int, float) else -1.0
+        number = _number(entry.get(key))
         if not number >= 0 or (key == "bandwidth" and number == 0):
             unit = "bytes/s, more than 0" if key == "bandwidth" else "seconds, 0 or more"
             found.append(f"{where}: {key} is {value!r}; give {unit}")
     faults += found
     return None if found else Link(float(entry["bandwidth"]), float(entry["latency"]), source)
+
+
+def _number(value: Any) -> float:
+    """The number that a TOML value is, or -1."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
 
 
 def _cluster(

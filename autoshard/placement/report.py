@@ -88,13 +88,17 @@ def _stages(plan: PipelinePlan) -> str:
     instance = plan.instance
     for stage, names in enumerate(plan.stages):
         blocks = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
-        times = [instance.time(kind, stage) for kind in ("F", "B", "W")]
+        forward, backward, weight = (
+            format_seconds(float(instance.time(kind, stage)) * 1e-9) for kind in ("F", "B", "W")
+        )
         rows.append(
             (
                 str(stage),
                 str(plan.mesh_of[stage]),
                 blocks,
-                *(format_seconds(float(t) * 1e-9) for t in times),
+                forward,
+                backward,
+                weight,
                 format_bytes(instance.memory_forward[stage]),
                 _sharding(plan, stage),
             )
