@@ -391,7 +391,7 @@ def test_time_limit_without_a_plan(folder, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("", "the following arguments are required: PROGRAM, --machine\n"),
+        ("", "the following arguments are required: PROGRAM\n"),
         ("mlp:tiny", "the following arguments are required: --machine\n"),
         (
             "mlp:tiny --machine v5e-8 --mesh data",
