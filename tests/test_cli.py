@@ -392,7 +392,7 @@ def test_time_limit_without_a_plan(folder, capsys, monkeypatch):
     ("words", "message"),
     [
         ("", "the following arguments are required: PROGRAM\n"),
-        ("mlp:tiny", "the following arguments are required: --machine\n"),
+        ("mlp:tiny", "one of the arguments --machine --meshes is required\n"),
         (
             "mlp:tiny --machine v5e-8 --mesh data",
             "argument --mesh: 'data' is no mesh axis; "
