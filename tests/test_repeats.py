@@ -184,7 +184,5 @@ def test_copies_that_read_one_another_are_consistent() -> None:
 
 
 def test_a_program_without_operations_has_no_repeats():
-    import jax
-
     program = trace(lambda x: (), jax.ShapeDtypeStruct((8,), "float32"))
     assert find_repeats(program).op_members == ()
