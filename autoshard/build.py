@@ -42,12 +42,13 @@ from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase
 from autoshard.decisions import Decisions
 from autoshard.hubs import Hub
-from autoshard.layout import LayoutTable, layout_table
+from autoshard.layout import LayoutTable, layout_table, with_pending
 from autoshard.program import Op, Program
 from autoshard.repeats import Classes
 from autoshard.rules import Rule
 from autoshard.solve.problem import Edge, Node, Problem, Usage
 from autoshard.strategy import Strategies, enumerate_strategies, is_layout_determined
+from autoshard.sums import NO_SUMS, find_sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +85,7 @@ def build(
     classes: Classes,
     *,
     limit: float | None,
+    join_sums: bool = False,
 ) -> Built:
     """Build the problem.
 
@@ -91,17 +93,19 @@ def build(
       prices: cost laws of the program on the machine and mesh.
       classes: which ops and values share decisions.
       limit: bytes per device, or None.
+      join_sums: whether terms of sums may stay unreduced (`autoshard.sums`).
     """
-    return _Builder(prices, classes).run(limit)
+    return _Builder(prices, classes, join_sums).run(limit)
 
 
 class _Builder:
     """Collects nodes, edges and usages; one instance per problem."""
 
-    def __init__(self, prices: StepPrices, classes: Classes) -> None:
+    def __init__(self, prices: StepPrices, classes: Classes, join_sums: bool) -> None:
         self.prices = prices
         self.program: Program = prices.program
         self.flow = prices.dataflow
+        self.sums = find_sums(prices.program, prices.dataflow, classes) if join_sums else NO_SUMS
         self.classes = classes
         self.mesh = prices.mesh_shape
         self.nodes: list[Node] = []
@@ -111,8 +115,8 @@ class _Builder:
         self.choices: dict[int, ValueChoices] = {}
         self.value_node: dict[int, int] = {}
         self.op_node: dict[int, int] = {}
-        self._by_rule: dict[tuple[Rule, tuple[tuple[int, ...], ...]], Strategies] = {}
-        self._tables: dict[tuple[tuple[int, ...], int], LayoutTable] = {}
+        self._by_rule: dict[tuple[Rule, object, bool, bool], Strategies] = {}
+        self._tables: dict[tuple[tuple[int, ...], int, bool], LayoutTable] = {}
         self._visible: dict[object, tuple[NDArray[np.float64], Rows]] = {}
         self._equal: dict[int, NDArray[np.float64]] = {}
         self._pairs: dict[object, NDArray[np.bool_]] = {}
@@ -149,26 +153,33 @@ class _Builder:
     def _strategies_of(self, op_index: int) -> Strategies:
         op = self.program.ops[op_index]
         shapes = tuple(self.program.values[v].shape for v in op.outputs)
-        key = (op.rule, shapes)
+        joins = op_index in self.sums.joins
+        pending = not self.sums.pending.isdisjoint(op.outputs)
+        key = (op.rule, shapes, joins, pending)
         if key not in self._by_rule:
-            self._by_rule[key] = enumerate_strategies(op.rule, self.mesh, shapes)
+            self._by_rule[key] = enumerate_strategies(
+                op.rule, self.mesh, shapes, joins=joins, pending=pending
+            )
         return self._by_rule[key]
 
     def _table(self, value: int) -> LayoutTable:
         record = self.program.values[value]
-        key = (record.shape, record.itemsize)
+        pending = value in self.sums.pending
+        key = (record.shape, record.itemsize, pending)
         if key not in self._tables:
             # Shardy has ways of its own with arrays of no elements: they stay whole.
             dimensions = () if 0 in record.shape else None
-            self._tables[key] = layout_table(
-                record.shape, record.itemsize, self.mesh, dimensions=dimensions
-            )
+            table = layout_table(record.shape, record.itemsize, self.mesh, dimensions=dimensions)
+            self._tables[key] = with_pending(table) if pending else table
         return self._tables[key]
 
     def _merged(self, value: int) -> bool:
         """Whether the op that makes `value` is decided by the value's layout."""
         producer = self.program.values[value].producer
-        return producer >= 0 and is_layout_determined(self.program.ops[producer].rule)
+        joined = producer in self.sums.joins  # then its terms may be unreduced
+        return (
+            producer >= 0 and not joined and is_layout_determined(self.program.ops[producer].rule)
+        )
 
     def _value(self, number: int, members: Sequence[int]) -> None:
         value = members[0]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.layout import Layout, LayoutTable
+from autoshard.layout import UNREDUCED, Layout, LayoutTable
 
 Rows = NDArray[np.int64]
 
@@ -39,12 +39,13 @@ def sensible_pairs(dimensions: Rows) -> NDArray[np.bool_]:
     gathered = changed & (new < 0)
     sliced = changed & (old < 0)
     moved = changed & ~gathered & ~sliced
+    settled = (old != UNREDUCED).all(axis=2) & (new != UNREDUCED).all(axis=2)
     rank = int(dimensions.max(initial=-1)) + 2
     code = np.where(moved, (old + 1) * rank + new + 1, -1)
     highest = code.max(axis=2)
     alike = ((code == highest[:, :, None]) | ~moved).all(axis=2)
     few = ~(sliced.any(axis=2) & (moved.any(axis=2) | gathered.any(axis=2)))
-    return changed.any(axis=2) & alike & few
+    return changed.any(axis=2) & alike & few & settled
 
 
 def slicing_pairs(dimensions: Rows) -> NDArray[np.bool_]:
@@ -54,13 +55,14 @@ def slicing_pairs(dimensions: Rows) -> NDArray[np.bool_]:
 
 def layout_rows(table: LayoutTable, dimensions: Rows) -> Rows:
     """Row in `table` of every layout of `dimensions` `[n, axes]`; -1 where it is absent."""
-    base = len(table.shape) + 1
+    base = len(table.shape) + 2
     weights = base ** np.arange(table.dimensions.shape[1], dtype=np.int64)
     lookup = np.full(int(base ** table.dimensions.shape[1]), -1, dtype=np.int64)
-    lookup[(table.dimensions + 1) @ weights] = np.arange(len(table))
-    return lookup[(dimensions + 1) @ weights]
+    lookup[(table.dimensions + 2) @ weights] = np.arange(len(table))
+    return lookup[(dimensions + 2) @ weights]
 
 
 def rows_in_order(layouts: Sequence[Layout], table: LayoutTable) -> Rows:
+    """Where the layouts of `table` stand in `layouts`; -1 for those that are absent."""
     position = {layout: k for k, layout in enumerate(layouts)}
-    return np.array([position[layout] for layout in table.layouts], dtype=np.int64)
+    return np.array([position.get(layout, -1) for layout in table.layouts], dtype=np.int64)

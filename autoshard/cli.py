@@ -159,6 +159,11 @@ def _add_search(commands: Any) -> None:
         "of repeated layers count once), and show what each change gains",
     )
     parser.add_argument(
+        "--join-sums",
+        action="store_true",
+        help="terms of a sum of products may stay unreduced, and share one collective",
+    )
+    parser.add_argument(
         "--ignore-constraints",
         action="store_true",
         help="do not count shardings that the program itself asks for as requirements",

@@ -122,6 +122,7 @@ def _search(
         "progress": progress,
         "options": found.plan_options,
         "constraints": not options.ignore_constraints,
+        "join_sums": options.join_sums,
     }
     try:
         asked["requirements"] = requirements_of_words(options.require)

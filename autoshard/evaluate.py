@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from autoshard.copies import BACKWARD, FORWARD, KEPT, VISIBLE, copy_intervals
 from autoshard.cost.step import StepPrices
 from autoshard.decisions import Decisions
+from autoshard.layout import UNREDUCED
 from autoshard.plan import Estimate, Move
 from autoshard.planned_moves import copy_moves, settlement_moves
 from autoshard.program import Op
 from autoshard.strategy import Strategies, project_assignment
+from autoshard.sums import find_sums
 
 Events = NDArray[np.float64] | defaultdict[int, float]
 
@@ -174,6 +176,7 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
     """
     program, flow = prices.program, prices.dataflow
     chosen = ChosenStrategies(decisions, prices.mesh_shape)
+    sums = find_sums(program, flow)
     problems: list[str] = []
     sizes = (
         (decisions.stored, decisions.copy, decisions.mode, decisions.assignment),
@@ -188,9 +191,13 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
         raise InconsistentPlanError("\n  - ".join(["the plan is incomplete:", *problems[:20]]))
     read_phase = {(use.op, use.position): use.phase for uses in flow.readers for use in uses}
     for op in program.ops:
-        if decisions.assignment[op.index] is None:
+        assigned = decisions.assignment[op.index]
+        if assigned is None:
             if not all(program.values[o].free for o in op.outputs):
                 problems.append(f"{op}: no strategy")
+            continue
+        if UNREDUCED in assigned and op.index not in sums.joins:
+            problems.append(f"{op}: it adds up no terms, but is to read them unreduced")
             continue
         strategy = chosen(op)
         for position, value in enumerate(op.inputs):
@@ -209,6 +216,11 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
             before = strategy.written[number][0]
             after = strategy.stored[number][0]
             may_change = strategy.reduced[0]
+            waits = after == UNREDUCED
+            if waits.any() and op.outputs[number] not in sums.pending:
+                problems.append(f"{op}: result {number} is unreduced, but is no term of a sum")
+            if waits.any() and (waits != may_change).any():
+                problems.append(f"{op}: result {number} is settled over some of its axes only")
             if ((before != after) & ~may_change).any():
                 problems.append(
                     f"{op}: result {number} is written in {tuple(before.tolist())} but stored in "

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 Layout = tuple[int, ...]
 REPLICATED = -1
+UNREDUCED = -2
+"""In a layout, of an axis over which a value is a sum that is pending; see `autoshard.sums`."""
 
 
 class LayoutError(ValueError):
@@ -58,7 +60,7 @@ def shard_counts(rank: int, layout: Layout, mesh_shape: Sequence[int]) -> tuple[
         )
     counts = [1] * rank
     for axis, dimension in enumerate(layout):
-        if dimension == REPLICATED:
+        if dimension in (REPLICATED, UNREDUCED):
             continue
         if not 0 <= dimension < rank:
             raise LayoutError(
@@ -204,6 +206,35 @@ def layout_table(
         shards=shards,
         local_bytes=math.prod(shape) * itemsize / shards.prod(axis=1),
         rows={layout: row for row, layout in enumerate(layouts)},
+    )
+
+
+def with_pending(table: LayoutTable) -> LayoutTable:
+    """The table with, for every layout, those in which some replicated axes are unreduced.
+
+    >>> with_pending(layout_table((2,), 4, (2,))).layouts
+    ((-1,), (0,), (-2,))
+    """
+    every = dict.fromkeys(table.layouts)
+    for axis, size in enumerate(table.mesh_shape):
+        if size > 1:
+            every |= {
+                (*layout[:axis], UNREDUCED, *layout[axis + 1 :]): None
+                for layout in every
+                if layout[axis] == REPLICATED
+            }
+    found = tuple(every)
+    settled = [tuple(REPLICATED if d == UNREDUCED else d for d in layout) for layout in found]
+    rows = np.array([table.rows[layout] for layout in settled], dtype=np.int64)
+    return LayoutTable(
+        shape=table.shape,
+        itemsize=table.itemsize,
+        mesh_shape=table.mesh_shape,
+        layouts=found,
+        dimensions=np.array(found, dtype=np.int64).reshape(len(found), len(table.mesh_shape)),
+        shards=table.shards[rows],
+        local_bytes=table.local_bytes[rows],
+        rows={layout: row for row, layout in enumerate(found)},
     )
 
 

@@ -80,6 +80,7 @@ class MeshSearcher:
     cutoff: float = math.inf
     found: dict[tuple[int, ...], Found] = field(default_factory=dict)
     corrections: Corrections = NONE
+    join_sums: bool = False
     demands: Demands | None = None
     starts: dict[tuple[int, ...], Decisions] = field(default_factory=dict)
     earlier: Mapping[tuple[int, ...], Earlier] = field(default_factory=dict)
@@ -108,7 +109,7 @@ class MeshSearcher:
             if known.decisions is not None:
                 starts.append(split_axis(known.decisions, axis))
         self._tell(sizes, "build", None)
-        built = build(self.prices(sizes), self.classes, limit=self.limit)
+        built = build(self.prices(sizes), self.classes, limit=self.limit, join_sums=self.join_sums)
         if self.demands is not None:
             try:
                 built = self.demands.applied(built, seconds=0.5 * (stop - time.monotonic()))
@@ -162,7 +163,7 @@ class MeshSearcher:
         asked = [b.requirement for b in hard if isinstance(b.requirement, MemoryLimit)]
         if all(one.bytes > self.limit for one in asked):
             hard.append(limit)
-        built = build(self.prices(sizes), self.classes, limit=None)
+        built = build(self.prices(sizes), self.classes, limit=None, join_sums=self.join_sums)
         seconds = max(self.left(), 20.0)
         return find_conflict(built, hard, demands.mesh(sizes), time_limit=seconds)
 

@@ -80,6 +80,7 @@ def search(
     options: Mapping[str, Any] | None = None,
     requirements: Sequence[Requirement | str] = (),
     constraints: bool = True,
+    join_sums: bool = False,
     start: Plan | None = None,
 ) -> Plan:
     """Find the best plan for `program` on `machine`.
@@ -99,6 +100,8 @@ def search(
       options: kept in the plan beside those of the trace (`user_rules` of a file, say).
       requirements: records or statements; see `autoshard.requirements`. Only where `mesh` is given
         can they name its axes.
+      join_sums: whether terms of a sum of matrix products may stay unreduced until they are added
+        up, for one collective to settle them all (`autoshard.sums`).
       constraints: whether shardings that the program itself asks for (`with_sharding_constraint`,
         shardings of a `jax.jit`, `shard_alike`) are requirements too.
       start: a plan to begin with, of this program or one like it (`autoshard.replan.transferred`).
@@ -124,6 +127,7 @@ def search(
         options=options,
         requirements=requirements,
         constraints=constraints,
+        join_sums=join_sums,
         start=start,
     )[0]
 
@@ -144,6 +148,7 @@ def candidates(
     options: Mapping[str, Any] | None = None,
     requirements: Sequence[Requirement | str] = (),
     constraints: bool = True,
+    join_sums: bool = False,
     start: Plan | None = None,
 ) -> list[Plan]:
     """The best plan, and other good ones that differ from it, at most `count` in all.
@@ -168,6 +173,7 @@ def candidates(
         requirements=requirements,
         constraints=constraints,
         corrections=corrections,
+        join_sums=join_sums,
     )
     if start is not None:
         searcher.starts[start.mesh.sizes] = start.decisions
@@ -190,6 +196,7 @@ def prepare(
     constraints: bool = True,
     corrections: Corrections = NONE,
     analysed: Dataflow | None = None,
+    join_sums: bool = False,
 ) -> tuple[MeshSearcher, list[MeshShape]]:
     """What a search needs, and the mesh shapes that it is to look at.
 
@@ -218,6 +225,7 @@ def prepare(
         time_limit,
         ideal,
         corrections=corrections,
+        join_sums=join_sums,
         demands=demands,
     )
     return searcher, shapes

@@ -8,6 +8,9 @@ that the op reads and the layout that it writes. For `([i, k], [k, j])->([i, j])
 An axis on a reduction factor leaves a partial result, which the strategy settles at once: by an
 all-reduce (the result is replicated over the axis) or by a reduce-scatter onto a dimension. When
 several axes are reduced, all of them are scattered or none is: this is what the partitioner emits.
+Where sums are added up (`autoshard.sums`), a result may also be stored unreduced, and an addition
+may have an axis on its terms (`UNREDUCED` in its assignment): it reads them unreduced, and writes
+a partial result in turn.
 
 Absent, because forbidden: shards that do not divide a factor; axes on a minor factor of a merged
 dimension (`[ij]`) whose major factors are not used up; layouts whose axes would not stand in mesh
@@ -24,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.layout import UNREDUCED
 from autoshard.rules import FactorKind, Rule
 
 Axes = NDArray[np.int64]
@@ -35,10 +39,11 @@ class Strategies:
     """`count` strategies of one op as arrays; every row of every array is one strategy.
 
     Attributes:
-      assignment: `[count, axes]`, the factor of every axis, or -1.
-      reads: per operand `[count, axes]`, the dimension that every axis shards, or -1.
+      assignment: `[count, axes]`, the factor of every axis, or -1; -2 on the terms of a sum.
+      reads: per operand `[count, axes]`, the dimension that every axis shards, or -1; -2 where
+        it is read unreduced.
       written: per result, the same, before partial sums are settled.
-      stored: per result, the same, after they are settled.
+      stored: per result, the same, after they are settled; -2 where they are not.
       reduced: `[count, axes]`, whether the axis leaves a partial result.
       scattered: `[count]`, whether the partial result is settled by a reduce-scatter.
       shards: `[count]`, into how many equal parts the op's work is cut.
@@ -55,6 +60,14 @@ class Strategies:
     def __len__(self) -> int:
         return len(self.assignment)
 
+    @property
+    def pending(self) -> NDArray[np.bool_]:
+        """`[count]`, whether results are stored unreduced."""
+        found = np.zeros(len(self.assignment), dtype=np.bool_)
+        for layouts in self.stored:
+            found |= (layouts == UNREDUCED).any(axis=1)
+        return found
+
 
 def is_layout_determined(rule: Rule) -> bool:
     """Whether the layout of the only result determines the strategy (elementwise and its like)."""
@@ -69,9 +82,22 @@ def is_layout_determined(rule: Rule) -> bool:
 
 
 def enumerate_strategies(
-    rule: Rule, mesh_shape: Sequence[int], result_shapes: Sequence[Sequence[int]]
+    rule: Rule,
+    mesh_shape: Sequence[int],
+    result_shapes: Sequence[Sequence[int]],
+    *,
+    joins: bool = False,
+    pending: bool = False,
 ) -> Strategies:
-    """All strategies of an op with `rule` on a mesh; the first one replicates everything."""
+    """All strategies of an op with `rule` on a mesh; the first one replicates everything.
+
+    Args:
+      rule: of the op.
+      mesh_shape: sizes of the mesh axes.
+      result_shapes: global shapes of the results.
+      joins: whether the op adds up terms that may be unreduced.
+      pending: whether its result may be stored unreduced.
+    """
     axes = len(mesh_shape)
     usable = [
         index
@@ -80,22 +106,23 @@ def enumerate_strategies(
         and factor.kind in (FactorKind.PASS, FactorKind.REDUCE)
         and all(other.size for other in rule.factors)
     ]
-    assignment = _assignments(rule, usable, mesh_shape)
+    assignment = _assignments(rule, [*usable, *([UNREDUCED] if joins else [])], mesh_shape)
     for mapping in (*rule.operands, *rule.results):
         assignment = assignment[_contiguous(rule, mapping, assignment, mesh_shape)]
-    reads = tuple(_project(mapping, assignment) for mapping in rule.operands)
     written = tuple(_project(mapping, assignment) for mapping in rule.results)
-    reducing = np.array(
-        [factor.kind is FactorKind.REDUCE for factor in rule.factors] + [False], dtype=bool
-    )
-    reduced = reducing[assignment]
-    sizes = np.asarray(mesh_shape, dtype=np.int64)
-    shards = np.where(assignment >= 0, sizes, 1).prod(axis=1)
-    base = Strategies(
-        assignment, reads, written, written, reduced, np.zeros(len(assignment), bool), shards
-    )
-    scatters = _scatters(rule, base, mesh_shape, result_shapes)
-    return base if scatters is None else _concatenate(base, scatters, axes)
+    base = project_assignment(rule, assignment, written, mesh_shape)
+    parts = [base]
+    scatters = _scatters(rule, base, mesh_shape, result_shapes, joins=joins)
+    if scatters is not None:
+        parts.append(scatters)
+    if pending:
+        rows = np.flatnonzero(base.reduced.any(axis=1))
+        kept = np.where(base.reduced, UNREDUCED, base.written[0])[rows]
+        parts.append(_take(base, rows, kept, scattered=False))
+    whole, *rest = parts
+    for part in rest:
+        whole = _concatenate(whole, part, axes)
+    return whole
 
 
 def _assignments(rule: Rule, usable: Sequence[int], mesh_shape: Sequence[int]) -> Axes:
@@ -109,7 +136,7 @@ def _assignments(rule: Rule, usable: Sequence[int], mesh_shape: Sequence[int]) -
             [np.repeat(rows, len(options), axis=0), np.tile(options, len(rows))[:, None]], axis=1
         )
         counts = np.repeat(counts, len(options), axis=0)
-        chosen = rows[:, -1] >= 0
+        chosen = rows[:, -1] >= 0  # terms are not cut
         counts[chosen, rows[chosen, -1]] *= size
         keep = (factor_sizes % counts == 0).all(axis=1)
         rows, counts = rows[keep], counts[keep]
@@ -141,11 +168,11 @@ def _contiguous(
 
 def _project(mapping: Sequence[Sequence[int]], assignment: Axes) -> Axes:
     highest = max((f for dimension in mapping for f in dimension), default=-1)
-    table = np.full(max(highest, int(assignment.max(initial=-1))) + 2, -1, dtype=np.int64)
+    table = np.full(max(highest, int(assignment.max(initial=-1))) + 3, -1, dtype=np.int64)
     for number, dimension in enumerate(mapping):
         for factor in dimension:
             table[factor] = number
-    table[-1] = -1
+    table[-2:] = -1  # of UNREDUCED and REPLICATED
     return table[assignment]
 
 
@@ -154,11 +181,14 @@ def _scatters(
     base: Strategies,
     mesh_shape: Sequence[int],
     result_shapes: Sequence[Sequence[int]],
+    *,
+    joins: bool,
 ) -> Strategies | None:
     """The strategies that settle every partial sum by reduce-scatter onto result dimensions."""
     if len(rule.results) != 1:
         return None
     operators = {f.operator for f in rule.factors if f.kind is FactorKind.REDUCE and f.size > 1}
+    operators |= {"sum"} if joins else set()
     shape = tuple(result_shapes[0])
     if not shape or not operators or not operators <= SCATTERABLE:
         return None
@@ -194,14 +224,16 @@ def _scatters(
     return first
 
 
-def _take(base: Strategies, rows: NDArray[np.int64], stored: Axes) -> Strategies:
+def _take(
+    base: Strategies, rows: NDArray[np.int64], stored: Axes, *, scattered: bool = True
+) -> Strategies:
     return Strategies(
         base.assignment[rows],
         tuple(read[rows] for read in base.reads),
         tuple(write[rows] for write in base.written),
         (stored,),
         base.reduced[rows],
-        np.ones(len(rows), dtype=bool),
+        np.full(len(rows), scattered),
         base.shards[rows],
     )
 
@@ -225,14 +257,15 @@ def project_assignment(
     rule: Rule, assignment: Axes, stored: tuple[Axes, ...], mesh_shape: Sequence[int]
 ) -> Strategies:
     """The strategies of `assignment` `[count, axes]` whose results are stored as given."""
-    reads = tuple(_project(mapping, assignment) for mapping in rule.operands)
-    written = tuple(_project(mapping, assignment) for mapping in rule.results)
-    reducing = np.array(
-        [factor.kind is FactorKind.REDUCE for factor in rule.factors] + [False], dtype=bool
+    terms = assignment == UNREDUCED
+    reads = tuple(
+        np.where(terms, UNREDUCED, _project(mapping, assignment)) for mapping in rule.operands
     )
-    reduced = reducing[assignment]
+    written = tuple(_project(mapping, assignment) for mapping in rule.results)
+    kinds = [factor.kind is FactorKind.REDUCE for factor in rule.factors]
+    reduced = np.array([*kinds, True, False], dtype=bool)[assignment]
     scattered = np.zeros(len(assignment), dtype=bool)
     for before, after in zip(written, stored, strict=True):
-        scattered |= (before != after).any(axis=1)
+        scattered |= ((before != after) & (after != UNREDUCED)).any(axis=1)
     shards = np.where(assignment >= 0, np.asarray(mesh_shape), 1).prod(axis=1)
     return Strategies(assignment, reads, written, stored, reduced, scattered, shards)

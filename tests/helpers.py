@@ -90,13 +90,14 @@ def case(
     machine: Machine | None = None,
     limit: float | None = None,
     fold: bool = True,
+    join_sums: bool = False,
     **options: Any,
 ) -> Case:
     """Trace `fn` and build its problem on the toy machine; `options` go to `trace`."""
     program = trace(fn, *args, **options)
     shape = MeshShape(tuple(mesh), tuple(mesh.values()))
     prices = step_prices(program, analyse(program), machine or toy_machine(), shape.sizes)
-    built = build(prices, find_repeats(program, fold=fold), limit=limit)
+    built = build(prices, find_repeats(program, fold=fold), limit=limit, join_sums=join_sums)
     return Case(program, options, shape, built)
 
 

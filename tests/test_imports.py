@@ -34,7 +34,7 @@ LAYERS = (
     ("strategy", "coalescing"),
     ("fusion", "orders"),
     ("dataflow", "repeats", "decisions"),
-    ("copies", "choices"),
+    ("copies", "choices", "sums"),
     ("cost",),
     ("calibrate",),
     ("schedule",),

@@ -180,7 +180,8 @@ class StepPrices:
                 continue
             same = (strategies.reduced == np.array(pattern)).all(axis=1)
             for scattered in (False, True):
-                rows = np.flatnonzero(same & (strategies.scattered == scattered))
+                settled = same & ~strategies.pending
+                rows = np.flatnonzero(settled & (strategies.scattered == scattered))
                 if len(rows):
                     yield "reduce_scatter" if scattered else "all_reduce", axes, rows
 

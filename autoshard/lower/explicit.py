@@ -20,7 +20,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from autoshard import compat
-from autoshard.layout import Layout, dimension_axes
+from autoshard.layout import UNREDUCED, Layout, dimension_axes
 from autoshard.lower.collectives import Collective
 from autoshard.lower.cut import Cut
 from autoshard.lower.interpret import Interpreter, LoweringError
@@ -98,6 +98,8 @@ class ExplicitInterpreter(Interpreter):
         """A result whose terms are spread over devices, as it is stored."""
         written = types.written[number]
         stored = self.decisions.stored[op.outputs[number]] or written
+        if UNREDUCED in stored:
+            return array  # the sum that it is a term of is settled
         axes = [axis for axis, _ in types.partial]
         if stored != written:
             onto = {

@@ -27,7 +27,7 @@ from autoshard.conflicts import minimal_conflict
 from autoshard.copies import ANEW, BACKWARD
 from autoshard.cost.flops import is_matrix_op
 from autoshard.evaluate import ChosenStrategies
-from autoshard.layout import dimension_axes
+from autoshard.layout import UNREDUCED, dimension_axes
 from autoshard.lower.collectives import explicit_collectives
 from autoshard.lower.compare import compare
 from autoshard.lower.interpret import Interpreter, LoweringError
@@ -107,6 +107,17 @@ def fewest(lowered: Lowered, *, heard: Callable[[int, bool], None] | None = None
     Raises:
       LoweringError: even all sites together do not make the plan; use `autoshard.lower`.
     """
+    terms = [
+        _name(lowered.program, value)
+        for value, layout in enumerate(lowered.plan.decisions.stored)
+        if layout is not None and UNREDUCED in layout
+    ]
+    if terms:
+        raise LoweringError(
+            f"the plan of {lowered.program.name} leaves terms of sums unreduced "
+            f"({', '.join(dict.fromkeys(terms))}), which no constraint can say: search without "
+            "join_sums, or use autoshard.lower"
+        )
     places = list(_places(lowered.program, lowered.plan))
     sites = list(dict.fromkeys(site for _, site in places))
     wanted = _products(lowered)

@@ -31,7 +31,8 @@ from autoshard.dataflow import Phase, analyse
 from autoshard.decisions import Decisions
 from autoshard.evaluate import ChosenStrategies
 from autoshard.flatten import INLINED, op_count
-from autoshard.layout import Layout, to_partition_spec
+from autoshard.layout import UNREDUCED, Layout, to_partition_spec
+from autoshard.lower.terms import add_up, terms_of_product
 from autoshard.plan import Plan
 from autoshard.program import Op, Program
 
@@ -93,7 +94,9 @@ class Interpreter:
     def _sharding(self, layout: Layout, rank: int) -> NamedSharding:
         key = (layout, rank)
         if key not in self._specs:
-            self._specs[key] = NamedSharding(self.mesh, to_partition_spec(layout, self.names, rank))
+            terms = [self.names[axis] for axis, d in enumerate(layout) if d == UNREDUCED]
+            spec = to_partition_spec(layout, self.names, rank - len(terms))
+            self._specs[key] = NamedSharding(self.mesh, PartitionSpec(*terms, *spec))
         return self._specs[key]
 
     def _constrain(self, array: Any, layout: Layout) -> Any:
@@ -169,10 +172,7 @@ class Interpreter:
                 source = self._constrain(jax.lax.optimization_barrier(array), stored)
             record = self.program.values[value]
             for state in self.reshards[record.shape, record.itemsize, stored, copy]:
-                entries = [tuple(self.names[axis] for axis in axes) or None for axes in state]
-                source = jax.lax.with_sharding_constraint(
-                    source, NamedSharding(self.mesh, PartitionSpec(*entries))
-                )
+                source = self._lay_out(source, state)
             self.copies[key] = source
         return self.copies[key]
 
@@ -190,6 +190,11 @@ class Interpreter:
             stored = self.decisions.stored[value]
             if stored is not None and hasattr(array, "ndim"):
                 written = tuple(strategy.written[number][0].tolist())
+                terms = array.ndim - len(self.program.values[value].shape)
+                if UNREDUCED in stored:
+                    written = stored
+                elif terms:
+                    array = add_up(array, terms)
                 array = self._constrain(array, written)
                 if stored != written:
                     array = self._constrain(array, stored)
@@ -246,7 +251,23 @@ class Interpreter:
 
     def _bind(self, equation: Any, op: Op, arrays: Sequence[Any]) -> list[Any]:
         """The results of an equation that holds no other ones."""
+        stored = self.decisions.stored[op.outputs[0]] if op.outputs else None
+        if equation.primitive.name == "dot_general" and stored and UNREDUCED in stored:
+            assigned = self.decisions.assignment[op.index]
+            assert assigned is not None
+            axes = [axis for axis, d in enumerate(stored) if d == UNREDUCED]
+            sizes = tuple(self.mesh.shape[name] for name in self.names)
+            return [
+                terms_of_product(equation, arrays, op.rule, assigned, axes, sizes, self._lay_out)
+            ]
         return compat.bind_equation(equation, arrays)
+
+    def _lay_out(self, array: Any, state: Sequence[Sequence[int]]) -> Any:
+        """`array` with every dimension sharded by its axes, major first."""
+        entries = [tuple(self.names[axis] for axis in axes) or None for axes in state]
+        return jax.lax.with_sharding_constraint(
+            array, NamedSharding(self.mesh, PartitionSpec(*entries))
+        )
 
     def _check_whole(self, op: Op) -> None:
         """Refuse to shard what the compiler would run whole on every device."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autoshard import compat
-from autoshard.layout import dimension_axes
+from autoshard.layout import UNREDUCED, dimension_axes
 from autoshard.lower.cut import Cut, refused
 from autoshard.lower.indexed import gather, scatter, update_slice
 from autoshard.lower.manual import own_part
@@ -54,7 +54,8 @@ def run_locally(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     name = equation.primitive.name
     if cut.is_whole and not cut.partial:
         return compat.bind_equation(equation, arrays)
-    if cut.partial and name not in PARTIAL:
+    terms = any(UNREDUCED in layout for layout in cut.reads)
+    if cut.partial and name not in PARTIAL and not terms:
         raise refused(cut, "its partial results cannot be joined")
     if name in _ADAPTED:
         results = _ADAPTED[name](equation, arrays, cut)

@@ -7,7 +7,8 @@ For every axis, put on factor `f` of the op's sharding rule:
     a result that has not, and `f` is summed over        P
     a result that has not, otherwise                     R
 
-An axis on no factor leaves everything replicated. This is the rule of sharded einsums, for every op
+An axis on no factor leaves everything replicated. On the terms of an addition (`UNREDUCED`) it has
+all operands and the result be P, joined by a sum. This is the rule of sharded einsums, for every op
 of which Shardy knows the factors.
 """
 
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoshard.decisions import Assignment
-from autoshard.layout import Layout
+from autoshard.layout import REPLICATED, UNREDUCED, Layout
 from autoshard.rules import FactorKind, Rule
 
 
@@ -52,26 +53,27 @@ def op_types(
     if faults:
         return OpTypes((), (), (), tuple(faults))
     partial = tuple(
-        (axis, rule.factors[factor].operator or "sum")
+        (axis, (rule.factors[factor].operator if factor >= 0 else None) or "sum")
         for axis, factor in enumerate(assignment)
-        if factor >= 0 and rule.factors[factor].kind is FactorKind.REDUCE
+        if factor == UNREDUCED or (factor >= 0 and rule.factors[factor].kind is FactorKind.REDUCE)
     )
     return OpTypes(
-        tuple(_layout(tensor, assignment) for tensor in rule.operands),
-        tuple(_layout(tensor, assignment) for tensor in rule.results),
+        tuple(_layout(tensor, assignment, UNREDUCED) for tensor in rule.operands),
+        tuple(_layout(tensor, assignment, REPLICATED) for tensor in rule.results),
         partial,
     )
 
 
-def _layout(tensor: Sequence[Sequence[int]], assignment: Assignment) -> Layout:
+def _layout(tensor: Sequence[Sequence[int]], assignment: Assignment, terms: int) -> Layout:
     home = {factor: d for d, factors in enumerate(tensor) for factor in factors}
+    home[UNREDUCED] = terms
     return tuple(home.get(factor, -1) for factor in assignment)
 
 
 def _faults(rule: Rule, assignment: Assignment, sizes: Sequence[int], names: Sequence[str]):
     used: dict[int, list[int]] = {}
     for axis, number in enumerate(assignment):
-        if number >= len(rule.factors) or number < -1:
+        if number >= len(rule.factors) or number < UNREDUCED:
             yield f"axis {names[axis]} is put on factor {number}, but there are {len(rule.factors)}"
         elif number >= 0:
             used.setdefault(number, []).append(axis)

@@ -23,11 +23,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autoshard.copies import ANEW, BACKWARD, FORWARD, KEPT, VISIBLE
-from autoshard.dataflow import analyse
+from autoshard.dataflow import Dataflow, analyse
 from autoshard.decisions import State
-from autoshard.layout import Layout, dimension_axes, format_state
+from autoshard.layout import UNREDUCED, Layout, dimension_axes, format_state
 from autoshard.plan import Plan
 from autoshard.program import Op, Program
+from autoshard.sums import Sums, find_sums
 from autoshard.types.axis_type import ValueType
 from autoshard.types.op_types import OpTypes, op_types
 from autoshard.types.plan_layouts import chain_moves, layout_faults, missing_call
@@ -72,9 +73,15 @@ class _Check:
     moves: list[TypedMove] = field(default_factory=list)
     stored: list[ValueType | None] = field(default_factory=list)
     copies: list[ValueType | None] = field(default_factory=list)
+    flow: Dataflow = field(init=False)
+    sums: Sums = field(init=False)
     _known: dict[object, OpTypes] = field(default_factory=dict)
     _reads: dict[int, set[Layout]] = field(default_factory=dict)
     _reshards: dict[object, tuple[State, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.flow = analyse(self.program)
+        self.sums = find_sums(self.program, self.flow)
 
     def run(self) -> None:
         decisions, program = self.plan.decisions, self.program
@@ -113,32 +120,32 @@ class _Check:
             if (stored is None) != value.free:
                 need = "is free and has no layout" if value.free else "needs a layout"
                 self.faults.append(f"{self._name(value.index)} {need}, but is given {stored}")
-            for what, layout in (("is stored", stored), ("has a copy", copy)):
+            for what, layout, may in (
+                ("is stored", stored, value.index in self.sums.pending),
+                ("has a copy", copy, False),
+            ):
                 if layout is not None:
                     self.faults += [
                         f"{self._name(value.index)} {what} {fault}"
-                        for fault in layout_faults(value, layout, self.plan.mesh)
+                        for fault in layout_faults(value, layout, self.plan.mesh, pending=may)
                     ]
             self.stored.append(self._typed(value.index, stored, end=value.index in ends))
             self.copies.append(self._typed(value.index, copy))
 
     def _typed(self, value: int, layout: Layout | None, *, end: bool = False) -> ValueType | None:
         record = self.program.values[value]
-        if layout is None or any(not -1 <= d < len(record.shape) for d in layout):
+        if layout is None or any(not UNREDUCED <= d < len(record.shape) for d in layout):
             return None
+        partial = tuple((axis, "sum") for axis, d in enumerate(layout) if d == UNREDUCED)
         whole = frozenset(axis for axis, d in enumerate(layout) if d < 0) if end else frozenset()
         state = dimension_axes(len(record.shape), layout)
-        return ValueType(record.dtype, record.shape, state, (), whole)
+        return ValueType(record.dtype, record.shape, state, partial, whole)
 
     # -- ops -----------------------------------------------------------------------------
 
     def _ops(self) -> None:
         decisions = self.plan.decisions
-        phases = {
-            (use.op, use.position): use.phase
-            for uses in analyse(self.program).readers
-            for use in uses
-        }
+        phases = {(use.op, use.position): use.phase for uses in self.flow.readers for use in uses}
         for op in self.program.ops:
             assigned = decisions.assignment[op.index]
             if assigned is None:
@@ -146,6 +153,9 @@ class _Check:
                     self.faults.append(f"{op}: nothing is assigned to its factors")
                 continue
             types = self._op_types(op, assigned)
+            if UNREDUCED in assigned and op.index not in self.sums.joins:
+                self.faults.append(f"{op}: it adds up no terms, but is to read them unreduced")
+                continue
             if types.faults:
                 self.faults += [f"{op}: {fault}" for fault in types.faults]
                 continue
@@ -192,6 +202,12 @@ class _Check:
         assert after is not None
         result = f"{op}: result {number}, {self._name(value)}"
         change = f"is written as {self._text(before)}, but stored as {self._text(after)}"
+        if UNREDUCED in stored:
+            if {axis for axis, d in enumerate(stored) if d == UNREDUCED} != {*partial} or any(
+                d not in (UNREDUCED, written[axis]) for axis, d in enumerate(stored)
+            ):
+                self.faults.append(f"{result}, {change}: all of its axes are settled, or none")
+            return
         changed = [axis for axis in range(len(stored)) if stored[axis] != written[axis]]
         if any(axis not in partial for axis in changed):
             self.faults.append(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from autoshard.decisions import State
 from autoshard.graph import Value
-from autoshard.layout import Layout, dimension_axes, format_state
+from autoshard.layout import REPLICATED, UNREDUCED, Layout, dimension_axes, format_state
 from autoshard.plan import MeshShape
 from autoshard.types.axis_type import ValueType
 from autoshard.types.hops import hop, shard_counts
@@ -14,10 +14,13 @@ from autoshard.types.plan_types import TypedMove, local_bytes
 from autoshard.types.transitions import proposal
 
 
-def layout_faults(value: Value, layout: Layout, mesh: MeshShape) -> Iterator[str]:
-    """Why `layout` is none of `value` on the mesh."""
+def layout_faults(
+    value: Value, layout: Layout, mesh: MeshShape, *, pending: bool = False
+) -> Iterator[str]:
+    """Why `layout` is none of `value` on the mesh; only where it is `pending` it may be partial."""
     rank = len(value.shape)
-    if len(layout) != len(mesh.sizes) or any(not -1 <= d < rank for d in layout):
+    least = UNREDUCED if pending else REPLICATED
+    if len(layout) != len(mesh.sizes) or any(not least <= d < rank for d in layout):
         yield f"in {layout}, which is no layout of {value}"
         return
     state = dimension_axes(rank, layout)

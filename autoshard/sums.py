@@ -1,0 +1,78 @@
+"""Sums of partial sums: which values may stay unreduced, for one collective to settle them all.
+
+The input gradient of projections that share an input is a sum of matrix products,
+
+    dx = dq Wq^T + dk Wk^T + dv Wv^T
+
+and under tensor parallelism each product is partial over the model axis. Addition is linear, so the
+terms may be added as they are, and one all-reduce or reduce-scatter settles the total (all-reduce
+reassociation). A value is **pending** where it may stay unreduced: it is made by a matrix product,
+or by an addition of pending values, and read by such an addition alone. An addition of two pending
+values is a **join**; it may read both unreduced, and settle what it writes or leave it pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoshard.dataflow import Dataflow
+from autoshard.program import Program
+from autoshard.repeats import Classes
+
+_ADDITIONS = frozenset({"add", "add_any"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Indices of the values that may stay unreduced, and of the ops that may read them so."""
+
+    pending: frozenset[int]
+    joins: frozenset[int]
+
+
+NO_SUMS = Sums(frozenset(), frozenset())
+
+
+def find_sums(program: Program, flow: Dataflow, classes: Classes | None = None) -> Sums:
+    """The pending values and joins of a program.
+
+    Args:
+      program, flow: the program and its data flow.
+      classes: where they are given, ops and values that share decisions are alike in this, too.
+    """
+    values, ops = program.values, program.ops
+    alike_values = classes.value_members if classes else [[v.index] for v in values]
+    alike_ops = classes.op_members if classes else [[op.index] for op in ops]
+    joins = {op.index for op in ops if op.primitive in _ADDITIONS and len(op.inputs) == 2}
+    while True:
+        pending = {
+            value.index
+            for value in values
+            if _is_term(program, flow, value.index, joins) and value.shape
+        }
+        pending = _whole_classes(pending, alike_values)
+        kept = {number for number in joins if all(v in pending for v in ops[number].inputs)}
+        kept = _whole_classes(kept, alike_ops)
+        if kept == joins:
+            # A term is pending only where its one reader is a join.
+            return Sums(frozenset(pending), frozenset(joins))
+        joins = kept
+
+
+def _is_term(program: Program, flow: Dataflow, value: int, joins: set[int]) -> bool:
+    record, readers = program.values[value], flow.readers[value]
+    if record.free or record.producer < 0 or len(readers) != 1 or readers[0].op not in joins:
+        return False
+    maker, reader = program.ops[record.producer], program.ops[readers[0].op]
+    if maker.region != reader.region or value in program.outputs:
+        return False
+    other = [program.values[v] for v in reader.inputs if v >= 0]
+    if any(one.shape != record.shape or one.dtype != record.dtype for one in other):
+        return False
+    return maker.primitive == "dot_general" or maker.index in joins
+
+
+def _whole_classes(members: set[int], classes: Sequence[Sequence[int]]) -> set[int]:
+    """The members of those classes that lie in `members` whole."""
+    return {one for group in classes if all(n in members for n in group) for one in group}
