@@ -61,7 +61,7 @@ def memory_section(found: Profile) -> Markup:
             f"{format_bytes(plan.estimate.peak_bytes)} at the peak, of "
             f"{format_bytes(plan.memory_limit)}, in ",
             element("code", plan.estimate.peak_at),
-            ". From left to right the operations in program order; the dashed line is the limit "
+            ". From left to right the operations as they run; the dashed line is the limit "
             "(where it is near), the thin one the peak.",
         ),
         legend([(k, CLASSES[k]) for k in used]),
