@@ -22,6 +22,8 @@ from autoshard.solve.schedule.kernels import NEVER, compiled, run
 
 ON_PATH = 0.8
 """The share of moves that are of tasks on the critical path."""
+REFRESH = 8
+"""After so many moves the tails and the critical path, which only guide, are found anew."""
 ALONG_MESH = 0.7
 """How often the path goes on along the mesh where it could leave it as well."""
 
@@ -54,14 +56,14 @@ def anneal(a, word, best, bound, steps, hot, cold, share, reach, dice):
     if value == NEVER:
         return value
     cost = value + share * ended.sum()
-    changed = True
     length = 0
+    stale = REFRESH
     ratio = math.log(cold / hot) / max(steps, 1)
     for step in range(steps):
-        if changed:
+        if stale >= REFRESH:
             describe(a, word, started, sequence, where, number, taken, tails)
             length = trace(a, word, ends, started, ended, where, number, path, dice)
-            changed = False
+            stale = 0
         if dice.random() < ON_PATH:
             i = path[int(dice.random() * length)]
         else:
@@ -85,14 +87,14 @@ def anneal(a, word, best, bound, steps, hot, cold, share, reach, dice):
                 a, trial, trial_ends, count, at, trial_started, trial_ended, trial_sequence
             )
         if new_value < NEVER and new_value + share * trial_ended.sum() <= most:
-            word[low : high + 1] = trial[low : high + 1]
+            accept(a, word, trial, low, high, count, number, where, taken)
             ends, trial_ends = trial_ends, ends
             started, trial_started = trial_started, started
             ended, trial_ended = trial_ended, ended
             sequence, trial_sequence = trial_sequence, sequence
             value = new_value
             cost = value + share * ended.sum()
-            changed = True
+            stale += 1
             if value < best_value:
                 best_value = value
                 best[:] = word
@@ -101,6 +103,22 @@ def anneal(a, word, best, bound, steps, hot, cold, share, reach, dice):
         else:
             trial[low : high + 1] = word[low : high + 1]
     return best_value
+
+
+@compiled
+def accept(a, word, trial, low, high, count, number, where, taken):
+    """Make the places from `low` to `high` of the word, and what is known of them, the trial's."""
+    for x in range(high, low - 1, -1):
+        count[word[x]] = number[x]
+    memory = taken[low]
+    for x in range(low, high + 1):
+        letter = trial[x]
+        word[x] = letter
+        number[x] = count[letter]
+        where[letter, count[letter]] = x
+        count[letter] += 1
+        taken[x] = memory
+        memory += a.take[letter] - a.give[letter]
 
 
 @compiled

@@ -34,12 +34,12 @@ LIST_WORK = 3 * 10**7
 """Tasks times meshes that all rules together schedule, about, at most."""
 PARENTS = 12
 """Rules of different values that mutations start from."""
-EVOLVE_EVERY = 4
-"""Each so-many-th round tries mutated rules rather than to anneal."""
-ROUND_WORK = 8 * 10**6
+EVOLVE_EVERY, ROUND_RULES = 7, 4
+"""Each so-many-th round tries mutated rules, this part of the number at first, and anneals not."""
+ROUND_WORK = 6 * 10**7
 """Tasks that the words of one round of annealing have together, about."""
 FEWEST_STEPS = 500
-GROWTH = 1.3
+GROWTH = 1.5
 """How much longer each turn through the temperatures is than the one before."""
 TEMPERATURES = ((1.0, 0.001), (0.3, 0.01), (1.0, 0.0), (0.1, 0.02), (0.5, 0.003), (3.0, 0.002))
 """First temperature, in mean task times, and weight of the ends' sum, round by round."""
@@ -182,7 +182,7 @@ class Search:
         Now and then the rules are improved instead, which is what helps with large problems.
         """
         if self.rounds % EVOLVE_EVERY == EVOLVE_EVERY - 1 and self.parents:
-            self.evolve(self._number_of_rules())
+            self.evolve(self._number_of_rules() // ROUND_RULES)
             self.rounds += 1
             return
         arrays = self.flat.arrays

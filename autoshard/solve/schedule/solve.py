@@ -1,8 +1,9 @@
 """Finds the best order of a pipeline's tasks, and proves how good it is.
 
 1. Bounds from heads, tails and one mesh at a time (`autoshard.solve.schedule.bounds`).
-2. Starts: all named schedules that the memory allows, what the caller knows, and lists by many
-   priority rules (`autoshard.solve.schedule.rules`).
+2. Starts: all named schedules that the memory allows, what the caller knows, lists by many
+   priority rules (`autoshard.solve.schedule.rules`), and of many microbatches what a schedule of
+   fewer gives when its middle is repeated (`autoshard.solve.schedule.stretch`).
 3. Simulated annealing from the best of them, again and again (`autoshard.solve.schedule.anneal`).
 4. CP-SAT on the whole problem, where it is not too large, asked for something strictly better: it
    finds that, or proves that there is none (`autoshard.solve.schedule.cp_sat`). With two threads or
@@ -30,8 +31,11 @@ from autoshard.solve.schedule.flat import Flat, flatten
 from autoshard.solve.schedule.outcome import ScheduleOutcome, ScheduleProgress
 from autoshard.solve.schedule.proof import prove
 from autoshard.solve.schedule.search import Search
+from autoshard.solve.schedule.stretch import FEWEST_FOLD, SHORT_FOLD, stretched
 
 OBJECTIVES = ("makespan", "span")
+SHORT_SHARE, SHORT_ROUNDS, SHORT_WORDS = 0.3, 12, 3
+"""For schedules of fewer microbatches: the share of the time, rounds at most, words stretched."""
 
 
 class InfeasibleLimitError(ScheduleError):
@@ -102,7 +106,6 @@ def solve(
     limits = instance.memory_limit or needed
     if any(limit < least for limit, least in zip(limits, needed, strict=True)):
         raise InfeasibleLimitError(instance, needed)
-    orders = [*named_orders(instance).values(), *warm_starts]
     threads = os.cpu_count() or 1 if threads is None else threads
     search = Search(
         flats=[flatten(instance, objective, fused) for fused in _fusions(instance)],
@@ -115,7 +118,8 @@ def solve(
     )
     interrupted = False
     try:
-        search.begin(orders)
+        orders = [*named_orders(instance).values(), *warm_starts]
+        search.begin([*orders, *_from_fewer(search)])
         search.refine_fusion()
         search.anneal(search.first_rounds)
         if not search.done:
@@ -124,6 +128,30 @@ def solve(
     except KeyboardInterrupt:
         interrupted = True
     return _outcome(instance, search, interrupted)
+
+
+def _from_fewer(search: Search) -> list[Order]:
+    """Orders that are stretched from good ones of fewer microbatches, where there are many."""
+    long = search.flat
+    instance = long.instance
+    if instance.fused is not None or instance.microbatches < FEWEST_FOLD * instance.meshes:
+        return []
+    fewer = replace(instance, microbatches=SHORT_FOLD * instance.meshes)
+    short = flatten(fewer, long.objective)
+    now = time.monotonic()
+    first = Search(
+        flats=[short],
+        bound=lower_bound(short),
+        gap=search.gap,
+        deadline=now + SHORT_SHARE * (search.deadline - now),
+        started=search.started,
+        seed=search.seed,
+        progress=None,
+    )
+    first.begin(named_orders(fewer).values())
+    first.anneal(SHORT_ROUNDS)
+    words = [word for _, word in first.pool[:SHORT_WORDS]]
+    return [order for word in words for order in stretched(short, word, instance.microbatches)]
 
 
 def _fusions(instance: Instance) -> list[Collection[int]]:
