@@ -5,6 +5,9 @@ from __future__ import annotations
 import jax
 import pytest
 
+from autoshard.lower.interpret import LoweringError
+from autoshard.lower.mpmd import lower_mpmd
+from autoshard.schedule import ScheduleError, Task
 from tests.mpmd.cases import small_step, tiny_llama
 from tests.mpmd.runs import lowered_and_differences, meshes_of
 
@@ -37,3 +40,31 @@ def test_a_built_in_model():
     lowered, differences = lowered_and_differences(step, meshes_of(2, 1), steps=2)
     assert differences == []
     assert "stage 1 (layers[1])" in str(lowered)
+
+
+def test_meshes_that_share_devices():
+    step = small_step(2)
+    mesh = meshes_of(1)[0]
+    with pytest.raises(LoweringError, match=r"is in mesh 0 and in mesh 1"):
+        lower_mpmd(step.fn, *step.args, meshes=[mesh, mesh])
+
+
+def test_an_order_that_leaves_tasks_out():
+    step = small_step(2, microbatches=1)
+    order = ((Task("F", 0, 0), Task("BW", 0, 0)), (Task("F", 1, 0),))
+    with pytest.raises(ScheduleError, match=r"stage 1, microbatch 0 has F"):
+        lower_mpmd(step.fn, *step.args, meshes=meshes_of(1, 1), schedule=order)
+
+
+def test_an_order_in_which_meshes_wait_for_each_other():
+    step = small_step(2, microbatches=1)
+    order = ((Task("BW", 0, 0), Task("F", 0, 0)), (Task("F", 1, 0), Task("BW", 1, 0)))
+    with pytest.raises(ScheduleError, match=r"(?s)wait for each other.*mesh 1: F0@1 waits"):
+        lower_mpmd(step.fn, *step.args, meshes=meshes_of(1, 1), schedule=order)
+
+
+def test_other_arguments_are_refused():
+    step = small_step(2)
+    lowered = lower_mpmd(step.fn, *step.args, meshes=meshes_of(1, 1))
+    with pytest.raises(TypeError, match="was lowered for arguments"):
+        lowered.run(step.args[0])
