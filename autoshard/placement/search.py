@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from autoshard.cluster import Cluster
 from autoshard.mpmd.blocks import StageError
 from autoshard.mpmd.partition import Partition, partition_step
-from autoshard.placement.choices import Placement, placements
+from autoshard.placement.choices import Placement, mesh_speeds, placements
 from autoshard.placement.ideal import ideal_seconds
 from autoshard.placement.one_mesh import plan_one_mesh
 from autoshard.placement.plan import Choice, OneMesh, PipelinePlan, Sharding
@@ -169,7 +169,10 @@ class _Search:
         return self.started + self.time_limit - time.monotonic()
 
     def _groups(self) -> list[tuple[int, Placement, Mode]]:
-        """Choices, those first that lose least to filling and draining the pipeline."""
+        """Choices: those of few stages first, which price fast; of these, those that wait least.
+
+        Filling and draining a pipeline costs (meshes - 1) / (microbatches x stages a mesh).
+        """
         first = next(iter(self.steps.values()))
         blocks = self._partition(first, 1, None).cut.stages.names[0]
         count = len(self.cluster.meshes)
@@ -194,12 +197,12 @@ class _Search:
             for mode in self.modes
         ]
 
-        def idle(group: tuple[int, Placement, Mode]) -> tuple[Any, ...]:
+        def rank(group: tuple[int, Placement, Mode]) -> tuple[Any, ...]:
             m, placement, mode = group
             turns = placement.stages // count
-            return mode == "split", (count - 1) / (m * turns), turns, placement.name
+            return turns + (mode == "split"), turns, (count - 1) / (m * turns), placement.name
 
-        return sorted(groups, key=idle)
+        return sorted(groups, key=rank)
 
     def _look(self, groups: list[tuple[int, Placement, Mode]]) -> None:
         m, (fn, args, options) = next(iter(self.steps.items()))
@@ -235,8 +238,7 @@ class _Search:
         title = f"{placement.name}, backward {mode}"
         self.say(f"{placement.stages} stages, {m} microbatches, {title}")
         machines = [self.cluster.meshes[mesh] for mesh in placement.mesh_of]
-        of_mesh = [one.chips * one.chip.matmul_flops("bfloat16") for one in self.cluster.meshes]
-        speeds = placement.speeds(of_mesh)
+        speeds = placement.speeds(mesh_speeds(self.cluster))
         tried: set[tuple[tuple[str, ...], ...]] = set()
         for turn in range(2):
             partition = self._partition(self.steps[m], placement.stages, speeds)
@@ -414,10 +416,3 @@ class _Search:
 
 def _reason(row: Choice) -> str:
     return f"{row.stages} stages, {row.microbatches} microbatches, {row.name}: {row.note}"
-
-
-def describe_choices(rows: Sequence[Choice]) -> Iterator[Choice]:
-    """The choices, best first; those without a plan last."""
-    yield from sorted(
-        rows, key=lambda row: math.inf if row.step_seconds is None else row.step_seconds
-    )

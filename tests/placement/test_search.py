@@ -1,0 +1,121 @@
+"""What is chosen is at least as good as every named schedule of every placement; errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.cli import main
+from autoshard.cluster import load_cluster
+from autoshard.mpmd.blocks import StageError
+from autoshard.mpmd.partition import partition_step
+from autoshard.placement.choices import mesh_speeds, placements
+from autoshard.placement.price import Pricer, StagePrice
+from autoshard.placement.problem import TICK, outer_seconds, schedule_problem
+from autoshard.placement.report import format_pipeline
+from autoshard.placement.search import search_meshes
+from autoshard.placement.stage_program import stage_program
+from autoshard.schedule import named_orders, simulate
+from autoshard.search import InfeasibleError
+from tests.mpmd.cases import small_step
+
+PROGRAM = """
+from tests.mpmd.cases import small_step
+
+
+def step(microbatches=None):
+    count = microbatches or 1
+    return small_step(scan=True, layers=2, microbatches=count)
+
+
+def fixed():
+    return small_step(scan=True, layers=2)
+"""
+
+
+@pytest.mark.parametrize("meshes", ["2 x h100-1", "h100-1 + a100-1"])
+def test_no_named_schedule_of_any_placement_is_better(meshes):
+    step, cluster = small_step(scan=True), load_cluster(meshes)
+    plan = search_meshes({4: step}, cluster, compare=False, gap=0.0, modes=("split",))
+    pricer = Pricer(seconds=30)
+    tried = {(choice.name, choice.stages) for choice in plan.choices}
+    names = set()
+    for placement in placements(cluster, None, blocks=4):
+        names.add((f"{placement.name}, backward split", placement.stages))
+        machines = [cluster.meshes[mesh] for mesh in placement.mesh_of]
+        cut = partition_step(
+            step.fn,
+            *step.args,
+            stages=placement.stages,
+            speeds=placement.speeds(mesh_speeds(cluster)),
+            donate_argnums=(0, 1),
+        )
+        prices = []
+        for stage, machine in enumerate(machines):
+            program = stage_program(cut, stage, "split")
+            found = pricer.price(program, machine, None, pricer.limit(machine), 30)
+            assert isinstance(found, StagePrice)
+            prices.append(found)
+        limits = [pricer.limit(machine) for machine in cluster.meshes]
+        instance = schedule_problem(cut, prices, placement.mesh_of, cluster, limits, "split")
+        after = max(outer_seconds(cut, prices, placement.mesh_of, cluster))
+        for order in named_orders(instance).values():
+            makespan = float(simulate(instance, order).makespan)
+            assert plan.step_seconds <= makespan * TICK + after + 1e-12
+    assert tried == names
+    assert plan.bound <= plan.order_bound <= plan.step_seconds
+    text = format_pipeline(plan)
+    assert "one mesh of all chips was not planned" in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+def test_more_stages_than_blocks():
+    with pytest.raises(StageError) as caught:
+        search_meshes({4: small_step(layers=2)}, load_cluster("2 x h100-1"), stages=(1, 4))
+    assert str(caught.value) == (
+        "these stages cannot be placed:\n"
+        "  * 1 stages are no multiple of 2 meshes\n"
+        "  * 4 stages are more than the 2 repeated blocks of step (layer_0 to layer_1)"
+    )
+
+
+def test_too_little_memory_names_what_is_needed():
+    with pytest.raises(InfeasibleError) as caught:
+        search_meshes(
+            {4: small_step(layers=2, scan=True)},
+            load_cluster("2 x h100-1"),
+            stages=(2,),
+            modes=("fused",),
+            memory_limit=1000.0,
+            compare=False,
+        )
+    assert str(caught.value).startswith(
+        "no choice of stages and microbatches has a plan:\n"
+        "  * 2 stages, 4 microbatches, v1, backward fused: stage "
+    )
+    assert "the smallest limit for which one was found is" in str(caught.value)
+
+
+def test_the_command_line(tmp_path, capsys):
+    program = tmp_path / "small.py"
+    program.write_text(PROGRAM)
+    plan, svg, trace = (str(tmp_path / name) for name in ("plan.json", "a.svg", "a.trace"))
+    words = ["search", f"{program}:step", "--meshes", "2 x h100-1", "--quiet"]
+    code = main([*words, "--microbatches", "2,4", "-o", plan, "--svg", svg, "--trace", trace])
+    out = capsys.readouterr().out
+    assert code == 0
+    assert "pipelining LOSES" in out or "pipelining wins" in out
+    assert "mesh 1   " in out
+    assert "h100-1" in (tmp_path / "plan.json").read_text()
+    assert main([*words, "--microbatches", "2,4", "--stages", "8"]) == 2
+    assert "more than the 2 repeated blocks" in capsys.readouterr().err
+    fixed = ["search", f"{program}:fixed", "--meshes", "2 x h100-1", "--quiet"]
+    assert main([*fixed, "--microbatches", "4"]) == 2
+    assert "has its microbatches built in" in capsys.readouterr().err
+    assert main(["search", f"{program}:step", "--machine", "h100-1", "--svg", svg]) == 2
+    assert "--svg: only with --meshes" in capsys.readouterr().err
+
+
+def test_microbatches_that_do_not_divide(capsys):
+    words = ["search", "llama3-8b", "--meshes", "2 x h100-1", "--quiet", "--microbatches", "3"]
+    assert main(words) == 2
+    assert "the batch cannot be cut into 3 equal microbatches" in capsys.readouterr().err
