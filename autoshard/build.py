@@ -23,7 +23,7 @@ copy has its own usage in time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,6 @@ from autoshard.hubs import Hub
 from autoshard.layout import LayoutTable, layout_table, with_pending
 from autoshard.program import Op, Program
 from autoshard.repeats import Classes
-from autoshard.rules import Rule
 from autoshard.solve.problem import Edge, Node, Problem, Usage
 from autoshard.strategy import Strategies, enumerate_strategies, is_layout_determined
 from autoshard.sums import NO_SUMS, find_sums
@@ -80,12 +79,24 @@ class Built:
         return encode(self, decisions)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared:
+    """What builds of one program on meshes of equal sizes share, whatever the machine."""
+
+    strategies: dict[object, Strategies] = field(default_factory=dict)
+    tables: dict[object, LayoutTable] = field(default_factory=dict)
+    visible: dict[object, tuple[NDArray[np.float64], Rows]] = field(default_factory=dict)
+    equal: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    pairs: dict[object, NDArray[np.bool_]] = field(default_factory=dict)
+
+
 def build(
     prices: StepPrices,
     classes: Classes,
     *,
     limit: float | None,
     join_sums: bool = False,
+    shared: Shared | None = None,
 ) -> Built:
     """Build the problem.
 
@@ -94,14 +105,17 @@ def build(
       classes: which ops and values share decisions.
       limit: bytes per device, or None.
       join_sums: whether terms of sums may stay unreduced (`autoshard.sums`).
+      shared: what earlier builds for such a mesh made; what this one makes is added.
     """
-    return _Builder(prices, classes, join_sums).run(limit)
+    return _Builder(prices, classes, join_sums, shared or Shared()).run(limit)
 
 
 class _Builder:
     """Collects nodes, edges and usages; one instance per problem."""
 
-    def __init__(self, prices: StepPrices, classes: Classes, join_sums: bool) -> None:
+    def __init__(
+        self, prices: StepPrices, classes: Classes, join_sums: bool, shared: Shared
+    ) -> None:
         self.prices = prices
         self.program: Program = prices.program
         self.flow = prices.dataflow
@@ -115,11 +129,8 @@ class _Builder:
         self.choices: dict[int, ValueChoices] = {}
         self.value_node: dict[int, int] = {}
         self.op_node: dict[int, int] = {}
-        self._by_rule: dict[tuple[Rule, object, bool, bool], Strategies] = {}
-        self._tables: dict[tuple[tuple[int, ...], int, bool], LayoutTable] = {}
-        self._visible: dict[object, tuple[NDArray[np.float64], Rows]] = {}
-        self._equal: dict[int, NDArray[np.float64]] = {}
-        self._pairs: dict[object, NDArray[np.bool_]] = {}
+        self._by_rule, self._tables = shared.strategies, shared.tables
+        self._visible, self._equal, self._pairs = shared.visible, shared.equal, shared.pairs
 
     def run(self, limit: float | None) -> Built:
         program, classes = self.program, self.classes

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoshard.binding import Bound
-from autoshard.build import Built, build
+from autoshard.build import Built, Shared, build
 from autoshard.conflicts import Conflict, find_conflict
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step import StepPrices, step_prices
@@ -84,6 +84,7 @@ class MeshSearcher:
     demands: Demands | None = None
     starts: dict[tuple[int, ...], Decisions] = field(default_factory=dict)
     earlier: Mapping[tuple[int, ...], Earlier] = field(default_factory=dict)
+    shared: dict[tuple[int, ...], Shared] = field(default_factory=dict)
 
     def left(self) -> float:
         """Seconds until the time limit."""
@@ -109,7 +110,13 @@ class MeshSearcher:
             if known.decisions is not None:
                 starts.append(split_axis(known.decisions, axis))
         self._tell(sizes, "build", None)
-        built = build(self.prices(sizes), self.classes, limit=self.limit, join_sums=self.join_sums)
+        built = build(
+            self.prices(sizes),
+            self.classes,
+            limit=self.limit,
+            join_sums=self.join_sums,
+            shared=self.shared.setdefault(sizes, Shared()),
+        )
         if self.demands is not None:
             try:
                 built = self.demands.applied(built, seconds=0.5 * (stop - time.monotonic()))

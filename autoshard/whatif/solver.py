@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.build import Shared
 from autoshard.dataflow import Dataflow, analyse
 from autoshard.earlier import Earlier
 from autoshard.machine import Machine
@@ -78,6 +79,7 @@ class Solver:
     asked: Asked
     traced: Traced | None = None
     earlier: dict[tuple[int, ...], Earlier] = field(default_factory=dict)
+    shared: dict[tuple[int, ...], Shared] = field(default_factory=dict)
     answered: list[tuple[Case, Row, Plan | None]] = field(default_factory=list)
 
     def row(self, case: Case) -> tuple[Row, bool]:
@@ -112,6 +114,7 @@ class Solver:
             flops = facts.model_flops(program)
             alive = _alive_bytes(program, flow)
             self.answered.clear()
+            self.shared.clear()
             self.traced = Traced(sizes, program, flow, flops, found.plan_options, alive)
         return self.traced
 
@@ -153,7 +156,7 @@ class Solver:
             gap=self.asked.gap,
             analysed=traced.flow,
         )
-        searcher.earlier = dict(self.earlier)
+        searcher.earlier, searcher.shared = dict(self.earlier), self.shared
         try:
             found = explore(searcher, shapes)
             if found.limit_hit == "interrupted":

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -239,3 +242,36 @@ def test_rows_beyond_the_latency_are_not_ranked(sweep: WhatIf):
     assert rates == sorted(rates, reverse=True)
     assert "slower than" in str(served)
     assert replace(sweep, latency=seconds[0] / 2).best is None
+
+
+def test_a_killed_sweep_goes_on_and_leaves_no_process(tmp_path: Path):
+    words = ["whatif", "tests.whatif.programs:step", "--sweep", "machine=v5e-4"]
+    words += ["--sweep", "batch=64..4096", "--keep", str(tmp_path), "--workers", "2"]
+    command = [sys.executable, "-m", "autoshard", *words, "--quiet"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=Path(__file__).parents[2])
+    while not list(tmp_path.glob("[!.]*.json")) and running.poll() is None:
+        time.sleep(0.01)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    workers = children.read_text().split() if children.exists() else []
+    running.kill()
+    running.wait()
+    done = len(list(tmp_path.glob("[!.]*.json")))
+    assert done
+    known: list[bool] = []
+    whole = whatif(
+        "tests.whatif.programs:step",
+        {"machine": "v5e-4", "batch": [64 * 2**k for k in range(7)]},
+        folder=tmp_path,
+        progress=lambda news: known.append(news.known),
+    )
+    assert len(whole.rows) == 7
+    assert sum(known) >= done
+    assert [pid for pid in workers if _is_at_work(pid)] == []
+
+
+def _is_at_work(pid: str) -> bool:
+    """Whether the process is there, and is one that multiprocessing started."""
+    try:
+        return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
