@@ -83,7 +83,7 @@ def test_its_commands_exist(capsys):
 
 
 def test_its_options_exist(capsys):
-    benches = (["bench", "fidelity"], ["bench", "plans"])
+    benches = (["bench", "fidelity"], ["bench", "plans"], ["bench", "schedules"])
     for command in (
         ["search"],
         ["verify"],
