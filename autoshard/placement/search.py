@@ -4,8 +4,9 @@
 
 For every number of stages and of microbatches, and for backward passes in one task and in two: cut
 the step, plan and price every different stage on every kind of mesh, cut again where the prices
-show that some meshes have too much, and solve the order for every placement. Choices whose bound
-exceeds the best are dropped. What is left of the time goes to the order of the best.
+show that some meshes have too much, and solve the order for every placement. The fewest stages come
+first; what they cost says which of the others promise most. What is left of the time goes to the
+order of the best.
 
 The bound is what no plan on several meshes undercuts: all work, with the fewest microbatches,
 perfectly shared (`autoshard.placement.ideal`).
@@ -216,14 +217,33 @@ class _Search:
             self.one_mesh = plan_one_mesh(
                 steps, self.cluster, self.name, self.memory_limit, self.time_limit * 0.3
             )
-        for at, (m, placement, mode) in enumerate(groups):
+        least = min(placement.stages for _, placement, _ in groups)
+        first = [one for one in groups if (one[1].stages, one[2]) == (least, self.modes[0])]
+        later = [one for one in groups if one not in first]
+        for at, group in enumerate(first):
+            self._try(*group, self._left() / (len(first) - at + bool(later)))
+        later.sort(key=self._promise)
+        for at, group in enumerate(later):
             if self._left() <= 0 or self._close():
                 self.late = self._left() <= 0
                 break
-            rest = len(groups) - at
-            self._try(m, placement, mode, self._left() / min(rest, 4))
+            self._try(*group, self._left() / min(len(later) - at, 4))
         if self.best is not None and self.best.outcome.gap > 0 and not self._close():
             self._polish(self.best)
+
+    def _promise(self, group: tuple[int, Placement, Mode]) -> float:
+        """What a choice would come to, from what fewer stages with its microbatches came to.
+
+        The time that meshes wait is taken to shrink with the number of stages a mesh.
+        """
+        m, placement, mode = group
+        known = [
+            row.step_seconds / (1 + (len(self.cluster.meshes) - 1) / m)
+            for row in self.rows
+            if row.step_seconds is not None and row.microbatches == m
+        ]
+        turns = placement.stages / len(self.cluster.meshes) * (2 if mode == "split" else 1)
+        return min(known, default=math.inf) * (1 + (len(self.cluster.meshes) - 1) / (m * turns))
 
     def _close(self) -> bool:
         return self.best is not None and 1 - self.ideal / self.best.step_seconds <= self.gap
@@ -235,6 +255,9 @@ class _Search:
 
     def _try(self, m: int, placement: Placement, mode: Mode, seconds: float) -> None:
         """Price a choice and solve its order; twice, where the prices show an uneven cut."""
+        if self._left() <= 0:
+            self.late = True
+            return
         title = f"{placement.name}, backward {mode}"
         self.say(f"{placement.stages} stages, {m} microbatches, {title}")
         machines = [self.cluster.meshes[mesh] for mesh in placement.mesh_of]
