@@ -206,7 +206,7 @@ class _Search:
         return sorted(groups, key=rank)
 
     def _look(self, groups: list[tuple[int, Placement, Mode]]) -> None:
-        m, (fn, args, options) = next(iter(self.steps.items()))
+        fn, args, options = next(iter(self.steps.values()))
         self.say("bounding all plans by their work")
         self.ideal = ideal_seconds(trace(fn, *args, name=self.name, **options), self.cluster)
         if self.compare and self.cluster.whole() is not None:
