@@ -365,6 +365,12 @@ class _Builder:
             if stop > start:
                 held = own * self.prices.heap_factor(value)
                 self.usages.append(Usage(node, held, start, stop))
+            if value in self.flow.slices and (mode > 0).any():
+                one = self.flow.slices[value]
+                dimensions = table.dimensions
+                stacks = self.prices.stack_bytes(value, dimensions[a], dimensions[b]) * (mode > 0)
+                if stacks.any():
+                    self.usages.append(Usage(node, stacks, one.start, one.stop))
             for part, (first, last) in copy_intervals(self.flow.readers[value]).items():
                 if last > first and used[part].any():
                     self.usages.append(Usage(node, used[part], first, last))
@@ -392,25 +398,29 @@ class _Builder:
             )
         extra *= self.prices.scratch_factor
         if extra.any():
-            for member in members:
-                self.usages.append(Usage(self.op_node[number], extra, member, member + 1))
+            for at in (self.flow.when[member] for member in members):
+                self.usages.append(Usage(self.op_node[number], extra, at, at + 1))
         self._scratch(self.op_node[number], members, strategies, np.arange(len(strategies)))
 
     def _scratch(
         self, node: int, members: Sequence[int], strategies: Strategies, rows: Rows
     ) -> None:
         """Copies of transposed operands; found once for members that transpose alike."""
-        found: dict[object, NDArray[np.float64]] = {}
+        found: dict[object, tuple[tuple[NDArray[np.float64], ...], ...]] = {}
         for member in members:
-            transposed = self.flow.transposed.get(member)
-            if transposed is None:
+            lives = self.flow.turned.get(member)
+            if lives is None:
                 continue
-            if transposed not in found:
+            key = self.flow.transposed[member], tuple(life.replaces for life in lives)
+            if key not in found:
                 op = self.program.ops[member]
-                found[transposed] = self.prices.transposing(op, strategies)[1][rows]
-            if found[transposed].any():
-                stop = self.flow.turned_stop[member]
-                self.usages.append(Usage(node, found[transposed], member, stop))
+                copies = self.prices.transposing(op, strategies)[1]
+                found[key] = tuple((made[rows], held[rows]) for made, held in copies)
+            for life, (made, held) in zip(lives, found[key], strict=True):
+                if made.any():
+                    self.usages.append(Usage(node, made, life.start, life.reduced))
+                if held.any() and life.stop > life.reduced:
+                    self.usages.append(Usage(node, held, life.reduced, life.stop))
 
     def _connect(self) -> None:
         done: set[tuple[int, int, int, Phase]] = set()

@@ -122,7 +122,7 @@ def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:
         if machine_name is not None:
             raise
         return Verdict("price", None, f"{str(error).splitlines()[0]}; give --machine")
-    flow = analyse(program)
+    flow = analyse(program, machine.chip)
     prices = step_prices(program, flow, machine, plan.mesh.sizes, plan.corrections)
     try:
         found = evaluate(prices, plan.decisions, plan.mesh.names).estimate

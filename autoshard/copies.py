@@ -29,7 +29,7 @@ def copy_intervals(readers: Sequence[Reader]) -> dict[str, tuple[int, int]]:
     for name, phase in (("forward", Phase.FORWARD), ("backward", Phase.BACKWARD)):
         uses = [use for use in readers if use.phase is phase]
         if uses:
-            result[name] = (min(use.op for use in uses), max(use.last for use in uses) + 1)
+            result[name] = (min(use.at for use in uses), max(use.last for use in uses) + 1)
     if len(result) == 2:
         result["between"] = (result["forward"][1], result["backward"][0])
     return result

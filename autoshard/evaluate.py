@@ -63,9 +63,12 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
         compute += seconds
         moves += settlement_moves(prices, op, strategy, names)
         if op.index in flow.transposed:
-            copies = float(prices.transposing(op, strategy)[1][0])
-            events[op.index] += copies
-            events[flow.turned_stop[op.index]] -= copies
+            for life, (copy, held) in zip(
+                flow.turned[op.index], prices.transposing(op, strategy)[1], strict=True
+            ):
+                events[life.start] += copy[0]
+                events[life.reduced] += held[0] - copy[0]
+                events[life.stop] -= held[0]
         for number, output in enumerate(op.outputs):
             if strategy.scattered[0]:
                 scratch = float(
@@ -73,8 +76,8 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
                     - prices.local_bytes(output, strategy.stored[number])[0]
                 )
                 scratch = max(scratch, 0.0) * prices.scratch_factor
-                events[op.index] += scratch
-                events[op.index + 1] -= scratch
+                events[flow.when[op.index]] += scratch
+                events[flow.when[op.index] + 1] -= scratch
             if decisions.copy[output] is not None:
                 moves += copy_moves(prices, decisions, output, names)
     for value in program.values:
@@ -90,7 +93,9 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
         compute_seconds=compute,
         collective_seconds=collective,
         peak_bytes=round(float(occupied[peak])),
-        peak_at=str(program.ops[peak]) if peak < len(program.ops) else "the end of the step",
+        peak_at=str(program.ops[flow.when.index(peak)])
+        if peak < len(program.ops)
+        else "the end of the step",
     )
     return Evaluation(estimate, tuple(moves), occupied)
 
@@ -260,6 +265,11 @@ def _occupy(prices: StepPrices, decisions: Decisions, value: int, events: Events
     if copy is None:
         return
     size = float(prices.local_bytes(value, np.array(copy))) * prices.scratch_factor
+    if value in flow.slices:
+        one = flow.slices[value]
+        stack = float(prices.stack_bytes(value, np.array([layout]), np.array([copy]))[0])
+        events[one.start] += stack
+        events[one.stop] -= stack
     serves = {
         "forward": bool(mode & FORWARD),
         "backward": bool(mode & BACKWARD),

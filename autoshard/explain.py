@@ -74,7 +74,7 @@ class Explainer:
         own = constraints and any("requirement" not in one for one in plan.requirements)
         self._asked: list[Requirement] = asked
         self.demands = demands_of(program, asked, plan.mesh, constraints=own)
-        self.flow = analyse(program)
+        self.flow = analyse(program, machine.chip)
         self.prices: StepPrices = step_prices(
             program, self.flow, machine, plan.mesh.sizes, plan.corrections
         )

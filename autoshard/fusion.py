@@ -4,18 +4,22 @@ An elementwise result that only fusing ops of the same region read does not reac
 making it anew for each of them moves fewer bytes than writing and reading it: with `k` readers, a
 result of `b` bytes that is made of values of `s` bytes is fused where
 
-    k s  <=  s + b + k b
+    k s  +  (k - 1) e  <=  s + b + k b
 
+where `e` is what memory could move while the transcendental functions in it are computed once more.
 So what the backward pass wants of an activation function is computed from its argument, which waits
 in memory, and a residual stream that many read is written. XLA's fusion is led by such costs too.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from autoshard.cost.flops import is_matrix_op
+from autoshard.cost.flops import TRANSCENDENTAL, is_matrix_op
 from autoshard.graph import Op, Program
+from autoshard.machine import Chip
 from autoshard.strategy import is_layout_determined
 
 FUSING_REDUCTIONS = frozenset(
@@ -38,23 +42,33 @@ class Fusion:
       fetched: per op and operand, the bytes of whole values that are read from memory for it:
         those of the operand, or where it is fused of what its maker reads; what two operands have
         in common counts for the first.
+      exponentials: per op, what it computes of transcendental functions, with what is fused into
+        it, see `autoshard.cost.flops`; 0 where it is itself fused.
+      sources: per value, what is read from memory for a reader of it: itself, where it is written.
     """
 
     elementwise: tuple[bool, ...]
     materialised: tuple[bool, ...]
     fetched: tuple[tuple[int, ...], ...]
+    exponentials: tuple[float, ...]
+    sources: tuple[frozenset[int], ...]
 
 
-def fuse(program: Program) -> Fusion:
-    """Decide what is fused."""
+def fuse(program: Program, chip: Chip | None = None) -> Fusion:
+    """Decide what is fused, where `chip` is given by what it costs to compute again."""
+    again_bytes = 0.0
+    if chip is not None:
+        again_bytes = chip.exponential_flops / chip.vector_flops * chip.memory_rate
     readers = program.consumers()
     elementwise = tuple(is_elementwise(op) for op in program.ops)
     values = program.values
     materialised: list[bool] = []
-    sources: list[frozenset[int]] = []  # what is read from memory for a reader of the value
+    sources: list[frozenset[int]] = []
+    inside: list[frozenset[int]] = []  # the transcendental ops that are fused into the value
     for value in values:
         materialised.append(not value.free)
         sources.append(frozenset() if value.free else frozenset((value.index,)))
+        inside.append(frozenset())
         if value.free or value.producer < 0 or not elementwise[value.producer]:
             continue
         maker = program.ops[value.producer]
@@ -67,10 +81,14 @@ def fuse(program: Program) -> Fusion:
             continue
         made_of = frozenset().union(*(sources[i] for i in maker.inputs if i >= 0))
         again = sum(values[source].bytes for source in made_of)
-        if len(uses) * again <= again + (1 + len(uses)) * value.bytes:
-            materialised[-1], sources[-1] = False, made_of
-    fetched = []
+        computed = _inside(program, maker, inside)
+        anew = again_bytes * _exponentials(program, computed)
+        if len(uses) * again + (len(uses) - 1) * anew <= again + (1 + len(uses)) * value.bytes:
+            materialised[-1], sources[-1], inside[-1] = False, made_of, computed
+    fetched, computed_by = [], []
     for op in program.ops:
+        launched = any(materialised[o] for o in op.outputs)
+        computed_by.append(_exponentials(program, _inside(program, op, inside)) * launched)
         seen: set[int] = set()
         sizes = []
         for value in op.inputs:
@@ -78,4 +96,19 @@ def fuse(program: Program) -> Fusion:
             seen |= fresh
             sizes.append(sum(values[one].bytes for one in fresh))
         fetched.append(tuple(sizes))
-    return Fusion(elementwise, tuple(materialised), tuple(fetched))
+    return Fusion(
+        elementwise, tuple(materialised), tuple(fetched), tuple(computed_by), tuple(sources)
+    )
+
+
+def _inside(program: Program, op: Op, inside: Sequence[frozenset[int]]) -> frozenset[int]:
+    """The transcendental ops that a kernel of `op` computes: itself, and those fused into it."""
+    own = frozenset((op.index,)) if op.primitive in TRANSCENDENTAL else frozenset[int]()
+    return own.union(*(inside[i] for i in op.inputs if i >= 0))
+
+
+def _exponentials(program: Program, computed: Iterable[int]) -> float:
+    ops = (program.ops[index] for index in computed)
+    return sum(
+        TRANSCENDENTAL[op.primitive] * math.prod(program.values[op.outputs[0]].shape) for op in ops
+    )

@@ -64,6 +64,8 @@ class Chip:
       reserve_bytes: memory left to the runtime and to fragmentation, bytes.
       launch_seconds: fixed cost of one (fused) operation, seconds.
       matmul_efficiency, memory_efficiency: fractions of the peaks that programs reach.
+      exponential_flops: what an exponential takes of the elementwise units, as FLOP of theirs;
+        other functions are multiples of it, see `autoshard.cost.flops.TRANSCENDENTAL`.
       transaction_bytes: the least that device memory moves for one element; what a transposition
         that jumps about pays for each. 0: transpositions are not priced.
       heap_overhead: what a compiler's heap of temporaries takes beyond what is alive at once, as a
@@ -79,6 +81,7 @@ class Chip:
     launch_seconds: float
     matmul_efficiency: float
     memory_efficiency: float
+    exponential_flops: float = 0.0
     transaction_bytes: float = 0.0
     heap_overhead: float = 0.0
 
@@ -95,6 +98,11 @@ class Chip:
     def usable_bytes(self) -> float:
         """Memory that a plan may fill, in bytes."""
         return self.memory_bytes - self.reserve_bytes
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes/s between device memory and the chip that programs reach."""
+        return self.memory_bandwidth * self.memory_efficiency
 
     def matmul_flops(self, dtype: str) -> float:
         """Return the peak FLOP/s of the matrix unit for operands of a dtype.

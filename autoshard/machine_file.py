@@ -140,6 +140,7 @@ _CHIP = {
     "launch_seconds": _RATE,
     "matmul_efficiency": _FRACTION,
     "memory_efficiency": _FRACTION,
+    "exponential_flops": _Key("number", required=False),
     "transaction_bytes": _Key("number", required=False),
     "heap_overhead": _Key("number", required=False),
 }

@@ -27,11 +27,15 @@ from autoshard.rules import Rule
 
 SCATTERED = frozenset(
     {
-        *("conv_general_dilated", "gather", "sort", "dynamic_update_slice"),
+        *("conv_general_dilated", "gather", "sort"),
         *("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"),
     }
 )
 """Ops whose layouts are the compiler's own affair: nothing is said of them."""
+
+
+RENUMBERING = frozenset({"squeeze", "expand_dims", "reshape", "transpose"})
+"""Ops that only give the dimensions other numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,8 @@ class _Orders:
             wanted = ((*batch, *free, *contracted), (*batch, *contracted, *free))
             wanted = wanted[::-1] if position else wanted
             copy = not self._is_made(value)
+            if batch and not copy:
+                wanted = wanted[:1]
             found += self._read(position, value, wanted, copy=copy, product=True)
         result = values[op.outputs[0]]
         plain = tuple(range(len(result.shape)))
@@ -169,9 +175,13 @@ class _Orders:
         return tuple(found)
 
     def _is_made(self, value: int) -> bool:
-        """Whether an elementwise op makes the value."""
+        """Whether an elementwise op makes the value, and not only cuts it from a buffer."""
         producer = self.program.values[value].producer
-        return producer >= 0 and self.elementwise[producer]
+        if producer < 0 or not self.elementwise[producer]:
+            return False
+        while producer >= 0 and self.program.ops[producer].primitive in RENUMBERING:
+            producer = self.program.values[self.program.ops[producer].inputs[0]].producer
+        return producer < 0 or self.program.ops[producer].primitive != "dynamic_slice"
 
     def _carry(self, op: Op) -> tuple[Transposition, ...]:
         """An op that keeps the order of its largest operands."""
@@ -251,7 +261,9 @@ class _Orders:
                     return ()
                 return (Transposition(position, others[0], (large,), copy=True, jumps=False),)
         if product:
-            self.written.setdefault(value, []).append(_large(wanted[0], shape))
+            others = self.written.setdefault(value, [])
+            others.append(_large(wanted[0], shape))
+            copy = copy or len(others) > 1
         full = _completed(wanted[0], len(shape))
         self.orders[value] = (*there, full)
         once = (self.bases[value], full)

@@ -210,7 +210,7 @@ def _best(trials: Any, limit: float) -> Trial | None:
 
 
 def _observations(program: Program, machine: Machine, trials: Any) -> list[Observation]:
-    flow = analyse(program)
+    flow = analyse(program, machine.chip)
     prices = {}
     found = []
     for trial in trials:
@@ -240,7 +240,9 @@ def _priced_again(best: Trial, last: Plan, program: Program, machine: Machine) -
     assert best.compiled is not None
     assert best.compiled.timeline is not None
     shape = best.plan.mesh
-    prices = step_prices(program, analyse(program), machine, shape.sizes, last.corrections)
+    prices = step_prices(
+        program, analyse(program, machine.chip), machine, shape.sizes, last.corrections
+    )
     priced = evaluate(prices, best.plan.decisions, shape.names)
     seconds = priced.estimate.step_seconds
     bound = min(last.proof.bound, seconds)

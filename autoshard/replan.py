@@ -142,7 +142,9 @@ def reprice(
     decisions = transferred(program, plan)
     demands = demands_of(program, requirements, plan.mesh, constraints=constraints)
     try:
-        prices = step_prices(program, analyse(program), machine, plan.mesh.sizes, plan.corrections)
+        prices = step_prices(
+            program, analyse(program, machine.chip), machine, plan.mesh.sizes, plan.corrections
+        )
         evaluation = evaluate(prices, decisions, plan.mesh.names)
     except (InconsistentPlanError, ValueError) as error:
         raise PlanError(str(error)) from error

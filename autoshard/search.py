@@ -200,8 +200,8 @@ def prepare(
 ) -> tuple[MeshSearcher, list[MeshShape]]:
     """What a search needs, and the mesh shapes that it is to look at.
 
-    `analysed` is `autoshard.dataflow.analyse(program)` where that is known. The other arguments,
-    and what is raised, are those of `search`.
+    `analysed` is `autoshard.dataflow.analyse(program, machine.chip)` where that is known. The
+    other arguments, and what is raised, are those of `search`.
     """
     started = time.monotonic()
     limit = machine.chip.usable_bytes if memory_limit is None else float(memory_limit)
@@ -209,7 +209,7 @@ def prepare(
     given = None if mesh is None else shapes[0]
     demands = demands_of(program, requirements, given, constraints=constraints)
     limit = demands.limit(limit)
-    flow = analyse(program) if analysed is None else analysed
+    flow = analyse(program, machine.chip) if analysed is None else analysed
     classes = find_repeats(program, fold=fold, marks=demands.marks())
     whole = step_prices(program, flow, machine, (machine.chips,), corrections)
     ideal = whole.ideal_seconds(classes.op_members)

@@ -63,7 +63,7 @@ def variants(
       time_limit: seconds for each plan.
     """
     shape = MeshShape(tuple(mesh), tuple(mesh.values()))
-    prices = step_prices(program, analyse(program), machine, shape.sizes)
+    prices = step_prices(program, analyse(program, machine.chip), machine, shape.sizes)
     built = build(prices, find_repeats(program), limit=machine.chip.usable_bytes)
     seen: set[Decisions] = set()
     for name, problem, pins in _problems(built, distortions, seed):

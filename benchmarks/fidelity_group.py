@@ -75,7 +75,7 @@ def _old(
     from autoshard.dataflow import analyse
     from autoshard.plan import Plan
 
-    flow, prices = analyse(program), None
+    flow, prices = analyse(program, machine.chip), None
     for number in range(sum(1 for _ in folder.glob("*.answer.json"))):
         answer = json.loads((folder / f"{number}.answer.json").read_text())
         old = Plan.load(folder / f"{number}.json")

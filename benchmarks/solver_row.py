@@ -56,7 +56,10 @@ def read_problem(word: str) -> Problem:
     found, machine = reference.find(name), autoshard.load_machine(machine_name)
     program = autoshard.trace(found.fn, *found.args, **found.options)
     prices = step_prices(
-        program, analyse(program), machine, tuple(int(size) for size in mesh.split("x"))
+        program,
+        analyse(program, machine.chip),
+        machine,
+        tuple(int(size) for size in mesh.split("x")),
     )
     return build(prices, find_repeats(program), limit=machine.chip.usable_bytes).problem
 

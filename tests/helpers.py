@@ -96,7 +96,8 @@ def case(
     """Trace `fn` and build its problem on the toy machine; `options` go to `trace`."""
     program = trace(fn, *args, **options)
     shape = MeshShape(tuple(mesh), tuple(mesh.values()))
-    prices = step_prices(program, analyse(program), machine or toy_machine(), shape.sizes)
+    machine = machine or toy_machine()
+    prices = step_prices(program, analyse(program, machine.chip), machine, shape.sizes)
     built = build(prices, find_repeats(program, fold=fold), limit=limit, join_sums=join_sums)
     return Case(program, options, shape, built)
 

@@ -207,6 +207,7 @@ def random_machine(dice: np.random.Generator, mesh: Shape) -> Machine:
         launch_seconds=float(dice.choice([0.0, rate(-7, -5)])),
         matmul_efficiency=0.9,
         memory_efficiency=0.8,
+        exponential_flops=float(dice.choice([0.0, 40.0])),
         transaction_bytes=float(dice.choice([0.0, 16.0])),
         heap_overhead=float(dice.choice([0.0, 0.25])),
     )

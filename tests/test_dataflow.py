@@ -6,11 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from autoshard.dataflow import Phase, analyse
 from autoshard.decisions import Decisions
 from autoshard.evaluate import evaluate
+from autoshard.machine import load
 from autoshard.program import Program, trace
 from tests.helpers import case, toy_machine
 
@@ -103,24 +105,30 @@ def test_lifetimes_of_a_chain() -> None:
     spans = [
         (flow.start[v], flow.stop[v]) for v in (result(program, "dot_general", k) for k in range(3))
     ]
-    assert spans == [(0, 2), (1, 3), (2, 5)]
+    assert spans == [(0, 2), (1, 3), (2, 2)]  # the last is written where x was
     x, a, _, _ = program.inputs
-    assert (flow.start[x], flow.stop[x]) == (0, 1)  # donated: freed after its last reader
+    assert (flow.start[x], flow.stop[x]) == (0, 5)  # donated: the result takes its place
     assert (flow.start[a], flow.stop[a]) == (0, 5)  # the caller keeps it
+
+
+def test_a_donated_input_without_a_result_to_hold_is_freed() -> None:
+    program = trace(lambda x, a: jnp.sum(x @ a, axis=0), array(4, 6), array(6, 4), donate_argnums=0)
+    flow = analyse(program)
+    assert (flow.start[program.inputs[0]], flow.stop[program.inputs[0]]) == (0, 1)
 
 
 @pytest.mark.parametrize(
     ("donated", "expected"),
     [
-        ((), 4 * 16 + 2 * 16),  # all inputs, and two products at a time
-        ((0,), 4 * 16 + 1 * 16),  # x dies before the second product is made
+        ((), 3 * 16 + 2 * 16),  # all inputs, and two products at a time
+        ((0,), 3 * 16 + 1 * 16),  # the second product is written where x was
     ],
 )
 def test_peak_of_a_chain(donated: tuple[int, ...], expected: int) -> None:
-    def step(x: Any, a: Any, b: Any, c: Any) -> Any:
-        return ((x @ a) @ b) @ c
+    def step(x: Any, a: Any, b: Any) -> Any:
+        return (x @ a) @ b
 
-    peak = replicated_peak(step, *(array(4, 4) for _ in range(4)), donate_argnums=donated)
+    peak = replicated_peak(step, *(array(4, 4) for _ in range(3)), donate_argnums=donated)
     assert peak == expected * FLOAT
 
 
@@ -178,3 +186,54 @@ def test_what_can_be_prefetched_and_what_is_awaited() -> None:
     assert not flow.prefetchable[forward]
     assert flow.awaited[forward]  # the gradient's product waits for it
     assert not flow.awaited[gradient]
+
+
+def test_what_the_backward_pass_does_not_read_is_read_after_it() -> None:
+    """An embedding's own readers are the lookup and the update, a whole pass later."""
+
+    def step(table: Any, w: Any, ids: Any) -> Any:
+        def loss(both: Any) -> Any:
+            return jnp.sum(jnp.tanh(both[0][ids] @ both[1]))
+
+        found = jax.grad(loss)((table, w))
+        return table - found[0], w - found[1]
+
+    ids = jax.ShapeDtypeStruct((8,), jnp.int32)
+    program = trace(step, array(16, 4), array(4, 4), ids, donate_argnums=(0, 1))
+    phases = [use.phase for use in analyse(program).readers[program.inputs[0]]]
+    assert phases == [Phase.FORWARD, Phase.AFTER]
+
+
+def test_slices_of_a_stack_know_it_and_the_next_loop_that_reads_it() -> None:
+    def step(x: Any, weights: Any) -> Any:
+        def body(x: Any, w: Any) -> Any:
+            return jnp.tanh(x @ w.astype(jnp.bfloat16).astype(jnp.float32)), None
+
+        return jax.lax.scan(body, jax.lax.scan(body, x, weights)[0], weights)[0]
+
+    program = trace(step, array(8, 4), array(3, 4, 4))
+    flow = analyse(program)
+    lives = {
+        (one.start, one.stop)
+        for value, one in flow.slices.items()
+        if one.stack == program.inputs[1] and program.values[value].shape == (4, 4)
+    }
+    first, second = (
+        sorted(flow.when[r.start : r.stop]) for r in program.regions if r.kind == "scan"
+    )
+    assert lives == {(first[0], second[0]), (second[0], second[-1] + 1)}
+    assert len(flow.slices) == 6  # each loop's slice, and both of its casts
+
+
+def test_a_gather_of_an_inner_dimension_puts_the_whole_stack_in_order() -> None:
+    def step(x: Any, weights: Any) -> Any:
+        return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0]
+
+    for machine, share in ((load("h100-4"), 1 / 4), (load("v5p-4"), 0.0)):
+        given = case(step, array(8, 16), array(3, 16, 16), mesh={"x": 4}, machine=machine)
+        prices = given.built.prices
+        (value,) = prices.dataflow.slices
+        before = np.array([[0], [1], [1], [-1]])
+        after = np.array([[-1], [-1], [0], [-1]])
+        found = prices.stack_bytes(value, before, after) / prices.scratch_factor
+        assert found.tolist() == [0, 3 * 16 * 16 * FLOAT * share, 0, 0]

@@ -33,6 +33,8 @@ LAYERS = (
     ("program_constraints", "targets"),
     ("strategy", "coalescing"),
     ("fusion", "orders"),
+    ("sequence", "readers"),
+    ("liveness",),
     ("dataflow", "repeats", "decisions"),
     ("copies", "choices", "sums"),
     ("cost",),

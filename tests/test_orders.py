@@ -105,6 +105,30 @@ def test_groups_of_queries_come_out_innermost_and_are_wanted_outermost() -> None
     assert not shares[0].copy  # the softmax writes it as it is wanted
 
 
+def test_products_of_a_batch_read_what_is_made_for_them_each_in_its_own_order() -> None:
+    """Scores times values, and transposed times a gradient: written twice, as XLA:GPU does."""
+
+    def step(scores: Any, values: Any, gradient: Any) -> Any:
+        shares = jnp.tanh(scores)
+        mixed = jnp.einsum("bqs,bsh->bqh", shares, values)
+        return mixed, jnp.einsum("bqs,bqh->bsh", shares, gradient)
+
+    program = trace(step, array(2, 64, 48), array(2, 48, 32), array(2, 64, 32))
+    turned = [one for primitive, one in found(program) if primitive == "dot_general"]
+    shares = [one for one in turned if one.copy and len(one.wanted) == 1]
+    assert len(shares) == 1
+    flow = analyse(program)
+    (life,) = (
+        life
+        for index, lives in flow.turned.items()
+        for life, one in zip(lives, flow.transposed[index], strict=True)
+        if one == shares[0]
+    )
+    made = next(op.index for op in program.ops if op.primitive == "tanh")
+    first = next(op.index for op in program.ops if op.primitive == "dot_general")
+    assert (life.start, life.stop) == (flow.when[made], flow.when[first] + 1)
+
+
 def test_an_operand_of_another_order_is_put_in_order_once() -> None:
     def step(a: Any, b: Any, x: Any) -> Any:
         scores = jnp.einsum("bsh,bqh->bsq", a, b).swapaxes(1, 2)
@@ -163,3 +187,22 @@ def test_what_a_fused_op_reads_stays_until_the_fused_result_is_read() -> None:
         and op.index > first.index
     ]
     assert len(reads) == 2 + (flow.fetched[second.index][0] > 0)
+
+
+def test_a_cache_is_put_in_order_before_a_product_reads_its_slice() -> None:
+    """A slice is not made by a kernel that could write it otherwise."""
+
+    def step(cache: Any, new: Any, layer: Any, queries: Any) -> Any:
+        cache = jax.lax.dynamic_update_slice(cache, new, (layer, 0, 0, 0, 0))
+        keys = jax.lax.dynamic_index_in_dim(cache, layer, keepdims=False)
+        return cache, jnp.einsum("bskh,bkh->bks", keys, queries)
+
+    program = trace(
+        step,
+        array(4, 2, 64, 8, 32),
+        array(1, 2, 1, 8, 32),
+        jax.ShapeDtypeStruct((), jnp.int32),
+        array(2, 8, 32),
+    )
+    turned = [one for primitive, one in found(program) if primitive == "dot_general"]
+    assert [(one.lies, one.copy) for one in turned] == [((0, 1, 2, 3), True)]

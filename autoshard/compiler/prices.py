@@ -49,14 +49,15 @@ class MachinePrices:
         dtype = _DTYPES.get(work.dtype, work.dtype)
         dtype = "float8" if dtype.startswith("f8") else dtype
         matmul = work.flops / (chip.matmul_flops(dtype) * chip.matmul_efficiency)
+        vector = work.exponentials * chip.exponential_flops / chip.vector_flops
         moved = work.bytes + work.scattered * chip.transaction_bytes
-        memory = moved / (chip.memory_bandwidth * chip.memory_efficiency)
-        return chip.launch_seconds + max(matmul, memory)
+        memory = moved / chip.memory_rate
+        return chip.launch_seconds + max(matmul, vector, memory)
 
     def copy_seconds(self, size: int) -> float:
         """A copy of `size` bytes between the device's memories."""
         chip = self.machine.chip
-        return size / (chip.memory_bandwidth * chip.memory_efficiency)
+        return size / chip.memory_rate
 
     def collective_seconds(self, kind: str, found: Found, size: float) -> float:
         """A collective over the axes of `found`; over all axes where its groups lie along none."""

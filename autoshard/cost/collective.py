@@ -163,7 +163,7 @@ class MeshTopology:
             return self.rate(kind, group)
         chip = self.machine.chip
         if kind == "all_slice":
-            return Rate(chip.launch_seconds, 2 / (chip.memory_bandwidth * chip.memory_efficiency))
+            return Rate(chip.launch_seconds, 2 / chip.memory_rate)
         if kind in ("all_gather", "reduce_scatter"):
             shard = self._bounded("gather", group)
             return Rate(

@@ -9,6 +9,7 @@ touches. Sharding divides these by the number of shards of the op's factors.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -94,6 +95,19 @@ _SPECIAL = {
         _dense_algebra,
     ),
 }
+
+
+TRANSCENDENTAL: Mapping[str, float] = {
+    **dict.fromkeys(["exp", "exp2", "expm1", "rsqrt", "sqrt"], 1.0),
+    "logistic": 1.2,
+    "tanh": 2.3,
+    **dict.fromkeys(["log", "log1p"], 3.0),
+    "pow": 4.0,
+    **dict.fromkeys(["sin", "cos", "tan"], 8.0),
+    "cbrt": 10.0,
+}
+"""Seconds of elementwise functions as multiples of an exponential's, as XLA:GPU prices them in
+float32 (compiled chains of 1, 8 and 24 of each); all else is 20 times cheaper."""
 
 
 def equation_flops(equation: Any) -> float:

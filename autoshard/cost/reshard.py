@@ -243,7 +243,7 @@ def _transposing(graph: StateGraph, shape: tuple[int, ...], local_bytes: np.ndar
     gathers = np.array([kind == "all_gather" for kind in graph.kinds])
     outer = np.cumsum(sizes > 1, axis=1) - (sizes > 1)
     inside = outer[np.arange(len(sizes)), (before != after).argmax(axis=1)] > 0
-    moved = 2 * local_bytes[graph.source] / (chip.memory_bandwidth * chip.memory_efficiency)
+    moved = 2 * local_bytes[graph.source] / chip.memory_rate
     return np.where(gathers & inside, moved, 0.0)
 
 

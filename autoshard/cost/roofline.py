@@ -73,6 +73,6 @@ def op_seconds(
     rate = chip.vector_flops
     if unit == "matrix":
         rate = chip.matmul_flops(dtype) * chip.matmul_efficiency
-    busy = np.maximum(flops / rate, bytes / (chip.memory_bandwidth * chip.memory_efficiency))
+    busy = np.maximum(flops / rate, bytes / chip.memory_rate)
     seconds = chip.launch_seconds + busy
     return seconds if isinstance(seconds, np.ndarray) else float(seconds)

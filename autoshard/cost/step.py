@@ -28,7 +28,7 @@ from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.flops import is_matrix_op
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.roofline import op_seconds
-from autoshard.dataflow import Dataflow
+from autoshard.dataflow import Dataflow, Turned
 from autoshard.layout import local_shape
 from autoshard.machine import Machine
 from autoshard.orders import Transposition
@@ -99,7 +99,12 @@ class StepPrices:
         traffic = self._traffic(op, strategies)
         if transposed:
             traffic = traffic + self.transposing(op, strategies)[0]
-        return self._busy(op, op.flops / strategies.shards, traffic)
+        return self._busy(op, self._flops(op) / strategies.shards, traffic)
+
+    def _flops(self, op: Op) -> float:
+        """FLOP of `op`, with those of the transcendental functions that are fused into it."""
+        work = self.dataflow.exponentials[op.index] * self.machine.chip.exponential_flops
+        return op.flops + (0.0 if is_matrix_op(op.primitive) else work)
 
     def _busy(self, op: Op, flops: Floats, traffic: Floats) -> Floats:
         """Seconds of `op` for local FLOP and bytes; a fused op is not launched on its own."""
@@ -135,7 +140,9 @@ class StepPrices:
                 self.mesh_shape,
             )
             chips = float(self.machine.chips)
-            busy = self._busy(op, np.array([op.flops / chips]), self._traffic(op, whole) / chips)
+            busy = self._busy(
+                op, np.array([self._flops(op) / chips]), self._traffic(op, whole) / chips
+            )
             times = sum(self.program.ops[m].trips * self.program.ops[m].weight for m in members)
             total += float(busy[0]) * times
         return total
@@ -198,24 +205,57 @@ class StepPrices:
                 return self.program.values[value].dtype
         return "float32"
 
-    def transposing(self, op: Op, strategies: Strategies) -> tuple[Floats, Floats]:
-        """Bytes per device that transposing the operands of `op` moves, and those it occupies.
+    def transposing(
+        self, op: Op, strategies: Strategies
+    ) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
+        """Bytes per device that transposing the operands of `op` moves, and those of the copies.
 
-        Both are `[len(strategies)]`. A dimension that is cut to one element lies anywhere.
+        Of a copy first what it takes while reductions read it, then what it takes on top of what it
+        replaces, see `autoshard.dataflow.Turned`. All are `[len(strategies)]`. A dimension that is
+        cut to one element lies anywhere.
         """
-        moved, occupied = np.zeros((2, len(strategies)))
+        moved, copies = np.zeros(len(strategies)), []
         transaction = self.machine.chip.transaction_bytes
-        for one in self.dataflow.transposed.get(op.index, ()) if transaction else ():
+        turned = self.dataflow.turned.get(op.index, ())
+        transposed = self.dataflow.transposed.get(op.index, ())
+        for one, life in zip(transposed, turned, strict=True):
             value = self.program.values[op.inputs[one.position]]
             reads = strategies.reads[one.position]
             patterns, rows = np.unique(reads, axis=0, return_inverse=True)
             found = []
             for layout in patterns.tolist():
                 sizes = local_shape(value.shape, tuple(layout), self.mesh_shape)
-                found.append(_transposed(one, sizes, value.itemsize, transaction))
-            moves, holds = np.array(found).T[:, rows.reshape(-1)]
-            moved, occupied = moved + moves, occupied + holds
-        return moved, occupied * self.scratch_factor
+                found.append(_transposed(one, life, sizes, value.itemsize, transaction))
+            moves, made, held = np.array(found).T[:, rows.reshape(-1)]
+            moved = moved + moves
+            copies.append((made * self.scratch_factor, held * self.scratch_factor))
+        return moved, tuple(copies)
+
+    def stack_bytes(
+        self, value: int, before: NDArray[np.int64], after: NDArray[np.int64]
+    ) -> Floats:
+        """Bytes per device of the stack that is put in order so that slices of it can be gathered.
+
+        From layouts `before` to `after` of the slice `value`, both `[n, axes]`; see
+        `autoshard.dataflow.Slice`.
+        """
+        record = self.program.values[value]
+        if not self.machine.chip.transaction_bytes:
+            return np.zeros(len(before))
+        rank = len(record.shape)
+        shards = np.ones((len(before), rank), dtype=np.int64)
+        gathered = np.zeros((len(before), rank), dtype=bool)
+        for axis, size in enumerate(self.mesh_shape):
+            rows = np.flatnonzero(before[:, axis] >= 0)
+            shards[rows, before[rows, axis]] *= size
+            rows = rows[after[rows, axis] < 0]
+            gathered[rows, before[rows, axis]] = True
+        large = np.array(record.shape, dtype=np.int64) // shards > 1
+        inner = np.cumsum(large, axis=1) - large > 0
+        stack = self.program.values[self.dataflow.slices[value].stack]
+        return (
+            stack.bytes / shards.prod(axis=1) * (gathered & inner).any(axis=1) * self.scratch_factor
+        )
 
     def _traffic(self, op: Op, strategies: Strategies) -> Floats:
         flow = self.dataflow
@@ -252,16 +292,17 @@ class StepPrices:
 
 
 def _transposed(
-    one: Transposition, sizes: Sequence[int], itemsize: int, transaction: float
-) -> tuple[float, float]:
-    """(bytes moved besides those that are read and written anyway, bytes of a copy)."""
+    one: Transposition, life: Turned, sizes: Sequence[int], itemsize: int, transaction: float
+) -> tuple[float, float, float]:
+    """(bytes moved besides what is read and written anyway, bytes of a copy, its net bytes)."""
     lies, *wanted = (tuple(d for d in order if sizes[d] > 1) for order in (one.lies, *one.wanted))
-    if lies in wanted:
-        return 0.0, 0.0
+    if lies in wanted or not transaction:
+        return 0.0, 0.0, 0.0
     elements = math.prod(sizes)
     jumps = one.jumps and not is_coalesced(sizes, lies, wanted[0])
     copy = float(elements * itemsize * one.copy)
-    return 2 * copy + elements * max(transaction - itemsize, 0.0) * jumps, copy
+    held = max(copy - elements * life.replaces, 0.0) if jumps else 0.0
+    return 2 * copy + elements * max(transaction - itemsize, 0.0) * jumps, copy, held
 
 
 def step_prices(

@@ -60,7 +60,8 @@ class Profile:
     @property
     def order(self) -> Sequence[int]:
         """Op indices in the order in which they run: the k-th stands at program point k."""
-        return range(len(self.program.ops))
+        when = self.prices.dataflow.when
+        return sorted(range(len(when)), key=lambda op: when[op])
 
     @property
     def machine(self) -> Machine:
@@ -77,7 +78,9 @@ def profile(plan: Plan, program: Program, machine: Machine) -> Profile:
     """
     plan.check_program(program.fingerprint, program.name)
     try:
-        prices = step_prices(program, analyse(program), machine, plan.mesh.sizes, plan.corrections)
+        prices = step_prices(
+            program, analyse(program, machine.chip), machine, plan.mesh.sizes, plan.corrections
+        )
         found = evaluate(prices, plan.decisions, plan.mesh.names)
     except (InconsistentPlanError, ValueError) as error:
         raise PlanError(str(error)) from error

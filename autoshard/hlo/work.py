@@ -16,6 +16,7 @@ import re
 from dataclasses import dataclass
 
 from autoshard.coalescing import is_coalesced
+from autoshard.cost.flops import TRANSCENDENTAL
 from autoshard.hlo.module import Computation, Instruction, Module
 
 NOTHING = frozenset(
@@ -34,6 +35,13 @@ NOTHING = frozenset(
 )
 """What takes no time."""
 
+_FUNCTIONS = {"exponential": "exp", "exponential-minus-one": "expm1", "log-plus-one": "log1p"} | {
+    "sine": "sin",
+    "cosine": "cos",
+    "power": "pow",
+}
+"""JAX's names of HLO's transcendental functions, where they differ."""
+
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _NUMBER = re.compile(r"\d+")
 _CUBLAS_DIMENSIONS = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
@@ -50,13 +58,15 @@ _CONVOLUTION_TARGETS = {
 class Work:
     """Operations of matmuls and convolutions, the dtype that they multiply, and bytes moved.
 
-    `scattered` elements are read one by one.
+    `scattered` elements are read one by one; `exponentials` is what transcendental functions are
+    worth, see `autoshard.cost.flops`.
     """
 
     flops: float
     dtype: str
     bytes: int
     scattered: int = 0
+    exponentials: float = 0.0
 
 
 def work(module: Module, computation: Computation, instruction: Instruction) -> Work:
@@ -65,7 +75,18 @@ def work(module: Module, computation: Computation, instruction: Instruction) -> 
         return Work(0.0, "", 0)
     flops, dtype = _flops(module, computation, instruction)
     moved = _bytes(module, computation, instruction)
-    return Work(flops, dtype, moved, _scattered(module, computation, instruction))
+    scattered = _scattered(module, computation, instruction)
+    return Work(flops, dtype, moved, scattered, _exponentials(module, instruction))
+
+
+def _exponentials(module: Module, instruction: Instruction) -> float:
+    if instruction.opcode == "fusion":
+        callee = module.computations[instruction.called("calls")[0]]
+        return sum(_exponentials(module, inner) for inner in callee.instructions)
+    name = _FUNCTIONS.get(instruction.opcode, instruction.opcode)
+    if name not in TRANSCENDENTAL:
+        return 0.0
+    return TRANSCENDENTAL[name] * instruction.arrays[0].elements
 
 
 def _flops(module: Module, computation: Computation, instruction: Instruction) -> tuple[float, str]:
@@ -153,17 +174,31 @@ def _read(callee: Computation, number: int, operand: Instruction) -> int:
     parameter = callee.parameter(number)
     if parameter is None:
         return operand.bytes
-    users = callee.users.get(parameter.name, ())
+    return min(_fetched(callee, parameter, operand.bytes), operand.bytes)
+
+
+def _fetched(callee: Computation, buffer: Instruction, whole: int) -> int:
+    """Bytes that are read of a buffer which may be sliced, or updated in place and then sliced.
+
+    What is written to it counts elsewhere, see `_written`.
+    """
     total = 0
-    for user in users:
-        first = user.operands[0] == parameter.name
+    for user in callee.users.get(buffer.name, ()):
+        first = user.operands[0] == buffer.name
         if first and user.opcode in _SLICES:
             total += user.bytes
-        elif first and user.opcode == "dynamic-update-slice":
-            continue  # updated in place: only what is written counts, see `_written`
-        else:
-            return operand.bytes
-    return min(total, operand.bytes)
+        elif first and user.opcode in ("bitcast", "dynamic-update-slice"):
+            total += _fetched(callee, user, whole)
+        elif user.opcode != "tuple" or not _is_updated(callee, buffer):
+            return whole
+    return total
+
+
+def _is_updated(callee: Computation, buffer: Instruction) -> bool:
+    """Whether a result of a fusion is its operand, updated in place."""
+    while buffer.opcode == "bitcast":
+        buffer = callee.by_name[buffer.operands[0]]
+    return buffer.opcode == "dynamic-update-slice"
 
 
 def _written(callee: Computation) -> int:

@@ -20,7 +20,7 @@ import numpy as np
 from autoshard.build import Shared
 from autoshard.dataflow import Dataflow, analyse
 from autoshard.earlier import Earlier
-from autoshard.machine import Machine
+from autoshard.machine import Chip, Machine
 from autoshard.plan import Plan
 from autoshard.program import Program, trace
 from autoshard.reference import call, find
@@ -66,7 +66,6 @@ class Traced:
 
     sizes: tuple[tuple[str, Any], ...]
     program: Program
-    flow: Dataflow
     flops: dict[str, float]
     options: Mapping[str, Any]
     alive_bytes: float
@@ -78,6 +77,7 @@ class Solver:
 
     asked: Asked
     traced: Traced | None = None
+    flows: dict[tuple[tuple[tuple[str, Any], ...], Chip], Dataflow] = field(default_factory=dict)
     earlier: dict[tuple[int, ...], Earlier] = field(default_factory=dict)
     shared: dict[tuple[int, ...], Shared] = field(default_factory=dict)
     answered: list[tuple[Case, Row, Plan | None]] = field(default_factory=list)
@@ -110,12 +110,11 @@ class Solver:
                 else call(wanted, dict(sizes), reference)
             )
             program = trace(found.fn, *found.args, name=reference, **found.options)
-            flow = analyse(program)
             flops = facts.model_flops(program)
-            alive = _alive_bytes(program, flow)
+            alive = _alive_bytes(program, analyse(program))
             self.answered.clear()
             self.shared.clear()
-            self.traced = Traced(sizes, program, flow, flops, found.plan_options, alive)
+            self.traced = Traced(sizes, program, flops, found.plan_options, alive)
         return self.traced
 
     def _from_higher_limit(self, case: Case) -> tuple[Row, Plan | None] | None:
@@ -135,6 +134,13 @@ class Solver:
                 return row, replace(plan, memory_limit=case.limit)
         return None
 
+    def _flow(self, traced: Traced, chip: Chip) -> Dataflow:
+        """The program's data flow on a chip, which decides what is fused."""
+        key = traced.sizes, chip
+        if key not in self.flows:
+            self.flows = {key: analyse(traced.program, chip)}
+        return self.flows[key]
+
     def _solved(self, case: Case, traced: Traced) -> tuple[Row, Plan | None]:
         machine = case.machine
         row = Row(
@@ -148,13 +154,14 @@ class Solver:
         )
         if traced.alive_bytes / machine.chips > case.limit:
             return replace(row, why=_too_few(traced.alive_bytes, case)), None
+        flow = self._flow(traced, machine.chip)
         searcher, shapes = prepare(
             traced.program,
             machine,
             memory_limit=case.limit,
             time_limit=self.asked.time_limit,
             gap=self.asked.gap,
-            analysed=traced.flow,
+            analysed=flow,
         )
         searcher.earlier, searcher.shared = dict(self.earlier), self.shared
         try:
@@ -178,7 +185,8 @@ class Solver:
     ) -> Row:
         estimate, proof = plan.estimate, plan.proof
         step = estimate.step_seconds
-        saved = gains.saved_seconds(plan, traced.program, traced.flow, machine)
+        flow = self._flow(traced, machine.chip)
+        saved = gains.saved_seconds(plan, traced.program, flow, machine)
         per_second = None if row.tokens is None else row.tokens / step
         return replace(
             row,

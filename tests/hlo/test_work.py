@@ -114,6 +114,17 @@ HloModule fused
   ROOT %u = f32[10,64]{1,0} dynamic-update-slice(%p, %q, %i, %zero)
 }
 
+%update_and_slice (p: f32[10,64], q: f32[1,64], i: s32[]) -> f32[1,64] {
+  %p = f32[10,64]{1,0} parameter(0)
+  %b = f32[10,64]{1,0} bitcast(%p)
+  %q = f32[1,64]{1,0} parameter(1)
+  %i = s32[] parameter(2)
+  %zero = s32[] constant(0)
+  %u = f32[10,64]{1,0} dynamic-update-slice(%b, %q, %i, %zero)
+  %row = f32[1,64]{1,0} dynamic-slice(%u, %i, %zero), dynamic_slice_sizes={1,64}
+  ROOT %e = f32[1,64]{1,0} exponential(%row)
+}
+
 %two (p: f32[8,16], q: f32[16,4]) -> (f32[8,4], f32[8,16]) {
   %p = f32[8,16]{1,0} parameter(0)
   %q = f32[16,4]{1,0} parameter(1)
@@ -131,6 +142,7 @@ ENTRY %main (p: f32[10,64], q: f32[64], r: f32[1,64], i: s32[], a: f32[8,16], b:
   %b = f32[16,4]{1,0} parameter(5)
   %f = f32[64]{0} fusion(%p, %q, %i), kind=kLoop, calls=%slice_and_add
   %u = f32[10,64]{1,0} fusion(%p, %r, %i), kind=kLoop, calls=%update
+  %w = f32[1,64]{1,0} fusion(%p, %r, %i), kind=kLoop, calls=%update_and_slice
   %t = (f32[8,4]{1,0}, f32[8,16]{1,0}) fusion(%a, %b), kind=kOutput, calls=%two
   %g = f32[8,4]{1,0} custom-call(%a, %b), custom_call_target="__cublas$gemm", backend_config={"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"]}}}
   %s = f32[1,64]{1,0} dynamic-slice(%p, %i, %i), dynamic_slice_sizes={1,64}
@@ -146,6 +158,7 @@ ENTRY %main (p: f32[10,64], q: f32[64], r: f32[1,64], i: s32[], a: f32[8,16], b:
     [
         ("f", 0, 4 * (64 + 64 + 64 + 1)),
         ("u", 0, 4 * (64 + 64 + 1)),
+        ("w", 0, 4 * (64 + 64 + 64 + 1)),  # the result, the slice, the update, the index
         ("t", 2 * 8 * 4 * 16, 4 * (8 * 4 + 8 * 16 + 8 * 16 + 16 * 4)),
         ("g", 2 * 8 * 4 * 16, 4 * (8 * 4 + 8 * 16 + 16 * 4)),
         ("s", 0, 4 * 2 * 64),
@@ -159,3 +172,16 @@ def test_bytes_that_reach_memory(name, flops, size):
     main = module.computations["main"]
     found = work(module, main, main.by_name[name])
     assert (found.flops, found.bytes) == (flops, size)
+
+
+def test_transcendental_functions_are_counted_in_exponentials():
+    module = read_module(FUSED)
+    main = module.computations["main"]
+    assert {
+        name: work(module, main, main.by_name[name]).exponentials for name in ("w", "n", "t")
+    } == {"w": 64, "n": 0, "t": 0}
+    sines = hlo(lambda x: jnp.sin(x) + jnp.tanh(x), (8, 16))
+    module = read_module(sines)
+    entry = module.computations[module.entry]
+    found = sum(work(module, entry, one).exponentials for one in entry.instructions)
+    assert found == 8 * 16 * (8.0 + 2.3)

@@ -1,0 +1,221 @@
+"""How long buffers are alive, in points of the compiler's order.
+
+A buffer is alive from its op to its last reader. What an elementwise op makes may take the place of
+what dies with it, and a result that of the donated input which it renews. Besides the values there
+are copies in another order of dimensions: of operands that lie otherwise than they are read
+(`Turned`), and of stacks whose slices are gathered along an inner dimension (`Slice`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from autoshard.fusion import FUSING_REDUCTIONS, Fusion
+from autoshard.orders import Transposition, Transpositions
+from autoshard.program import Op, Program
+from autoshard.readers import Reader
+
+ALIASING = frozenset({"enter", "return", "unstack"})
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """How long a transposed copy of an operand is alive.
+
+    A transposition that is coalesced is fused into the kernels that read it, but for a reduction,
+    which must have it in order. Of any other one copy is written, which serves all its readers and
+    takes the place of what it is made from.
+
+    Attributes:
+      start: the program point at which it is made.
+      reduced: the point until which reductions read it.
+      stop: the point until which anything does.
+      replaces: bytes an element of what dies once the copy is there.
+    """
+
+    start: int
+    reduced: int
+    stop: int
+    replaces: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What a loop reads of a stack, one part in each iteration.
+
+    Where it is gathered along an inner dimension, the compiler puts the whole stack in the order of
+    the gather once, before the loop, and keeps it for the loops to come that read the same.
+
+    Attributes:
+      stack: the value that is read in parts.
+      start, stop: program points between which a copy in another order would be alive.
+    """
+
+    stack: int
+    start: int
+    stop: int
+
+
+def find_temporary(program: Program) -> tuple[bool, ...]:
+    result = [value.producer >= 0 for value in program.values]
+    for _, position in program.ties:
+        value = program.outputs[position]
+        while value >= 0 and program.values[value].producer >= 0:
+            result[value] = False
+            maker = program.ops[program.values[value].producer]
+            value = maker.inputs[0] if maker.primitive == "return" else -1
+    return tuple(result)
+
+
+def find_turned(
+    program: Program,
+    readers: list[list[Reader]],
+    fusion: Fusion,
+    when: Sequence[int],
+    found: Transpositions,
+) -> dict[int, tuple[Turned, ...]]:
+    """By op index, the lives of the copies of what it reads in another order."""
+    return {
+        index: tuple(
+            _life(program, readers, fusion, when, program.ops[index], one, base)
+            for one, base in zip(found.of_op[index], bases, strict=True)
+        )
+        for index, bases in found.bases.items()
+    }
+
+
+def _life(
+    program: Program,
+    readers: list[list[Reader]],
+    fusion: Fusion,
+    when: Sequence[int],
+    op: Op,
+    one: Transposition,
+    base: int,
+) -> Turned:
+    """The life of the copy that `op` is the first to read, made from `base` in another order."""
+    at = when[op.index]
+    value = program.values[op.inputs[one.position]]
+    if op.primitive == "dot_general":
+        if value.producer < 0 or not fusion.elementwise[value.producer]:
+            return Turned(at, at + 1, at + 1)
+        # Both orders are written at once, and each waits for its own readers.
+        others = max((use.last for use in readers[value.index] if use.op != op.index), default=at)
+        stop = 1 + min(at, others)
+        return Turned(when[value.producer], stop, stop)
+    here = [use for use in readers[base] if program.ops[use.op].region == op.region]
+    stop = 1 + max(at, *(use.last for use in here))
+    reductions = [
+        when[other.index]
+        for other in program.ops[op.index : program.regions[op.region].stop]
+        if other.primitive in FUSING_REDUCTIONS
+        and other.region == op.region
+        and any(base in fusion.sources[v] for v in other.inputs if v >= 0)
+    ]
+    last = max(use.last for use in readers[base])
+    dies = program.values[base].producer >= 0 and last < stop
+    return Turned(
+        at, 1 + max([at, *reductions]), stop, program.values[base].itemsize if dies else 0
+    )
+
+
+def find_slices(program: Program, spans: Sequence[tuple[int, int]]) -> dict[int, Slice]:
+    stack_of: dict[int, tuple[int, int]] = {}  # (stack, region)
+    for op in program.ops:
+        if op.primitive == "unstack" and op.inputs[0] >= 0:
+            stack_of[op.outputs[0]] = op.inputs[0], op.region
+        elif op.primitive == "convert_element_type" and op.inputs[0] in stack_of:
+            stack, region = stack_of[op.inputs[0]]
+            if region == op.region:
+                stack_of[op.outputs[0]] = stack, region
+    loops: dict[int, list[int]] = {}
+    for stack, region in stack_of.values():
+        loops.setdefault(stack, []).append(spans[region][0])
+    result = {}
+    for value, (stack, region) in stack_of.items():
+        start, stop = spans[region]
+        later = [one for one in loops[stack] if one >= stop]
+        result[value] = Slice(stack, start, min(later, default=stop))
+    return result
+
+
+def find_lives(
+    program: Program,
+    readers: list[list[Reader]],
+    fusion: Fusion,
+    when: Sequence[int],
+    spans: Sequence[tuple[int, int]],
+    moved: Collection[int],
+) -> tuple[list[int], list[int]]:
+    end = len(program.ops) + 1
+    starts, stops = [], []
+    position_of = {value: k for k, value in enumerate(program.inputs)}
+    renewed = {position for position, _ in program.ties if position in program.donated}
+    temporary = find_temporary(program)
+    for value in program.values:
+        uses = readers[value.index]
+        made = when[value.producer] if value.producer >= 0 else 0
+        start, stop = made, max((use.last for use in uses), default=made) + 1
+        if value.producer < 0:
+            start = 0
+            position = position_of.get(value.index)
+            if position is not None and (position not in program.donated or position in renewed):
+                stop = end  # what takes its place needs it, or the caller does
+        else:
+            maker = program.ops[value.producer]
+            first, after = spans[maker.region]
+            if maker.primitive == "stack":
+                start = first
+            elif maker.primitive == "yield":
+                start = after
+                stop = max(stop, start)
+            elif fusion.elementwise[maker.index] and _overwrites(
+                program, made, maker, readers, fusion.materialised, value.index, moved
+            ):
+                start = min(made + 1, stop)
+        if not fusion.materialised[value.index] or (
+            value.producer >= 0
+            and (not temporary[value.index] or program.ops[value.producer].primitive in ALIASING)
+        ):
+            stop = start
+        starts.append(start)
+        stops.append(stop)
+    return starts, stops
+
+
+def _overwrites(
+    program: Program,
+    made: int,
+    maker: Op,
+    readers: list[list[Reader]],
+    materialised: Sequence[bool],
+    output: int,
+    moved: Collection[int],
+) -> bool:
+    """Whether an elementwise op, with what is fused with it, can write over what dies with it.
+
+    What is written in another order than it is read cannot.
+    """
+    if output in moved:
+        return False
+    size = program.values[output].bytes
+    operands, seen = list(maker.inputs), set[int]()
+    while operands:
+        operand = operands.pop()
+        if operand < 0 or operand in seen or program.values[operand].free:
+            continue
+        seen.add(operand)
+        if not materialised[operand]:
+            operands += program.ops[program.values[operand].producer].inputs
+            continue
+        if program.values[operand].bytes != size:
+            continue
+        kept = (
+            program.values[operand].producer < 0
+            and operand in program.inputs
+            and program.inputs.index(operand) not in program.donated
+        )
+        if not kept and max(use.last for use in readers[operand]) == made:
+            return True
+    return False

@@ -1,0 +1,98 @@
+"""What is fused, and what transcendental functions cost, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from autoshard.cost.step import step_prices
+from autoshard.dataflow import analyse
+from autoshard.fusion import fuse
+from autoshard.machine import Chip, load
+from autoshard.program import Program, trace
+from tests.helpers import toy_machine
+
+
+def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def softmax_twice(x: Any, w: Any) -> Any:
+    """The exponentials of a product, read by two reductions and the division."""
+    shares = jnp.exp((x @ w).astype(jnp.float32))
+    total = jnp.sum(shares, axis=1, keepdims=True)
+    return shares / total, jnp.max(shares)
+
+
+def softmax() -> Program:
+    return trace(
+        softmax_twice, array(64, 32, dtype=jnp.bfloat16), array(32, 48, dtype=jnp.bfloat16)
+    )
+
+
+def written(program: Program, chip: Chip | None, primitive: str) -> bool:
+    op = next(op for op in program.ops if op.primitive == primitive)
+    return fuse(program, chip).materialised[op.outputs[0]]
+
+
+def chip(exponential_bytes: float) -> Chip:
+    """A chip whose memory moves so many bytes in the time of an exponential."""
+    plain = toy_machine().chip
+    return replace(
+        plain, exponential_flops=exponential_bytes / plain.memory_rate * plain.vector_flops
+    )
+
+
+@pytest.mark.parametrize(
+    ("exponential_bytes", "expected"),
+    # Read by three: 3 * 2 + 2 e against 2 + 4 + 3 * 4 bytes an element.
+    [(0.0, False), (5.9, False), (6.1, True)],
+)
+def test_exponentials_are_made_anew_where_memory_is_slower(
+    exponential_bytes: float, expected: bool
+) -> None:
+    assert written(softmax(), chip(exponential_bytes), "exp") == expected
+
+
+def test_presets_make_them_anew_as_the_compiler_does() -> None:
+    """XLA:GPU writes the exponentials of attention on a B200, and not on an H100 or A100."""
+    program = softmax()
+    made = {name: not written(program, load(name).chip, "exp") for name in PRESETS}
+    assert made == PRESETS
+
+
+PRESETS = {"a100-8": True, "h100-8": True, "h200-8": True, "b200-8": False}
+
+
+def test_every_kernel_computes_what_is_fused_into_it() -> None:
+    program = softmax()
+    work = {
+        op.primitive: fuse(program).exponentials[op.index]
+        for op in program.ops
+        if fuse(program).exponentials[op.index]
+    }
+    assert work == {"reduce_sum": 64 * 48, "div": 64 * 48, "reduce_max": 64 * 48}
+
+
+def test_a_function_that_is_fused_twice_into_one_kernel_counts_once() -> None:
+    program = trace(lambda x: jnp.exp(x) * (1 + jnp.exp(x)), array(8, 8))
+    last = max(op.index for op in program.ops if op.primitive == "mul")
+    assert fuse(program).exponentials[last] == 2 * 64  # two equations
+    program = trace(lambda x: (lambda y: y * (1 + y))(jnp.exp(x)), array(8, 8))
+    last = max(op.index for op in program.ops if op.primitive == "mul")
+    assert fuse(program).exponentials[last] == 64
+
+
+def test_sines_are_eight_exponentials_and_can_bind() -> None:
+    machine = toy_machine()
+    rates = replace(machine.chip, exponential_flops=100.0, vector_flops=1e6, launch_seconds=0.0)
+    machine = replace(machine, chip=rates)
+    program = trace(lambda x: jnp.sin(x), array(8, 128))
+    prices = step_prices(program, analyse(program, rates), machine, (8,))
+    assert prices.ideal_seconds([[op.index] for op in program.ops]) == pytest.approx(
+        8 * 128 * (8 * 100 + 1) / 1e6 / 8
+    )
