@@ -20,12 +20,13 @@ from autoshard.repeats import find_repeats
 
 def ideal_seconds(program: Program, cluster: Cluster) -> float:
     """Seconds a step that no plan of the program on the cluster undercuts."""
-    flow, classes = analyse(program), find_repeats(program)
+    classes = find_repeats(program)
     kinds = sorted(set(cluster.kinds))
     counts = [cluster.kinds.count(kind) for kind in kinds]
+    machines = [cluster.meshes[kind] for kind in kinds]
     laws = [
-        step_prices(program, flow, cluster.meshes[kind], (cluster.meshes[kind].chips,))
-        for kind in kinds
+        step_prices(program, analyse(program, machine.chip), machine, (machine.chips,))
+        for machine in machines
     ]
     if len(kinds) == 1:
         return laws[0].ideal_seconds(classes.op_members) / counts[0]

@@ -73,7 +73,9 @@ def price(
       plan: of `program` on `machine`.
       arguments: of the stage's program.
     """
-    prices = step_prices(program, analyse(program), machine, plan.mesh.sizes, plan.corrections)
+    prices = step_prices(
+        program, analyse(program, machine.chip), machine, plan.mesh.sizes, plan.corrections
+    )
     decisions = plan.decisions
     seconds: dict[Kind | None, float] = {}
     for op, _, spent in compute_seconds(prices, decisions):
