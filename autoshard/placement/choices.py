@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autoshard.cluster import Cluster
+from autoshard.mpmd.blocks import StageError
+from autoshard.placement.stage_program import Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +80,46 @@ def placements(
             rounds = range(number // count)
             zigzag = [m for turn in rounds for m in (order if turn % 2 == 0 else order[::-1])]
             yield Placement(f"v{label}", tuple(zigzag))
+
+
+def ranked_choices(
+    cluster: Cluster,
+    name: str,
+    blocks: Sequence[str],
+    microbatches: Sequence[int],
+    stages: Sequence[int] | None,
+    modes: Sequence[Mode],
+) -> list[tuple[int, Placement, Mode]]:
+    """Microbatches, placement and mode: few stages first, which price fast; then what waits least.
+
+    Filling and draining a pipeline costs (meshes - 1) / (microbatches x stages a mesh).
+
+    Raises:
+      StageError: there are more stages than blocks, or stages that are no multiple of the meshes.
+    """
+    count = len(cluster.meshes)
+    faults = []
+    for number in stages or (count,):
+        if number > len(blocks):
+            faults.append(
+                f"{number} stages are more than the {len(blocks)} repeated blocks of {name} "
+                f"({blocks[0]} to {blocks[-1]})"
+            )
+        elif number % count or number < count:
+            faults.append(f"{number} stages are no multiple of {count} meshes")
+    if faults:
+        raise StageError("these stages cannot be placed:" + "".join(f"\n  * {f}" for f in faults))
+
+    def rank(choice: tuple[int, Placement, Mode]) -> tuple[float, int, float, str]:
+        m, placement, mode = choice
+        turns = placement.stages // count
+        return turns + (mode == "split"), turns, (count - 1) / (m * turns), placement.name
+
+    found: list[tuple[int, Placement, Mode]] = [
+        (m, placement, mode)
+        for m in microbatches
+        for number in (stages or (None,))
+        for placement in placements(cluster, number, blocks=len(blocks))
+        for mode in modes
+    ]
+    return sorted(found, key=rank)

@@ -149,7 +149,7 @@ def _choices(plan: PipelinePlan, count: int) -> str:
                 str(one.microbatches),
                 format_seconds(one.step_seconds or 0.0) if known else "-",
                 format_seconds(one.bound or 0.0) if one.bound else "-",
-                one.note.splitlines()[0] if one.note else "",
+                " ".join(one.note.split()),
             )
         )
     more = f"\n    and {len(ranked) - count} more" if len(ranked) > count else ""

@@ -21,60 +21,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoshard.cluster import Cluster
-from autoshard.mpmd.blocks import StageError
 from autoshard.mpmd.partition import Partition, partition_step
-from autoshard.placement.choices import Placement, mesh_speeds, placements
+from autoshard.placement.candidate import Candidate, pipeline_plan
+from autoshard.placement.choices import Placement, mesh_speeds, ranked_choices
 from autoshard.placement.ideal import ideal_seconds
 from autoshard.placement.one_mesh import plan_one_mesh
-from autoshard.placement.plan import Choice, OneMesh, PipelinePlan, Sharding
+from autoshard.placement.plan import Choice, OneMesh, PipelinePlan
 from autoshard.placement.price import Pricer, StagePrice
 from autoshard.placement.problem import (
-    TICK,
     MemoryShortageError,
     outer_seconds,
-    runnable,
     schedule_problem,
 )
 from autoshard.placement.stage_program import Mode, StageProgram, stage_program
 from autoshard.plan import MeshShape
 from autoshard.program import trace
-from autoshard.schedule import Instance, Order, ScheduleError
+from autoshard.schedule import ScheduleError
 from autoshard.search import InfeasibleError, NoPlanError
-from autoshard.solve.schedule import ScheduleOutcome, solve
+from autoshard.solve.schedule import solve
 
 Step = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
 """A step, its arguments, and options of `autoshard.trace` (`donate_argnums`)."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
-    """A placement with prices and its best order so far.
-
-    Attributes:
-      prices: of every stage on its mesh.
-      outer: seconds by mesh of what is done once a step.
-    """
-
-    placement: Placement
-    mode: Mode
-    partition: Partition
-    speeds: tuple[float, ...]
-    programs: tuple[StageProgram, ...]
-    prices: tuple[StagePrice, ...]
-    instance: Instance
-    outer: tuple[float, ...]
-    outcome: ScheduleOutcome
-
-    @property
-    def step_seconds(self) -> float:
-        """The loop until its last task, and then the longest update."""
-        value = self.outcome.value
-        return math.inf if value is None else float(value) * TICK + max(self.outer)
-
-    @property
-    def bound(self) -> float:
-        """Seconds that no order of these tasks undercuts."""
-        return float(self.outcome.bound) * TICK + max(self.outer)
 
 
 def search_meshes(
@@ -164,46 +131,27 @@ class _Search:
                 raise
         if self.best is None:
             raise self._failure()
-        return self._plan(self.best)
+        return pipeline_plan(
+            self.best,
+            self.cluster,
+            name=self.name,
+            limits=[self.pricer.limit(machine) for machine in self.cluster.meshes],
+            ideal=self.ideal,
+            choices=self.rows,
+            one_mesh=self.one_mesh,
+            limit_hit="interrupted" if self.interrupted else "time" if self.late else None,
+            seconds=time.monotonic() - self.started,
+        )
 
     def _left(self) -> float:
         return self.started + self.time_limit - time.monotonic()
 
     def _groups(self) -> list[tuple[int, Placement, Mode]]:
-        """Choices: those of few stages first, which price fast; of these, those that wait least.
-
-        Filling and draining a pipeline costs (meshes - 1) / (microbatches x stages a mesh).
-        """
         first = next(iter(self.steps.values()))
         blocks = self._partition(first, 1, None).cut.stages.names[0]
-        count = len(self.cluster.meshes)
-        faults = []
-        for number in self.stages or (count,):
-            if number > len(blocks):
-                faults.append(
-                    f"{number} stages are more than the {len(blocks)} repeated blocks of "
-                    f"{self.name} ({blocks[0]} to {blocks[-1]})"
-                )
-            elif number % count or number < count:
-                faults.append(f"{number} stages are no multiple of {count} meshes")
-        if faults:
-            raise StageError(
-                "these stages cannot be placed:" + "".join(f"\n  * {f}" for f in faults)
-            )
-        groups: list[tuple[int, Placement, Mode]] = [
-            (m, placement, mode)
-            for m in self.steps
-            for number in (self.stages or (None,))
-            for placement in placements(self.cluster, number, blocks=len(blocks))
-            for mode in self.modes
-        ]
-
-        def rank(group: tuple[int, Placement, Mode]) -> tuple[Any, ...]:
-            m, placement, mode = group
-            turns = placement.stages // count
-            return turns + (mode == "split"), turns, (count - 1) / (m * turns), placement.name
-
-        return sorted(groups, key=rank)
+        return ranked_choices(
+            self.cluster, self.name, blocks, tuple(self.steps), self.stages, self.modes
+        )
 
     def _look(self, groups: list[tuple[int, Placement, Mode]]) -> None:
         fn, args, options = next(iter(self.steps.values()))
@@ -234,7 +182,8 @@ class _Search:
     def _promise(self, group: tuple[int, Placement, Mode]) -> float:
         """What a choice would come to, from what fewer stages with its microbatches came to.
 
-        The time that meshes wait is taken to shrink with the number of stages a mesh.
+        The time that meshes wait is taken to shrink with the number of stages a mesh; of two
+        choices that promise about the same, that with fewer programs comes first.
         """
         m, placement, mode = group
         known = [
@@ -242,8 +191,9 @@ class _Search:
             for row in self.rows
             if row.step_seconds is not None and row.microbatches == m
         ]
-        turns = placement.stages / len(self.cluster.meshes) * (2 if mode == "split" else 1)
-        return min(known, default=math.inf) * (1 + (len(self.cluster.meshes) - 1) / (m * turns))
+        turns = placement.stages / len(self.cluster.meshes)
+        waiting = (len(self.cluster.meshes) - 1) / (m * turns)
+        return min(known, default=math.inf) * (1 + waiting) * (1.01 if mode == "split" else 1.0)
 
     def _close(self) -> bool:
         return self.best is not None and 1 - self.ideal / self.best.step_seconds <= self.gap
@@ -397,44 +347,6 @@ class _Search:
                 f"more time, or fewer stages and microbatches to choose from{listed}"
             )
         return InfeasibleError(f"no choice of stages and microbatches has a plan:{listed}")
-
-    def _plan(self, best: Candidate) -> PipelinePlan:
-        order: Order | None = best.outcome.order
-        assert order is not None
-        meshes = range(len(self.cluster.meshes))
-        on = [[s for s, d in enumerate(best.placement.mesh_of) if d == mesh] for mesh in meshes]
-        prices = best.prices
-        return PipelinePlan(
-            program=self.name,
-            cluster=self.cluster.name,
-            described=str(self.cluster),
-            machines=tuple(machine.name for machine in self.cluster.meshes),
-            shapes=tuple(prices[here[0]].mesh for here in on),
-            stages=best.partition.cut.stages.names,
-            speeds=best.speeds,
-            mesh_of=best.placement.mesh_of,
-            placement=best.placement.name,
-            mode=best.mode,
-            order=runnable(order, best.mode),
-            instance=best.instance,
-            outer_seconds=best.outer,
-            memory_limit=tuple(self.pricer.limit(machine) for machine in self.cluster.meshes),
-            fixed_bytes=tuple(
-                sum(prices[s].resident_bytes for s in here)
-                + max(prices[s].workspace_bytes for s in here)
-                for here in on
-            ),
-            bound=min(self.ideal, best.step_seconds),
-            order_bound=best.bound,
-            shardings=tuple(
-                tuple(map(Sharding, program.arguments, one.specs))
-                for program, one in zip(best.programs, prices, strict=True)
-            ),
-            choices=tuple(self.rows),
-            one_mesh=self.one_mesh,
-            limit_hit="interrupted" if self.interrupted else "time" if self.late else None,
-            seconds=time.monotonic() - self.started,
-        )
 
 
 def _reason(row: Choice) -> str:

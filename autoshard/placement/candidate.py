@@ -1,0 +1,104 @@
+"""A placement with prices and an order: what the search compares, and the plan of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoshard.cluster import Cluster
+from autoshard.mpmd.partition import Partition
+from autoshard.placement.choices import Placement
+from autoshard.placement.plan import Choice, OneMesh, PipelinePlan, Sharding
+from autoshard.placement.price import StagePrice
+from autoshard.placement.problem import TICK, runnable
+from autoshard.placement.stage_program import Mode, StageProgram
+from autoshard.schedule import Instance, Order
+from autoshard.solve.schedule import ScheduleOutcome
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A placement with prices and its best order so far.
+
+    Attributes:
+      prices: of every stage on its mesh.
+      outer: seconds by mesh of what is done once a step.
+    """
+
+    placement: Placement
+    mode: Mode
+    partition: Partition
+    speeds: tuple[float, ...]
+    programs: tuple[StageProgram, ...]
+    prices: tuple[StagePrice, ...]
+    instance: Instance
+    outer: tuple[float, ...]
+    outcome: ScheduleOutcome
+
+    @property
+    def step_seconds(self) -> float:
+        """The loop until its last task, and then the longest update."""
+        value = self.outcome.value
+        return math.inf if value is None else float(value) * TICK + max(self.outer)
+
+    @property
+    def bound(self) -> float:
+        """Seconds that no order of these tasks undercuts."""
+        return float(self.outcome.bound) * TICK + max(self.outer)
+
+
+def pipeline_plan(
+    best: Candidate,
+    cluster: Cluster,
+    *,
+    name: str,
+    limits: Sequence[float],
+    ideal: float,
+    choices: Sequence[Choice],
+    one_mesh: OneMesh | None,
+    limit_hit: str | None,
+    seconds: float,
+) -> PipelinePlan:
+    """The plan of a candidate that has an order.
+
+    Args:
+      limits: bytes that may be used per device, by mesh.
+      ideal: seconds that no plan on the cluster undercuts.
+    """
+    order: Order | None = best.outcome.order
+    assert order is not None
+    meshes = range(len(cluster.meshes))
+    on = [[s for s, d in enumerate(best.placement.mesh_of) if d == mesh] for mesh in meshes]
+    prices = best.prices
+    return PipelinePlan(
+        program=name,
+        cluster=cluster.name,
+        described=str(cluster),
+        machines=tuple(machine.name for machine in cluster.meshes),
+        shapes=tuple(prices[here[0]].mesh for here in on),
+        stages=best.partition.cut.stages.names,
+        speeds=best.speeds,
+        mesh_of=best.placement.mesh_of,
+        placement=best.placement.name,
+        mode=best.mode,
+        order=runnable(order, best.mode),
+        instance=best.instance,
+        outer_seconds=best.outer,
+        memory_limit=tuple(limits),
+        fixed_bytes=tuple(
+            sum(prices[s].resident_bytes for s in here)
+            + max(prices[s].workspace_bytes for s in here)
+            for here in on
+        ),
+        bound=min(ideal, best.step_seconds),
+        order_bound=best.bound,
+        shardings=tuple(
+            tuple(map(Sharding, program.arguments, one.specs))
+            for program, one in zip(best.programs, prices, strict=True)
+        ),
+        choices=tuple(choices),
+        one_mesh=one_mesh,
+        limit_hit=limit_hit,
+        seconds=seconds,
+    )
