@@ -341,12 +341,13 @@ class _Search:
     def _failure(self) -> Exception:
         reasons = list(dict.fromkeys(_reason(row) for row in self.rows))
         listed = "".join(f"\n  * {reason}" for reason in reasons)
-        if self.late or any("no time" in reason for reason in reasons) or not reasons:
+        untried = "\nand there was no time for the other choices" if self.late else ""
+        if not reasons or any("no time" in one or "in time" in one for one in reasons):
             return NoPlanError(
                 f"the time limit of {self.time_limit:g} s passed before any plan was found: give "
                 f"more time, or fewer stages and microbatches to choose from{listed}"
             )
-        return InfeasibleError(f"no choice of stages and microbatches has a plan:{listed}")
+        return InfeasibleError(f"no choice of stages and microbatches has a plan:{listed}{untried}")
 
 
 def _reason(row: Choice) -> str:
