@@ -42,7 +42,8 @@ def test_python_blocks_run(tmp_path, monkeypatch, capsys):
     assert len(names["blob"]) > 0
     assert len(names["found"].frame()) == 8
     assert names["schedule"].value == 312
-    assert names["schedule"].gap == 0
+    schedule = names["schedule"]
+    assert schedule.bound <= schedule.value <= 1.1 * schedule.bound
 
 
 def test_ten_lines_are_ten_lines():
