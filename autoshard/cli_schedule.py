@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoshard.cli_errors import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli_progress import ProgressLine
-from autoshard.cli_search import require_writable
+from autoshard.cli_search import require_writable, write_files
 
 if TYPE_CHECKING:
     from autoshard.schedule import Instance
@@ -132,7 +132,6 @@ def _print(choice: PlacementChoice, columns: int) -> None:
 def _write(outcome: ScheduleOutcome, options: argparse.Namespace) -> None:
     from autoshard.schedule.drawing import draw_svg
     from autoshard.schedule.trace import chrome_trace
-    from autoshard.whole_file import write_whole
 
     assert outcome.timeline is not None
     texts = {
@@ -140,15 +139,7 @@ def _write(outcome: ScheduleOutcome, options: argparse.Namespace) -> None:
         options.svg: lambda: draw_svg(outcome.instance, outcome.timeline),  # pyright: ignore[reportArgumentType]
         options.trace: lambda: json.dumps(chrome_trace(outcome.instance, outcome.timeline)),  # pyright: ignore[reportArgumentType]
     }
-    for path, text in texts.items():
-        if path is None:
-            continue
-        try:
-            write_whole(path, text().encode())
-        except OSError as error:
-            raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
-        if not options.quiet:
-            print(f"autoshard: wrote {path}", file=sys.stderr)
+    write_files(texts, quiet=options.quiet)
 
 
 def _answer(outcome: ScheduleOutcome) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,21 @@ def require_writable(path: str | None) -> None:
     """Refuse an output path before any work is done for it."""
     if path is not None and (why := why_unwritable(path)):
         raise CommandError(f"cannot write {path!r}: {why}")
+
+
+def write_files(texts: Mapping[str | None, Callable[[], str]], *, quiet: bool) -> None:
+    """Write what belongs into each file that is asked for, whole or not at all."""
+    from autoshard.whole_file import write_whole
+
+    for path, text in texts.items():
+        if path is None:
+            continue
+        try:
+            write_whole(path, text().encode())
+        except OSError as error:
+            raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
+        if not quiet:
+            print(f"autoshard: wrote {path}", file=sys.stderr)
 
 
 def find_machine(name: str) -> Machine:

@@ -131,21 +131,13 @@ def _steps(options: argparse.Namespace) -> tuple[dict[int, Any], Any]:
 
 
 def _write(plan: PipelinePlan, options: argparse.Namespace) -> None:
+    from autoshard.cli_search import write_files
     from autoshard.schedule.drawing import draw_svg
     from autoshard.schedule.trace import chrome_trace
-    from autoshard.whole_file import write_whole
 
     texts = {
         options.output: lambda: json.dumps(plan.to_json()),
         options.svg: lambda: draw_svg(plan.instance, plan.timeline),
         options.trace: lambda: json.dumps(chrome_trace(plan.instance, plan.timeline)),
     }
-    for path, text in texts.items():
-        if path is None:
-            continue
-        try:
-            write_whole(path, text().encode())
-        except OSError as error:
-            raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
-        if not options.quiet:
-            print(f"autoshard: wrote {path}", file=sys.stderr)
+    write_files(texts, quiet=options.quiet)
