@@ -110,7 +110,8 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         for index, here in turned.of_op.items()
         for one in here
     }
-    start, stop = find_lives(program, readers, fusion, when, spans, moved)
+    temporary = find_temporary(program)
+    start, stop = find_lives(program, readers, fusion, when, spans, moved, temporary)
     return Dataflow(
         when=when,
         readers=tuple(tuple(uses) for uses in readers),
@@ -120,7 +121,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         start=tuple(start),
         stop=tuple(stop),
         end=len(program.ops) + 1,
-        temporary=find_temporary(program),
+        temporary=temporary,
         fetched=fusion.fetched,
         exponentials=fusion.exponentials,
         transposed=turned.of_op,

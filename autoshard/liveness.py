@@ -147,12 +147,12 @@ def find_lives(
     when: Sequence[int],
     spans: Sequence[tuple[int, int]],
     moved: Collection[int],
+    temporary: Sequence[bool],
 ) -> tuple[list[int], list[int]]:
     end = len(program.ops) + 1
     starts, stops = [], []
     position_of = {value: k for k, value in enumerate(program.inputs)}
     renewed = {position for position, _ in program.ties if position in program.donated}
-    temporary = find_temporary(program)
     for value in program.values:
         uses = readers[value.index]
         made = when[value.producer] if value.producer >= 0 else 0

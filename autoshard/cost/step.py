@@ -218,6 +218,8 @@ class StepPrices:
         transaction = self.machine.chip.transaction_bytes
         turned = self.dataflow.turned.get(op.index, ())
         transposed = self.dataflow.transposed.get(op.index, ())
+        if not transaction:
+            return moved, ((moved, moved),) * len(turned)
         for one, life in zip(transposed, turned, strict=True):
             value = self.program.values[op.inputs[one.position]]
             reads = strategies.reads[one.position]
@@ -296,7 +298,7 @@ def _transposed(
 ) -> tuple[float, float, float]:
     """(bytes moved besides what is read and written anyway, bytes of a copy, its net bytes)."""
     lies, *wanted = (tuple(d for d in order if sizes[d] > 1) for order in (one.lies, *one.wanted))
-    if lies in wanted or not transaction:
+    if lies in wanted:
         return 0.0, 0.0, 0.0
     elements = math.prod(sizes)
     jumps = one.jumps and not is_coalesced(sizes, lies, wanted[0])
