@@ -24,7 +24,7 @@ from autoshard.lower.interpret import LoweringError
 from autoshard.mpmd.graph import bytes_of, run
 from autoshard.mpmd.instructions import Run, Script, Slot, Unit
 from autoshard.mpmd.partition import Partition, partition_step
-from autoshard.schedule import NAMED, Order
+from autoshard.schedule import NAMED, Order, Schedule
 
 Layout = Callable[[str, tuple[int, ...], Mesh], PartitionSpec]
 """(tree path of an input, shape, mesh) -> how it is sharded there."""
@@ -80,7 +80,7 @@ def lower_mpmd(
     meshes: Sequence[Mesh],
     stages: int | Sequence[Sequence[str]] | None = None,
     placement: Sequence[int] | None = None,
-    schedule: str | Order = "1f1b",
+    schedule: str | Order | Schedule = "1f1b",
     layout: Layout | None = None,
     donate_argnums: int | Sequence[int] = (),
     infer_transfers: bool = True,
@@ -94,7 +94,8 @@ def lower_mpmd(
       meshes: the meshes, of any sizes; axes must be Auto.
       stages: how many stages, or the scopes of each; by default one for each mesh.
       placement: the mesh of every stage; by default stages go round the meshes.
-      schedule: a name in `autoshard.schedule.NAMED`, or the tasks of every mesh.
+      schedule: a name in `autoshard.schedule.NAMED`, the tasks of every mesh, or a function that
+        makes them of the schedule problem (times in FLOP, memory in bytes).
       layout: how an input is sharded on a mesh; by default `batch_sharded`.
       donate_argnums: positions of arguments that the step may overwrite (state).
       infer_transfers: whether ops outside of all stages may need values of several.
@@ -129,7 +130,7 @@ def place_partition(
     meshes: Sequence[Mesh],
     *,
     placement: Sequence[int] | None = None,
-    schedule: str | Order = "1f1b",
+    schedule: str | Order | Schedule = "1f1b",
     layout: Layout | None = None,
     specs: Mapping[Slot, PartitionSpec] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
@@ -146,7 +147,9 @@ def place_partition(
         if schedule not in NAMED:
             known = ", ".join(NAMED)
             raise LoweringError(f"no schedule is called {schedule!r}; known: {known}")
-        schedule = NAMED[schedule](partition.instance(len(meshes), placement))
+        schedule = NAMED[schedule]
+    if callable(schedule):
+        schedule = schedule(partition.instance(len(meshes), placement))
     script = partition.script(placement, schedule)
     layouts = _layouts(partition, script, meshes, layout or batch_sharded, specs or {})
     return LoweredMpmd(

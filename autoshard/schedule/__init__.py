@@ -11,7 +11,7 @@ from autoshard.schedule.comparators import Comparator, Fragment, comparator, com
 from autoshard.schedule.faults import ScheduleError
 from autoshard.schedule.instance import Instance
 from autoshard.schedule.instance_json import instance_from_json, instance_to_json
-from autoshard.schedule.named import NAMED, named_orders
+from autoshard.schedule.named import NAMED, Schedule, named_orders
 from autoshard.schedule.task import Kind, Order, Task, order_from_json, order_to_json
 from autoshard.schedule.timeline import Run, Timeline, memory_over_time, simulate
 
@@ -23,6 +23,7 @@ __all__ = [
     "Kind",
     "Order",
     "Run",
+    "Schedule",
     "ScheduleError",
     "Task",
     "Timeline",
