@@ -20,17 +20,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from autoshard import compat
 from autoshard.compat import MpmdFragment, MpmdMerge
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.mpmd import LoweredMpmd, function_of
+from autoshard.lower.shardy_partitioned import ExportedMpmd, mesh_name, origin_of
 from autoshard.mpmd.instructions import Gather, Run, Send, Slot, Unit
 from autoshard.schedule import Task
 
@@ -50,121 +49,6 @@ _TYPES = {
     "bool": "i1",
 }
 _INDEX = "tensor<i32>"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ExportedMpmd:
-    """A module for Shardy:MPMD and what its passes are told.
-
-    Attributes:
-      text: the module, before partitioning.
-      meshes: (name, axes) of every mesh.
-      assignment: the mesh of every named computation, with its stage where it has one.
-      input_meshes, output_meshes: the mesh of every argument and result.
-      order: for every mesh its tasks, as schedule rules.
-      merges: fragments that become one.
-      donated: positions of arguments that may be overwritten.
-    """
-
-    text: str
-    meshes: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
-    assignment: Mapping[str, str | tuple[str, int]]
-    input_meshes: tuple[str, ...]
-    output_meshes: tuple[str, ...]
-    order: tuple[tuple[MpmdFragment, ...], ...]
-    merges: tuple[MpmdMerge, ...]
-    donated: tuple[int, ...]
-
-    def partition(self) -> PartitionedMpmd:
-        """The module through Shardy:MPMD's passes, down to IFRT IR."""
-        text, ifrt = compat.partition_mpmd(
-            self.text,
-            meshes=self.meshes,
-            assignment=self.assignment,
-            input_meshes=self.input_meshes,
-            output_meshes=self.output_meshes,
-            order=self.order,
-            merges=self.merges,
-            donated=self.donated,
-        )
-        return PartitionedMpmd(text, fragments_of(text), ifrt)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PartitionedMpmd:
-    """What Shardy:MPMD made of a module.
-
-    Attributes:
-      text: the module after its passes: fragment calls and transfers.
-      fragments: (mesh, origins) of every fragment call in program order; an origin is (name of a
-        computation, transpose count). Deduplicated fragments have lost their call counters.
-      ifrt_text: the module as IFRT IR.
-    """
-
-    text: str
-    fragments: tuple[tuple[str, tuple[tuple[str, int], ...]], ...]
-    ifrt_text: str
-
-    def on(self, mesh: str) -> tuple[tuple[str, int], ...]:
-        """The computations of the stages that a mesh runs, one after another."""
-        return tuple(
-            origin
-            for place, origins in self.fragments
-            if place == mesh
-            for origin in origins
-            if origin[0].startswith("stage")
-        )
-
-    @property
-    def transfers(self) -> int:
-        """How many transfers there are between meshes."""
-        return len(re.findall(r"= mpmd\.transfer ", self.text))
-
-    @property
-    def programs(self) -> tuple[str, ...]:
-        """The different programs that fragments call."""
-        return tuple(dict.fromkeys(re.findall(r"mpmd\.fragment_call<[^@]*@([\w.]+)", self.text)))
-
-
-def fragments_of(text: str) -> tuple[tuple[str, tuple[tuple[str, int], ...]], ...]:
-    """(mesh, origins) of every fragment call in the text of a partitioned module."""
-    calls = re.findall(r"mpmd\.fragment_call<mesh=\"([^\"]*)\", origin=\[([^\]]*)\]", text)
-    return tuple(
-        (
-            mesh,
-            tuple(
-                (name, int(count or 0))
-                for name, count in re.findall(r"\"([^\"]*)\"(?:\((\d+)\))?", origins)
-            ),
-        )
-        for mesh, origins in calls
-    )
-
-
-def disagreements(lowered: LoweredMpmd, partitioned: PartitionedMpmd) -> list[str]:
-    """Where Shardy:MPMD's fragments, order or transfers are not those of the lowered step.
-
-    W is only counted: nothing waits for it, and the passes may let it move.
-    """
-    faults = []
-    units = {unit.name for unit in lowered.script.units if unit.outputs or unit.adds}
-    for mesh, tasks in enumerate(lowered.order):
-        planned = [_origin(task) for task in tasks if f"{task.kind}{task.stage}" in units]
-        found = partitioned.on(_mesh(mesh))
-        in_order = [[one for one in names if not _is_w(one)] for names in (planned, found)]
-        if in_order[0] != in_order[1]:
-            faults.append(f"mesh {mesh} runs {in_order[1]}, the plan has {in_order[0]}")
-        if sorted(filter(_is_w, planned)) != sorted(filter(_is_w, found)):
-            faults.append(f"mesh {mesh} has other weight gradients than the plan")
-    sends = sum(isinstance(one, Send) for one in lowered.script.instructions)
-    sends += sum(len(slots) - 1 for pieces in lowered.script.inputs for slots in pieces)
-    if partitioned.transfers != sends:
-        faults.append(f"there are {partitioned.transfers} transfers, the plan has {sends}")
-    return faults
-
-
-def _is_w(origin: tuple[str, int]) -> bool:
-    return origin[0].endswith("_weights")
 
 
 def export_mpmd(lowered: LoweredMpmd, *, merge_last: bool = False) -> ExportedMpmd:
@@ -201,7 +85,7 @@ class _Export:
                 for slot in slots:
                     self.names[slot] = name
                 arguments.append(f"{name}: {self._type(slots[0])}")
-                input_meshes.append(_mesh(slots[0].mesh))
+                input_meshes.append(mesh_name(slots[0].mesh))
         for one in self.script.instructions:
             if isinstance(one, Run):
                 self._run(one)
@@ -223,7 +107,7 @@ class _Export:
         )
         text = "\n".join(["module @step {", main, *self.modules, "}"])
         meshes = tuple(
-            (_mesh(k), tuple(mesh.shape.items())) for k, mesh in enumerate(self.lowered.meshes)
+            (mesh_name(k), tuple(mesh.shape.items())) for k, mesh in enumerate(self.lowered.meshes)
         )
         order = tuple(
             tuple(map(self._fragment, tasks)) for tasks in self.lowered.order if len(tasks) > 1
@@ -233,7 +117,7 @@ class _Export:
             meshes,
             self.assignment,
             tuple(input_meshes),
-            tuple(_mesh(slot.mesh) for slot in results),
+            tuple(mesh_name(slot.mesh) for slot in results),
             order,
             self._merges(),
             tuple(donated),
@@ -256,8 +140,8 @@ class _Export:
         return tuple(merges)
 
     def _fragment(self, task: Task) -> MpmdFragment:
-        name, count = _origin(task)
-        mesh = _mesh(self.lowered.placement[task.stage])
+        name, count = origin_of(task)
+        mesh = mesh_name(self.lowered.placement[task.stage])
         stage = None if task.kind == "W" else task.stage
         return MpmdFragment(((name, count),), mesh, stage, task.microbatch)
 
@@ -287,7 +171,7 @@ class _Export:
 
     def _gather(self, one: Gather) -> None:
         name = f"stack{one.target.value}_mesh{one.target.mesh}"
-        self.assignment[name] = _mesh(one.target.mesh)
+        self.assignment[name] = mesh_name(one.target.mesh)
         program = self._add_module(
             name, lambda *arrays: (jnp.stack(arrays),), [self._aval(slot) for slot in one.sources]
         )
@@ -310,10 +194,10 @@ class _Export:
         if number not in self.functions:
             if one.task is None:
                 name, count = unit.name.replace("@", "_mesh"), 0
-                self.assignment[name] = _mesh(unit.mesh)
+                self.assignment[name] = mesh_name(unit.mesh)
             else:
-                name, count = _origin(one.task)
-                mesh = _mesh(unit.mesh)
+                name, count = origin_of(one.task)
+                mesh = mesh_name(unit.mesh)
                 # Of one stage, only one computation may have a transpose count and a microbatch.
                 self.assignment[name] = mesh if one.task.kind == "W" else (mesh, one.task.stage)
             avals = [self._aval(slot) for slot in one.inputs]
@@ -359,16 +243,6 @@ class _Export:
         body = re.sub(r" \{jax\.result_info = \"[^\"]*\"\}", "", body)
         self.modules.append(body.replace("func.func public", "func.func private"))
         return f"{name}_main"
-
-
-def _origin(task: Task) -> tuple[str, int]:
-    if task.kind == "W":
-        return f"stage{task.stage}_weights", 1
-    return f"stage{task.stage}", 0 if task.kind == "F" else 1
-
-
-def _mesh(number: int) -> str:
-    return f"mesh{number}"
 
 
 def _type_text(aval: Any) -> str:

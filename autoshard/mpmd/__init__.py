@@ -7,7 +7,7 @@
     inference       where ops live that no stage was given
     cutting, deal   the fragments of one microbatch (`fragments`)
     outer, meshes   the optimizer and all else around the loop, on its meshes
-    instructions    what one controller does, in order
+    instructions    what one controller does, in order; `script` writes it
     partition       all of it: a step in, fragments, schedule problem and instructions out
 
 `autoshard.lower.mpmd` makes programs of it.

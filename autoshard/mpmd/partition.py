@@ -19,10 +19,11 @@ from autoshard import compat
 from autoshard.mpmd.cutting import cut_microbatch
 from autoshard.mpmd.fragments import Cut
 from autoshard.mpmd.inference import FLOPS_PER_BYTE
-from autoshard.mpmd.instructions import Script, write_script
+from autoshard.mpmd.instructions import Script
 from autoshard.mpmd.loop import MicrobatchedStep, find_loop
 from autoshard.mpmd.meshes import Around, place_around
 from autoshard.mpmd.outer import Outer, outer_of
+from autoshard.mpmd.script import write_script
 from autoshard.program import state_ties
 from autoshard.schedule import Instance, Order
 
