@@ -18,7 +18,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 # and from those before it. The longest name that fits decides.
 LAYERS = (
     ("compat", "network", "machine_file", "callable_module", "units", "whole_file",
-     "subaxes", "quiet"),
+     "subaxes", "quiet", "trace_events"),
     ("machine", "layout"),
     ("cluster",),
     ("layout_pattern",),

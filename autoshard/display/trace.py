@@ -1,8 +1,7 @@
-"""The step of a plan as a trace for Perfetto (https://ui.perfetto.dev) and chrome://tracing.
+"""The step of a plan as a trace for Perfetto and chrome://tracing (see `autoshard.trace_events`).
 
 Threads for compute and for collectives (see `autoshard.display.timeline`), and a counter of bytes
-in use by class. Times are microseconds. Format:
-https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+in use by class.
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from autoshard import trace_events
 from autoshard.display.memory import CLASSES, memory
 from autoshard.display.profile import Profile
 from autoshard.display.timeline import COMPUTE, Block, StepTimeline, step_timeline
 from autoshard.report_moves import collective_name
-
-PROCESS = 0
-MICROSECONDS = 1e6
+from autoshard.trace_events import MICROSECONDS, Event
 
 
 def chrome_trace(found: Profile) -> dict[str, Any]:
@@ -27,21 +25,17 @@ def chrome_trace(found: Profile) -> dict[str, Any]:
     timeline = step_timeline(found)
     lanes = 1 + max((block.lane for block in timeline.collectives), default=-1)
     events = [
-        _named("process_name", 0, f"{plan.program} on {plan.machine}, mesh {plan.mesh}: a device"),
-        _named("thread_name", 0, "compute, and waiting for collectives"),
-        *(_named("thread_name", 1 + lane, f"collectives {lane}") for lane in range(lanes)),
+        trace_events.process(f"{plan.program} on {plan.machine}, mesh {plan.mesh}: a device"),
+        trace_events.thread(0, "compute, and waiting for collectives"),
+        *(trace_events.thread(1 + lane, f"collectives {lane}") for lane in range(lanes)),
         *(_event(found, block, thread=0) for block in timeline.compute),
         *(_event(found, block, thread=1 + block.lane) for block in timeline.collectives),
         *_counters(found, timeline),
     ]
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+    return trace_events.document(events)
 
 
-def _named(what: str, thread: int, name: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": PROCESS, "tid": thread, "args": {"name": name}}
-
-
-def _event(found: Profile, block: Block, *, thread: int) -> dict[str, Any]:
+def _event(found: Profile, block: Block, *, thread: int) -> Event:
     op = found.program.ops[block.op]
     if block.placed is None:
         name = f"{op.primitive} {op.scope}".strip()
@@ -60,19 +54,17 @@ def _event(found: Profile, block: Block, *, thread: int) -> dict[str, Any]:
             "seconds": move.seconds,
             "exposed_seconds": move.exposed_seconds,
         }
-    return {
-        "name": name,
-        "cat": op.primitive if block.kind == COMPUTE else block.kind,
-        "ph": "X",
-        "ts": block.start * MICROSECONDS,
-        "dur": block.seconds * MICROSECONDS,
-        "pid": PROCESS,
-        "tid": thread,
-        "args": known,
-    }
+    return trace_events.block(
+        name,
+        op.primitive if block.kind == COMPUTE else block.kind,
+        start=block.start * MICROSECONDS,
+        duration=block.seconds * MICROSECONDS,
+        thread=thread,
+        known=known,
+    )
 
 
-def _counters(found: Profile, timeline: StepTimeline) -> Iterator[dict[str, Any]]:
+def _counters(found: Profile, timeline: StepTimeline) -> Iterator[Event]:
     """Bytes in use by class; of the program points that fall on one moment, the fullest."""
     curves = memory(found).curves
     used = [k for k in range(len(CLASSES)) if curves[k].max(initial=0.0) > 0.5]
@@ -86,11 +78,9 @@ def _counters(found: Profile, timeline: StepTimeline) -> Iterator[dict[str, Any]
         fullest = points[totals[points].argmax()]
         taken = [round(float(curves[k, fullest])) for k in used]
         if taken != last:
-            yield {
-                "name": "memory, bytes",
-                "ph": "C",
-                "ts": float(moment) * MICROSECONDS,
-                "pid": PROCESS,
-                "args": {CLASSES[k]: count for k, count in zip(used, taken, strict=True)},
-            }
+            yield trace_events.counter(
+                "memory, bytes",
+                time=float(moment) * MICROSECONDS,
+                values={CLASSES[k]: count for k, count in zip(used, taken, strict=True)},
+            )
         last = taken

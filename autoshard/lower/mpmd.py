@@ -21,6 +21,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autoshard.lower.interpret import LoweringError
+from autoshard.lower.recording import Recording
 from autoshard.mpmd.graph import bytes_of, run
 from autoshard.mpmd.instructions import Run, Script, Slot, Unit
 from autoshard.mpmd.partition import Partition, partition_step
@@ -57,6 +58,16 @@ class LoweredMpmd:
         from autoshard.lower.runtime import execute
 
         return execute(self, args)
+
+    def record(self, *args: Any) -> tuple[Any, Recording]:
+        """The step, and what each of its programs and transfers took.
+
+        It waits for each of them: see `autoshard.lower.recording`. A program that runs for the
+        first time is compiled within its seconds; run a step before.
+        """
+        from autoshard.lower.runtime import execute_recorded
+
+        return execute_recorded(self, args)
 
     def whole(self, tree: Any) -> Any:
         """A result with its `Stacked` leaves as host arrays; other leaves stay as they are."""

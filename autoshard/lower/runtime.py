@@ -10,6 +10,7 @@ the others; `_transfer` is the one place that takes both ends of a transfer to b
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,8 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard.lower.mpmd import LoweredMpmd
-from autoshard.mpmd.instructions import Gather, Instruction, Run, Send, Slot
+from autoshard.lower.recording import Recorder, Recording
+from autoshard.mpmd.instructions import Gather, Instruction, Run, Send, Slot, reads_and_writes
 from autoshard.mpmd.pieces import Bounds, Pieces
 
 
@@ -61,11 +63,19 @@ def execute(lowered: LoweredMpmd, args: Any) -> Any:
     return Controller(lowered).step(args)
 
 
+def execute_recorded(lowered: LoweredMpmd, args: Any) -> tuple[Any, Recording]:
+    """As `execute`, but wait for every instruction, and take down what each took."""
+    recorder = Recorder(lowered.script, len(lowered.meshes))
+    result = Controller(lowered, recorder).step(args)
+    name = lowered.partition.name
+    return result, Recording(name, len(lowered.meshes), tuple(recorder.done))
+
+
 class Controller:
     """The state of one run: what is in every slot."""
 
-    def __init__(self, lowered: LoweredMpmd) -> None:
-        self.lowered = lowered
+    def __init__(self, lowered: LoweredMpmd, recorder: Recorder | None = None) -> None:
+        self.lowered, self.recorder = lowered, recorder
         self.slots: dict[Slot, Any] = {}
         self.indices: dict[tuple[int, int], Any] = {}
 
@@ -79,8 +89,18 @@ class Controller:
             )
         for position, leaf in enumerate(leaves):
             self._place(position, leaf)
+        if self.recorder is not None:
+            jax.block_until_ready(list(self.slots.values()))
+            for slot, array in self.slots.items():
+                self.recorder.placed(slot, array)
+        begin = time.perf_counter()
         for one, dead in zip(script.instructions, script.frees, strict=True):
+            start = time.perf_counter() - begin
             self.do(one)
+            if self.recorder is not None:
+                made = [(slot, self.slots[slot]) for slot in reads_and_writes(one)[1]]
+                jax.block_until_ready([array for _, array in made])
+                self.recorder.carried_out(one, start, time.perf_counter() - begin, made, dead)
             for slot in dead:
                 self.slots.pop(slot, None)
         results = [

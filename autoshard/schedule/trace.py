@@ -1,8 +1,7 @@
-"""A timeline as a trace for Perfetto (https://ui.perfetto.dev) and chrome://tracing.
+"""A timeline as a trace for Perfetto and chrome://tracing (see `autoshard.trace_events`).
 
 One thread a mesh, one counter a mesh for the memory taken, one arrow for each transfer between
-meshes. The format counts in microseconds: one unit of the instance's time is shown as one. Format:
-https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+meshes. The format counts in microseconds: one unit of the instance's time is shown as one.
 """
 
 from __future__ import annotations
@@ -10,49 +9,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from autoshard import trace_events
 from autoshard.schedule.instance import Instance
 from autoshard.schedule.timeline import Run, Timeline, memory_over_time
-
-PROCESS = 0
+from autoshard.trace_events import Event
 
 
 def chrome_trace(instance: Instance, timeline: Timeline) -> dict[str, Any]:
     """The trace as a JSON object."""
-    events: list[dict[str, Any]] = [_named("process_name", 0, instance.name or "pipeline")]
+    events: list[Event] = [trace_events.process(instance.name or "pipeline")]
     for mesh, runs in enumerate(timeline.runs):
-        events.append(_named("thread_name", mesh, f"mesh {mesh}"))
+        events.append(trace_events.thread(mesh, f"mesh {mesh}"))
         for task, start, end in runs:
+            known = {"stage": task.stage, "microbatch": task.microbatch}
             events.append(
-                {
-                    "name": str(task),
-                    "cat": task.kind,
-                    "ph": "X",
-                    "ts": start,
-                    "dur": end - start,
-                    "pid": PROCESS,
-                    "tid": mesh,
-                    "args": {"stage": task.stage, "microbatch": task.microbatch},
-                }
+                trace_events.block(
+                    str(task),
+                    task.kind,
+                    start=start,
+                    duration=end - start,
+                    thread=mesh,
+                    known=known,
+                )
             )
-        for time, taken in memory_over_time(instance, runs):
-            events.append(
-                {
-                    "name": f"memory of mesh {mesh}",
-                    "ph": "C",
-                    "ts": time,
-                    "pid": PROCESS,
-                    "args": {"taken": taken},
-                }
-            )
-    events += _transfers(instance, timeline)
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+        events += [
+            trace_events.counter(f"memory of mesh {mesh}", time=time, values={"taken": taken})
+            for time, taken in memory_over_time(instance, runs)
+        ]
+    return trace_events.document([*events, *_transfers(instance, timeline)])
 
 
-def _named(what: str, mesh: int, name: str) -> dict[str, Any]:
-    return {"name": what, "ph": "M", "pid": PROCESS, "tid": mesh, "args": {"name": name}}
-
-
-def _transfers(instance: Instance, timeline: Timeline) -> Iterator[dict[str, Any]]:
+def _transfers(instance: Instance, timeline: Timeline) -> Iterator[Event]:
     """An arrow from each task to each that reads what it made on another mesh."""
     runs: dict[tuple[str, int, int], tuple[int, Run]] = {}
     for mesh, row in enumerate(timeline.runs):
@@ -67,6 +54,6 @@ def _transfers(instance: Instance, timeline: Timeline) -> Iterator[dict[str, Any
             if there == mesh:
                 continue
             number += 1
-            flow = {"name": "transfer", "cat": "transfer", "id": number, "pid": PROCESS}
-            yield flow | {"ph": "s", "ts": run.end, "tid": mesh}
-            yield flow | {"ph": "f", "bp": "e", "ts": later.start, "tid": there}
+            yield from trace_events.arrow(
+                "transfer", number, start=run.end, source=mesh, end=later.start, target=there
+            )
