@@ -260,10 +260,11 @@ class _Around:
         inputs = dict.fromkeys(
             v for node in nodes for v in node.inputs if v not in made and v not in free_maker
         )
+        mine = set(numbers)
         elsewhere = {
             v
             for n, node in enumerate(graph.nodes)
-            if n not in set(numbers)
+            if n not in mine
             for v in node.inputs
             if v in made
         }

@@ -33,7 +33,7 @@ from autoshard.placement.problem import (
     outer_seconds,
     schedule_problem,
 )
-from autoshard.placement.stage_program import Mode, StageProgram, stage_program
+from autoshard.placement.stage_program import Mode, StageProgram, stage_programs
 from autoshard.plan import MeshShape
 from autoshard.program import trace
 from autoshard.schedule import ScheduleError
@@ -219,7 +219,7 @@ class _Search:
                 return
             tried.add(partition.cut.stages.names)
             stop = time.monotonic() + seconds / 2
-            programs = tuple(stage_program(partition, s, mode) for s in range(placement.stages))
+            programs = stage_programs(partition, mode)
             prices = self._prices(programs, machines, placement, stop)
             if isinstance(prices, str):
                 self.rows.append(Choice(title, placement.stages, m, None, None, prices))

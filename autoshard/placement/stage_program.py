@@ -16,7 +16,7 @@ is gathered in each, as by the programs that run it, which are separate.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -87,11 +87,20 @@ def kind_of(scope: str) -> Kind | None:
 
 
 def stage_program(partition: Partition, stage: int, mode: Mode) -> StageProgram:
-    """The program of a stage that is alone on its mesh.
+    """The program of a stage that is alone on its mesh; see `stage_programs`."""
+    return stage_programs(partition, mode, [stage])[0]
+
+
+def stage_programs(
+    partition: Partition, mode: Mode, stages: Iterable[int] | None = None
+) -> tuple[StageProgram, ...]:
+    """The programs of stages that are alone on their meshes, by default of all.
 
     State that several stages read (tied weights) belongs to the first of them.
     """
-    return _Writer(partition, partition.around(range(partition.stages)), stage, mode).program()
+    around = partition.around(range(partition.stages))
+    wanted = range(partition.stages) if stages is None else stages
+    return tuple(_Writer(partition, around, stage, mode).program() for stage in wanted)
 
 
 class _Writer:
