@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from autoshard import calibrate
     from autoshard.display.layout import layout_grid
-    from autoshard.lower.mpmd import lower_mpmd
     from autoshard.lower.spmd import Lowered, lower
     from autoshard.lower.verify import verify
     from autoshard.machine import Machine
     from autoshard.machine import load as load_machine
     from autoshard.mpmd.accumulate import accumulate_grads
+    from autoshard.placement.lower_step import lower_mpmd
     from autoshard.plan import Plan
     from autoshard.program import Program, trace
     from autoshard.requirements import RequirementError
@@ -56,7 +56,7 @@ _HOMES = {
     "check_types": "autoshard.types.body",
     "layout_grid": "autoshard.display.layout",
     "load_machine": "autoshard.machine",
-    "lower_mpmd": "autoshard.lower.mpmd",
+    "lower_mpmd": "autoshard.placement.lower_step",
     "trace": "autoshard.program",
     "verify": "autoshard.lower.verify",
 }

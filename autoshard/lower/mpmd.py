@@ -1,30 +1,28 @@
 """A step on several meshes: one `jax.jit` program per mesh, stage and kind, and one controller.
 
-    lowered = lower_mpmd(step, params, opt_state, batch, meshes=meshes, donate_argnums=(0, 1))
+    lowered = place_partition(partition, meshes, schedule="1f1b")
     loss, params, opt_state = lowered.run(params, opt_state, batch)
 
 `run` takes and returns what the step does. Stacked weights of layers that are in several stages
-come back as `Stacked` leaves, one array a stage; `lowered.whole` makes them ordinary arrays.
+come back as `Stacked` leaves, one array a stage; `lowered.whole` makes them ordinary arrays. What
+crosses from one mesh to another goes by `jax.device_put`, resharded on the way.
 
-Programs with equal nodes, types, shardings and mesh are one program, compiled once. What crosses
-from one mesh to another goes by `jax.device_put`, resharded on the way. Totals of gradients, and
-state that the step donates, are updated in place.
+`autoshard.lower_mpmd` does all of it, from the step on, and plans the sharding of every stage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from autoshard.lower.interpret import LoweringError
+from autoshard.lower.programs import programs_of
 from autoshard.lower.recording import Recording
-from autoshard.mpmd.graph import bytes_of, run
-from autoshard.mpmd.instructions import Run, Script, Slot, Unit
-from autoshard.mpmd.partition import Partition, partition_step
+from autoshard.mpmd.instructions import Script, Slot
+from autoshard.mpmd.partition import Partition
 from autoshard.schedule import NAMED, Order, Schedule
 
 Layout = Callable[[str, tuple[int, ...], Mesh], PartitionSpec]
@@ -85,57 +83,6 @@ class LoweredMpmd:
         return "\n".join(lines)
 
 
-def lower_mpmd(
-    fn: Callable[..., Any],
-    *args: Any,
-    meshes: Sequence[Mesh],
-    stages: int | Sequence[Sequence[str]] | None = None,
-    placement: Sequence[int] | None = None,
-    schedule: str | Order | Schedule = "1f1b",
-    layout: Layout | None = None,
-    donate_argnums: int | Sequence[int] = (),
-    infer_transfers: bool = True,
-    compiler_options: Mapping[str, Any] | None = None,
-) -> LoweredMpmd:
-    """Cut a step into stages and lower it to programs for several meshes.
-
-    Args:
-      fn: a step that computes its gradients with `autoshard.accumulate_grads`.
-      *args: pytrees of arrays or `jax.ShapeDtypeStruct`s.
-      meshes: the meshes, of any sizes; axes must be Auto.
-      stages: how many stages, or the scopes of each; by default one for each mesh.
-      placement: the mesh of every stage; by default stages go round the meshes.
-      schedule: a name in `autoshard.schedule.NAMED`, the tasks of every mesh, or a function that
-        makes them of the schedule problem (times in FLOP, memory in bytes).
-      layout: how an input is sharded on a mesh; by default `batch_sharded`.
-      donate_argnums: positions of arguments that the step may overwrite (state).
-      infer_transfers: whether ops outside of all stages may need values of several.
-      compiler_options: for every program, as `jax.jit` takes them.
-
-    Raises:
-      LoopError, StageError, PlacementError: the step cannot be cut so.
-      ScheduleError: the schedule is not made for these stages and microbatches.
-      LoweringError: a mesh has axes that are not Auto, or shares devices with another.
-    """
-    _check_meshes(meshes)
-    stages = len(meshes) if stages is None else stages
-    partition = partition_step(
-        fn,
-        *args,
-        stages=stages,
-        donate_argnums=donate_argnums,
-        infer_transfers=infer_transfers,
-    )
-    return place_partition(
-        partition,
-        meshes,
-        placement=placement,
-        schedule=schedule,
-        layout=layout,
-        compiler_options=compiler_options,
-    )
-
-
 def place_partition(
     partition: Partition,
     meshes: Sequence[Mesh],
@@ -146,21 +93,26 @@ def place_partition(
     specs: Mapping[Slot, PartitionSpec] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> LoweredMpmd:
-    """Lower a step that was cut before; see `lower_mpmd`.
+    """Lower a step that was cut into stages.
 
     Args:
+      partition: the step.
+      meshes: the meshes, of any sizes; axes must be Auto.
+      placement: the mesh of every stage; by default stages go round the meshes.
+      schedule: a name in `autoshard.schedule.NAMED`, the tasks of every mesh, or a function that
+        makes them of the schedule problem (times in FLOP, memory in bytes).
+      layout: how an input is sharded on a mesh; by default `batch_sharded`.
       specs: how single slots are sharded; for them `layout` is not asked.
+      compiler_options: for every program, as `jax.jit` takes them.
+
+    Raises:
+      ScheduleError: the schedule is not made for these stages and microbatches.
+      LoweringError: a mesh has axes that are not Auto, or shares devices with another.
     """
-    _check_meshes(meshes)
+    check_meshes(meshes)
     if placement is None:
         placement = [stage % len(meshes) for stage in range(partition.stages)]
-    if isinstance(schedule, str):
-        if schedule not in NAMED:
-            known = ", ".join(NAMED)
-            raise LoweringError(f"no schedule is called {schedule!r}; known: {known}")
-        schedule = NAMED[schedule]
-    if callable(schedule):
-        schedule = schedule(partition.instance(len(meshes), placement))
+    schedule = order_of(partition, len(meshes), placement, schedule)
     script = partition.script(placement, schedule)
     layouts = _layouts(partition, script, meshes, layout or batch_sharded, specs or {})
     return LoweredMpmd(
@@ -169,23 +121,38 @@ def place_partition(
         tuple(placement),
         schedule,
         script,
-        _programs(partition, script, layouts, compiler_options),
+        programs_of(partition, script, layouts, compiler_options),
         layouts,
     )
+
+
+def order_of(
+    partition: Partition, meshes: int, placement: Sequence[int], schedule: str | Order | Schedule
+) -> Order:
+    """The tasks of every mesh, of a schedule as `place_partition` takes it."""
+    if isinstance(schedule, str):
+        if schedule not in NAMED:
+            known = ", ".join(NAMED)
+            raise LoweringError(f"no schedule is called {schedule!r}; known: {known}")
+        schedule = NAMED[schedule]
+    if callable(schedule):
+        return schedule(partition.instance(meshes, placement))
+    return schedule
 
 
 def batch_sharded(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
     """Data with its first dimension over all axes, where that divides; all else replicated.
 
-    Data is what does not come back from the step: see `lower_mpmd`, which asks for its inputs
-    only. State is asked for with a path that begins with `state:`.
+    Data is what does not come back from the step. State is asked for with a path that begins with
+    `state:`.
     """
     if path.startswith("state:") or not shape or shape[0] % mesh.size:
         return PartitionSpec()
     return PartitionSpec(tuple(mesh.axis_names))
 
 
-def _check_meshes(meshes: Sequence[Mesh]) -> None:
+def check_meshes(meshes: Sequence[Mesh]) -> None:
+    """Refuse meshes that share devices, or have axes that are not Auto; names all of them."""
     faults = []
     owner: dict[Any, int] = {}
     for number, mesh in enumerate(meshes):
@@ -224,102 +191,3 @@ def _layouts(
                 if slots[0].mesh == slot.mesh:
                     result.setdefault(slot, result[slots[0]])
     return result
-
-
-def _programs(
-    partition: Partition,
-    script: Script,
-    layouts: Mapping[Slot, NamedSharding],
-    compiler_options: Mapping[str, Any] | None,
-) -> tuple[Any, ...]:
-    """A jitted function for every unit; units that are equal get one and the same."""
-    runs: dict[int, list[tuple[int, Run]]] = {}
-    for number, one in enumerate(script.instructions):
-        if isinstance(one, Run):
-            runs.setdefault(one.unit, []).append((number, one))
-    known: dict[Hashable, Any] = {}
-    programs = []
-    for number, unit in enumerate(script.units):
-        if number not in runs:
-            programs.append(None)
-            continue
-        donated = _donated(partition, script, unit, runs[number])
-        first = runs[number][0][1]
-        shardings = tuple(layouts.get(slot) for slot in first.outputs)
-        key = (unit.mesh, unit_key(unit), donated, shardings)
-        if key not in known:
-            known[key] = jax.jit(function_of(unit), donate_argnums=donated, out_shardings=shardings)
-        programs.append(known[key])
-    return tuple(programs)
-
-
-def function_of(unit: Unit) -> Callable[..., tuple[Any, ...]]:
-    """A unit as a function of arrays."""
-
-    def program(*arguments: Any) -> tuple[Any, ...]:
-        count = len(unit.inputs)
-        known = {}
-        for value, sliced, array in zip(unit.inputs, unit.sliced, arguments[:count], strict=True):
-            if sliced:
-                array = jax.lax.dynamic_index_in_dim(array, arguments[-1], keepdims=False)
-            known[value] = array
-        results = run(unit.nodes, known, (*unit.outputs, *unit.adds))
-        split = len(unit.outputs)
-        totals = arguments[count : count + len(unit.adds)]
-        sums = [total + new for total, new in zip(totals, results[split:], strict=True)]
-        return (*results[:split], *sums)
-
-    program.__name__ = unit.name.replace("@", "_on_mesh_")
-    return program
-
-
-def unit_key(unit: Unit) -> Hashable:
-    """Equal for units that are the same function."""
-    number: dict[int, int] = {}
-
-    def of(value: int) -> int:
-        return number.setdefault(value, len(number))
-
-    inputs = tuple(map(of, unit.inputs))
-    nodes = tuple(
-        (node.key, tuple(map(of, node.inputs)), tuple(map(of, node.outputs))) for node in unit.nodes
-    )
-    return (
-        inputs,
-        unit.sliced,
-        nodes,
-        tuple(map(of, unit.adds)),
-        tuple(map(of, unit.outputs)),
-    )
-
-
-def _donated(
-    partition: Partition, script: Script, unit: Unit, runs: Sequence[tuple[int, Run]]
-) -> tuple[int, ...]:
-    """Arguments that no one reads again, each for a result of its type."""
-    outer, inner = partition.outer.graph.avals, partition.cut.graph.avals
-
-    def kind(slot: Slot) -> tuple[Any, ...]:
-        aval = (outer if slot.microbatch < 0 or slot.total else inner)[slot.value]
-        return aval.shape, aval.dtype, bytes_of(aval)
-
-    kept = {
-        slot
-        for position, pieces in enumerate(script.inputs)
-        if position not in partition.donated
-        for slots in pieces
-        for slot in slots
-    }
-    results: list[tuple[Any, ...]] = [kind(slot) for slot in runs[0][1].outputs]
-    donated = []
-    for position, slot in enumerate(runs[0][1].inputs):
-        dead = all(
-            one.inputs[position] in script.frees[number]
-            and one.inputs[position] not in kept
-            and one.inputs.count(one.inputs[position]) == 1
-            for number, one in runs
-        )
-        if dead and kind(slot) in results:
-            results.remove(kind(slot))
-            donated.append(position)
-    return tuple(donated)

@@ -28,7 +28,8 @@ import jax.numpy as jnp
 
 from autoshard.compat import MpmdFragment, MpmdMerge
 from autoshard.lower.interpret import LoweringError
-from autoshard.lower.mpmd import LoweredMpmd, function_of
+from autoshard.lower.mpmd import LoweredMpmd
+from autoshard.lower.programs import function_of
 from autoshard.lower.shardy_partitioned import ExportedMpmd, mesh_name, origin_of
 from autoshard.mpmd.instructions import Gather, Run, Send, Slot, Unit
 from autoshard.schedule import Task

@@ -16,13 +16,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, PartitionSpec
+from jax.sharding import AxisType, Mesh
 
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.mpmd import LoweredMpmd, place_partition
-from autoshard.mpmd.fragments import SHARED
-from autoshard.mpmd.instructions import Slot
 from autoshard.mpmd.partition import Partition, partition_step
+from autoshard.placement.layouts import slot_specs
 from autoshard.placement.plan import PipelinePlan
 from autoshard.placement.stage_program import Argument, stage_program
 from autoshard.plan import PlanError
@@ -58,7 +57,14 @@ def lower_plan(
         meshes,
         placement=plan.mesh_of,
         schedule=plan.order,
-        specs=_specs(plan, partition, arguments),
+        specs=slot_specs(
+            partition,
+            plan.mesh_of,
+            [
+                list(zip(found, [one.spec for one in planned], strict=True))
+                for found, planned in zip(arguments, plan.shardings, strict=True)
+            ],
+        ),
     )
 
 
@@ -118,29 +124,3 @@ def _name(argument: Argument) -> tuple[str, int, str]:
 
 def _short(stages: Sequence[Sequence[str]]) -> str:
     return ", ".join(names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}" for names in stages)
-
-
-def _specs(
-    plan: PipelinePlan, partition: Partition, arguments: Sequence[Sequence[Argument]]
-) -> dict[Slot, PartitionSpec]:
-    """How the slots of all stages' arguments are sharded; of several stages the first decides."""
-    specs: dict[Slot, PartitionSpec] = {}
-    initial = {total.value: total.initial for total in partition.outer.totals}
-    count = plan.microbatches
-    for stage, planned in enumerate(plan.shardings):
-        mesh = plan.mesh_of[stage]
-        for argument, one in zip(arguments[stage], planned, strict=True):
-            value = argument.value
-            if argument.group == "sliced":
-                specs.setdefault(Slot(mesh, value), PartitionSpec(None, *one.spec))
-            elif argument.group == "totals":
-                slots = [Slot(mesh, value), Slot(mesh, initial[value])]
-                slots += [Slot(mesh, value, SHARED, k, total=True) for k in range(1, count)]
-                for slot in slots:
-                    specs.setdefault(slot, one.spec)
-            elif argument.group == "sent":
-                for k in range(count):
-                    specs.setdefault(Slot(mesh, value, argument.stage, k), one.spec)
-            else:
-                specs.setdefault(Slot(mesh, value), one.spec)
-    return specs

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from autoshard.lower.interpret import LoweringError
-from autoshard.lower.mpmd import lower_mpmd
+from autoshard.placement.lower_step import lower_mpmd
 from autoshard.schedule import ScheduleError, Task
 from tests.mpmd.cases import small_step, tiny_llama
 from tests.mpmd.runs import lowered_and_differences, meshes_of

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from autoshard.lower.mpmd import lower_mpmd
 from autoshard.lower.recording import Recorded, Recording
 from autoshard.models import training
 from autoshard.mpmd.instructions import Send
+from autoshard.placement.lower_step import lower_mpmd
 from autoshard.schedule import Task
 from tests.mpmd.cases import small_step
 from tests.mpmd.runs import BOUNDS, meshes_of

@@ -7,9 +7,9 @@ import pytest
 
 from autoshard import compat
 from autoshard.compat import MpmdFragment, MpmdMerge
-from autoshard.lower.mpmd import lower_mpmd
 from autoshard.lower.shardy_mpmd import export_mpmd
 from autoshard.lower.shardy_partitioned import disagreements, fragments_of
+from autoshard.placement.lower_step import lower_mpmd
 from tests.mpmd.cases import small_step
 from tests.mpmd.runs import meshes_of
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -9,13 +10,25 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from autoshard.lower.double import wide, widened
-from autoshard.lower.mpmd import LoweredMpmd, lower_mpmd
+from autoshard.lower.mpmd import LoweredMpmd
 from autoshard.lower.numeric import Difference, compare_outputs
+from autoshard.machine import Machine, Switch, load
 from autoshard.models import training
+from autoshard.placement.lower_step import lower_mpmd
 
 # Where the gradient is zero but for rounding (biases of keys), AdamW divides small by small.
 FLOOR = 1e-9
 BOUNDS = {"tokens": 32, "targets": 32, "labels": 8, "images": 2}
+
+
+def eager(chips: int = 4) -> Machine:
+    """A machine on which nothing has a fixed cost, so that sharding pays for tiny arrays, too."""
+    machine = load("h100", chips=chips)
+    network = tuple(
+        replace(level, latency_seconds=0.0) if isinstance(level, Switch) else level
+        for level in machine.network
+    )
+    return replace(machine, chip=replace(machine.chip, launch_seconds=1e-12), network=network)
 
 
 def meshes_of(*sizes: int) -> list[Mesh]:
@@ -32,6 +45,7 @@ def lowered_and_differences(
     step: Any, meshes: list[Mesh], *, steps: int = 3, **options: Any
 ) -> tuple[LoweredMpmd, list[Difference]]:
     """The lowered step; where losses and state differ after each of `steps` optimizer steps."""
+    options = {"machine": eager(), **options}
     args = training.sample(step.args, 0, BOUNDS)
     with jax.enable_x64(True):
         fn, args = widened(step.fn, *args), wide(args)
