@@ -9,6 +9,7 @@
   runs the ops, see `autoshard.sequence`.
 * **Transpositions**: operands that lie in memory otherwise than their op reads them, see
   `autoshard.orders`.
+* **Slices**: those that are copied, see `autoshard.slices`.
 * **Liveness**: see `autoshard.liveness`.
 """
 
@@ -19,12 +20,13 @@ from dataclasses import dataclass
 
 from autoshard.cost.flops import is_matrix_op
 from autoshard.fusion import fuse
-from autoshard.liveness import Slice, Turned, find_lives, find_slices, find_temporary, find_turned
+from autoshard.liveness import Turned, find_lives, find_temporary, find_turned
 from autoshard.machine import Chip
 from autoshard.orders import Transposition, transpositions
 from autoshard.program import Op, Program
 from autoshard.readers import Phase, Reader, find_readers, region_spans, through_fusion
 from autoshard.sequence import sequence
+from autoshard.slices import Slice, find_copied, find_slices
 
 __all__ = ["Dataflow", "Phase", "Reader", "Slice", "Turned", "analyse"]
 
@@ -64,6 +66,7 @@ class Dataflow:
       transposed: by op index, the operands that lie otherwise than the op reads them.
       turned: the same copies' lives.
       slices: the values that are slices of a stack, converted perhaps.
+      copied: the ops whose results are slices that are written for what reads them.
     """
 
     when: tuple[int, ...]
@@ -80,6 +83,7 @@ class Dataflow:
     transposed: Mapping[int, tuple[Transposition, ...]]
     turned: Mapping[int, tuple[Turned, ...]]
     slices: Mapping[int, Slice]
+    copied: frozenset[int]
 
     def surroundings(self, op: Op) -> Hashable:
         """What stands around `op` and changes its price: copies of a block may differ in it."""
@@ -89,6 +93,7 @@ class Dataflow:
             self.exponentials[op.index],
             written,
             self.transposed.get(op.index),
+            op.index in self.copied,
         )
 
 
@@ -111,7 +116,9 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         for one in here
     }
     temporary = find_temporary(program)
-    start, stop = find_lives(program, readers, fusion, when, spans, moved, temporary)
+    libraries = chip is not None and chip.library_products
+    copied = find_copied(program) if libraries else frozenset[int]()
+    start, stop = find_lives(program, readers, fusion, when, spans, moved, temporary, copied)
     return Dataflow(
         when=when,
         readers=tuple(tuple(uses) for uses in readers),
@@ -127,6 +134,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         transposed=turned.of_op,
         turned=find_turned(program, readers, fusion, when, turned),
         slices=find_slices(program, spans),
+        copied=copied,
     )
 
 

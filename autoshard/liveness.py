@@ -2,8 +2,8 @@
 
 A buffer is alive from its op to its last reader. What an elementwise op makes may take the place of
 what dies with it, and a result that of the donated input which it renews. Besides the values there
-are copies in another order of dimensions: of operands that lie otherwise than they are read
-(`Turned`), and of stacks whose slices are gathered along an inner dimension (`Slice`).
+are copies of operands that lie otherwise than they are read (`Turned`), and those of
+`autoshard.slices`.
 """
 
 from __future__ import annotations
@@ -38,23 +38,6 @@ class Turned:
     reduced: int
     stop: int
     replaces: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """What a loop reads of a stack, one part in each iteration.
-
-    Where it is gathered along an inner dimension, the compiler puts the whole stack in the order of
-    the gather once, before the loop, and keeps it for the loops to come that read the same.
-
-    Attributes:
-      stack: the value that is read in parts.
-      start, stop: program points between which a copy in another order would be alive.
-    """
-
-    stack: int
-    start: int
-    stop: int
 
 
 def find_temporary(program: Program) -> tuple[bool, ...]:
@@ -120,26 +103,6 @@ def _life(
     )
 
 
-def find_slices(program: Program, spans: Sequence[tuple[int, int]]) -> dict[int, Slice]:
-    stack_of: dict[int, tuple[int, int]] = {}  # (stack, region)
-    for op in program.ops:
-        if op.primitive == "unstack" and op.inputs[0] >= 0:
-            stack_of[op.outputs[0]] = op.inputs[0], op.region
-        elif op.primitive == "convert_element_type" and op.inputs[0] in stack_of:
-            stack, region = stack_of[op.inputs[0]]
-            if region == op.region:
-                stack_of[op.outputs[0]] = stack, region
-    loops: dict[int, list[int]] = {}
-    for stack, region in stack_of.values():
-        loops.setdefault(stack, []).append(spans[region][0])
-    result = {}
-    for value, (stack, region) in stack_of.items():
-        start, stop = spans[region]
-        later = [one for one in loops[stack] if one >= stop]
-        result[value] = Slice(stack, start, min(later, default=stop))
-    return result
-
-
 def find_lives(
     program: Program,
     readers: list[list[Reader]],
@@ -148,6 +111,7 @@ def find_lives(
     spans: Sequence[tuple[int, int]],
     moved: Collection[int],
     temporary: Sequence[bool],
+    copied: Collection[int],
 ) -> tuple[list[int], list[int]]:
     end = len(program.ops) + 1
     starts, stops = [], []
@@ -176,7 +140,13 @@ def find_lives(
                 start = min(made + 1, stop)
         if not fusion.materialised[value.index] or (
             value.producer >= 0
-            and (not temporary[value.index] or program.ops[value.producer].primitive in ALIASING)
+            and (
+                not temporary[value.index]
+                or (
+                    program.ops[value.producer].primitive in ALIASING
+                    and value.producer not in copied
+                )
+            )
         ):
             stop = start
         starts.append(start)

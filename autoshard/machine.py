@@ -68,6 +68,8 @@ class Chip:
         other functions are multiples of it, see `autoshard.cost.flops.TRANSCENDENTAL`.
       transaction_bytes: the least that device memory moves for one element; what a transposition
         that jumps about pays for each. 0: transpositions are not priced.
+      library_products: whether products are calls of a library, which reads whole arrays: slices
+        of a stack are written for it first.
       heap_overhead: what a compiler's heap of temporaries takes beyond what is alive at once, as a
         share of that: gaps between buffers, and an order of its own.
     """
@@ -83,6 +85,7 @@ class Chip:
     memory_efficiency: float
     exponential_flops: float = 0.0
     transaction_bytes: float = 0.0
+    library_products: bool = False
     heap_overhead: float = 0.0
 
     def __post_init__(self) -> None:

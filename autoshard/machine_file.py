@@ -142,6 +142,7 @@ _CHIP = {
     "memory_efficiency": _FRACTION,
     "exponential_flops": _Key("number", required=False),
     "transaction_bytes": _Key("number", required=False),
+    "library_products": _Key("boolean", required=False),
     "heap_overhead": _Key("number", required=False),
 }
 _TORUS = {

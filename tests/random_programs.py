@@ -209,6 +209,7 @@ def random_machine(dice: np.random.Generator, mesh: Shape) -> Machine:
         memory_efficiency=0.8,
         exponential_flops=float(dice.choice([0.0, 40.0])),
         transaction_bytes=float(dice.choice([0.0, 16.0])),
+        library_products=bool(dice.choice([False, True])),
         heap_overhead=float(dice.choice([0.0, 0.25])),
     )
     latency = float(dice.choice([0.0, rate(-7, -5)]))

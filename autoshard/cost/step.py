@@ -52,7 +52,7 @@ MOVES_NOTHING = frozenset(
     {
         *("enter", "carry", "yield", "join", "return"),
         *("sharding_constraint", "shard_alike"),
-        # Bitcasts, and slices that the compiler reads in place in the op that uses them.
+        # Bitcasts, and slices, unless they are copied (`Dataflow.copied`).
         *("reshape", "squeeze", "expand_dims", "unstack", "dynamic_slice"),
     }
 )
@@ -94,7 +94,7 @@ class StepPrices:
     def compute_seconds(self, op: Op, strategies: Strategies) -> Floats:
         """Seconds of one execution of `op`, for every strategy; `[len(strategies)]`."""
         transposed = op.index in self.dataflow.transposed
-        if op.primitive in MOVES_NOTHING and not transposed:
+        if self._moves_nothing(op) and not transposed:
             return np.zeros(len(strategies))
         traffic = self._traffic(op, strategies)
         if transposed:
@@ -129,9 +129,7 @@ class StepPrices:
                 groups.setdefault(key, []).append(member)
         for members in groups.values():
             op = self.program.ops[members[0]]
-            if op.primitive in MOVES_NOTHING or all(
-                self.program.values[o].free for o in op.outputs
-            ):
+            if self._moves_nothing(op) or all(self.program.values[o].free for o in op.outputs):
                 continue
             whole = project_assignment(
                 op.rule,
@@ -262,8 +260,10 @@ class StepPrices:
     def _traffic(self, op: Op, strategies: Strategies) -> Floats:
         flow = self.dataflow
         touched = np.zeros(len(strategies))
-        if op.primitive in MOVES_NOTHING:
+        if self._moves_nothing(op):
             return touched
+        if op.index in flow.copied:
+            return 2.0 * self.local_bytes(op.outputs[0], strategies.written[0])
         if op.primitive in PARTIAL:
             return 2.0 * self._moved(op, strategies)
         if all(not flow.materialised[o] for o in op.outputs):
@@ -275,6 +275,9 @@ class StepPrices:
             if flow.materialised[value]:
                 touched = touched + self.local_bytes(value, strategies.written[number])
         return touched
+
+    def _moves_nothing(self, op: Op) -> bool:
+        return op.primitive in MOVES_NOTHING and op.index not in self.dataflow.copied
 
     def _moved(self, op: Op, strategies: Strategies) -> Floats:
         """Bytes per device of the slice that a partial op reads or writes."""
