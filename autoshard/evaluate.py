@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,8 +106,8 @@ def compute_seconds(
 ) -> Iterator[tuple[Op, Strategies, float]]:
     """Every op that is not free, its strategy, and its compute seconds in one step."""
     program, flow = prices.program, prices.dataflow
-    chosen = ChosenStrategies(decisions, prices.mesh_shape)
-    seconds_of: dict[object, float] = {}
+    chosen = ChosenStrategies(decisions, prices.mesh_shape, prices.evaluated)
+    seconds_of: dict[object, float] = prices.evaluated
     for op in program.ops:
         if decisions.assignment[op.index] is None:
             continue
@@ -116,7 +117,7 @@ def compute_seconds(
             (program.values[v].bytes, program.values[v].dtype) if v >= 0 else None
             for v in (*op.inputs, *op.outputs)
         )
-        key = (id(strategy), op.primitive, op.flops, tensors, flow.surroundings(op))
+        key = ("seconds", id(strategy), op.primitive, op.flops, tensors, flow.surroundings(op))
         key = (*key, prices.corrections.factor(op))
         if key not in seconds_of:
             seconds_of[key] = float(prices.compute_seconds(op, strategy)[0])
@@ -124,12 +125,20 @@ def compute_seconds(
 
 
 class ChosenStrategies:
-    """The strategy that decisions give to each op, in arrays of one row; equal ones are shared."""
+    """The strategy that decisions give to each op, in arrays of one row; equal ones are shared.
 
-    def __init__(self, decisions: Decisions, mesh_shape: Sequence[int]) -> None:
+    `made` are those of other decisions on the same mesh and rules, and takes in those of these.
+    """
+
+    def __init__(
+        self,
+        decisions: Decisions,
+        mesh_shape: Sequence[int],
+        made: dict[object, Any] | None = None,
+    ) -> None:
         self._decisions = decisions
         self._mesh_shape = tuple(mesh_shape)
-        self._made: dict[object, Strategies] = {}
+        self._made: dict[object, Any] = {} if made is None else made
 
     def __call__(self, op: Op) -> Strategies:
         """The strategy of `op`, which must not be free."""
@@ -137,7 +146,7 @@ class ChosenStrategies:
         assert assigned is not None
         whole = (-1,) * len(assigned)
         stored = tuple(self._decisions.stored[o] or whole for o in op.outputs)
-        key = (id(op.rule), assigned, stored)
+        key = ("strategy", id(op.rule), assigned, stored)
         if key not in self._made:
             self._made[key] = project_assignment(
                 op.rule,
@@ -154,7 +163,7 @@ def tidy(prices: StepPrices, decisions: Decisions) -> Decisions:
     A slice costs nothing, so that a solver may leave one about.
     """
     copy, mode = list(decisions.copy), list(decisions.mode)
-    chosen = ChosenStrategies(decisions, prices.mesh_shape)
+    chosen = ChosenStrategies(decisions, prices.mesh_shape, prices.evaluated)
     for value, uses in enumerate(prices.dataflow.readers):
         if copy[value] is None:
             continue
@@ -180,7 +189,7 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
       InconsistentPlanError: with every offender.
     """
     program, flow = prices.program, prices.dataflow
-    chosen = ChosenStrategies(decisions, prices.mesh_shape)
+    chosen = ChosenStrategies(decisions, prices.mesh_shape, prices.evaluated)
     sums = find_sums(program, flow)
     problems: list[str] = []
     sizes = (

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,12 +35,20 @@ from autoshard.repeats import find_repeats
 from autoshard.requirements import Requirement
 from autoshard.restrict import EmptyDomainError
 from autoshard.solve import Outcome, Status
-from autoshard.solve.nearby import solve_again
+from autoshard.solve.pinned import PinnedSolves
 from autoshard.solve.pipeline import solve
 from autoshard.solve.whole import tightened
 from autoshard.statements import from_json
 from autoshard.targets import find_values, group_path, shown_path
 from autoshard.units import format_bytes, format_seconds
+
+
+class _Space(NamedTuple):
+    """The problem under some requirements, the plan in it, and solves from there."""
+
+    built: Built
+    before: Sequence[int]
+    solves: PinnedSolves
 
 
 class Explainer:
@@ -78,9 +87,9 @@ class Explainer:
         self.prices: StepPrices = step_prices(
             program, self.flow, machine, plan.mesh.sizes, plan.corrections
         )
-        self._known: dict[int, list[int] | None] = {}
-        self._spaces: dict[frozenset[int], tuple[Built, Outcome]] = {}
-        self.built, self.outcome = self._space(frozenset(), time_limit)
+        self._spaces: dict[frozenset[int], _Space] = {}
+        self.built, _, solves = self._space(frozenset(), time_limit)
+        self.outcome: Outcome = solves.outcome
         self.evaluation: Evaluation = evaluate(self.prices, plan.decisions, plan.mesh.names)
 
     def explain(self, value: int, *, time_limit: float = 20.0) -> Explanation:
@@ -130,7 +139,7 @@ class Explainer:
         against = self._against(value, layout)
         names = "; ".join(str(self.demands.bounds[k]) for k in sorted(against))
         note = f"without {names}" if names else ""
-        built, known = self._space(against, time_limit)
+        built, before, solves = self._space(against, time_limit)
         number = int(built.classes.value_class[value])
         choices = built.value_choices[number]
         pinned = np.flatnonzero(choices.stored == choices.table.rows.get(layout, -1))
@@ -138,11 +147,10 @@ class Explainer:
             record = self.program.values[value]
             maker = "nothing" if record.producer < 0 else str(self.program.ops[record.producer])
             return Alternative(layout, None, None, np.inf, (), 0, f"{maker} leaves it so")
-        outcome = solve_again(
-            built.problem,
-            known,
-            built.problem,
-            pins={built.value_node[number]: pinned},
+        outcome = solves.solve(
+            built.value_node[number],
+            pinned,
+            before,
             time_limit=max(stop - time.monotonic(), 0.5),
             gap=self.gap,
         )
@@ -151,7 +159,7 @@ class Explainer:
             infeasible = outcome.status is Status.INFEASIBLE
             why = "no plan" if infeasible else "no plan was found in time"
             return Alternative(layout, None, None, bound, (), 0, f"{why} {note}".strip())
-        decisions = tidy(self.prices, built.decode(self._closest(built, outcome, value)))
+        decisions = tidy(self.prices, built.decode(self._closest(built, before, outcome, value)))
         found = evaluate(self.prices, decisions, self.plan.mesh.names).estimate
         changes, others = self.differences(decisions)
         seconds, size = found.step_seconds, found.peak_bytes
@@ -219,7 +227,7 @@ class Explainer:
 
     # -- what binds ------------------------------------------------------------------------------
 
-    def _prepare(self, demands: Demands, time_limit: float) -> tuple[Built, Outcome]:
+    def _prepare(self, demands: Demands, time_limit: float) -> _Space:
         started = time.monotonic()
         classes = find_repeats(self.program, marks=demands.marks())
         stored = self.plan.decisions.stored
@@ -235,7 +243,8 @@ class Explainer:
             raise PlanError("the plan is not in the space of the search: search again")
         left = max(time_limit - (time.monotonic() - started), 1.0)
         outcome = solve(built.problem, time_limit=left, gap=self.gap, warm_start=[known])
-        return built, tightened(built.problem, outcome)
+        outcome = tightened(built.problem, outcome)
+        return _Space(built, known, PinnedSolves.of(built.problem, outcome))
 
     def _requirements(self, value: int, seconds: float) -> list[tuple[str, float]]:
         """The requirements that are about a value, and what dropping each of them saves."""
@@ -244,26 +253,28 @@ class Explainer:
         ours = [bound for bound in self.demands.bounds if members & set(bound.values)]
         return [(str(one), self._saved(one, seconds / max(len(ours), 1))) for one in ours]
 
-    def _closest(self, built: Built, outcome: Outcome, value: int) -> Sequence[int]:
+    def _closest(
+        self, built: Built, before: Sequence[int], outcome: Outcome, value: int
+    ) -> Sequence[int]:
         """The plan of an outcome with no more changes of the plan than its price needs."""
         assert outcome.solution is not None
-        after = outcome.solution.choices
-        if id(built) not in self._known:
-            self._known[id(built)] = built.encode(self.plan.decisions)
-        before = self._known[id(built)]
-        if before is None:
-            return after
         members = built.classes.value_members
         weights = {node: float(len(members[number])) for number, node in built.value_node.items()}
-        kept = frozenset([built.value_node[int(built.classes.value_class[value])]])
-        return closest(built.problem, before, after, weights, kept=kept)
+        return closest(
+            built.problem,
+            before,
+            outcome.solution.choices,
+            weights,
+            price=outcome.report.objective,
+            kept=frozenset([built.value_node[int(built.classes.value_class[value])]]),
+        )
 
     def _saved(self, bound: Bound, seconds: float) -> float:
         number = self.demands.bounds.index(bound)
-        _, outcome = self._space(frozenset([number]), seconds)
-        return max(self.outcome.report.objective - outcome.report.objective, 0.0)
+        less = self._space(frozenset([number]), seconds).solves.outcome
+        return max(self.outcome.report.objective - less.report.objective, 0.0)
 
-    def _space(self, without: frozenset[int], seconds: float) -> tuple[Built, Outcome]:
+    def _space(self, without: frozenset[int], seconds: float) -> _Space:
         """The problem without some of the requirements, solved once."""
         if without not in self._spaces:
             left = tuple(b for k, b in enumerate(self.demands.bounds) if k not in without)

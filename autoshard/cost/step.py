@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,7 +63,8 @@ MOVES_NOTHING = frozenset(
 class StepPrices:
     """The cost laws of one program on one machine and mesh (sizes of the mesh's axes).
 
-    `corrections` are what compiled plans of the program have taught.
+    `corrections` are what compiled plans of the program have taught; `evaluated` is a memo of what
+    the evaluator asked, plan after plan.
     """
 
     program: Program
@@ -72,6 +74,7 @@ class StepPrices:
     topology: MeshTopology
     reshards: ReshardCache
     corrections: Corrections = NONE
+    evaluated: dict[object, Any] = field(init=False, repr=False, default_factory=dict)
 
     def reshard(self, value: int) -> ReshardTable:
         """The table of reshards between all layouts of one value."""

@@ -118,8 +118,9 @@ def test_the_closest_plan_is_the_closest_of_all(seed):
     before, after = plans[dice.integers(len(plans), size=2)]
     weights = dict.fromkeys(given.built.value_node.values(), 1.0)
     counted = np.array([weights.get(n, 0.0) for n in range(plans.shape[1])])
-    found = np.array(closest(problem, before.tolist(), after.tolist(), weights, time_limit=10))
     price = evaluate(problem, after.tolist()).objective
+    ends = before.tolist(), after.tolist()
+    found = np.array(closest(problem, *ends, weights, price=price, time_limit=10))
     mixed = ((plans == before) | (plans == after)).all(axis=1)
     mixed &= seconds <= price + 1e-9 * abs(price)
     least = ((plans != before) @ counted)[mixed].min()
