@@ -35,6 +35,7 @@ from autoshard.repeats import find_repeats
 from autoshard.requirements import Requirement
 from autoshard.restrict import EmptyDomainError
 from autoshard.solve import Outcome, Status
+from autoshard.solve.about import SolvesAbout
 from autoshard.solve.pinned import PinnedSolves
 from autoshard.solve.pipeline import solve
 from autoshard.solve.whole import tightened
@@ -88,6 +89,7 @@ class Explainer:
             program, self.flow, machine, plan.mesh.sizes, plan.corrections
         )
         self._spaces: dict[frozenset[int], _Space] = {}
+        self._about: dict[tuple[frozenset[int], int], SolvesAbout] = {}
         self.built, _, solves = self._space(frozenset(), time_limit)
         self.outcome: Outcome = solves.outcome
         self.evaluation: Evaluation = evaluate(self.prices, plan.decisions, plan.mesh.names)
@@ -142,18 +144,17 @@ class Explainer:
         built, before, solves = self._space(against, time_limit)
         number = int(built.classes.value_class[value])
         choices = built.value_choices[number]
-        pinned = np.flatnonzero(choices.stored == choices.table.rows.get(layout, -1))
-        if not len(pinned):
+        row = choices.table.rows.get(layout, -1)
+        if row not in choices.stored:
             record = self.program.values[value]
             maker = "nothing" if record.producer < 0 else str(self.program.ops[record.producer])
             return Alternative(layout, None, None, np.inf, (), 0, f"{maker} leaves it so")
-        outcome = solves.solve(
-            built.value_node[number],
-            pinned,
-            before,
-            time_limit=max(stop - time.monotonic(), 0.5),
-            gap=self.gap,
-        )
+        key = against, number
+        if key not in self._about:
+            node = built.value_node[number]
+            self._about = {key: SolvesAbout(solves, node, choices.stored, before)}
+        left = max(stop - time.monotonic(), 0.5)
+        outcome = self._about[key].solve(int(row), time_limit=left, gap=self.gap)
         bound = outcome.report.bound
         if outcome.solution is None:
             infeasible = outcome.status is Status.INFEASIBLE
