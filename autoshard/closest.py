@@ -139,4 +139,5 @@ def _profile(usages: Sequence[Usage], amounts: Sequence[float]) -> tuple[Integer
     stops = np.array([usage.stop for usage in usages], dtype=np.int64)
     times, where = np.unique(np.concatenate([starts, stops]), return_inverse=True)
     signed = np.concatenate([amounts, np.negative(amounts)])
-    return times, np.cumsum(np.bincount(where, signed, minlength=times.size))
+    jumps = np.bincount(where, signed, minlength=times.size)
+    return times, np.cumsum(jumps, dtype=np.float64)
