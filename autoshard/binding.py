@@ -17,6 +17,7 @@ from autoshard.program import Program
 from autoshard.program_constraints import Constraint
 from autoshard.requirements import (
     ChangeLimit,
+    CollectiveLimit,
     Forbid,
     LogicalRules,
     Pin,
@@ -24,7 +25,7 @@ from autoshard.requirements import (
     RequirementError,
     Tie,
 )
-from autoshard.targets import find_values, shown_path
+from autoshard.targets import find_values, ops_inside, shown_path
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +39,7 @@ class Bound:
       names: values with the logical names of their dimensions, where the rules are to be found.
       own: whether the program itself demands it.
       before: values with the layouts that they had, where changes are limited.
+      limited: values made or read where collectives are limited; empty where they are everywhere.
     """
 
     requirement: Requirement
@@ -47,6 +49,7 @@ class Bound:
     names: tuple[tuple[int, tuple[str | None, ...]], ...] = ()
     own: bool = False
     before: tuple[tuple[int, LayoutPattern], ...] = ()
+    limited: tuple[int, ...] = ()
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -108,6 +111,8 @@ def marks(bounds: Sequence[Bound]) -> dict[int, tuple[str, ...]]:
             found.setdefault(value, []).append(f"{number} {names}")
         for value in bound.ties:
             found.setdefault(value, []).append(f"{number} tie")
+        for value in bound.limited:
+            found.setdefault(value, []).append(f"{number} limit")
     return {value: tuple(texts) for value, texts in found.items()}
 
 
@@ -155,6 +160,13 @@ def _bound(program: Program, requirement: Requirement) -> Bound:
             shown = ", ".join(absent[:4])
             raise RequirementError(f"{requirement}: {program.name} has no input {shown}")
         return Bound(requirement, before=tuple((known[p], paths[p]) for p in paths))
+    if isinstance(requirement, CollectiveLimit) and requirement.inside:
+        try:
+            ops = ops_inside(program, requirement.inside)
+        except RequirementError as error:
+            raise RequirementError(f"{requirement}: {error}") from error
+        both = [value for op in ops for value in (*op.inputs, *op.outputs) if value >= 0]
+        return Bound(requirement, limited=tuple(dict.fromkeys(both)))
     return Bound(requirement)
 
 

@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 
 from autoshard.build import Built
 from autoshard.copies import ANEW
+from autoshard.planned_moves import copy_place
+from autoshard.program import Op
 from autoshard.requirements import CollectiveLimit
+from autoshard.targets import is_inside
 
 Floats = NDArray[np.float64]
 
@@ -47,6 +50,7 @@ class _Counter:
         self.limit = limit
         self.over = {names.index(axis) for axis in limit.over}
         self._reshards: dict[object, float] = {}
+        self._scopes: dict[str, bool] = {}
 
     def copies(self, number: int) -> Floats:
         prices = self.built.prices
@@ -69,7 +73,10 @@ class _Counter:
                     self._counted(step.kind, step.axes, int(step.bytes)) for step in steps
                 )
             each[k] = self._reshards[key]
-        executions = sum(program.values[value].trips for value in members)
+        executions = np.zeros(len(choices.mode))
+        for mode in np.unique(choices.mode).tolist():
+            here = [value for value in members if self._is_counted(copy_place(prices, value, mode))]
+            executions[choices.mode == mode] = sum(program.values[value].trips for value in here)
         return each[rows.reshape(-1)] * np.where(choices.mode == ANEW, 2, 1) * executions
 
     def settlements(self, number: int) -> Floats:
@@ -83,7 +90,17 @@ class _Counter:
             for k, output in enumerate(op.outputs):
                 sizes = prices.local_bytes(output, strategies.written[k][rows])
                 amounts[rows] += [self._counted(kind, axes, int(size)) for size in sizes.tolist()]
-        return amounts * sum(program.ops[member].trips for member in members)
+        ops = [program.ops[member] for member in members]
+        return amounts * sum(op.trips for op in ops if self._is_counted(op))
+
+    def _is_counted(self, place: Op | None) -> bool:
+        """Whether collectives for an op count."""
+        if not self.limit.inside:
+            return True
+        scope = "" if place is None else place.scope
+        if scope not in self._scopes:
+            self._scopes[scope] = is_inside(self.limit.inside, scope)
+        return self._scopes[scope]
 
     def _counted(self, kind: str, axes: tuple[int, ...], size: int) -> float:
         limit = self.limit

@@ -17,7 +17,7 @@ from autoshard.layout_pattern import LayoutPattern
 from autoshard.plan import Estimate, MeshShape, Move
 from autoshard.program import Program
 from autoshard.requirements import ChangeLimit, CollectiveLimit, LogicalRules, MemoryLimit
-from autoshard.targets import group_path
+from autoshard.targets import group_path, is_inside
 
 
 def broken(
@@ -73,7 +73,8 @@ def limited_amount(limit: CollectiveLimit, moves: Sequence[Move]) -> float:
     total = 0.0
     for move in moves:
         wanted = move.kind != "all_slice" if limit.kind is None else move.kind == limit.kind
-        if wanted and (not limit.over or set(limit.over) & set(move.axes)):
+        wanted = wanted and (not limit.over or bool(set(limit.over) & set(move.axes)))
+        if wanted and (not limit.inside or is_inside(limit.inside, move.scope)):
             total += move.count * (1.0 if limit.bytes is None else float(move.bytes))
     return total
 

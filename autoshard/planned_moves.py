@@ -61,6 +61,15 @@ def _arrow(
     return f"{left} -> {format_type(dtype, shape, after, names)}"
 
 
+def copy_place(prices: StepPrices, value: int, mode: int) -> Op | None:
+    """The op for which a copy of `value` is made: its first reader, else what makes the value."""
+    program, flow = prices.program, prices.dataflow
+    wanted = Phase.BACKWARD if mode == BACKWARD else Phase.FORWARD
+    at = next((use.op for use in flow.readers[value] if use.phase is wanted), None)
+    at = program.values[value].producer if at is None else at
+    return program.ops[at] if at >= 0 else None
+
+
 def copy_moves(
     prices: StepPrices, decisions: Decisions, value: int, names: tuple[str, ...]
 ) -> list[Move]:
@@ -74,10 +83,7 @@ def copy_moves(
     times = 2 if mode == ANEW else 1
     exposed = prices.exposed(flow.prefetchable[value])
     trips = value_trips(program, value)
-    maker = program.ops[record.producer] if record.producer >= 0 else None
-    wanted = Phase.BACKWARD if mode == BACKWARD else Phase.FORWARD
-    at = next((use.op for use in flow.readers[value] if use.phase is wanted), None)
-    place = program.ops[at] if at is not None else maker
+    place = copy_place(prices, value, mode)
     moves = []
     for step in prices.reshard(value).steps(first, second):
         for _ in range(times):

@@ -20,6 +20,7 @@ Each is a record, and a statement in text (`autoshard.statements`):
     forbid scope layer_*/attention [?, model, ...]
     limit memory 60GiB
     limit all_gather over data count 3
+    limit collectives in layers/mlp bytes 2GiB
 """
 
 from __future__ import annotations
@@ -145,6 +146,8 @@ class CollectiveLimit(Requirement):
     Attributes:
       kind: one of `COLLECTIVES`, or None: all of them together.
       over: only those that run over any of these axes; empty: over whatever axes.
+      inside: only those of ops under these scopes, forward and backward, written as in
+        `autoshard.targets`; empty: wherever. A copy of a value is made for the op that reads it.
       count: executions in a step, or None.
       bytes: as in `autoshard.plan.Move.bytes`, times executions; or None.
 
@@ -156,6 +159,7 @@ class CollectiveLimit(Requirement):
     over: tuple[str, ...] = ()
     count: int | None = None
     bytes: float | None = None
+    inside: str = ""
 
     def __post_init__(self) -> None:
         Requirement.__post_init__(self)
@@ -176,11 +180,12 @@ class CollectiveLimit(Requirement):
         return float(self.bytes if self.count is None else self.count)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
+        where = f" in {self.inside}" if self.inside else ""
         over = f" over {', '.join(self.over)}" if self.over else ""
         most = (
             f"bytes {_exact(self.bytes, _BYTES)}" if self.count is None else f"count {self.count}"
         )
-        return self._prefixed(f"limit {self.kind or 'collectives'}{over} {most}")
+        return self._prefixed(f"limit {self.kind or 'collectives'}{where}{over} {most}")
 
 
 @dataclass(frozen=True, slots=True)

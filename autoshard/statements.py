@@ -5,8 +5,8 @@
     forbid TARGET LAYOUT                 forbid scope **/attention [?, model, ...]
     tie TARGET with TARGET ...           tie params.embed with params.unembed
     limit memory SIZE                    limit memory 60GiB
-    limit KIND [over AXES] count N       limit all_gather over data count 3
-    limit KIND [over AXES] bytes SIZE    limit collectives over pod bytes 2GB
+    limit KIND [in SCOPE] [over AXES] count N      limit all_gather over data count 3
+    limit KIND [in SCOPE] [over AXES] bytes SIZE   limit collectives in layers/mlp bytes 2GB
 
 with a strength before it, if it is not to hold in every plan: `p1: pin ...`, `2ms: pin ...`.
 A TOML file has a list of them, and tables of logical axis rules:
@@ -51,9 +51,11 @@ _SIZES = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+_LIMIT = re.compile(r"(?:in\s+(\S+)\s+)?(?:over\s+(.*?)\s+)?(count|bytes)\s+(.+)")
 _FORMS = (
     "write `pin TARGET LAYOUT`, `replicate TARGET over AXES`, `forbid TARGET LAYOUT`, "
-    "`tie TARGET with TARGET`, `limit memory SIZE` or `limit KIND [over AXES] count N`"
+    "`tie TARGET with TARGET`, `limit memory SIZE` or "
+    "`limit KIND [in SCOPE] [over AXES] count N`"
 )
 
 
@@ -202,16 +204,18 @@ def _limit(body: str, strength: Mapping[str, Any]) -> Requirement:
     what, _, rest = body.partition(" ")
     if what == "memory":
         return MemoryLimit(_size(rest), **strength)
-    match = re.fullmatch(r"(?:over\s+(.*?)\s+)?(count|bytes)\s+(.+)", rest.strip())
+    match = re.fullmatch(_LIMIT, rest.strip())
     if match is None:
-        raise RequirementError("write `limit memory SIZE`, or `limit KIND [over AXES] count N`")
+        raise RequirementError(
+            "write `limit memory SIZE`, or `limit KIND [in SCOPE] [over AXES] count N`"
+        )
     kind = None if what in ("collective", "collectives") else what
-    over = _names(match[1] or "")
-    if match[2] == "bytes":
-        return CollectiveLimit(kind, over, bytes=_size(match[3]), **strength)
-    if not match[3].strip().isdigit():
-        raise RequirementError(f"{match[3]!r} is no count")
-    return CollectiveLimit(kind, over, count=int(match[3]), **strength)
+    inside, over = match[1] or "", _names(match[2] or "")
+    if match[3] == "bytes":
+        return CollectiveLimit(kind, over, bytes=_size(match[4]), inside=inside, **strength)
+    if not match[4].strip().isdigit():
+        raise RequirementError(f"{match[4]!r} is no count")
+    return CollectiveLimit(kind, over, count=int(match[4]), inside=inside, **strength)
 
 
 def _logical(table: Mapping[str, Any], source: str) -> LogicalRules:

@@ -53,6 +53,31 @@ def find_values(program: Program, target: str) -> tuple[int, ...]:
     return found
 
 
+def is_inside(pattern: str, scope: str) -> bool:
+    """Whether an op's scope is what a pattern stands for, or inside of it.
+
+    >>> is_inside("layer_*/mlp", "jit(step)/transpose(jvp(layer_3))/mlp/gelu")
+    True
+    """
+    return _within([key for key in pattern.split("/") if key], scope_names(scope))
+
+
+def ops_inside(program: Program, pattern: str) -> tuple[Op, ...]:
+    """The ops under the scopes that a pattern stands for, forward and backward.
+
+    Raises:
+      RequirementError: there are none; near scopes are proposed.
+    """
+    scopes = dict.fromkeys(op.scope for op in program.ops if not op.boundary)
+    inside = {scope for scope in scopes if is_inside(pattern, scope)}
+    found = tuple(op for op in program.ops if op.scope in inside)
+    if not found:
+        known = ["/".join(scope_names(scope)) for scope in scopes]
+        near = _near(pattern, [name for name in known if name])
+        raise RequirementError(f"{program.name} has no scope {pattern!r}{near}")
+    return found
+
+
 def path_keys(path: str) -> list[str]:
     """The keys of a tree path in either notation.
 

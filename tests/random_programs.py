@@ -142,8 +142,9 @@ class _Writer:
     def results(self, values: list[Any]) -> list[Any]:
         """Computed entries that nothing reads, from the values of the inputs."""
         pool = dict(zip(self.inputs, values, strict=True))
-        for entry, operands, function in self.steps:
-            pool[entry] = function(*(pool[operand] for operand in operands))
+        for number, (entry, operands, function) in enumerate(self.steps):
+            with jax.named_scope(f"part_{number % 2}"):
+                pool[entry] = function(*(pool[operand] for operand in operands))
         return [pool[entry] for entry, _, _ in self.steps if entry not in self.used]
 
 

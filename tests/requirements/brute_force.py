@@ -102,6 +102,7 @@ class Oracle:
             for move in self.evaluations[plan].moves
             if (move.kind == limit.kind if limit.kind else move.kind != "all_slice")
             and (not limit.over or set(move.axes) & set(limit.over))
+            and limit.inside in move.scope
         )
 
 
@@ -136,11 +137,12 @@ def random_requirements(
             name = dice.choice(["all_gather", "all_reduce", "reduce_scatter", ""]) or None
             name = None if name is None else str(name)
             key: dict[str, Any] = {"count": int(dice.integers(0, 3))}
+            inside = str(dice.choice(["", "", "part_0", "part_1"]))
             if dice.random() < 0.4:
-                probe = CollectiveLimit(name, over, bytes=0.0)
+                probe = CollectiveLimit(name, over, bytes=0.0, inside=inside)
                 plan = int(dice.integers(len(oracle.evaluations)))
                 key = {"bytes": float(int(oracle.amount(plan, probe) * dice.choice([0.5, 1.0])))}
-            made = CollectiveLimit(name, over, **key, **strength)
+            made = CollectiveLimit(name, over, **key, inside=inside, **strength)
         try:
             bind(program, [made], mesh)
         except RequirementError:

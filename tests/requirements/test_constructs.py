@@ -113,6 +113,46 @@ def test_the_number_of_collectives(program, free):
         plan_of(program, "limit collectives count 0", "pin batch.* [data, ...]")
 
 
+def test_collectives_in_a_scope(program, free):
+    def inside(plan, scope):
+        return sum(m.count for m in plan.moves if scope in m.scope and m.kind != "all_slice")
+
+    assert inside(free, "mlp") > 0
+    plan = plan_of(program, "limit collectives in mlp count 0")
+    assert inside(plan, "mlp") == 0
+    assert sum(kinds(plan).values()) > 0
+    assert plan.estimate.step_seconds > free.estimate.step_seconds
+    one = plan_of(program, "limit collectives in mlp over model bytes 64KiB")
+    assert sum(m.bytes * m.count for m in one.moves if "model" in m.axes and "mlp" in m.scope) <= (
+        64 * 1024
+    )
+    with pytest.raises(InfeasibleError) as refused:
+        plan_of(program, "limit collectives in mlp count 0", "pin batch.inputs [?, model]")
+    assert "limit collectives in mlp count 0" in str(refused.value)
+    with pytest.raises(RequirementError, match="has no scope 'mpl'; did you mean mlp"):
+        plan_of(program, "limit collectives in mpl count 0")
+
+
+def test_one_of_the_layers_may_be_limited_alone():
+    """Layers that are asked different things are decided apart."""
+
+    def step(weights, x):
+        for number, (up, down) in enumerate(weights):
+            with jax.named_scope(f"layer_{number}"):
+                x = jnp.tanh(x @ up) @ down
+        return x
+
+    weights = [(array(256, 1024), array(1024, 256)) for _ in range(3)]
+    layered = trace(step, weights, array(64, 256))
+    pinned = ("pin weights[*][0] [None, model]", "pin weights[*][1] [model, None]")
+    every = plan_of(layered, *pinned)
+    alone = plan_of(layered, *pinned, "limit all_reduce in layer_1 count 0")
+    summed = [{m.scope for m in p.moves if m.kind == "all_reduce"} for p in (every, alone)]
+    assert summed[0] >= {"layer_0", "layer_1"}
+    assert "layer_0" in summed[1]
+    assert "layer_1" not in summed[1]
+
+
 def test_the_bytes_over_an_axis(program, free):
     def over(plan):
         return sum(m.bytes * m.count for m in plan.moves if "model" in m.axes)
