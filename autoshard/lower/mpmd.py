@@ -22,8 +22,10 @@ from autoshard.lower.interpret import LoweringError
 from autoshard.lower.programs import programs_of
 from autoshard.lower.recording import Recording
 from autoshard.mpmd.instructions import Script, Slot
+from autoshard.mpmd.merging import merge_script
 from autoshard.mpmd.partition import Partition
-from autoshard.schedule import NAMED, Order, Schedule
+from autoshard.schedule import NAMED, Instance, Order, Schedule
+from autoshard.schedule.merging import Merge, MergeRule, merges_by, paying_merges
 
 Layout = Callable[[str, tuple[int, ...], Mesh], PartitionSpec]
 """(tree path of an input, shape, mesh) -> how it is sharded there."""
@@ -38,6 +40,7 @@ class LoweredMpmd:
       meshes: of devices, as `placement` numbers them.
       placement: the mesh of every stage.
       order: the tasks of every mesh.
+      merges: tasks that are one program.
       script: what the controller does.
       programs: for every unit of the script its jitted function; equal programs are one.
       layouts: for slots whose sharding is fixed, the sharding.
@@ -47,6 +50,7 @@ class LoweredMpmd:
     meshes: tuple[Mesh, ...]
     placement: tuple[int, ...]
     order: Order
+    merges: tuple[Merge, ...]
     script: Script
     programs: tuple[Any, ...]
     layouts: Mapping[Slot, NamedSharding]
@@ -73,6 +77,11 @@ class LoweredMpmd:
 
         return joined(tree)
 
+    @property
+    def unmerged(self) -> Script:
+        """What the controller would do if no tasks were merged."""
+        return self.partition.script(self.placement, self.order)
+
     def __str__(self) -> str:
         different = len({id(program) for program in self.programs})
         lines = [f"{self.partition}", f"{self.script}, {different} of the programs are different"]
@@ -89,6 +98,9 @@ def place_partition(
     *,
     placement: Sequence[int] | None = None,
     schedule: str | Order | Schedule = "1f1b",
+    merge: MergeRule | None = None,
+    instance: Instance | None = None,
+    dispatch: float = 0.0,
     layout: Layout | None = None,
     specs: Mapping[Slot, PartitionSpec] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
@@ -101,12 +113,17 @@ def place_partition(
       placement: the mesh of every stage; by default stages go round the meshes.
       schedule: a name in `autoshard.schedule.NAMED`, the tasks of every mesh, or a function that
         makes them of the schedule problem (times in FLOP, memory in bytes).
+      merge: which tasks become one program: whether two neighbours do, or all merges; by default
+        where it pays (`autoshard.schedule.merging.paying_merges`). `()` merges none.
+      instance: the schedule problem, for what pays; by default that in FLOP.
+      dispatch: of the controller for one program, in the instance's unit of time.
       layout: how an input is sharded on a mesh; by default `batch_sharded`.
       specs: how single slots are sharded; for them `layout` is not asked.
       compiler_options: for every program, as `jax.jit` takes them.
 
     Raises:
-      ScheduleError: the schedule is not made for these stages and microbatches.
+      ScheduleError: the schedule is not made for these stages and microbatches, or merged tasks
+        would wait for each other.
       LoweringError: a mesh has axes that are not Auto, or shares devices with another.
     """
     check_meshes(meshes)
@@ -114,12 +131,19 @@ def place_partition(
         placement = [stage % len(meshes) for stage in range(partition.stages)]
     schedule = order_of(partition, len(meshes), placement, schedule)
     script = partition.script(placement, schedule)
+    if merge is None:
+        instance = instance or partition.instance(len(meshes), placement)
+        merges = paying_merges(instance, schedule, dispatch=dispatch)
+    else:
+        merges = merges_by(merge, schedule)
+    script = merge_script(script, merges)
     layouts = _layouts(partition, script, meshes, layout or batch_sharded, specs or {})
     return LoweredMpmd(
         partition,
         tuple(meshes),
         tuple(placement),
         schedule,
+        merges,
         script,
         programs_of(partition, script, layouts, compiler_options),
         layouts,

@@ -14,7 +14,7 @@ import jax
 from jax.sharding import NamedSharding
 
 from autoshard.mpmd.graph import bytes_of, run
-from autoshard.mpmd.instructions import Run, Script, Slot, Unit
+from autoshard.mpmd.instructions import Merged, Run, Script, Slot, Unit
 from autoshard.mpmd.partition import Partition
 
 
@@ -35,13 +35,14 @@ def programs_of(
         if number not in runs:
             programs.append(None)
             continue
-        donated = _donated(partition, script, unit, runs[number])
+        donated = _donated(partition, script, runs[number])
         first = runs[number][0][1]
         shardings = tuple(layouts.get(slot) for slot in first.outputs)
-        key = (unit.mesh, unit_key(unit), donated, shardings)
+        inner = tuple(layouts.get(slot) for slot in first.inner)
+        key = (unit.mesh, unit_key(unit), donated, shardings, inner)
         if key not in known:
             known[key] = jax.jit(
-                function_of(unit),
+                function_of(unit, inner),
                 donate_argnums=donated,
                 out_shardings=shardings,
                 compiler_options=dict(compiler_options or {}),
@@ -50,8 +51,16 @@ def programs_of(
     return tuple(programs)
 
 
-def function_of(unit: Unit) -> Callable[..., tuple[Any, ...]]:
-    """A unit as a function of arrays."""
+def function_of(
+    unit: Unit | Merged, inner: Sequence[NamedSharding | None] = ()
+) -> Callable[..., tuple[Any, ...]]:
+    """A unit as a function of arrays.
+
+    Args:
+      inner: how the results of the parts of a merged unit are sharded, where that is fixed.
+    """
+    if isinstance(unit, Merged):
+        return _merged_function(unit, inner)
 
     def program(*arguments: Any) -> tuple[Any, ...]:
         count = len(unit.inputs)
@@ -70,8 +79,32 @@ def function_of(unit: Unit) -> Callable[..., tuple[Any, ...]]:
     return program
 
 
-def unit_key(unit: Unit) -> Hashable:
+def _merged_function(
+    unit: Merged, inner: Sequence[NamedSharding | None]
+) -> Callable[..., tuple[Any, ...]]:
+    functions = [function_of(part.unit) for part in unit.parts]
+
+    def program(*arguments: Any) -> tuple[Any, ...]:
+        known = list(arguments[: unit.inputs])
+        indices = iter(arguments[unit.inputs :])
+        for part, function in zip(unit.parts, functions, strict=True):
+            index = [next(indices)] if part.unit.indexed else []
+            for result in function(*(known[number] for number in part.inputs), *index):
+                layout = inner[len(known) - unit.inputs] if inner else None
+                known.append(
+                    result if layout is None else jax.lax.with_sharding_constraint(result, layout)
+                )
+        return tuple(known[number] for number in unit.outputs)
+
+    program.__name__ = unit.name.replace("+", "_and_")
+    return program
+
+
+def unit_key(unit: Unit | Merged) -> Hashable:
     """Equal for units that are the same function."""
+    if isinstance(unit, Merged):
+        parts = tuple((unit_key(part.unit), *part[1:]) for part in unit.parts)
+        return unit.inputs, parts, unit.outputs
     number: dict[int, int] = {}
 
     def of(value: int) -> int:
@@ -91,7 +124,7 @@ def unit_key(unit: Unit) -> Hashable:
 
 
 def _donated(
-    partition: Partition, script: Script, unit: Unit, runs: Sequence[tuple[int, Run]]
+    partition: Partition, script: Script, runs: Sequence[tuple[int, Run]]
 ) -> tuple[int, ...]:
     """Arguments that no one reads again, each for a result of its type."""
     outer, inner = partition.outer.graph.avals, partition.cut.graph.avals

@@ -194,7 +194,7 @@ class Recorder:
 
     def _name(self, one: Instruction) -> str:
         if isinstance(one, Run):
-            return str(one.task) if one.task else self.script.units[one.unit].name
+            return " + ".join(map(str, one.tasks)) or self.script.units[one.unit].name
         if isinstance(one, Send):
             maker = self._makers.get(one.source)
             return (
@@ -204,5 +204,5 @@ class Recorder:
 
     def _kind(self, one: Instruction) -> str:
         if isinstance(one, Run):
-            return one.task.kind if one.task else "around"
+            return "+".join(task.kind for task in one.tasks) or "around"
         return "stack" if isinstance(one, Gather) else "transfer"

@@ -21,7 +21,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard.lower.mpmd import LoweredMpmd
 from autoshard.lower.recording import Recorder, Recording
-from autoshard.mpmd.instructions import Gather, Instruction, Run, Send, Slot, reads_and_writes
+from autoshard.mpmd.instructions import (
+    Gather,
+    Instruction,
+    Run,
+    Send,
+    Slot,
+    indices_of,
+    reads_and_writes,
+)
 from autoshard.mpmd.pieces import Bounds, Pieces
 
 
@@ -121,9 +129,7 @@ class Controller:
     def _run(self, one: Run) -> None:
         unit = self.lowered.script.units[one.unit]
         arguments = [self.slots[slot] for slot in one.inputs]
-        if unit.indexed:
-            assert one.task is not None
-            arguments.append(self._index(unit.mesh, one.task.microbatch))
+        arguments += [self._index(unit.mesh, number) for number in indices_of(unit, one.tasks)]
         results = self.lowered.programs[one.unit](*arguments)
         self.slots.update(zip(one.outputs, results, strict=True))
 

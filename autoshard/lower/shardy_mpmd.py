@@ -18,7 +18,6 @@ The dialect and its passes are described in the RFC of Shardy:MPMD
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -52,24 +51,19 @@ _TYPES = {
 _INDEX = "tensor<i32>"
 
 
-def export_mpmd(lowered: LoweredMpmd, *, merge_last: bool = False) -> ExportedMpmd:
-    """Write a lowered step as a module for Shardy:MPMD.
-
-    Args:
-      lowered: the step.
-      merge_last: whether the last stage's forward is merged with its backward, where one follows
-        the other in the order.
+def export_mpmd(lowered: LoweredMpmd) -> ExportedMpmd:
+    """Write a lowered step as a module for Shardy:MPMD, with a rule for everything that is merged.
 
     Raises:
       LoweringError: a type that MLIR text has no name for here.
     """
-    return _Export(lowered, merge_last).run()
+    return _Export(lowered).run()
 
 
 class _Export:
-    def __init__(self, lowered: LoweredMpmd, merge_last: bool) -> None:
-        self.lowered, self.merge_last = lowered, merge_last
-        self.partition, self.script = lowered.partition, lowered.script
+    def __init__(self, lowered: LoweredMpmd) -> None:
+        self.lowered = lowered
+        self.partition, self.script = lowered.partition, lowered.unmerged
         self.names: dict[Slot, str] = {}
         self.functions: dict[int, str] = {}
         self.modules: list[str] = []
@@ -125,19 +119,12 @@ class _Export:
         )
 
     def _merges(self) -> tuple[MpmdMerge, ...]:
-        if not self.merge_last:
-            return ()
-        last = self.partition.stages - 1
-        tasks = self.lowered.order[self.lowered.placement[last]]
         merges = []
-        for first, second in itertools.pairwise(tasks):
-            together = first.stage == second.stage == last and first.kind == "F"
-            if together and first.microbatch == second.microbatch:
-                one, two = self._fragment(first), self._fragment(second)
-                target = MpmdFragment(
-                    (*one.origins, *two.origins), one.mesh, call_counter=one.call_counter
-                )
-                merges.append(MpmdMerge((one, two), target))
+        for tasks in self.lowered.merges:
+            sources = tuple(map(self._fragment, tasks))
+            origins = tuple(origin for one in sources for origin in one.origins)
+            target = MpmdFragment(origins, sources[0].mesh, call_counter=sources[0].call_counter)
+            merges.append(MpmdMerge(sources, target))
         return tuple(merges)
 
     def _fragment(self, task: Task) -> MpmdFragment:
@@ -155,15 +142,15 @@ class _Export:
 
     def _run(self, one: Run) -> None:
         unit = self.script.units[one.unit]
+        assert isinstance(unit, Unit)
         callee = self._function(one.unit, unit, one)
         operands = [self.names[slot] for slot in one.inputs]
         types = [self._type(slot) for slot in one.inputs]
         if unit.indexed:
-            assert one.task is not None
-            operands.append(f"%index{one.task.microbatch}")
+            operands.append(f"%index{one.tasks[0].microbatch}")
             types.append(_INDEX)
         made = ", ".join(map(self._type, one.outputs))
-        counter = "" if one.task is None else f" {{call_counter = {one.task.microbatch} : ui32}}"
+        counter = f" {{call_counter = {one.tasks[0].microbatch} : ui32}}" if one.tasks else ""
         self._write(
             one.outputs,
             f"mpmd.call @{callee}({', '.join(operands)}){counter} : "
@@ -193,14 +180,15 @@ class _Export:
     def _function(self, number: int, unit: Unit, one: Run) -> str:
         """The function of a unit: a named computation that calls its program."""
         if number not in self.functions:
-            if one.task is None:
+            if not one.tasks:
                 name, count = unit.name.replace("@", "_mesh"), 0
                 self.assignment[name] = mesh_name(unit.mesh)
             else:
-                name, count = origin_of(one.task)
+                (task,) = one.tasks
+                name, count = origin_of(task)
                 mesh = mesh_name(unit.mesh)
                 # Of one stage, only one computation may have a transpose count and a microbatch.
-                self.assignment[name] = mesh if one.task.kind == "W" else (mesh, one.task.stage)
+                self.assignment[name] = mesh if task.kind == "W" else (mesh, task.stage)
             avals = [self._aval(slot) for slot in one.inputs]
             if unit.indexed:
                 avals.append(jax.ShapeDtypeStruct((), jnp.int32))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from autoshard import compat
 from autoshard.compat import MpmdFragment, MpmdMerge
 from autoshard.lower.mpmd import LoweredMpmd
-from autoshard.mpmd.instructions import Send
+from autoshard.mpmd.instructions import Send, Unit
 from autoshard.schedule import Task
 
 
@@ -108,7 +108,10 @@ def disagreements(lowered: LoweredMpmd, partitioned: PartitionedMpmd) -> list[st
     W is only counted: nothing waits for it, and the passes may let it move.
     """
     faults = []
-    units = {unit.name for unit in lowered.script.units if unit.outputs or unit.adds}
+    script = lowered.unmerged
+    units = {
+        unit.name for unit in script.units if isinstance(unit, Unit) and (unit.outputs or unit.adds)
+    }
     for mesh, tasks in enumerate(lowered.order):
         planned = [origin_of(task) for task in tasks if f"{task.kind}{task.stage}" in units]
         found = partitioned.on(mesh_name(mesh))
@@ -117,8 +120,8 @@ def disagreements(lowered: LoweredMpmd, partitioned: PartitionedMpmd) -> list[st
             faults.append(f"mesh {mesh} runs {in_order[1]}, the plan has {in_order[0]}")
         if sorted(filter(_is_w, planned)) != sorted(filter(_is_w, found)):
             faults.append(f"mesh {mesh} has other weight gradients than the plan")
-    sends = sum(isinstance(one, Send) for one in lowered.script.instructions)
-    sends += sum(len(slots) - 1 for pieces in lowered.script.inputs for slots in pieces)
+    sends = sum(isinstance(one, Send) for one in script.instructions)
+    sends += sum(len(slots) - 1 for pieces in script.inputs for slots in pieces)
     if partitioned.transfers != sends:
         faults.append(f"there are {partitioned.transfers} transfers, the plan has {sends}")
     return faults

@@ -8,6 +8,7 @@
     cutting, deal   the fragments of one microbatch (`fragments`)
     outer, meshes   the optimizer and all else around the loop, on its meshes
     instructions    what one controller does, in order; `script` writes it
+    merging         runs of a mesh merged into one program
     partition       all of it: a step in, fragments, schedule problem and instructions out
 
 `autoshard.lower.mpmd` makes programs of it.

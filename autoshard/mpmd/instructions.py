@@ -55,14 +55,41 @@ class Unit:
         return any(self.sliced)
 
 
+class Part(NamedTuple):
+    """A unit within a merged one: where its inputs (and totals) are, and where its outputs go."""
+
+    unit: Unit
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Merged:
+    """Several units, one after another, as one program of a mesh.
+
+    Arguments are numbered from 0, then come all results of the parts. Arguments are `inputs` many
+    arrays, and the index of the microbatch for every part that is indexed.
+    """
+
+    name: str
+    mesh: int
+    parts: tuple[Part, ...]
+    inputs: int
+    outputs: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Run a unit; `task` is set in the loop."""
+    """Run a unit; `tasks` are those of the loop, one for each part of it.
+
+    `inner` are the slots of all results of the parts of a merged unit, by their numbers.
+    """
 
     unit: int
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
-    task: Task | None = None
+    tasks: tuple[Task, ...] = ()
+    inner: tuple[Slot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +123,7 @@ class Script:
       frees: for every instruction the slots that nothing reads after it.
     """
 
-    units: tuple[Unit, ...]
+    units: tuple[Unit | Merged, ...]
     instructions: tuple[Instruction, ...]
     inputs: tuple[tuple[tuple[Slot, ...], ...], ...]
     outputs: tuple[tuple[Slot, ...], ...]
@@ -106,6 +133,12 @@ class Script:
         sends = sum(isinstance(one, Send) for one in self.instructions)
         runs = sum(isinstance(one, Run) for one in self.instructions)
         return f"{len(self.units)} programs, {runs} runs, {sends} transfers"
+
+
+def indices_of(unit: Unit | Merged, tasks: Sequence[Task]) -> tuple[int, ...]:
+    """The microbatches whose indices a program takes, after its arrays."""
+    parts = [unit] if isinstance(unit, Unit) else [part.unit for part in unit.parts]
+    return tuple(task.microbatch for part, task in zip(parts, tasks, strict=False) if part.indexed)
 
 
 def reads_and_writes(one: Instruction) -> tuple[tuple[Slot, ...], tuple[Slot, ...]]:

@@ -183,9 +183,9 @@ class _Writer:
         unit: int,
         inputs: tuple[Slot, ...],
         outputs: tuple[Slot, ...],
-        task: Task | None = None,
+        *tasks: Task,
     ) -> None:
-        self.instructions.append(Run(unit, inputs, outputs, task))
+        self.instructions.append(Run(unit, inputs, outputs, tasks))
         self.ready.update(outputs)
 
     # -- the loop --------------------------------------------------------------------------

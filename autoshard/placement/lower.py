@@ -23,8 +23,10 @@ from autoshard.lower.mpmd import LoweredMpmd, place_partition
 from autoshard.mpmd.partition import Partition, partition_step
 from autoshard.placement.layouts import slot_specs
 from autoshard.placement.plan import PipelinePlan
+from autoshard.placement.problem import TICK
 from autoshard.placement.stage_program import Argument, stage_program
 from autoshard.plan import PlanError
+from autoshard.schedule.merging import DISPATCH_SECONDS, MergeRule
 
 
 def lower_plan(
@@ -33,6 +35,8 @@ def lower_plan(
     *args: Any,
     devices: Sequence[Any] | None = None,
     donate_argnums: int | Sequence[int] = (),
+    merge: MergeRule | None = None,
+    dispatch_seconds: float = DISPATCH_SECONDS,
 ) -> LoweredMpmd:
     """Lower a step as a plan says.
 
@@ -42,6 +46,8 @@ def lower_plan(
       *args: pytrees of arrays or `jax.ShapeDtypeStruct`s.
       devices: those of the first mesh, then those of the second, ...; by default what JAX sees.
       donate_argnums: positions of arguments that the step may overwrite (state).
+      merge: which tasks become one program (see `autoshard.lower_mpmd`); by default where it pays.
+      dispatch_seconds: of the controller, for one program.
 
     Raises:
       PlanError: the plan is of another step.
@@ -57,6 +63,9 @@ def lower_plan(
         meshes,
         placement=plan.mesh_of,
         schedule=plan.order,
+        merge=merge,
+        instance=plan.instance,
+        dispatch=dispatch_seconds / TICK,
         specs=slot_specs(
             partition,
             plan.mesh_of,

@@ -20,6 +20,7 @@ from autoshard.mpmd.partition import partition_step
 from autoshard.placement.devices import machines_of
 from autoshard.placement.layouts import planned_specs
 from autoshard.schedule import Order, Schedule
+from autoshard.schedule.merging import MergeRule
 
 
 def lower_mpmd(
@@ -29,6 +30,7 @@ def lower_mpmd(
     stages: int | Sequence[Sequence[str]] | None = None,
     placement: Sequence[int] | None = None,
     schedule: str | Order | Schedule = "1f1b",
+    merge: MergeRule | None = None,
     layout: Layout | None = None,
     donate_argnums: int | Sequence[int] = (),
     infer_transfers: bool = True,
@@ -47,6 +49,9 @@ def lower_mpmd(
       placement: the mesh of every stage; by default stages go round the meshes.
       schedule: a name in `autoshard.schedule.NAMED`, the tasks of every mesh, or a function that
         makes them of the schedule problem (times in FLOP, memory in bytes).
+      merge: which tasks become one program: a predicate over two neighbours of a mesh, or the tasks
+        of every merge; by default where the schedule gets no longer, such as the last stage's
+        forward and backward. `()` merges none.
       layout: how an input is sharded on a mesh, such as `autoshard.lower.mpmd.batch_sharded`; by
         default the one-mesh solver plans every stage on its mesh, equal ones once.
       donate_argnums: positions of arguments that the step may overwrite (state).
@@ -59,7 +64,8 @@ def lower_mpmd(
 
     Raises:
       LoopError, StageError, PlacementError: the step cannot be cut so.
-      ScheduleError: the schedule is not made for these stages and microbatches.
+      ScheduleError: the schedule is not made for these stages and microbatches, or merged tasks
+        would wait for each other.
       LoweringError: a mesh has axes that are not Auto, or shares devices with another; or a stage
         has no plan on its mesh.
       MachineError: a machine that there is not, or not in the size of its mesh.
@@ -93,6 +99,7 @@ def lower_mpmd(
         meshes,
         placement=placement,
         schedule=order,
+        merge=merge,
         layout=layout,
         specs=specs,
         compiler_options=compiler_options,

@@ -8,7 +8,8 @@ their end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -67,11 +68,19 @@ class Timeline:
         return {"makespan": self.makespan, "span": self.span}[objective]
 
 
-def simulate(instance: Instance, order: Order, *, limited: bool = True) -> Timeline:
+def simulate(
+    instance: Instance,
+    order: Order,
+    *,
+    limited: bool = True,
+    merges: Iterable[tuple[Task, ...]] = (),
+) -> Timeline:
     """When every task runs.
 
     Args:
       limited: whether to refuse an order that takes more memory than the instance's limit.
+      merges: tasks that follow each other on a mesh and are one program: it starts when all that
+        they read has come, and what they make is there at its end.
 
     Raises:
       ScheduleError: a task is missing, twice there or on another mesh than its stage; the order is
@@ -80,7 +89,7 @@ def simulate(instance: Instance, order: Order, *, limited: bool = True) -> Timel
     faults = list(_misplaced(instance, order))
     if faults:
         raise ScheduleError("this order", faults)
-    runs = _runs(instance, order)
+    runs = _runs(instance, order, {merge[0]: merge for merge in merges})
     peaks = tuple(peak(instance, tasks) for tasks in order)
     if limited and instance.memory_limit is not None:
         faults = [
@@ -139,7 +148,9 @@ def _misplaced(instance: Instance, order: Order) -> Iterator[str]:
                 )
 
 
-def _runs(instance: Instance, order: Order) -> tuple[tuple[Run, ...], ...]:
+def _runs(
+    instance: Instance, order: Order, merged: Mapping[Task, tuple[Task, ...]]
+) -> tuple[tuple[Run, ...], ...]:
     ends: dict[tuple[str, int, int], Number] = {}
     free: list[Number] = [0] * instance.meshes
     runs: list[list[Run]] = [[] for _ in order]
@@ -148,16 +159,19 @@ def _runs(instance: Instance, order: Order) -> tuple[tuple[Run, ...], ...]:
         moved = False
         for mesh, tasks in enumerate(order):
             while len(runs[mesh]) < len(tasks):
-                task = tasks[len(runs[mesh])]
-                ready = _ready(instance, task, ends)
+                first = tasks[len(runs[mesh])]
+                program = merged.get(first, (first,))
+                ready = _all_ready(instance, program, ends)
                 if ready is None:
                     break
-                start = max(free[mesh], ready)
-                end = start + instance.time(task.kind, task.stage)
-                for kind in task.kind:  # BW is the end of both
-                    ends[kind, task.stage, task.microbatch] = end
+                end = max(free[mesh], ready)
+                for task in program:
+                    start, end = end, end + instance.time(task.kind, task.stage)
+                    runs[mesh].append(Run(task, start, end))
+                for task in program:
+                    for kind in task.kind:  # BW is the end of both
+                        ends[kind, task.stage, task.microbatch] = end
                 free[mesh] = end
-                runs[mesh].append(Run(task, start, end))
                 moved = True
     stuck = [
         f"mesh {mesh} waits forever before {tasks[len(runs[mesh])]}"
@@ -169,8 +183,26 @@ def _runs(instance: Instance, order: Order) -> tuple[tuple[Run, ...], ...]:
     return tuple(map(tuple, runs))
 
 
+def _all_ready(
+    instance: Instance,
+    program: tuple[Task, ...],
+    ends: Mapping[tuple[str, int, int], Number],
+) -> Number | None:
+    """When all that a program reads of others has arrived; None where that is not known yet."""
+    if len(program) == 1:
+        return _ready(instance, program[0], ends)
+    inside = {(kind, task.stage, task.microbatch): 0 for task in program for kind in task.kind}
+    ready: Number = 0
+    for task in program:
+        one = _ready(instance, task, ChainMap(inside, ends))  # pyright: ignore[reportArgumentType]
+        if one is None:
+            return None
+        ready = max(ready, one)
+    return ready
+
+
 def _ready(
-    instance: Instance, task: Task, ends: dict[tuple[str, int, int], Number]
+    instance: Instance, task: Task, ends: Mapping[tuple[str, int, int], Number]
 ) -> Number | None:
     """When all that a task reads has arrived; None where that is not known yet."""
     kind, stage, microbatch = task

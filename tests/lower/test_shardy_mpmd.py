@@ -133,7 +133,7 @@ def test_the_last_stage_is_merged():
         pytest.skip("needs 2 devices")
     step = small_step(2, microbatches=3)
     lowered = lower_mpmd(step.fn, *step.args, meshes=meshes_of(1, 1), donate_argnums=(0, 1))
-    partitioned = export_mpmd(lowered, merge_last=True).partition()
+    partitioned = export_mpmd(lowered).partition()
     assert disagreements(lowered, partitioned) == []
     merged = [origins for mesh, origins in partitioned.fragments if mesh == "mesh1"]
     # Shardy joins the first microbatch's forward with what is done before the loop instead.
