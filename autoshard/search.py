@@ -16,8 +16,7 @@ from typing import Any
 
 from autoshard.alternatives import Priced, alternatives
 from autoshard.assemble import assemble
-from autoshard.baselines import SCHEMES, DoesNotApplyError, Pins
-from autoshard.build import Built
+from autoshard.baseline_rows import baseline_rows
 from autoshard.callable_module import make_callable
 from autoshard.conflicts import Conflict
 from autoshard.cost.corrections import NONE, Corrections
@@ -32,17 +31,14 @@ from autoshard.mesh_search import (
     MeshSearcher,
     SearchProgress,
     coarsest_form,
-    split_axis,
 )
 from autoshard.meshes import candidate_meshes
 from autoshard.plan import Baseline, MeshShape, Plan, Proof
 from autoshard.program import Program
 from autoshard.repeats import find_repeats
 from autoshard.requirements import Requirement
-from autoshard.solve import Outcome, Problem, Status
-from autoshard.solve import evaluate as evaluate_problem
+from autoshard.solve import Status
 from autoshard.solve.minimum import minimum_limit
-from autoshard.solve.pipeline import solve
 from autoshard.subaxes import split
 from autoshard.units import format_bytes
 
@@ -339,57 +335,6 @@ def _failure(searcher: MeshSearcher) -> Exception:
     )
 
 
-def _baselines(searcher: MeshSearcher, shape: MeshShape) -> list[tuple[Baseline, Decisions | None]]:
-    """Every scheme, solved on the coarsest mesh that can express it."""
-    rows: list[tuple[Baseline, Decisions | None]] = []
-    fixed = searcher.demands is not None and searcher.demands.fixed
-    for scheme in SCHEMES:
-        sizes, merged = shape.sizes, []
-        while len(sizes) > scheme.axes and not fixed:
-            sizes = (sizes[0] * sizes[1], *sizes[2:])
-            merged.append(0)
-        built = searcher.solve(sizes, max(searcher.left(), 1.0)).built
-        try:
-            pins = scheme.pins(built)
-        except DoesNotApplyError as error:
-            rows.append((Baseline(scheme.name, None, None, f"does not apply: {error}"), None))
-            continue
-        outcome, fits = _solve_scheme(built, pins, max(searcher.left() / len(SCHEMES), 2.0))
-        if outcome.solution is None:
-            rows.append((Baseline(scheme.name, None, None, "does not apply: no plan"), None))
-            continue
-        decisions = built.decode(outcome.solution.choices)
-        for axis in merged:
-            decisions = split_axis(decisions, axis)
-        estimate = evaluate(searcher.prices(shape.sizes), decisions, shape.names).estimate
-        note = "" if outcome.report.gap < 1e-6 else f"within {outcome.report.gap:.1%} of its best"
-        row = Baseline(
-            scheme.name,
-            estimate.step_seconds,
-            estimate.peak_bytes,
-            note if fits else "does not fit the memory limit",
-        )
-        rows.append((row, decisions if fits else None))
-    return rows
-
-
-def _solve_scheme(built: Built, pins: Pins, seconds: float) -> tuple[Outcome, bool]:
-    """The best plan under `pins`; where none is found within the limit, the best without one."""
-    stop = time.monotonic() + seconds
-    free = replace(built.problem, limit=None)
-    outcome = solve(free, time_limit=seconds, gap=0.02, pins=pins)
-    if outcome.solution is None or not _violations(built.problem, outcome):
-        return outcome, True
-    left = min(max(stop - time.monotonic(), 0.5), 5.0)
-    limited = solve(built.problem, time_limit=left, gap=0.02, pins=pins)
-    return (outcome, False) if limited.solution is None else (limited, True)
-
-
-def _violations(problem: Problem, outcome: Outcome) -> bool:
-    assert outcome.solution is not None
-    return bool(evaluate_problem(problem, outcome.solution.choices).violations)
-
-
 def finish(
     searcher: MeshSearcher,
     found: Explored,
@@ -408,7 +353,7 @@ def finish(
     penalty = demands.penalty(evaluation, decisions, shape)
     rows: list[tuple[Baseline, Decisions | None]] = []
     if baselines:
-        rows = _baselines(searcher, shape)
+        rows = baseline_rows(searcher, shape)
         for _, other in rows:
             if other is None:
                 continue

@@ -364,3 +364,16 @@ def test_found_logical_rules_are_the_best_of_all(program):
         for b in options
     )
     assert plan.estimate.step_seconds == pytest.approx(best, rel=1e-9)
+
+
+def test_a_baseline_says_which_requirement_it_breaks(program):
+    """And not that it lacked memory; where it lacks that, it says so."""
+
+    def notes(*asked):
+        return {row.name: row.note for row in plan_of(program, *asked, baselines=True).baselines}
+
+    for asked in ("pin weights.up [model, data]", "limit collectives count 2"):
+        found = notes(asked)
+        assert found["FSDP"] == f"breaks {asked}"
+        assert set(found.values()).isdisjoint({"does not fit the memory limit"})
+    assert notes("limit memory 1MiB")["FSDP"] == "does not fit the memory limit"
