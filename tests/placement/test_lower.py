@@ -19,10 +19,10 @@ from tests.mpmd.cases import small_step, tiny_llama
 from tests.mpmd.runs import BOUNDS, FLOOR
 
 
-def found(step, count=4, *, time_limit=20.0, **options):
+def found(step, count=4, *, cluster="2 x h100-2", time_limit=20.0, **options):
     steps = {count: step}
     return search_meshes(
-        steps, load_cluster("2 x h100-2"), compare=False, gap=0.9, time_limit=time_limit, **options
+        steps, load_cluster(cluster), compare=False, gap=0.9, time_limit=time_limit, **options
     )
 
 
@@ -30,18 +30,26 @@ TIGHT = 200e3
 """Bytes of a device: less than the whole weights of a stage take, so that they are sharded."""
 
 
-@pytest.mark.parametrize(("mode", "limit"), [("fused", TIGHT), ("split", None)])
-def test_the_found_plan_runs_and_equals_the_plain_step(mode, limit, tmp_path):
-    if len(jax.devices()) < 4:
-        pytest.skip("needs 4 devices")
-    step = tiny_llama(layers=4, scan=True) if mode == "fused" else small_step(scan=True)
+CASES = [
+    (tiny_llama(layers=4, scan=True), "2 x h100-2", 2, "fused", TIGHT),
+    (small_step(scan=True), "2 x h100-2", 4, "split", None),
+    (small_step(9, scan=True, clip=0.1), "h100-1 + h100-4 + h100-2", 3, "fused", 14e3),
+]
+"""A step, meshes, stages, whether the backward is one task, bytes of a device."""
+
+
+@pytest.mark.parametrize(("step", "cluster", "stages", "mode", "limit"), CASES)
+def test_the_found_plan_runs_and_equals_the_plain_step(
+    step, cluster, stages, mode, limit, tmp_path
+):
+    if len(jax.devices()) < 7:
+        pytest.skip("needs 7 devices")
     path = tmp_path / "plan.json"
     args = training.sample(step.args, 0, BOUNDS)
     with jax.enable_x64(True):
         fn, args = widened(step.fn, *args), wide(args)
-        options = {"modes": (mode,), "memory_limit": limit}
-        options["stages"] = (2,) if mode == "fused" else (4,)
-        found((fn, args, step.options), **options).save(path)
+        options = {"modes": (mode,), "memory_limit": limit, "stages": (stages,)}
+        found((fn, args, step.options), cluster=cluster, **options).save(path)
     plan = PipelinePlan.load(path)
     assert {t.kind for tasks in plan.order for t in tasks} == (
         {"F", "BW"} if mode == "fused" else {"F", "B", "W"}
