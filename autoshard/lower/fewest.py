@@ -1,77 +1,43 @@
 """The fewest annotations with which Shardy's own propagation makes the plan.
 
 `autoshard.lower` constrains every value. With the shardings of the inputs and results given, most
-of that follows by propagation, and few `with_sharding_constraint`s remain to be written by hand.
-A **site** is a place in the user's code: a value that an operation makes, or a value that is
-resharded before it is read. Sites of repeated blocks (equal line, operation, type and layout) are
-one site, as they are one line of code.
+of that follows by propagation, and few `with_sharding_constraint`s remain to be written by hand, at
+some of the sites (`autoshard.lower.sites`).
 
 A set of sites is held to the plan by lowering the step with these constraints alone and running
 Shardy's passes: it must make the planned collectives (kinds, axes, bytes, counts), and cut all
-matrix products as the fully annotated step does. From all sites, those that can be left out are
-left out, in halves first (QuickXplain, see `autoshard.conflicts`): of the sites that remain none
-can be left out, although another set might be smaller still.
+matrix products as the fully annotated step does. What it makes otherwise is its **mismatch**.
+
+Sites are added one by one: of those about the places where something is otherwise than planned,
+the one that leaves the least mismatch. Where none helps, what is lacking is found in halves
+(QuickXplain, see `autoshard.conflicts`). At the end, what can be left out is: of the sites that
+remain none can be left out, although another set might be smaller still.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import jax
 
 from autoshard import compat
 from autoshard.conflicts import minimal_conflict
-from autoshard.copies import ANEW, BACKWARD
-from autoshard.cost.flops import is_matrix_op
-from autoshard.evaluate import ChosenStrategies
-from autoshard.layout import UNREDUCED, dimension_axes
+from autoshard.layout import UNREDUCED
 from autoshard.lower.collectives import explicit_collectives
-from autoshard.lower.compare import compare
+from autoshard.lower.compare import Tally, compare
 from autoshard.lower.interpret import Interpreter, LoweringError
+from autoshard.lower.sites import Key, Place, Site, name_of, named, places_of
 from autoshard.lower.spmd import Lowered
 from autoshard.plan import Plan
 from autoshard.program import Op, Program
-from autoshard.targets import group_path, scope_names, shown_path
 
 _PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """A place for one `with_sharding_constraint`, or for a few that follow each other.
-
-    Attributes:
-      what: the value, as the user knows it: the operation that makes it, or its tree path.
-      line: of the user's code; for a value that is resharded, where it is read first.
-      specs: one `PartitionSpec` after another, as text.
-      type: of the whole value.
-      copy: whether the value is resharded there; it is stored otherwise.
-      backward: whether that is in the backward pass.
-      anew: whether the copy is made once more for the backward pass, behind an
-        `optimization_barrier`.
-    """
-
-    what: str
-    line: str
-    specs: tuple[str, ...]
-    type: str
-    copy: bool
-    backward: bool
-    anew: bool = False
-
-    def __str__(self) -> str:
-        call = "x"
-        for spec in self.specs:
-            call = f"with_sharding_constraint({call}, {spec})"
-        notes = [f"{self.what}, {self.type}", "before it is read" if self.copy else "once made"]
-        if self.backward:
-            notes.append("in the backward pass")
-        if self.anew:
-            notes.append("and again behind an optimization_barrier for the backward pass")
-        return f"{self.line or '(no line)'}: x = {call}  # {', '.join(notes)}"
+BREADTH = (8, 32)
+"""So many sites are tried at a time; more where none of those helps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,11 +48,15 @@ class Fewest:
       sites: of which none can be left out.
       lowered: the step with these constraints alone; it makes the planned collectives.
       of: how many sites there are in all.
+      per_block: how many of the sites are in repeated blocks, once for all of those.
+      checks: how often Shardy's passes were run.
     """
 
     sites: tuple[Site, ...]
     lowered: Lowered
     of: int
+    per_block: int = 0
+    checks: int = 0
 
     def __str__(self) -> str:
         if not self.sites:
@@ -108,7 +78,7 @@ def fewest(lowered: Lowered, *, heard: Callable[[int, bool], None] | None = None
       LoweringError: even all sites together do not make the plan; use `autoshard.lower`.
     """
     terms = [
-        _name(lowered.program, value)
+        name_of(lowered.program, value)
         for value, layout in enumerate(lowered.plan.decisions.stored)
         if layout is not None and UNREDUCED in layout
     ]
@@ -118,37 +88,43 @@ def fewest(lowered: Lowered, *, heard: Callable[[int, bool], None] | None = None
             f"({', '.join(dict.fromkeys(terms))}), which no constraint can say: search without "
             "join_sums, or use autoshard.lower"
         )
-    places = list(_places(lowered.program, lowered.plan))
-    sites = list(dict.fromkeys(site for _, site in places))
-    wanted = _products(lowered)
-
-    def annotated(chosen: Sequence[int]) -> Lowered:
-        some = {sites[number] for number in chosen}
-        keys = frozenset(key for key, site in places if site in some)
-        return _sparse(lowered, keys)
-
-    def suffices(chosen: Sequence[int]) -> bool:
-        made = annotated(chosen)
-        result = _makes(made, lowered.plan, wanted)
-        if heard is not None:
-            heard(len(chosen), result)
-        return result
-
-    everything = list(range(len(sites)))
-    if suffices([]):
-        return Fewest((), annotated([]), len(sites))
-    if not suffices(everything):
+    checker = _Checker(lowered, places_of(lowered.program, lowered.plan), heard)
+    everything = frozenset(range(len(checker.sites)))
+    if not checker.suffices(everything):
         raise LoweringError(
             f"the plan of {lowered.program.name} is not made by constraints on values alone; use "
             "autoshard.lower"
         )
-    chosen = minimal_conflict(everything, lambda some: not suffices(some))
-    chosen = _without_any(chosen, suffices)
-    kept = tuple(sites[number] for number in sorted(chosen))
-    return Fewest(kept, annotated(chosen), len(sites))
+    chosen = _grown(checker)
+    if not checker.suffices(chosen):
+        rest = [number for number in everything if number not in chosen]
+        lacking = minimal_conflict(rest, lambda some: not checker.suffices(chosen | set(some)))
+        chosen = chosen | set(lacking)
+    chosen = _without_any(sorted(chosen), checker.suffices)
+    return checker.result(chosen)
 
 
-def _without_any(chosen: list[int], suffices: Callable[[Sequence[int]], bool]) -> list[int]:
+def _grown(checker: _Checker) -> frozenset[int]:
+    """Sites that make the plan, or all that help by themselves."""
+    chosen: frozenset[int] = frozenset()
+    left = checker.mismatch(chosen)
+    while left.wrong:
+        about = checker.about(left, chosen)
+        tried = 0
+        better = None
+        for breadth in BREADTH:
+            options = [chosen | {number} for number in about[tried:breadth]]
+            tried = breadth
+            better = min(options, key=lambda some: checker.mismatch(some).size, default=None)
+            if better is not None and checker.mismatch(better).size < left.size:
+                break
+        if better is None or checker.mismatch(better).size >= left.size:
+            return chosen
+        chosen, left = better, checker.mismatch(better)
+    return chosen
+
+
+def _without_any(chosen: list[int], suffices: Callable[[frozenset[int]], bool]) -> list[int]:
     """Leave out what can be left out, one by one, until nothing can.
 
     Propagation is not monotone: with fewer constraints one that was needed may be needless.
@@ -156,86 +132,85 @@ def _without_any(chosen: list[int], suffices: Callable[[Sequence[int]], bool]) -
     while True:
         for number in reversed(chosen):
             rest = [other for other in chosen if other != number]
-            if suffices(rest):
+            if suffices(frozenset(rest)):
                 chosen = rest
                 break
         else:
             return chosen
 
 
-# -- places ----------------------------------------------------------------------------------------
-
-Key = tuple[str, int]
-"""("value", number of a value) or ("copy", number of a value)."""
-
-
-def _places(program: Program, plan: Plan) -> Iterator[tuple[Key, Site]]:
-    """Every value that can be constrained, those most worth it first.
-
-    Results of products and reads of inputs come before the rest, the forward pass before the
-    backward pass, since those are what people write.
-    """
-    found = [*_copies(program, plan), *_results(program, plan)]
-    found.sort(key=lambda one: (one[1].backward, one[0]))
-    yield from ((key, site) for _, site, key in ((rank, site, key) for rank, site, key in found))
-
-
-def _copies(program: Program, plan: Plan) -> Iterator[tuple[int, Site, Key]]:
-    decisions = plan.decisions
-    readers = program.consumers()
-    states = {(r.shape, r.itemsize, r.before, r.after): r.states for r in plan.reshards}
-    for value in program.values:
-        before, after = decisions.stored[value.index], decisions.copy[value.index]
-        if before is None or after is None or not value.shape:
-            continue
-        mode = decisions.mode[value.index]
-        backward = mode == BACKWARD
-        at = [program.ops[op] for op, _ in readers[value.index] if program.ops[op].line]
-        line = next((op.line for op in at if op.backward == backward), "")
-        way = states[value.shape, value.itemsize, before, after]
-        specs = tuple(_spec([[plan.mesh.names[a] for a in axes] for axes in one]) for one in way)
-        name = _name(program, value.index)
-        site = Site(name, line, specs, str(value), True, backward, mode == ANEW)
-        yield 0, site, ("copy", value.index)
-
-
-def _results(program: Program, plan: Plan) -> Iterator[tuple[int, Site, Key]]:
-    chosen = ChosenStrategies(plan.decisions, plan.mesh.sizes)
-    for op in program.ops:
-        if plan.decisions.assignment[op.index] is None or op.primitive == "return":
-            continue
-        written = chosen(op).written
-        for number, value in enumerate(op.outputs):
-            stored = plan.decisions.stored[value]
-            record = program.values[value]
-            if stored is None or not record.shape:
-                continue
-            ways = dict.fromkeys([tuple(written[number][0].tolist()), stored])
-            axes = [dimension_axes(len(record.shape), layout) for layout in ways]
-            specs = tuple(_spec([[plan.mesh.names[a] for a in d] for d in one]) for one in axes)
-            name = _name(program, value)
-            site = Site(name, op.line, specs, str(record), False, op.backward)
-            rank = 1 if is_matrix_op(op.primitive) else 2
-            yield rank + op.boundary, site, ("value", value)
-
-
-def _name(program: Program, value: int) -> str:
-    path = shown_path(program, value)
-    if path:
-        shared = group_path("[0]." + path)
-        return shared.removeprefix("[0].")
-    op = program.ops[program.values[value].producer]
-    return re.sub(r"\d+", "*", f"{op.primitive} in {'/'.join(scope_names(op.scope)) or 'the step'}")
-
-
-def _spec(dimensions: Sequence[Sequence[str]]) -> str:
-    entries = [repr(tuple(d)) if len(d) > 1 else repr(d[0]) if d else "None" for d in dimensions]
-    while entries and entries[-1] == "None":
-        entries.pop()
-    return f"P({', '.join(entries)})"
-
-
 # -- checks ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Mismatch:
+    """Collectives made otherwise than planned, and how many products are cut otherwise."""
+
+    tallies: tuple[Tally, ...]
+    products: int
+
+    @property
+    def wrong(self) -> int:
+        return len(self.tallies) + self.products
+
+    @property
+    def size(self) -> tuple[int, float]:
+        amount = sum(abs(one.planned - one.found) * float(one.bytes) for one in self.tallies)
+        return self.wrong, amount
+
+
+class _Checker:
+    """Runs Shardy's passes on the step with some sites annotated; remembers what they made."""
+
+    def __init__(
+        self, lowered: Lowered, places: list[Place], heard: Callable[[int, bool], None] | None
+    ) -> None:
+        self.lowered, self.places, self.heard = lowered, places, heard
+        self.sites = list(dict.fromkeys(place.site for place in places))
+        self.known: dict[frozenset[int], _Mismatch] = {}
+
+    @cached_property
+    def products(self) -> list[str]:
+        """How all products are to be cut, in program order."""
+        return _cuts(self.lowered.lower(platforms=("tpu",)).compiler_ir("stablehlo"))
+
+    def mismatch(self, chosen: frozenset[int]) -> _Mismatch:
+        if chosen not in self.known:
+            module = self.annotated(chosen).lower(platforms=("tpu",)).compiler_ir("stablehlo")
+            found = compare(self.lowered.plan.moves, explicit_collectives(module))
+            wrong = sum(a != b for a, b in zip(_cuts(module), self.products, strict=True))
+            self.known[chosen] = _Mismatch((*found.missing, *found.unplanned), wrong)
+            if self.heard is not None:
+                self.heard(len(chosen), not self.known[chosen].wrong)
+        return self.known[chosen]
+
+    def suffices(self, chosen: frozenset[int]) -> bool:
+        return not self.mismatch(chosen).wrong
+
+    def about(self, left: _Mismatch, chosen: frozenset[int]) -> list[int]:
+        """The sites not yet chosen, those about most of what is otherwise than planned first."""
+        missing = [frozenset(one.planned_at) for one in left.tallies if one.planned > one.found]
+        odd = {where.rpartition(" ")[2] for one in left.tallies for where in one.found_at}
+        hits: Counter[Site] = Counter()
+        for place in self.places:
+            here = sum(bool(place.scopes & scopes) for scopes in missing)
+            near = any(scope.rpartition(" ")[2] in odd for scope in place.scopes)
+            hits[place.site] = max(hits[place.site], 2 * here + near)
+        order = [number for number in range(len(self.sites)) if number not in chosen]
+        return sorted(order, key=lambda number: -hits[self.sites[number]])
+
+    def annotated(self, chosen: frozenset[int]) -> Lowered:
+        some = {self.sites[number] for number in chosen}
+        return _sparse(self.lowered, frozenset(p.key for p in self.places if p.site in some))
+
+    def result(self, chosen: Sequence[int]) -> Fewest:
+        kept = tuple(named(self.sites[number], self.places) for number in sorted(chosen))
+        times: Counter[Site] = Counter()
+        for place in self.places:
+            times[place.site] += place.trips
+        blocks = sum(times[site] > 1 for site in kept)
+        lowered = self.annotated(frozenset(chosen))
+        return Fewest(kept, lowered, len(self.sites), blocks, len(self.known))
 
 
 class _Sparse(Interpreter):
@@ -271,18 +246,6 @@ def _sparse(lowered: Lowered, keys: frozenset[Key]) -> Lowered:
 
     step.__name__ = program.name
     return replace(lowered, fn=step)
-
-
-def _makes(lowered: Lowered, plan: Plan, wanted: Sequence[str]) -> bool:
-    """Whether Shardy makes the planned collectives, and cuts the products as wanted."""
-    module = lowered.lower(platforms=("tpu",)).compiler_ir("stablehlo")
-    if not compare(plan.moves, explicit_collectives(module)).agrees:
-        return False
-    return _cuts(module) == list(wanted)
-
-
-def _products(lowered: Lowered) -> list[str]:
-    return _cuts(lowered.lower(platforms=("tpu",)).compiler_ir("stablehlo"))
 
 
 def _cuts(module: Any) -> list[str]:
