@@ -98,10 +98,10 @@ def fewest(lowered: Lowered, *, heard: Callable[[int, bool], None] | None = None
     chosen = _grown(checker)
     if not checker.suffices(chosen):
         rest = [number for number in everything if number not in chosen]
-        lacking = minimal_conflict(rest, lambda some: not checker.suffices(chosen | set(some)))
-        chosen = chosen | set(lacking)
-    chosen = _without_any(sorted(chosen), checker.suffices)
-    return checker.result(chosen)
+        grown = chosen
+        lacking = minimal_conflict(rest, lambda some: not checker.suffices(grown.union(some)))
+        chosen = grown.union(lacking)
+    return checker.result(_without_any(sorted(chosen), checker.suffices))
 
 
 def _grown(checker: _Checker) -> frozenset[int]:
@@ -205,10 +205,8 @@ class _Checker:
 
     def result(self, chosen: Sequence[int]) -> Fewest:
         kept = tuple(named(self.sites[number], self.places) for number in sorted(chosen))
-        times: Counter[Site] = Counter()
-        for place in self.places:
-            times[place.site] += place.trips
-        blocks = sum(times[site] > 1 for site in kept)
+        looped = {place.site for place in self.places if place.trips > 1}
+        blocks = sum(site in looped or "*" in site.block for site in kept)
         lowered = self.annotated(frozenset(chosen))
         return Fewest(kept, lowered, len(self.sites), blocks, len(self.known))
 
