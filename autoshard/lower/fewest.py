@@ -61,8 +61,10 @@ class Fewest:
     def __str__(self) -> str:
         if not self.sites:
             return "the shardings of inputs and results are enough"
+        inside = f" ({self.per_block} in repeated blocks)" if self.per_block else ""
         heading = (
-            f"{len(self.sites)} of {self.of} places, beside the shardings of inputs and results:"
+            f"{len(self.sites)} of {self.of} places{inside}, beside the shardings of inputs and "
+            "results:"
         )
         return "\n".join([heading, *(f"  {site}" for site in self.sites)])
 
