@@ -218,7 +218,10 @@ def _add_verify(commands: Any) -> None:
             "explicit     with --explicit: the step that is written out for one device calls the\n"
             "             planned collectives, and computes the same\n"
             "compiled     with --compile: no collective but the planned ones right after\n"
-            "             partitioning, and the peak as predicted; the devices need not be there"
+            "             partitioning, and the peak as predicted; the devices need not be there\n"
+            "of a plan for several meshes:\n"
+            "order        the simulator prices the order as the file says, within the memory\n"
+            "numbers      as above; --trace keeps what every program and transfer took"
         ),
     )
     parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
@@ -232,6 +235,11 @@ def _add_verify(commands: Any) -> None:
         "--explicit",
         action="store_true",
         help="verify the shard_map in which every collective is written out, too",
+    )
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="of a plan for several meshes: write the run on fake devices as a Chrome trace",
     )
     parser.add_argument(
         "--compile",

@@ -10,6 +10,8 @@
                  predicted one within a tolerance; no device is needed
     device       with --compile gpu, where the GPUs are there: the step runs; its time is shown
 
+A plan for several meshes has judges of its own, see `autoshard.cli_verify_meshes`.
+
 Fake devices must be asked for before JAX starts, so the numbers are computed in a child process
 (`python -m autoshard.cli_numbers`). What is too large to run here is said to be, and is no failure.
 """
@@ -20,54 +22,34 @@ import argparse
 import json
 import math
 import os
-import subprocess
-import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autoshard.cli_errors import FAILED, CommandError
 from autoshard.cli_search import find_machine, find_program, load_plan
+from autoshard.cli_verdict import (
+    MOST_BYTES,
+    MOST_DEVICES,
+    MOST_FLOPS,
+    PRICE_TOLERANCE,
+    Verdict,
+    child_json,
+)
 
 if TYPE_CHECKING:
     from autoshard.plan import Estimate, Plan
     from autoshard.program import Program
     from autoshard.reference import Found
 
-MOST_DEVICES = 16
-MOST_BYTES = 2**30
-MOST_FLOPS = 1e11
-PRICE_TOLERANCE = 1e-9
-"""Relative; sums of many prices may be taken in another order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What one judge says; `agrees` is None where it was not asked, and `text` says why.
-
-    `data` is what it says as plain data, where there is more than the text.
-    """
-
-    judge: str
-    agrees: bool | None
-    text: str
-    data: Any = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain data."""
-        data = {"judge": self.judge, "agrees": self.agrees, "text": self.text}
-        return data if self.data is None else {**data, "data": self.data}
-
-    def __str__(self) -> str:
-        word = {True: "ok", False: "FAILED", None: "not run"}[self.agrees]
-        lines = self.text.split("\n")
-        rest = (f"  {line}".rstrip() for line in lines[1:])
-        return "\n".join([f"{self.judge:<12} {word:<8} {lines[0]}", *rest])
-
 
 def verify_command(options: argparse.Namespace) -> int:
     """Run `autoshard verify`."""
+    from autoshard.cli_verify_meshes import is_for_meshes, verdicts_of
     from autoshard.plan import PlanError
 
+    if is_for_meshes(options.plan):
+        return _conclude(verdicts_of(options), options)
+    if options.trace:
+        raise CommandError("--trace: only for a plan for several meshes; leave it out")
     plan = load_plan(options.plan)
     reference = options.program or plan.program
     found, program = find_program(reference)
@@ -82,6 +64,11 @@ def verify_command(options: argparse.Namespace) -> int:
                 verdicts += _compiled(plan, found, options)
     except PlanError as error:
         raise CommandError(str(error)) from error
+    return _conclude(verdicts, options)
+
+
+def _conclude(verdicts: list[Verdict], options: argparse.Namespace) -> int:
+    """Print what the judges say; fail where one refutes the plan."""
     failed = [verdict.judge for verdict in verdicts if verdict.agrees is False]
     if options.json:
         print(
@@ -208,7 +195,7 @@ def _numbers(
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
     words = [path, found.reference, *(["explicit"] if explicit else [])]
-    answer = _child("autoshard.cli_numbers", words, environment)
+    answer = child_json("autoshard.cli_numbers", words, environment)
     if isinstance(answer, str):
         return Verdict("numbers", False, f"the step does not run on {devices} devices: {answer}")
     if answer["skipped"]:
@@ -249,7 +236,7 @@ def _compiled(plan: Plan, found: Found, options: argparse.Namespace) -> list[Ver
 def _device(plan: Plan, found: Found, path: str) -> Verdict:
     """The step on real GPUs, in a child process that may use them; a run refutes nothing."""
     environment = {key: value for key, value in os.environ.items() if key != "JAX_PLATFORMS"}
-    answer = _child("autoshard.cli_device", [path, found.reference], environment)
+    answer = child_json("autoshard.cli_device", [path, found.reference], environment)
     if isinstance(answer, str):
         return Verdict("device", None, f"the step does not run: {answer}")
     if answer["skipped"]:
@@ -264,20 +251,6 @@ def _device(plan: Plan, found: Found, path: str) -> Verdict:
         f"{format_seconds(plan.estimate.step_seconds)}"
     )
     return Verdict("device", True, text, answer)
-
-
-def _child(module: str, words: list[str], environment: dict[str, str]) -> dict[str, Any] | str:
-    """The JSON that a child process prints last, or the last line of its complaint."""
-    child = subprocess.run(
-        [sys.executable, "-m", module, *words],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if child.returncode != 0:
-        return child.stderr.strip().split("\n")[-1]
-    return json.loads(child.stdout.strip().split("\n")[-1])
 
 
 def _too_large(plan: Plan, program: Program) -> str:

@@ -63,7 +63,7 @@ def planned_specs(
     *,
     mode: Mode,
     memory_limit: float | None = None,
-    seconds: float = 10.0,
+    seconds: float = 5.0,
 ) -> dict[Slot, PartitionSpec]:
     """How the slots are sharded if the one-mesh solver plans every stage on its mesh.
 
@@ -74,7 +74,7 @@ def planned_specs(
       mesh_of: the mesh of every stage.
       mode: whether backward passes are one task.
       memory_limit: bytes per device for a stage; by default what a chip has less its reserve.
-      seconds: at most, for the plan of one stage.
+      seconds: for the plan of one stage, if one is found in these; at most ten times as many.
 
     Raises:
       LoweringError: stages that have no plan; names all of them, and why.
@@ -89,7 +89,7 @@ def planned_specs(
             continue
         shape = MeshShape(tuple(mesh.axis_names), tuple(mesh.devices.shape))
         limit = pricer.limit(machine)
-        found = pricer.price(program, machine, shape, limit, seconds)
+        found = pricer.price(program, machine, shape, limit, 10 * seconds)
         if isinstance(found, str):
             sizes = f"{math.prod(shape.sizes)} x {machine.chip.name}"
             faults.append(f"stage {stage} on mesh {number} ({sizes}): {found}")

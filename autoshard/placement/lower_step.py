@@ -36,7 +36,7 @@ def lower_mpmd(
     infer_transfers: bool = True,
     machine: str | Machine | Sequence[str | Machine] | None = None,
     memory_limit: float | None = None,
-    seconds_per_stage: float = 10.0,
+    seconds_per_stage: float = 5.0,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> LoweredMpmd:
     """Cut a step into stages and lower it to programs for several meshes.
@@ -58,7 +58,8 @@ def lower_mpmd(
       machine: for which chips stages are planned: a machine or its name, of each mesh or of all; by
         default those that the meshes are of, see `autoshard.placement.devices`.
       memory_limit: bytes per device for a stage; by default what a chip has less its reserve.
-      seconds_per_stage: at most, for the plan of one stage.
+      seconds_per_stage: for the plan of one stage, if one is found in these; at most ten times as
+        many.
       infer_transfers: whether ops outside of all stages may need values of several.
       compiler_options: for every program, as `jax.jit` takes them.
 

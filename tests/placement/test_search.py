@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from autoshard.cli import main
@@ -106,6 +109,21 @@ def test_the_command_line(tmp_path, capsys):
     assert "pipelining LOSES" in out or "pipelining wins" in out
     assert "mesh 1   " in out
     assert "h100-1" in (tmp_path / "plan.json").read_text()
+    ran = str(tmp_path / "ran.trace")
+    assert main(["verify", plan, "--trace", ran]) == 0
+    out = capsys.readouterr().out
+    assert "order        ok" in out
+    assert "numbers      ok       on 2 fake devices as on one, in double precision" in out
+    assert "mesh 1: " in out
+    blocks = [e for e in json.loads(Path(ran).read_text())["traceEvents"] if e["ph"] == "X"]
+    assert {"F", "transfer"} <= {kind for one in blocks for kind in one["cat"].split("+")}
+    damaged = json.loads(Path(plan).read_text())
+    damaged["step_seconds"] *= 2
+    Path(plan).write_text(json.dumps(damaged))
+    assert main(["verify", plan]) == 5
+    assert "order        FAILED   the step takes" in capsys.readouterr().out
+    assert main(["verify", plan, "--explicit"]) == 2
+    assert "--explicit: not for a plan for several meshes" in capsys.readouterr().err
     assert main([*words, "--microbatches", "2,4", "--stages", "8"]) == 2
     assert "more than the 2 repeated blocks" in capsys.readouterr().err
     fixed = ["search", f"{program}:fixed", "--meshes", "2 x h100-1", "--quiet"]
