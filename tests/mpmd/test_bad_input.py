@@ -24,8 +24,8 @@ def refused(error, step, **options):
 def test_more_stages_than_blocks():
     text = refused(StageError, small_step(2), stages=4)
     assert text == (
-        "4 stages were asked for, but the program has 2 repeated blocks (layer_0, layer_1): ask for "
-        "1 to 2 stages, or name the scopes of every stage"
+        "4 stages were asked for, but the program has 2 repeated blocks (layer_0, layer_1): ask "
+        "for 1 to 2 stages, or name the scopes of every stage"
     )
 
 
