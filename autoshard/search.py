@@ -78,6 +78,7 @@ def search(
     constraints: bool = True,
     join_sums: bool = False,
     start: Plan | None = None,
+    known_bound: float = 0.0,
 ) -> Plan:
     """Find the best plan for `program` on `machine`.
 
@@ -101,6 +102,7 @@ def search(
       constraints: whether shardings that the program itself asks for (`with_sharding_constraint`,
         shardings of a `jax.jit`, `shard_alike`) are requirements too.
       start: a plan to begin with, of this program or one like it (`autoshard.replan.transferred`).
+      known_bound: seconds that the caller can prove no plan on these mesh shapes to undercut.
 
     Raises:
       MeshError: the mesh does not use all chips, or an axis divides nothing.
@@ -125,6 +127,7 @@ def search(
         constraints=constraints,
         join_sums=join_sums,
         start=start,
+        known_bound=known_bound,
     )[0]
 
 
@@ -146,6 +149,7 @@ def candidates(
     constraints: bool = True,
     join_sums: bool = False,
     start: Plan | None = None,
+    known_bound: float = 0.0,
 ) -> list[Plan]:
     """The best plan, and other good ones that differ from it, at most `count` in all.
 
@@ -173,6 +177,7 @@ def candidates(
     )
     if start is not None:
         searcher.starts[start.mesh.sizes] = start.decisions
+    searcher.ideal = max(searcher.ideal, known_bound)
     found = explore(searcher, shapes)
     baselines = baselines and found.limit_hit != "interrupted"
     return finish(searcher, found, baselines, options, mesh is None, count)
