@@ -94,6 +94,23 @@ def find_blocks(graph: Graph) -> tuple[Block, ...]:
     return tuple(block for _, several in sorted(blocks, key=lambda b: b[0]) for block in several)
 
 
+def counted_stages(graph: Graph, counts: Sequence[int]) -> Stages:
+    """Cut the blocks into stages of so many blocks each.
+
+    Raises:
+      StageError: a stage has no block, or all together are not those of the program.
+    """
+    blocks = find_blocks(graph)
+    if sum(counts) != len(blocks) or min(counts, default=0) < 1:
+        raise StageError(
+            f"stages of {', '.join(map(str, counts))} blocks were asked for, but the program has "
+            f"{len(blocks)} repeated blocks: give every stage one or more, {len(blocks)} in all"
+        )
+    stops = list(itertools.accumulate(counts))
+    runs = list(zip([0, *stops], stops, strict=False))
+    return _of_blocks(graph, blocks, runs)
+
+
 def even_stages(graph: Graph, count: int, speeds: Sequence[float] | None = None) -> Stages:
     """Cut the blocks into `count` stages, the dearest of which is as cheap as possible.
 
@@ -128,7 +145,12 @@ def even_stages(graph: Graph, count: int, speeds: Sequence[float] | None = None)
     costs = [block.flops for block in blocks]  # forward
     costs[0] += sum(flops for early, flops in outside if early)
     costs[-1] += sum(flops for early, flops in outside if not early)
-    stages = _stages([blocks[i:j] for i, j in _balanced(costs, speeds)])
+    return _of_blocks(graph, blocks, _balanced(costs, speeds))
+
+
+def _of_blocks(graph: Graph, blocks: Sequence[Block], runs: Sequence[tuple[int, int]]) -> Stages:
+    stages = _stages([blocks[i:j] for i, j in runs])
+    inside = {number for block in blocks for number in (*block.nodes, *block.scans)}
     if any(graph.nodes[number].backward for number in inside):
         return stages
     return Stages(stages.names, _with_backward(graph, stages.labels), stages.scans)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from autoshard.mpmd.blocks import even_stages, named_stages
+from autoshard.mpmd.blocks import counted_stages, even_stages, named_stages
 from autoshard.mpmd.deal import Deal
 from autoshard.mpmd.fragments import Cut, Output
 from autoshard.mpmd.graph import Graph, Node, needed
@@ -26,7 +26,7 @@ _ADDS = frozenset({"add", "add_any"})
 
 def cut_microbatch(
     micro: Graph,
-    stages: int | Sequence[Sequence[str]],
+    stages: int | Sequence[int] | Sequence[Sequence[str]],
     *,
     summed: Sequence[bool],
     shared: Sequence[bool],
@@ -38,8 +38,8 @@ def cut_microbatch(
 
     Args:
       micro: loss, gradients and auxiliary values of one microbatch.
-      stages: how many stages, made of the blocks that are found; or for every stage the scopes
-        that belong to it (see `autoshard.mpmd.blocks.named_stages`).
+      stages: how many stages, made of the blocks that are found; or for every stage how many
+        blocks it has, or the scopes that belong to it (see `autoshard.mpmd.blocks.named_stages`).
       summed: for every output whether it is summed over microbatches.
       shared: for every input whether it is the same for every microbatch.
       speeds: of every stage, where `stages` is a number; faster ones get more blocks.
@@ -52,8 +52,10 @@ def cut_microbatch(
     """
     if isinstance(stages, int):
         found = even_stages(micro, stages, speeds)
+    elif counts := [one for one in stages if isinstance(one, int)]:
+        found = counted_stages(micro, counts)
     else:
-        found = named_stages(micro, stages)
+        found = named_stages(micro, [one for one in stages if not isinstance(one, int)])
     labelled = replace(
         micro,
         nodes=tuple(replace(n, stage=found.labels.get(k)) for k, n in enumerate(micro.nodes)),

@@ -149,7 +149,7 @@ class Partition:
 def partition_step(
     fn: Callable[..., Any],
     *args: Any,
-    stages: int | Sequence[Sequence[str]],
+    stages: int | Sequence[int] | Sequence[Sequence[str]],
     speeds: Sequence[float] | None = None,
     donate_argnums: int | Sequence[int] = (),
     infer_transfers: bool = True,
@@ -160,8 +160,9 @@ def partition_step(
     Args:
       fn: a step that computes its gradients with `autoshard.accumulate_grads`.
       *args: pytrees of arrays or `jax.ShapeDtypeStruct`s.
-      stages: how many stages, made of the repeated blocks that are found; or for every stage the
-        scopes that belong to it (see `autoshard.mpmd.blocks.named_stages`).
+      stages: how many stages, made of the repeated blocks that are found; or for every stage how
+        many of those it has, or the scopes that belong to it (see
+        `autoshard.mpmd.blocks.named_stages`).
       speeds: of every stage, where `stages` is a number; faster ones get more blocks.
       donate_argnums: positions of arguments that the step may overwrite (state).
       infer_transfers: whether ops that nobody named may need values of other stages.

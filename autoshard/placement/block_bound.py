@@ -77,7 +77,7 @@ def block_bound(
       shapes: mesh shapes that stages may get.
       first: whether it is the first block of the program.
       solved: whether the solver is asked; else work alone counts.
-      time_limit: seconds for all shapes.
+      time_limit: seconds for each shape.
     """
     program = relaxed(stage.traced(), stage, first=first)
     machine = without_latency(machine)
@@ -101,7 +101,7 @@ def block_bound(
                 machine,
                 mesh=dict(zip(shape.names, shape.sizes, strict=True)),
                 memory_limit=NO_LIMIT,
-                time_limit=time_limit / len(shapes),
+                time_limit=time_limit,
                 gap=GAP,
                 baselines=False,
             )

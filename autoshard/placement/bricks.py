@@ -1,8 +1,8 @@
 """The blocks of a step, in classes of equal ones, with the bound of each class.
 
-Where the blocks are iterations of one scan, all but the first and the last are equal, and a cut into
-the first, the second, the others and the last shows one of each. Else every block is a stage of its
-own, and blocks are equal whose fragments are the same nodes on the same shapes.
+Where the blocks are iterations of one scan, all but the first and the last are equal, and a cut
+into the first, the second, the others and the last shows one of each. Else every block is a stage
+of its own, and blocks are equal whose fragments are the same nodes on the same shapes.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from autoshard.plan import MeshShape
 
 FEW = 4
 """Up to so many blocks, each is looked at by itself."""
-TINY = 1e-9
-"""The speed of stages that are to get one block, beside others' 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Bricks:
 
 
 def bricks(
-    cut: Callable[[int, Sequence[float] | None], Partition],
+    cut: Callable[[Sequence[int]], Partition],
     names: Sequence[str],
     machines: Mapping[str, tuple[Machine, Sequence[MeshShape]]],
     mode: Mode,
@@ -64,25 +62,21 @@ def bricks(
     """Bound the blocks of a step.
 
     Args:
-      cut: cuts the step into so many stages of such speeds.
+      cut: cuts the step into stages of so many blocks.
       names: of the blocks.
       machines: by name, with the mesh shapes that stages may get.
-      mode: of backward passes; both modes do the same work.
+      mode: of backward passes.
       time_limit: seconds for all; what is not bounded in the time counts as work alone.
     """
     stop = time.monotonic() + time_limit
     count = len(names)
     scanned = len({name.partition("[")[0] for name in names}) == 1 and names[0].endswith("]")
     if scanned and count > FEW:
-        # The dearest stage is as cheap as possible where slow stages have one block; the last is
-        # faster than the first two, so that its loss counts less than a block more of theirs.
-        partition = cut(FEW, (TINY, TINY, 1.0, TINY * 1e3))
-        if [len(stage) for stage in partition.cut.stages.names] != [1, 1, count - 3, 1]:
-            raise AssertionError("stages of tiny speeds have one block each")
+        partition = cut((1, 1, count - 3, 1))
         shown = [0, 1, 3]
         classes = (0, *(1,) * (count - 2), 2)
     else:
-        partition = cut(count, None)
+        partition = cut((1,) * count)
         seen: dict[Hashable, int] = {}
         classes = tuple(
             seen.setdefault((s in (0, count - 1) and s, _signature(partition.cut, s, mode)), s)

@@ -29,7 +29,6 @@ class Candidate:
     placement: Placement
     mode: Mode
     partition: Partition
-    speeds: tuple[float, ...]
     programs: tuple[StageProgram, ...]
     prices: tuple[StagePrice, ...]
     instance: Instance
@@ -78,7 +77,6 @@ def pipeline_plan(
         machines=tuple(machine.name for machine in cluster.meshes),
         shapes=tuple(prices[here[0]].mesh for here in on),
         stages=best.partition.cut.stages.names,
-        speeds=best.speeds,
         mesh_of=best.placement.mesh_of,
         placement=best.placement.name,
         mode=best.mode,

@@ -1,29 +1,14 @@
-"""What no plan of a choice undercuts, however blocks are shared among its stages: a linear program.
+"""What no plan of a choice undercuts, however blocks are shared among its stages.
 
-Blocks of class k are shared among stages, y[s, k] of them to stage s (parts of blocks, too), every
-stage has at least one, and of each class there are as many as there are:
+    minimise T  subject to the inequalities of `autoshard.placement.relaxation`, and
 
-    sum over s of y[s, k] = count[k],    sum over k of y[s, k] >= 1
-
-Let t[k, d], f[k, d] and l[k, d] be what a block takes at least on mesh d: in a step, in F, and in all
-tasks of a microbatch (`autoshard.placement.block_bound`). For every stage q of every mesh d, let Q be
-the stages of d that are not before q. Then
-
-    T >= (before q) + sum over s in Q, k of t[k, d] y[s, k] + (after q)
-
-*   Before q: tasks of Q are preceded by the forwards of one microbatch in all stages before q, and
-    by what is sent between them; and the first task of Q waits for that.
-*   In between mesh d works one task at a time.
-*   After q: with backward passes in one task, the last task of Q is one, for behind every F comes
-    its own; and the gradient goes on through all stages before q. Nothing is counted where W is a
-    task of its own, which nobody waits for.
-*   The update, which `t` has, comes after the loop: a step takes the loop and the longest update.
-
-So with the longest mesh's work, filling and draining are in the bound. And state has its place:
-
+    sum over s of y[s, k] = number of blocks of class k
+    sum over k of y[s, k] >= 1            stages have blocks, the first block the first stage, the
+                                          last block the last stage
     sum over s on d, k of state[k] y[s, k]  <=  chips of d x what may be used of a device
 
-The smallest T of the program is a bound; without a solution nothing fits.
+where y may be fractions. Every plan keeps all of them, so the least T is a bound: the work of the
+busiest mesh, with filling and draining; without a solution nothing fits.
 """
 
 from __future__ import annotations
@@ -37,11 +22,12 @@ from scipy.optimize import linprog
 
 from autoshard.cluster import Cluster
 from autoshard.placement.bricks import Bricks
-from autoshard.placement.choices import Placement
-from autoshard.placement.stage_program import Mode
+from autoshard.placement.relaxation import Floats, Relaxation
 
 SLACK = 1e-7
 """The share by which a solution of the linear program may be off."""
+INFEASIBLE = 2
+"""The status of `scipy.optimize.linprog` where nothing keeps all constraints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,82 +36,63 @@ class JointBound:
 
     Attributes:
       seconds: that no plan of the choice undercuts; infinite where none fits.
-      blocks: how many every stage has in the solution.
+      work: seconds that all meshes together work in the solution.
+      blocks: how many every stage has in the solution, maybe fractions.
     """
 
     seconds: float
-    blocks: tuple[float, ...]
+    work: float = 0.0
+    blocks: tuple[float, ...] = ()
 
 
 def joint_bound(
-    bricks: Bricks,
-    placement: Placement,
-    mode: Mode,
-    cluster: Cluster,
-    limits: Sequence[float],
+    relaxed: Relaxation, bricks: Bricks, cluster: Cluster, limits: Sequence[float]
 ) -> JointBound:
-    """Bound all plans of a number of microbatches, a placement and a mode.
+    """Bound all plans of a choice.
 
     Args:
+      relaxed: its inequalities.
       limits: bytes that may be used per device, by mesh.
     """
-    mesh_of, stages = placement.mesh_of, placement.stages
-    classes = len(bricks.bounds)
+    stages, classes = relaxed.busy.shape
     counts = [bricks.classes.count(k) for k in range(classes)]
-    on = [
-        [bricks.bounds[k][cluster.meshes[d].name] for k in range(classes)] for d in mesh_of
-    ]  # by stage and class
-    size = stages * classes + 1  # the last variable is T
-    rows, most = [], []
-    for start in range(stages):
-        row = np.zeros(size)
-        constant = 0.0
-        for s in range(start):
-            for k in range(classes):
-                one = on[s][k]
-                row[s * classes + k] = one.loop_seconds if mode == "fused" else one.forward_seconds
-            there = cluster.seconds(mesh_of[s], mesh_of[s + 1], bricks.sent_bytes)
-            back = cluster.seconds(mesh_of[s + 1], mesh_of[s], bricks.sent_bytes)
-            constant += there + (back if mode == "fused" else 0.0)
-        for s in range(start, stages):
-            if mesh_of[s] == mesh_of[start]:
-                for k in range(classes):
-                    row[s * classes + k] = on[s][k].seconds
-        row[-1] = -1.0
-        rows.append(row)
-        most.append(-constant)
-    for mesh, machine in enumerate(cluster.meshes):
-        row = np.zeros(size)
-        for s in range(stages):
-            if mesh_of[s] == mesh:
-                for k in range(classes):
-                    row[s * classes + k] = on[s][k].state_bytes / machine.chips / limits[mesh]
-        rows.append(row)
-        most.append(1.0)
-    for s in range(stages):
-        row = np.zeros(size)
-        row[s * classes : (s + 1) * classes] = -1.0
-        rows.append(row)
-        most.append(-1.0)
-    equal = np.zeros((classes, size))
-    for k in range(classes):
-        equal[k, k : stages * classes : classes] = 1.0
-    least = np.zeros(size)
-    least[bricks.classes[0]] = 1.0
-    last = (stages - 1) * classes + bricks.classes[-1]
-    least[last] = max(least[last], 1.0)
+    flows = relaxed.rows.reshape(stages, stages * classes)
+    state = np.zeros((len(limits), stages, classes))
+    for s, mesh in enumerate(relaxed.mesh_of):
+        machine = cluster.meshes[mesh]
+        each = [one[machine.name].state_bytes for one in bricks.bounds]
+        state[mesh, s] = np.array(each) / (machine.chips * limits[mesh])
+    some: Floats = -np.repeat(np.eye(stages, dtype=np.float64), classes, axis=1)
+    least = np.zeros((stages, classes))
+    least[0, bricks.classes[0]] = 1.0
+    least[-1, bricks.classes[-1]] = 1.0
+    inequalities = _with_time(
+        np.vstack([flows, state.reshape(len(limits), -1), some]), timed=stages
+    )
+    most = np.concatenate([-relaxed.constants, np.ones(len(limits)), -np.ones(stages)])
     found = linprog(
-        np.eye(size)[-1],
-        A_ub=np.array(rows),
-        b_ub=np.array(most),
-        A_eq=equal,
+        _with_time(np.zeros((1, stages * classes)), timed=1)[0] * -1,
+        A_ub=inequalities,
+        b_ub=most,
+        A_eq=_with_time(np.tile(np.eye(classes), stages), timed=0),
         b_eq=np.array(counts, float),
-        bounds=[(low, None) for low in least],
+        bounds=[(low, None) for low in (*least.ravel(), 0.0)],
         method="highs",
     )
-    if found.status == 2:
-        return JointBound(math.inf, ())
-    if found.status != 0:
-        return JointBound(0.0, ())
-    blocks = found.x[:-1].reshape(stages, classes).sum(axis=1)
-    return JointBound(float(found.fun) * (1 - SLACK), tuple(map(float, blocks)))
+    if found.status == INFEASIBLE:
+        return JointBound(math.inf)
+    if not found.success:
+        return JointBound(0.0)
+    blocks = found.x[:-1].reshape(stages, classes)
+    return JointBound(
+        float(found.fun) * (1 - SLACK),
+        float((blocks * relaxed.busy).sum()),
+        tuple(blocks.sum(axis=1).tolist()),
+    )
+
+
+def _with_time(rows: Floats, *, timed: int) -> Floats:
+    """Rows with a column for T, which the first `timed` of them have on the other side."""
+    column = np.zeros((len(rows), 1))
+    column[:timed] = -1.0
+    return np.hstack([rows, column])

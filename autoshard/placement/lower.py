@@ -20,6 +20,7 @@ from jax.sharding import AxisType, Mesh
 
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.mpmd import LoweredMpmd, place_partition
+from autoshard.mpmd.blocks import StageError
 from autoshard.mpmd.partition import Partition, partition_step
 from autoshard.placement.layouts import slot_specs
 from autoshard.placement.plan import PipelinePlan
@@ -54,9 +55,11 @@ def lower_plan(
       LoweringError: there are too few devices.
     """
     meshes = meshes_of(plan, jax.devices() if devices is None else devices)
-    partition = partition_step(
-        fn, *args, stages=len(plan.stages), speeds=plan.speeds, donate_argnums=donate_argnums
-    )
+    counts = [len(blocks) for blocks in plan.stages]
+    try:
+        partition = partition_step(fn, *args, stages=counts, donate_argnums=donate_argnums)
+    except StageError:  # other blocks; what those are is said below
+        partition = partition_step(fn, *args, stages=1, donate_argnums=donate_argnums)
     arguments = _matching(plan, partition)
     return place_partition(
         partition,

@@ -80,7 +80,6 @@ class PipelinePlan:
       machines: of every mesh.
       shapes: the mesh shape of every mesh.
       stages: for every stage the names of its blocks.
-      speeds: with which the blocks were shared among the stages.
       mesh_of: the mesh of every stage.
       placement, mode: the name of the placement; whether backward is one task.
       order: the tasks of every mesh.
@@ -103,7 +102,6 @@ class PipelinePlan:
     machines: tuple[str, ...]
     shapes: tuple[MeshShape, ...]
     stages: tuple[tuple[str, ...], ...]
-    speeds: tuple[float, ...]
     mesh_of: tuple[int, ...]
     placement: str
     mode: Mode
@@ -169,7 +167,6 @@ class PipelinePlan:
             "shapes": [dict(zip(s.names, s.sizes, strict=True)) for s in self.shapes],
             "microbatches": self.microbatches,
             "stages": [list(names) for names in self.stages],
-            "speeds": list(self.speeds),
             "mesh_of": list(self.mesh_of),
             "placement": self.placement,
             "mode": self.mode,
@@ -216,7 +213,6 @@ class PipelinePlan:
                     MeshShape(tuple(s), tuple(int(n) for n in s.values())) for s in data["shapes"]
                 ),
                 stages=tuple(tuple(names) for names in data["stages"]),
-                speeds=tuple(map(float, data["speeds"])),
                 mesh_of=tuple(map(int, data["mesh_of"])),
                 placement=data["placement"],
                 mode=data["mode"],

@@ -13,8 +13,7 @@ sharding is taken to cost no more than the transfer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from jax.sharding import PartitionSpec
@@ -25,12 +24,10 @@ from autoshard.decisions import Decisions
 from autoshard.evaluate import compute_seconds, evaluate
 from autoshard.layout import to_partition_spec
 from autoshard.machine import Machine
-from autoshard.meshes import candidate_meshes
-from autoshard.placement.stage_program import Argument, StageProgram, kind_of
+from autoshard.placement.stage_program import Argument, kind_of
 from autoshard.plan import MeshShape, Plan
 from autoshard.program import Program
 from autoshard.schedule import Kind
-from autoshard.search import NoPlanError, search
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,108 +144,3 @@ def _between(prices: StepPrices, decisions: Decisions, sent: list[int]) -> tuple
         if (maker in ("F", "B") or value in sent) and "W" in reading:
             handed += _local(prices, decisions, value)
     return kept, handed
-
-
-@dataclass(slots=True)
-class Pricer:
-    """Prices stages; equal stages are planned once.
-
-    A mesh has one shape for all of its stages. It is that which is best for the stage with most
-    FLOP of the first partition that is priced; other stages follow it.
-
-    Args:
-      memory_limit: bytes per device; by default what a chip has less its reserve.
-      seconds: for the plan of one stage on one mesh shape, if one is found in these.
-      shapes: how many mesh shapes are tried, of at most two axes, most alike the network first.
-    """
-
-    memory_limit: float | None = None
-    seconds: float = 5.0
-    shapes: int = 2
-    known: dict[Any, list[tuple[float, StagePrice | str]]] = field(default_factory=dict)
-
-    def limit(self, machine: Machine) -> float:
-        """Bytes that may be used of each of a machine's devices."""
-        return machine.chip.usable_bytes if self.memory_limit is None else self.memory_limit
-
-    def price(
-        self,
-        stage: StageProgram,
-        machine: Machine,
-        mesh: MeshShape | None,
-        limit: float,
-        seconds: float,
-    ) -> StagePrice | str:
-        """The price of a stage, or why it has no plan.
-
-        Args:
-          mesh: the shape; None: the best of some.
-          limit: bytes per device that the stage may use.
-          seconds: at most for this.
-        """
-        program = stage.traced()
-        shapes = [mesh] if mesh is not None else self.candidates(machine)
-        best: StagePrice | str = "no mesh shape was tried"
-        for shape in shapes:
-            key = (program.fingerprint, machine.name, shape)
-            found = self._known(key, limit)
-            if found is None:
-                found = self._plan(program, stage, machine, shape, limit, seconds / len(shapes))
-                if isinstance(found, str) and found.startswith("no time"):
-                    return found if isinstance(best, str) else best
-                self.known.setdefault(key, []).append((limit, found))
-            if (
-                isinstance(found, StagePrice)
-                and (isinstance(best, str) or _busy(found, stage) < _busy(best, stage))
-            ) or isinstance(best, str):
-                best = found
-        return best
-
-    def _known(self, key: Any, limit: float) -> StagePrice | str | None:
-        """What an earlier search says for this limit: it had more, and took no more or failed."""
-        for other, found in self.known.get(key, ()):
-            if other >= limit and (isinstance(found, str) or found.peak_bytes <= limit):
-                return found
-        return None
-
-    def candidates(self, machine: Machine) -> list[MeshShape]:
-        """The mesh shapes that are tried."""
-        sizes = candidate_meshes(machine, axes=2)[: self.shapes]
-        return [MeshShape(("x", "y")[: len(one)], one) for one in sizes]
-
-    def _plan(
-        self,
-        program: Program,
-        stage: StageProgram,
-        machine: Machine,
-        shape: MeshShape,
-        limit: float,
-        seconds: float,
-    ) -> StagePrice | str:
-        mesh = dict(zip(shape.names, shape.sizes, strict=True))
-        plan: Plan | None = None
-        for allowed in (min(seconds, self.seconds), seconds):
-            try:
-                plan = search(
-                    program,
-                    machine,
-                    mesh=mesh,
-                    memory_limit=limit,
-                    time_limit=max(allowed, 0.1),
-                    gap=0.005,
-                    baselines=False,
-                )
-                break
-            except NoPlanError as error:
-                if allowed == seconds:
-                    return f"no time: {error}"
-            except ValueError as error:  # no plan fits, or an axis divides nothing
-                return str(error)
-        assert plan is not None
-        if plan.proof.limit_hit == "interrupted":
-            raise KeyboardInterrupt
-        return price(plan, program, machine, stage.arguments)
-
-
-def _busy(found: StagePrice, stage: StageProgram) -> float:
-    return found.busy_seconds(stage.microbatches)

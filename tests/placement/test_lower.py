@@ -87,7 +87,7 @@ def test_a_plan_of_another_step_is_refused():
     assert str(caught.value) == (
         "the plan of 'step' is not for this step:\n"
         "  * the plan has 4 microbatches, step has 2\n"
-        "  * the plan's stages are layer_0, layer_1, those of step are layer_0-layer_2, layer_3\n"
+        "  * the plan's stages are layer_0, layer_1, those of step are layer_0-layer_3\n"
         "search again"
     )
     with pytest.raises(LoweringError, match=r"meshes of 2 \+ 2 devices; there are 1"):

@@ -8,7 +8,8 @@ from autoshard.cluster import load_cluster
 from autoshard.machine import load
 from autoshard.mpmd.partition import partition_step
 from autoshard.placement.ideal import ideal_seconds
-from autoshard.placement.price import Pricer, StagePrice, price
+from autoshard.placement.price import StagePrice, price
+from autoshard.placement.pricer import Pricer
 from autoshard.placement.problem import sent_bytes
 from autoshard.placement.stage_program import stage_program
 from autoshard.program import trace

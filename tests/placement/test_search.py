@@ -12,7 +12,8 @@ from autoshard.cluster import load_cluster
 from autoshard.mpmd.blocks import StageError
 from autoshard.mpmd.partition import partition_step
 from autoshard.placement.choices import mesh_speeds, placements
-from autoshard.placement.price import Pricer, StagePrice
+from autoshard.placement.price import StagePrice
+from autoshard.placement.pricer import Pricer
 from autoshard.placement.problem import TICK, outer_seconds, schedule_problem
 from autoshard.placement.report import format_pipeline
 from autoshard.placement.search import search_meshes

@@ -1,0 +1,161 @@
+"""Stages planned on meshes, each different one once.
+
+Stages that differ only in how many blocks they have, or what is left of their memory, have plans of
+one form. So a plan of one is put to the other as it is, and taken where it is within a small gap of
+what the other takes at least (`autoshard.placement.bricks`); else the solver starts from it. Mesh
+shapes are tried in the order of those bounds, and none whose bound is above what was found.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoshard.machine import Machine
+from autoshard.meshes import candidate_meshes
+from autoshard.placement.price import StagePrice, price
+from autoshard.placement.stage_program import StageProgram
+from autoshard.plan import MeshShape, Plan, PlanError
+from autoshard.program import Program
+from autoshard.replan import reprice
+from autoshard.search import NoPlanError, search
+
+GAP = 0.005
+"""How close to the best a stage's plan is to be."""
+
+
+@dataclass(slots=True)
+class Pricer:
+    """Prices stages.
+
+    Args:
+      memory_limit: bytes per device; by default what a chip has less its reserve.
+      seconds: for the plan of one stage on one mesh shape, if one is found in these.
+      shapes: how many mesh shapes are tried, of at most two axes, most alike the network first.
+      known: by program, machine and mesh shape, what was found under which limits.
+      plans: by machine and mesh shape, those of all stages.
+      slowest: seconds that the plan of one stage on one mesh shape took, at most.
+    """
+
+    memory_limit: float | None = None
+    seconds: float = 5.0
+    shapes: int = 2
+    known: dict[Any, list[tuple[float, StagePrice | str]]] = field(default_factory=dict)
+    plans: dict[Any, list[Plan]] = field(default_factory=dict)
+    slowest: float = 0.0
+
+    def limit(self, machine: Machine) -> float:
+        """Bytes that may be used of each of a machine's devices."""
+        return machine.chip.usable_bytes if self.memory_limit is None else self.memory_limit
+
+    def candidates(self, machine: Machine) -> list[MeshShape]:
+        """The mesh shapes that are tried."""
+        sizes = candidate_meshes(machine, axes=2)[: self.shapes]
+        return [MeshShape(("x", "y")[: len(one)], one) for one in sizes]
+
+    def price(
+        self,
+        stage: StageProgram,
+        machine: Machine,
+        least: Mapping[MeshShape, float] | None,
+        limit: float,
+        seconds: float,
+    ) -> StagePrice | str:
+        """The price of a stage, or why it has no plan.
+
+        Args:
+          least: the mesh shapes that are tried, with seconds of a step that no plan undercuts;
+            None: the candidates.
+          limit: bytes per device that the stage may use.
+          seconds: at most for this.
+        """
+        program = stage.traced()
+        if least is None:
+            least = dict.fromkeys(self.candidates(machine), 0.0)
+        best: StagePrice | None = None
+        failure = "no mesh shape was tried"
+        for shape, bound in sorted(least.items(), key=lambda item: item[1]):
+            if best is not None and bound * (1 + GAP) >= best.busy_seconds(stage.microbatches):
+                continue
+            key = (program.fingerprint, machine.name, shape)
+            found = self._known(key, limit)
+            if found is None:
+                share, begun = seconds / len(least), time.monotonic()
+                found = self._plan(program, stage, machine, shape, limit, share, bound)
+                self.slowest = max(self.slowest, time.monotonic() - begun)
+                if isinstance(found, str) and found.startswith("no time"):
+                    return found if best is None else best
+                self.known.setdefault(key, []).append((limit, found))
+            if isinstance(found, str):
+                failure = found
+            elif best is None or _busy(found, stage) < _busy(best, stage):
+                best = found
+        return failure if best is None else best
+
+    def _known(self, key: Any, limit: float) -> StagePrice | str | None:
+        """What an earlier search says for this limit: it had more, and took no more or failed."""
+        for other, found in self.known.get(key, ()):
+            if other >= limit and (isinstance(found, str) or found.peak_bytes <= limit):
+                return found
+        return None
+
+    def _plan(
+        self,
+        program: Program,
+        stage: StageProgram,
+        machine: Machine,
+        shape: MeshShape,
+        limit: float,
+        seconds: float,
+        bound: float,
+    ) -> StagePrice | str:
+        earlier = self.plans.setdefault((machine.name, shape), [])
+        start = _best_of(earlier, program, machine, limit)
+        plan: Plan | None = None
+        if start is not None and start.estimate.step_seconds * (1 - GAP) <= bound:
+            plan = start
+        else:
+            mesh = dict(zip(shape.names, shape.sizes, strict=True))
+            for allowed in (min(seconds, self.seconds), seconds):
+                try:
+                    plan = search(
+                        program,
+                        machine,
+                        mesh=mesh,
+                        memory_limit=limit,
+                        time_limit=max(allowed, 0.1),
+                        gap=GAP,
+                        baselines=False,
+                        start=start,
+                        known_bound=bound,
+                    )
+                    break
+                except NoPlanError as error:
+                    if allowed == seconds:
+                        return f"no time: {error}"
+                except ValueError as error:  # no plan fits, or an axis divides nothing
+                    return str(error)
+            assert plan is not None
+            if plan.proof.limit_hit == "interrupted":
+                raise KeyboardInterrupt
+            earlier.append(plan)
+        return price(plan, program, machine, stage.arguments)
+
+
+def _best_of(earlier: list[Plan], program: Program, machine: Machine, limit: float) -> Plan | None:
+    """The fastest of plans of this form that fit, at the prices of this program."""
+    fitting = []
+    for plan in earlier:
+        try:
+            found = reprice(plan, program, machine, memory_limit=limit)
+        except PlanError:
+            continue
+        if found.estimate.peak_bytes <= limit:
+            fitting.append(found)
+    return min(fitting, key=lambda plan: plan.estimate.step_seconds, default=None)
+
+
+def _busy(found: StagePrice, stage: StageProgram) -> float:
+    return found.busy_seconds(stage.microbatches)

@@ -1,0 +1,137 @@
+"""One choice tried: cut, priced, ordered; then cut again as the prices tell.
+
+Meshes are to work as long as each other. With one stage a mesh, shares as the bound wants them are
+tried before: the first meshes, which work on while the pipeline fills and drains, get more, where
+memory holds what that leaves waiting. Where the prices differ from what the cut expected, it is
+made once more. Where memory is too small, or leaves no room for as many microbatches as there are
+meshes, stages are priced again with less for themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from autoshard.placement.candidate import Candidate
+from autoshard.placement.cuts import even, tapered
+from autoshard.placement.plan import Choice
+from autoshard.placement.problem import MemoryShortageError, outer_seconds, schedule_problem
+from autoshard.placement.ranking import Ranked
+from autoshard.placement.relaxation import Floats
+from autoshard.placement.request import Request
+from autoshard.placement.stage_prices import LEVELS, StagePrices
+from autoshard.placement.stage_program import stage_programs
+from autoshard.schedule import Instance
+from autoshard.solve.schedule import solve
+
+ORDER_GAP = 0.002
+"""How close to the best an order is to be."""
+ORDER_SHARE = 0.25
+"""Of a trial's time, what each of its orders gets."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """A choice that is tried.
+
+    Attributes:
+      rows: what was found, one for each cut.
+      found: the candidates.
+      late: whether the time was over before all was tried.
+      interrupted: whether the user ended it.
+    """
+
+    request: Request
+    prices: StagePrices
+    choice: Ranked
+    rows: list[Choice] = field(default_factory=list)
+    found: list[Candidate] = field(default_factory=list)
+    late: bool = False
+    interrupted: bool = False
+
+    def run(self, seconds: float) -> None:
+        """Try all cuts, in about so many seconds."""
+        stop = time.monotonic() + seconds
+        choice, tried = self.choice, set[tuple[int, ...]]()
+        relaxed, stages = choice.relaxed, choice.placement.stages
+        makers: list[Callable[[Floats], tuple[int, ...]]] = [partial(even, relaxed)]
+        if choice.bound.blocks and stages == len(self.request.limits):
+            makers.insert(0, partial(tapered, relaxed, choice.bound.blocks))
+        for maker in makers:
+            scale = np.ones(stages)
+            for _ in range(2):
+                counts = maker(scale)
+                if counts in tried:
+                    break
+                if self.found and time.monotonic() >= stop:
+                    self.late = True
+                    return
+                tried.add(counts)
+                spent = self._order(counts, stop)
+                if self.interrupted or spent is None:
+                    return
+                scale = np.array(spent) / relaxed.stage_seconds(counts, np.ones(stages))
+
+    def _order(self, counts: tuple[int, ...], stop: float) -> Sequence[float] | None:
+        """Price the stages and order the tasks; seconds of every stage, or None without prices."""
+        choice, request = self.choice, self.request
+        mode, placement = choice.mode, choice.placement
+        partition = request.cut(choice.microbatches, counts)
+        programs = stage_programs(partition, mode)
+        spent, note = None, ""
+        for level in range(len(LEVELS)):
+            left = max(stop - time.monotonic(), 0.0)
+            until = time.monotonic() + left / 2
+            prices = self.prices.of(partition, programs, placement, choice.bricks, until, level)
+            if isinstance(prices, str):
+                note = note or prices
+                break
+            spent = [one.busy_seconds(choice.microbatches) for one in prices]
+            try:
+                instance = schedule_problem(
+                    partition,
+                    prices,
+                    placement.mesh_of,
+                    request.cluster,
+                    request.limits,
+                    mode,
+                    name=request.name,
+                )
+            except MemoryShortageError as error:
+                note = str(error)
+                continue
+            outer = outer_seconds(partition, prices, placement.mesh_of, request.cluster)
+            outcome = solve(instance, time_limit=max(left * ORDER_SHARE, 0.2), gap=ORDER_GAP)
+            if outcome.order is None:
+                self.late = True
+                note = "no order was found in time"
+                break
+            one = Candidate(placement, mode, partition, programs, prices, instance, outer, outcome)
+            self._row(one.step_seconds, one.bound)
+            self.found.append(one)
+            self.interrupted = outcome.limit_hit == "interrupted"
+            if self.interrupted or _roomy(instance) or time.monotonic() >= stop:
+                return spent
+            note = ""
+        if note:
+            self._row(None, None, note)
+        return spent
+
+    def _row(self, seconds: float | None, bound: float | None, note: str = "") -> None:
+        choice = self.choice
+        stages, m = choice.placement.stages, choice.microbatches
+        self.rows.append(Choice(choice.title, stages, m, seconds, bound, note))
+
+
+def _roomy(instance: Instance) -> bool:
+    """Whether every mesh can keep as many microbatches of its stages as there are meshes."""
+    assert instance.memory_limit is not None
+    wanted = min(instance.meshes, instance.microbatches)
+    return all(
+        limit >= wanted * sum(instance.memory_forward[s] for s in instance.on(mesh))
+        for mesh, limit in enumerate(instance.memory_limit)
+    )
