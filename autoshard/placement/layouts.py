@@ -17,7 +17,7 @@ from autoshard.machine import Machine
 from autoshard.mpmd.fragments import SHARED
 from autoshard.mpmd.instructions import Slot
 from autoshard.mpmd.partition import Partition
-from autoshard.placement.price import Pricer
+from autoshard.placement.pricer import Pricer
 from autoshard.placement.stage_program import Argument, Mode, stage_program
 from autoshard.plan import MeshShape
 
@@ -89,7 +89,7 @@ def planned_specs(
             continue
         shape = MeshShape(tuple(mesh.axis_names), tuple(mesh.devices.shape))
         limit = pricer.limit(machine)
-        found = pricer.price(program, machine, shape, limit, 10 * seconds)
+        found = pricer.price(program, machine, {shape: 0.0}, limit, 10 * seconds)
         if isinstance(found, str):
             sizes = f"{math.prod(shape.sizes)} x {machine.chip.name}"
             faults.append(f"stage {stage} on mesh {number} ({sizes}): {found}")

@@ -10,10 +10,11 @@ from autoshard.lower.interpret import LoweringError
 from autoshard.lower.mpmd import batch_sharded
 from autoshard.machine import load
 from autoshard.mpmd.instructions import Slot
-from autoshard.placement import price
+from autoshard.placement import pricer
 from autoshard.placement.devices import machine_of, machines_of, preset_of
 from autoshard.placement.lower_step import lower_mpmd
-from autoshard.placement.price import Pricer, StagePrice
+from autoshard.placement.price import StagePrice
+from autoshard.placement.pricer import Pricer
 from autoshard.placement.stage_program import stage_program
 from autoshard.plan import MeshShape
 from tests.mpmd.cases import small_step, tiny_llama
@@ -37,7 +38,9 @@ def test_stages_are_sharded_as_planned(schedule):
         machine = machine_of(eager(), mesh.size)
         shape = MeshShape(("data",), (mesh.size,))
         with jax.enable_x64(True):
-            planned = Pricer().price(program, machine, shape, machine.chip.usable_bytes, 10.0)
+            planned = Pricer().price(
+                program, machine, {shape: 0.0}, machine.chip.usable_bytes, 10.0
+            )
         assert isinstance(planned, StagePrice)
         for argument, spec in zip(program.arguments, planned.specs, strict=True):
             spec = PartitionSpec(None, *spec) if argument.group == "sliced" else spec
@@ -50,8 +53,8 @@ def test_stages_are_sharded_as_planned(schedule):
 @EIGHT
 def test_equal_stages_are_planned_once(monkeypatch):
     calls = []
-    real = price.search
-    monkeypatch.setattr(price, "search", lambda *a, **k: calls.append(a) or real(*a, **k))
+    real = pricer.search
+    monkeypatch.setattr(pricer, "search", lambda *a, **k: calls.append(a) or real(*a, **k))
     step = small_step(layers=6, scan=True)
     lower_mpmd(step.fn, *step.args, meshes=meshes_of(2, 2), stages=6, schedule="circular")
     assert len(calls) == 3  # the first stage, the last, and one of those between
