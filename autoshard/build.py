@@ -38,6 +38,7 @@ from autoshard.choices import (
 )
 from autoshard.coding import decode, encode
 from autoshard.copies import ANEW, BACKWARD, FORWARD, KEPT, VISIBLE, copy_intervals, value_trips
+from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase
 from autoshard.decisions import Decisions
@@ -368,7 +369,7 @@ class _Builder:
             if value in self.flow.slices and (mode > 0).any():
                 one = self.flow.slices[value]
                 dimensions = table.dimensions
-                stacks = self.prices.stack_bytes(value, dimensions[a], dimensions[b]) * (mode > 0)
+                stacks = stack_bytes(self.prices, value, dimensions[a], dimensions[b]) * (mode > 0)
                 if stacks.any():
                     self.usages.append(Usage(node, stacks, one.start, one.stop))
             for part, (first, last) in copy_intervals(self.flow.readers[value]).items():
@@ -414,7 +415,7 @@ class _Builder:
             key = self.flow.transposed[member], tuple(life.replaces for life in lives)
             if key not in found:
                 op = self.program.ops[member]
-                copies = self.prices.transposing(op, strategies)[1]
+                copies = transposing(self.prices, op, strategies)[1]
                 found[key] = tuple((made[rows], held[rows]) for made, held in copies)
             for life, (made, held) in zip(lives, found[key], strict=True):
                 if made.any():

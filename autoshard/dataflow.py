@@ -19,7 +19,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from autoshard.cost.flops import is_matrix_op
-from autoshard.fusion import fuse
+from autoshard.fusion import exponential_bytes, fuse
 from autoshard.liveness import Turned, find_lives, find_temporary, find_turned
 from autoshard.machine import Chip
 from autoshard.orders import Transposition, transpositions
@@ -50,6 +50,7 @@ class Dataflow:
     """Facts per value (see the module docstring).
 
     Attributes:
+      chip: what the step runs on; None where nothing of it was known.
       when: per op, the program point at which it runs.
       readers: the uses of every value.
       materialised: whether the value reaches memory.
@@ -69,6 +70,7 @@ class Dataflow:
       copied: the ops whose results are slices that are written for what reads them.
     """
 
+    chip: Chip | None
     when: tuple[int, ...]
     readers: tuple[tuple[Reader, ...], ...]
     materialised: tuple[bool, ...]
@@ -85,6 +87,10 @@ class Dataflow:
     slices: Mapping[int, Slice]
     copied: frozenset[int]
 
+    def is_of(self, chip: Chip) -> bool:
+        """Whether the step was analysed for a chip that fuses and copies as this one."""
+        return _habits(self.chip) == _habits(chip)
+
     def surroundings(self, op: Op) -> Hashable:
         """What stands around `op` and changes its price: copies of a block may differ in it."""
         written = tuple(self.materialised[o] for o in op.outputs)
@@ -95,6 +101,10 @@ class Dataflow:
             self.transposed.get(op.index),
             op.index in self.copied,
         )
+
+
+def _habits(chip: Chip | None) -> tuple[float, bool]:
+    return (0.0, False) if chip is None else (exponential_bytes(chip), chip.library_products)
 
 
 def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
@@ -120,6 +130,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
     copied = find_copied(program) if libraries else frozenset[int]()
     start, stop = find_lives(program, readers, fusion, when, spans, moved, temporary, copied)
     return Dataflow(
+        chip=chip,
         when=when,
         readers=tuple(tuple(uses) for uses in readers),
         materialised=fusion.materialised,

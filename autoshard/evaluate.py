@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.copies import BACKWARD, FORWARD, KEPT, VISIBLE, copy_intervals
+from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.step import StepPrices
 from autoshard.decisions import Decisions
 from autoshard.layout import UNREDUCED
@@ -65,7 +66,7 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
         moves += settlement_moves(prices, op, strategy, names)
         if op.index in flow.transposed:
             for life, (copy, held) in zip(
-                flow.turned[op.index], prices.transposing(op, strategy)[1], strict=True
+                flow.turned[op.index], transposing(prices, op, strategy)[1], strict=True
             ):
                 events[life.start] += copy[0]
                 events[life.reduced] += held[0] - copy[0]
@@ -276,7 +277,7 @@ def _occupy(prices: StepPrices, decisions: Decisions, value: int, events: Events
     size = float(prices.local_bytes(value, np.array(copy))) * prices.scratch_factor
     if value in flow.slices:
         one = flow.slices[value]
-        stack = float(prices.stack_bytes(value, np.array([layout]), np.array([copy]))[0])
+        stack = float(stack_bytes(prices, value, np.array([layout]), np.array([copy]))[0])
         events[one.start] += stack
         events[one.stop] -= stack
     serves = {

@@ -12,7 +12,7 @@ A loop is one kernel of the computation around it, with an order of its own insi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.fusion import Fusion
@@ -74,17 +74,25 @@ class _Walk:
             self._emit(op, region)
 
     def _as_written(self, region: Region) -> None:
-        inner = {one.start: one for one in self.program.regions if one.parent == region.index}
-        op = region.start
-        while op < region.stop:
-            loop = inner.get(op)
-            if loop is not None and loop.stop > loop.start:
+        for first, _, loop in self._parts(region):
+            if loop is not None:
                 self._region(loop)
-                op = loop.stop
             else:
-                self.emitted[op] = True
-                self.order.append(op)
-                op += 1
+                self.emitted[first] = True
+                self.order.append(first)
+
+    def _parts(self, region: Region) -> Iterator[tuple[int, int, Region | None]]:
+        """The ops `first` to `last` of every part: a single op, or a whole loop."""
+        inner = {one.start: one for one in self.program.regions if one.parent == region.index}
+        first = region.start
+        while first < region.stop:
+            loop = inner.get(first)
+            if loop is not None and loop.stop > loop.start:
+                yield first, loop.stop, loop
+                first = loop.stop
+            else:
+                yield first, first + 1, None
+                first += 1
 
     def _emit(self, op: int, region: Region) -> None:
         if self.emitted[op]:
@@ -101,24 +109,15 @@ class _Walk:
             self._emit(maker, region)
 
     def _kernels(self, region: Region) -> list[_Kernel]:
-        program, ops = self.program, self.program.ops
-        inner = {one.start: one for one in program.regions if one.parent == region.index}
         kernels: list[_Kernel] = []
         maker: dict[int, int] = {}
-        op = region.start
-        while op < region.stop:
-            loop = inner.get(op)
-            if loop is not None and loop.stop > loop.start:
-                read = [v for o in ops[loop.start : loop.stop] for v in o.inputs]
-                written = [v for o in ops[loop.start : loop.stop] for v in o.outputs]
-                kernel = _Kernel(loop.start, loop.stop, 0, loop)
-                op = loop.stop
-            else:
-                read, written = ops[op].inputs, ops[op].outputs
-                kernel = _Kernel(op, op + 1, 0)
-                op += 1
-                if written and not any(self.fusion.materialised[v] for v in written):
-                    continue
+        for first, last, loop in self._parts(region):
+            read = [value for op in self.program.ops[first:last] for value in op.inputs]
+            written = [value for op in self.program.ops[first:last] for value in op.outputs]
+            reaches_memory = any(self.fusion.materialised[value] for value in written)
+            if loop is None and written and not reaches_memory:
+                continue
+            kernel = _Kernel(first, last, 0, loop)
             before = {
                 maker[source]
                 for value in read

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from autoshard.cost.reordering import stack_bytes
 from autoshard.dataflow import Phase, analyse
 from autoshard.decisions import Decisions
 from autoshard.evaluate import evaluate
@@ -235,5 +236,5 @@ def test_a_gather_of_an_inner_dimension_puts_the_whole_stack_in_order() -> None:
         (value,) = prices.dataflow.slices
         before = np.array([[0], [1], [1], [-1]])
         after = np.array([[-1], [-1], [0], [-1]])
-        found = prices.stack_bytes(value, before, after) / prices.scratch_factor
+        found = stack_bytes(prices, value, before, after) / prices.scratch_factor
         assert found.tolist() == [0, 3 * 16 * 16 * FLOAT * share, 0, 0]

@@ -51,7 +51,8 @@ def test_decisions_hardly_grow_with_layers(kind: str, most: float) -> None:
 
 
 def _prices(program: Program) -> Any:
-    return step_prices(program, analyse(program), load("h100-8"), (8,))
+    machine = load("h100-8")
+    return step_prices(program, analyse(program, machine.chip), machine, (8,))
 
 
 @pytest.mark.parametrize("kind", ["mlp", "llama"])

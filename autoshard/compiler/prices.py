@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autoshard.cost.collective import KINDS, MeshTopology
+from autoshard.cost.roofline import op_seconds
 from autoshard.hlo.axes import FineMesh
 from autoshard.hlo.collectives import Found
 from autoshard.hlo.work import Work
@@ -48,11 +49,12 @@ class MachinePrices:
         chip = self.machine.chip
         dtype = _DTYPES.get(work.dtype, work.dtype)
         dtype = "float8" if dtype.startswith("f8") else dtype
-        matmul = work.flops / (chip.matmul_flops(dtype) * chip.matmul_efficiency)
-        vector = work.exponentials * chip.exponential_flops / chip.vector_flops
+        vector = work.exponentials * chip.exponential_flops
         moved = work.bytes + work.scattered * chip.transaction_bytes
-        memory = moved / chip.memory_rate
-        return chip.launch_seconds + max(matmul, vector, memory)
+        return max(
+            op_seconds(chip, work.flops, moved, dtype),
+            op_seconds(chip, vector, moved, unit="vector"),
+        )
 
     def copy_seconds(self, size: int) -> float:
         """A copy of `size` bytes between the device's memories."""

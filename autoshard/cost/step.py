@@ -23,16 +23,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.coalescing import is_coalesced
 from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.flops import is_matrix_op
+from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.roofline import op_seconds
-from autoshard.dataflow import Dataflow, Turned
-from autoshard.layout import local_shape
+from autoshard.dataflow import Dataflow
 from autoshard.machine import Machine
-from autoshard.orders import Transposition
 from autoshard.program import Op, Program
 from autoshard.strategy import Strategies, project_assignment
 
@@ -101,7 +99,7 @@ class StepPrices:
             return np.zeros(len(strategies))
         traffic = self._traffic(op, strategies)
         if transposed:
-            traffic = traffic + self.transposing(op, strategies)[0]
+            traffic = traffic + transposing(self, op, strategies)[0]
         return self._busy(op, self._flops(op) / strategies.shards, traffic)
 
     def _flops(self, op: Op) -> float:
@@ -206,60 +204,6 @@ class StepPrices:
                 return self.program.values[value].dtype
         return "float32"
 
-    def transposing(
-        self, op: Op, strategies: Strategies
-    ) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
-        """Bytes per device that transposing the operands of `op` moves, and those of the copies.
-
-        Of a copy first what it takes while reductions read it, then what it takes on top of what it
-        replaces, see `autoshard.dataflow.Turned`. All are `[len(strategies)]`. A dimension that is
-        cut to one element lies anywhere.
-        """
-        moved, copies = np.zeros(len(strategies)), []
-        transaction = self.machine.chip.transaction_bytes
-        turned = self.dataflow.turned.get(op.index, ())
-        transposed = self.dataflow.transposed.get(op.index, ())
-        if not transaction:
-            return moved, ((moved, moved),) * len(turned)
-        for one, life in zip(transposed, turned, strict=True):
-            value = self.program.values[op.inputs[one.position]]
-            reads = strategies.reads[one.position]
-            patterns, rows = np.unique(reads, axis=0, return_inverse=True)
-            found = []
-            for layout in patterns.tolist():
-                sizes = local_shape(value.shape, tuple(layout), self.mesh_shape)
-                found.append(_transposed(one, life, sizes, value.itemsize, transaction))
-            moves, made, held = np.array(found).T[:, rows.reshape(-1)]
-            moved = moved + moves
-            copies.append((made * self.scratch_factor, held * self.scratch_factor))
-        return moved, tuple(copies)
-
-    def stack_bytes(
-        self, value: int, before: NDArray[np.int64], after: NDArray[np.int64]
-    ) -> Floats:
-        """Bytes per device of the stack that is put in order so that slices of it can be gathered.
-
-        From layouts `before` to `after` of the slice `value`, both `[n, axes]`; see
-        `autoshard.dataflow.Slice`.
-        """
-        record = self.program.values[value]
-        if not self.machine.chip.transaction_bytes:
-            return np.zeros(len(before))
-        rank = len(record.shape)
-        shards = np.ones((len(before), rank), dtype=np.int64)
-        gathered = np.zeros((len(before), rank), dtype=bool)
-        for axis, size in enumerate(self.mesh_shape):
-            rows = np.flatnonzero(before[:, axis] >= 0)
-            shards[rows, before[rows, axis]] *= size
-            rows = rows[after[rows, axis] < 0]
-            gathered[rows, before[rows, axis]] = True
-        large = np.array(record.shape, dtype=np.int64) // shards > 1
-        inner = np.cumsum(large, axis=1) - large > 0
-        stack = self.program.values[self.dataflow.slices[value].stack]
-        return (
-            stack.bytes / shards.prod(axis=1) * (gathered & inner).any(axis=1) * self.scratch_factor
-        )
-
     def _traffic(self, op: Op, strategies: Strategies) -> Floats:
         flow = self.dataflow
         touched = np.zeros(len(strategies))
@@ -299,20 +243,6 @@ class StepPrices:
         return np.where(np.asarray(dimensions) >= 0, sizes, 1).prod(axis=-1).astype(float)
 
 
-def _transposed(
-    one: Transposition, life: Turned, sizes: Sequence[int], itemsize: int, transaction: float
-) -> tuple[float, float, float]:
-    """(bytes moved besides what is read and written anyway, bytes of a copy, its net bytes)."""
-    lies, *wanted = (tuple(d for d in order if sizes[d] > 1) for order in (one.lies, *one.wanted))
-    if lies in wanted:
-        return 0.0, 0.0, 0.0
-    elements = math.prod(sizes)
-    jumps = one.jumps and not is_coalesced(sizes, lies, wanted[0])
-    copy = float(elements * itemsize * one.copy)
-    held = max(copy - elements * life.replaces, 0.0) if jumps else 0.0
-    return 2 * copy + elements * max(transaction - itemsize, 0.0) * jumps, copy, held
-
-
 def step_prices(
     program: Program,
     dataflow: Dataflow,
@@ -323,9 +253,14 @@ def step_prices(
     """The cost laws of `program` on `machine`, arranged as a mesh of `mesh_shape`.
 
     Raises:
-      ValueError: the mesh does not use all chips of the machine.
+      ValueError: the mesh does not use all chips of the machine; `dataflow` is not of its chip.
     """
     shape = tuple(mesh_shape)
+    if not dataflow.is_of(machine.chip):
+        raise ValueError(
+            f"the data flow of {program.name} was analysed for {dataflow.chip or 'no chip'}, which "
+            f"fuses otherwise than {machine.chip.name}; give analyse(program, machine.chip)"
+        )
     if math.prod(shape) != machine.chips:
         raise ValueError(
             f"mesh {'x'.join(map(str, shape))} has {math.prod(shape)} devices, but {machine.name} "

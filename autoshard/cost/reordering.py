@@ -1,0 +1,96 @@
+"""What is moved and held to put arrays in another order of dimensions.
+
+Operands that lie otherwise than their op reads them (`autoshard.orders`), and stacks whose slices
+are gathered along an inner dimension (`autoshard.slices`). Only chips whose memory is read in
+transactions pay for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoshard.coalescing import is_coalesced
+from autoshard.layout import local_shape
+from autoshard.liveness import Turned
+from autoshard.orders import Transposition
+from autoshard.program import Op
+from autoshard.strategy import Strategies
+
+if TYPE_CHECKING:
+    from autoshard.cost.step import StepPrices
+
+Floats = NDArray[np.float64]
+
+
+def transposing(
+    prices: StepPrices, op: Op, strategies: Strategies
+) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
+    """Bytes per device that transposing the operands of `op` moves, and those of the copies.
+
+    Of a copy first what it takes while reductions read it, then what it takes on top of what it
+    replaces, see `autoshard.liveness.Turned`. All are `[len(strategies)]`. A dimension that is
+    cut to one element lies anywhere.
+    """
+    moved, copies = np.zeros(len(strategies)), []
+    transaction = prices.machine.chip.transaction_bytes
+    turned = prices.dataflow.turned.get(op.index, ())
+    transposed = prices.dataflow.transposed.get(op.index, ())
+    if not transaction:
+        return moved, ((moved, moved),) * len(turned)
+    for one, life in zip(transposed, turned, strict=True):
+        value = prices.program.values[op.inputs[one.position]]
+        reads = strategies.reads[one.position]
+        patterns, rows = np.unique(reads, axis=0, return_inverse=True)
+        found = []
+        for layout in patterns.tolist():
+            sizes = local_shape(value.shape, tuple(layout), prices.mesh_shape)
+            found.append(_transposed(one, life, sizes, value.itemsize, transaction))
+        moves, made, held = np.array(found).T[:, rows.reshape(-1)]
+        moved = moved + moves
+        copies.append((made * prices.scratch_factor, held * prices.scratch_factor))
+    return moved, tuple(copies)
+
+
+def stack_bytes(
+    prices: StepPrices, value: int, before: NDArray[np.int64], after: NDArray[np.int64]
+) -> Floats:
+    """Bytes per device of the stack that is put in order so that slices of it can be gathered.
+
+    From layouts `before` to `after` of the slice `value`, both `[n, axes]`; see
+    `autoshard.slices.Slice`.
+    """
+    record = prices.program.values[value]
+    if not prices.machine.chip.transaction_bytes:
+        return np.zeros(len(before))
+    rank = len(record.shape)
+    shards = np.ones((len(before), rank), dtype=np.int64)
+    gathered = np.zeros((len(before), rank), dtype=bool)
+    for axis, size in enumerate(prices.mesh_shape):
+        rows = np.flatnonzero(before[:, axis] >= 0)
+        shards[rows, before[rows, axis]] *= size
+        rows = rows[after[rows, axis] < 0]
+        gathered[rows, before[rows, axis]] = True
+    large = np.array(record.shape, dtype=np.int64) // shards > 1
+    inner = np.cumsum(large, axis=1) - large > 0
+    stack = prices.program.values[prices.dataflow.slices[value].stack]
+    local = stack.bytes / shards.prod(axis=1) * prices.scratch_factor
+    return local * (gathered & inner).any(axis=1)
+
+
+def _transposed(
+    one: Transposition, life: Turned, sizes: Sequence[int], itemsize: int, transaction: float
+) -> tuple[float, float, float]:
+    """(bytes moved besides what is read and written anyway, bytes of a copy, its net bytes)."""
+    lies, *wanted = (tuple(d for d in order if sizes[d] > 1) for order in (one.lies, *one.wanted))
+    if lies in wanted:
+        return 0.0, 0.0, 0.0
+    elements = math.prod(sizes)
+    jumps = one.jumps and not is_coalesced(sizes, lies, wanted[0])
+    copy = float(elements * itemsize * one.copy)
+    held = max(copy - elements * life.replaces, 0.0) if jumps else 0.0
+    return 2 * copy + elements * max(transaction - itemsize, 0.0) * jumps, copy, held
