@@ -19,7 +19,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from autoshard.cost.flops import is_matrix_op
-from autoshard.fusion import exponential_bytes, fuse
+from autoshard.fusion import fuse
 from autoshard.liveness import Turned, find_lives, find_temporary, find_turned
 from autoshard.machine import Chip
 from autoshard.orders import Transposition, transpositions
@@ -88,7 +88,7 @@ class Dataflow:
     copied: frozenset[int]
 
     def is_of(self, chip: Chip) -> bool:
-        """Whether the step was analysed for a chip that fuses and copies as this one."""
+        """Whether the step was analysed for a chip of this kind, if not of its rates."""
         return _habits(self.chip) == _habits(chip)
 
     def surroundings(self, op: Op) -> Hashable:
@@ -103,8 +103,8 @@ class Dataflow:
         )
 
 
-def _habits(chip: Chip | None) -> tuple[float, bool]:
-    return (0.0, False) if chip is None else (exponential_bytes(chip), chip.library_products)
+def _habits(chip: Chip | None) -> tuple[bool, bool]:
+    return chip is not None and chip.exponential_flops > 0, bool(chip and chip.library_products)
 
 
 def analyse(program: Program, chip: Chip | None = None) -> Dataflow:

@@ -32,11 +32,6 @@ def is_elementwise(op: Op) -> bool:
     return not op.boundary and not is_matrix_op(op.primitive) and is_layout_determined(op.rule)
 
 
-def exponential_bytes(chip: Chip) -> float:
-    """What memory could move while one exponential is computed, bytes."""
-    return chip.exponential_flops / chip.vector_flops * chip.memory_rate
-
-
 @dataclass(frozen=True, slots=True)
 class Fusion:
     """What is fused in a program.
@@ -61,7 +56,9 @@ class Fusion:
 
 def fuse(program: Program, chip: Chip | None = None) -> Fusion:
     """Decide what is fused, where `chip` is given by what it costs to compute again."""
-    again_bytes = 0.0 if chip is None else exponential_bytes(chip)
+    again_bytes = 0.0
+    if chip is not None:
+        again_bytes = chip.exponential_flops / chip.vector_flops * chip.memory_rate
     readers = program.consumers()
     elementwise = tuple(is_elementwise(op) for op in program.ops)
     values = program.values
