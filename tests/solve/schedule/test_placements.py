@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from autoshard.schedule import Instance, ScheduleError, instance_from_json
+from autoshard.schedule import (
+    Instance,
+    ScheduleError,
+    instance_from_json,
+    named_orders,
+    simulate,
+)
 from autoshard.solve.schedule import InfeasibleLimitError
 from autoshard.solve.schedule.placements import best_placement
 
@@ -45,3 +53,28 @@ def test_what_has_no_schedule_is_said():
         best_placement({"tight": placed([0, 1], 0, 3)})
     with pytest.raises(ScheduleError, match="none of the placements has a schedule"):
         best_placement({"a": placed([0, 1], 0, 3), "b": placed([0, 1, 1, 0], 0, 3)})
+
+
+# Times of the first and last stage beside the others', and of the last two meshes beside the first.
+@pytest.mark.parametrize(("ends", "speed"), [(1.5, 1.0), (1.0, 1.25), (1.5, 1.25)])
+def test_the_choice_beats_every_named_schedule_of_every_placement(ends, speed):
+    places = {"v1": [0, 1, 2, 3], "loop": [0, 1, 2, 3] * 2, "v": [0, 1, 2, 3, 3, 2, 1, 0]}
+    instances = {}
+    for name, place in places.items():
+        part, last = 8 // len(place), len(place) - 1
+        size = [part * (ends if s in (0, last) else 1) for s in range(len(place))]
+        forward, backward, weight = ([round(t * one) for one in size] for t in (18, 18, 10))
+        instances[name] = instance_from_json(
+            {"p": 4, "m": 6, "S": len(place), "F": forward, "B": backward, "W": weight, "comm": 2,
+             "placement": place, "dev_scale": [1, 1, speed, speed], "mem_F": 2 * part,
+             "mem_B": -part, "mem_W": -part, "mem_limit": 16}
+        )  # fmt: skip
+    choice = best_placement(instances, time_limit=15, gap=0.005)
+    named = {}
+    for name, instance in instances.items():
+        for schedule, order in named_orders(instance).items():
+            with contextlib.suppress(ScheduleError):  # it takes more memory than 1F1B
+                named[name, schedule] = simulate(instance, order).makespan
+    assert {name for name, _ in named} == {"v1", "v"}  # loops by name need more memory
+    assert choice.best.value is not None
+    assert choice.best.value < min(named.values())
