@@ -24,6 +24,8 @@ from autoshard.search import NoPlanError, search
 
 GAP = 0.005
 """How close to the best a stage's plan is to be."""
+POOR = 0.05
+"""A plan this far above what its stage takes at least is given up for later plans of others."""
 
 
 @dataclass(slots=True)
@@ -36,6 +38,7 @@ class Pricer:
       shapes: how many mesh shapes are tried, of at most two axes, most alike the network first.
       known: by program, machine and mesh shape, what was found under which limits.
       plans: by machine and mesh shape, those of all stages.
+      seen: by program, machine and mesh shape, how many of `plans` were put to it again.
       slowest: seconds that the plan of one stage on one mesh shape took, at most.
     """
 
@@ -45,6 +48,7 @@ class Pricer:
     known: dict[Any, list[tuple[float, StagePrice | str]]] = field(default_factory=dict)
     plans: dict[Any, list[Plan]] = field(default_factory=dict)
     slowest: float = 0.0
+    seen: dict[Any, int] = field(default_factory=dict)
 
     def limit(self, machine: Machine) -> float:
         """Bytes that may be used of each of a machine's devices."""
@@ -88,11 +92,33 @@ class Pricer:
                 if isinstance(found, str) and found.startswith("no time"):
                     return found if best is None else best
                 self.known.setdefault(key, []).append((limit, found))
+            elif isinstance(found, StagePrice) and _busy(found, stage) > bound * (1 + POOR):
+                found = self._again(program, stage, machine, shape, limit, found)
+                self.known[key].insert(0, (limit, found))
             if isinstance(found, str):
                 failure = found
             elif best is None or _busy(found, stage) < _busy(best, stage):
                 best = found
         return failure if best is None else best
+
+    def _again(
+        self,
+        program: Program,
+        stage: StageProgram,
+        machine: Machine,
+        shape: MeshShape,
+        limit: float,
+        found: StagePrice,
+    ) -> StagePrice:
+        """What was found for a stage, or a plan of another stage where that is better by now."""
+        plans = self.plans.get((machine.name, shape), [])
+        key = (program.fingerprint, machine.name, shape)
+        fresh = plans[self.seen.get(key, 0) :]
+        self.seen[key] = len(plans)
+        other = _best_of(fresh, program, machine, limit)
+        if other is None or other.estimate.step_seconds >= _busy(found, stage):
+            return found
+        return price(other, program, machine, stage.arguments)
 
     def _known(self, key: Any, limit: float) -> StagePrice | str | None:
         """What an earlier search says for this limit: it had more, and took no more or failed."""
@@ -118,7 +144,7 @@ class Pricer:
             plan = start
         else:
             mesh = dict(zip(shape.names, shape.sizes, strict=True))
-            for allowed in (min(seconds, self.seconds), seconds):
+            for allowed in dict.fromkeys((min(seconds, self.seconds), seconds)):
                 try:
                     plan = search(
                         program,
@@ -131,9 +157,12 @@ class Pricer:
                         start=start,
                         known_bound=bound,
                     )
-                    break
+                    poor = plan.estimate.step_seconds > max(bound, plan.proof.bound) * (1 + POOR)
+                    if not poor or plan.proof.limit_hit == "interrupted":
+                        break
+                    start = plan  # and on with more time, if there is
                 except NoPlanError as error:
-                    if allowed == seconds:
+                    if allowed == seconds and plan is None:
                         return f"no time: {error}"
                 except ValueError as error:  # no plan fits, or an axis divides nothing
                     return str(error)

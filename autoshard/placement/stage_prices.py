@@ -61,16 +61,19 @@ class StagePrices:
         machines = [self.request.cluster.meshes[mesh] for mesh in placement.mesh_of]
         sizes = [_bytes(program, 3) for program in programs]
         found: dict[int, StagePrice] = {}
-        for stage in sorted(range(len(programs)), key=lambda s: -sizes[s]):
+        order = sorted(range(len(programs)), key=lambda s: -sizes[s])
+        for stage in (*order, *order):  # once more: what was found for one may be better for others
             machine, key = machines[stage], (machines[stage].name, partition.microbatches)
             shape = self.shapes.get(key)
             shapes = self.pricer.candidates(machine) if shape is None else [shape]
             least = {one: bricks.stage_seconds(names[stage], machine.name, one) for one in shapes}
-            if time.monotonic() + self.pricer.slowest > self.deadline:
+            if stage not in found and time.monotonic() + self.pricer.slowest > self.deadline:
                 return "no time for its prices"
             limit = self._limit(programs, machine, placement, stage, level)
             left = max(stop - time.monotonic(), LEAST_SECONDS)
             price = self.pricer.price(programs[stage], machine, least, limit, left)
+            if isinstance(price, str) and stage in found:
+                continue
             if isinstance(price, str):
                 return f"stage {stage} on {machine.name}: {price}"
             self.shapes.setdefault(key, price.mesh)
