@@ -96,7 +96,7 @@ def build(
     classes: Classes,
     *,
     limit: float | None,
-    join_sums: bool = False,
+    join_sums: bool = True,
     shared: Shared | None = None,
 ) -> Built:
     """Build the problem.

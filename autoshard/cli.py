@@ -160,8 +160,9 @@ def _add_search(commands: Any) -> None:
     )
     parser.add_argument(
         "--join-sums",
-        action="store_true",
-        help="terms of a sum of products may stay unreduced, and share one collective",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="whether terms of a sum of products may stay unreduced, and share one collective",
     )
     parser.add_argument(
         "--ignore-constraints",
@@ -306,6 +307,7 @@ def _add_annotate(commands: Any) -> None:
     parser.add_argument(
         "program", metavar="PROGRAM", nargs="?", help=f"{_PROGRAM}; default: what the plan names"
     )
+    parser.add_argument("--machine", metavar="MACHINE", help="default: what the plan names")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 

@@ -58,6 +58,7 @@ def annotate_command(options: argparse.Namespace) -> int:
     plan = load_plan(options.plan)
     reference = options.program or plan.program
     found, program = find_program(reference)
+    machine = find_machine(options.machine or plan.machine)
     checks = 0
     try:
         plan.check_program(program.fingerprint, reference)
@@ -69,7 +70,7 @@ def annotate_command(options: argparse.Namespace) -> int:
                 verdict = "enough" if enough else "not enough"
                 line.show(f"check {checks}: {count} places are {verdict}", group="annotate")
 
-            few = fewest(lower(plan, found.fn, *found.args), heard=heard)
+            few = fewest(lower(plan, found.fn, *found.args), machine=machine, heard=heard)
     except (PlanError, LoweringError) as error:
         raise CommandError(str(error)) from error
     print(few)

@@ -26,7 +26,7 @@ from autoshard.decisions import Decisions
 from autoshard.demands import Demands, demands_of
 from autoshard.evaluate import Evaluation, evaluate, tidy
 from autoshard.explanation import Alternative, Explanation, priced
-from autoshard.layout import UNREDUCED, Layout
+from autoshard.layout import Layout
 from autoshard.machine import Machine, load
 from autoshard.plan import Plan, PlanError
 from autoshard.program import Program
@@ -231,10 +231,7 @@ class Explainer:
     def _prepare(self, demands: Demands, time_limit: float) -> _Space:
         started = time.monotonic()
         classes = find_repeats(self.program, marks=demands.marks())
-        stored = self.plan.decisions.stored
-        join_sums = any(layout is not None and UNREDUCED in layout for layout in stored)
-        limit = self.plan.memory_limit
-        built = build(self.prices, classes, limit=limit, join_sums=join_sums)
+        built = build(self.prices, classes, limit=self.plan.memory_limit)
         try:
             built = demands.applied(built, seconds=0.3 * time_limit)
         except EmptyDomainError as error:

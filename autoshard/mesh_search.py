@@ -80,7 +80,7 @@ class MeshSearcher:
     cutoff: float = math.inf
     found: dict[tuple[int, ...], Found] = field(default_factory=dict)
     corrections: Corrections = NONE
-    join_sums: bool = False
+    join_sums: bool = True
     demands: Demands | None = None
     starts: dict[tuple[int, ...], Decisions] = field(default_factory=dict)
     earlier: Mapping[tuple[int, ...], Earlier] = field(default_factory=dict)

@@ -76,7 +76,7 @@ def search(
     options: Mapping[str, Any] | None = None,
     requirements: Sequence[Requirement | str] = (),
     constraints: bool = True,
-    join_sums: bool = False,
+    join_sums: bool = True,
     start: Plan | None = None,
     known_bound: float = 0.0,
 ) -> Plan:
@@ -147,7 +147,7 @@ def candidates(
     options: Mapping[str, Any] | None = None,
     requirements: Sequence[Requirement | str] = (),
     constraints: bool = True,
-    join_sums: bool = False,
+    join_sums: bool = True,
     start: Plan | None = None,
     known_bound: float = 0.0,
 ) -> list[Plan]:
@@ -197,7 +197,7 @@ def prepare(
     constraints: bool = True,
     corrections: Corrections = NONE,
     analysed: Dataflow | None = None,
-    join_sums: bool = False,
+    join_sums: bool = True,
 ) -> tuple[MeshSearcher, list[MeshShape]]:
     """What a search needs, and the mesh shapes that it is to look at.
 

@@ -14,9 +14,11 @@ values is a **join**; it may read both unreduced, and settle what it writes or l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoshard.dataflow import Dataflow
+from autoshard.decisions import Decisions
+from autoshard.layout import UNREDUCED
 from autoshard.program import Program
 from autoshard.repeats import Classes
 
@@ -76,3 +78,29 @@ def _is_term(program: Program, flow: Dataflow, value: int, joins: set[int]) -> b
 def _whole_classes(members: set[int], classes: Sequence[Sequence[int]]) -> set[int]:
     """The members of those classes that lie in `members` whole."""
     return {one for group in classes if all(n in members for n in group) for one in group}
+
+
+def settled(program: Program, decisions: Decisions) -> Decisions:
+    """The decisions with every term of a sum settled by itself, into the layout of the sum.
+
+    It is what a compiler makes of constraints, which cannot say that a value stays unreduced.
+    """
+    stored, assignment = list(decisions.stored), list(decisions.assignment)
+    for op in reversed(program.ops):
+        assigned = assignment[op.index]
+        if assigned is None or UNREDUCED not in assigned:
+            continue
+        total = stored[op.outputs[0]]
+        assert total is not None
+        factors = [dimension[0] if dimension else -1 for dimension in op.rule.results[0]]
+        assignment[op.index] = tuple(
+            factor if factor != UNREDUCED else (factors[d] if d >= 0 else -1)
+            for factor, d in zip(assigned, total, strict=True)
+        )
+        for value in op.inputs:
+            term = stored[value]
+            if term is not None:
+                stored[value] = tuple(
+                    d if d != UNREDUCED else there for d, there in zip(term, total, strict=True)
+                )
+    return replace(decisions, stored=tuple(stored), assignment=tuple(assignment))

@@ -90,7 +90,7 @@ def case(
     machine: Machine | None = None,
     limit: float | None = None,
     fold: bool = True,
-    join_sums: bool = False,
+    join_sums: bool = True,
     **options: Any,
 ) -> Case:
     """Trace `fn` and build its problem on the toy machine; `options` go to `trace`."""

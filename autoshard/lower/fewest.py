@@ -25,15 +25,19 @@ from typing import Any
 import jax
 
 from autoshard import compat
+from autoshard.assemble import priced_anew
 from autoshard.conflicts import minimal_conflict
-from autoshard.layout import UNREDUCED
+from autoshard.cost.step import step_prices
+from autoshard.dataflow import analyse
 from autoshard.lower.collectives import explicit_collectives
 from autoshard.lower.compare import Tally, compare
 from autoshard.lower.interpret import Interpreter, LoweringError
-from autoshard.lower.sites import Key, Place, Site, name_of, named, places_of
+from autoshard.lower.sites import Key, Place, Site, named, places_of
 from autoshard.lower.spmd import Lowered
+from autoshard.machine import Machine, load
 from autoshard.plan import Plan
 from autoshard.program import Op, Program
+from autoshard.sums import settled
 
 _PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 BREADTH = (8, 32)
@@ -69,27 +73,26 @@ class Fewest:
         return "\n".join([heading, *(f"  {site}" for site in self.sites)])
 
 
-def fewest(lowered: Lowered, *, heard: Callable[[int, bool], None] | None = None) -> Fewest:
+def fewest(
+    lowered: Lowered,
+    *,
+    machine: Machine | None = None,
+    heard: Callable[[int, bool], None] | None = None,
+) -> Fewest:
     """Find the annotations of a plan that cannot be left out.
 
     Args:
       lowered: from `autoshard.lower`.
+      machine: of the plan; None: of the name in the plan.
       heard: called after every check with the number of sites and whether they sufficed.
 
+    Terms of a sum that the plan leaves unreduced are settled one by one here.
+
     Raises:
+      MachineError: the plan leaves values unreduced, and its machine is not found.
       LoweringError: even all sites together do not make the plan; use `autoshard.lower`.
     """
-    terms = [
-        name_of(lowered.program, value)
-        for value, layout in enumerate(lowered.plan.decisions.stored)
-        if layout is not None and UNREDUCED in layout
-    ]
-    if terms:
-        raise LoweringError(
-            f"the plan of {lowered.program.name} leaves terms of sums unreduced "
-            f"({', '.join(dict.fromkeys(terms))}), which no constraint can say: search without "
-            "join_sums, or use autoshard.lower"
-        )
+    lowered = replace(lowered, plan=_settled(lowered.program, lowered.plan, machine))
     checker = _Checker(lowered, places_of(lowered.program, lowered.plan), heard)
     everything = frozenset(range(len(checker.sites)))
     if not checker.suffices(everything):
@@ -104,6 +107,17 @@ def fewest(lowered: Lowered, *, heard: Callable[[int, bool], None] | None = None
         lacking = minimal_conflict(rest, lambda some: not checker.suffices(grown.union(some)))
         chosen = grown.union(lacking)
     return checker.result(_without_any(sorted(chosen), checker.suffices))
+
+
+def _settled(program: Program, plan: Plan, machine: Machine | None) -> Plan:
+    """The plan without unreduced values, which no constraint can say."""
+    decisions = settled(program, plan.decisions)
+    if decisions == plan.decisions:
+        return plan
+    machine = machine or load(plan.machine)
+    flow = analyse(program, machine.chip)
+    prices = step_prices(program, flow, machine, plan.mesh.sizes, plan.corrections)
+    return priced_anew(replace(plan, decisions=decisions), prices)
 
 
 def _grown(checker: _Checker) -> frozenset[int]:
