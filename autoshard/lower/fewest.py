@@ -92,7 +92,9 @@ def fewest(
       MachineError: the plan leaves values unreduced, and its machine is not found.
       LoweringError: even all sites together do not make the plan; use `autoshard.lower`.
     """
-    lowered = replace(lowered, plan=_settled(lowered.program, lowered.plan, machine))
+    plan = _settled(lowered.program, lowered.plan, machine)
+    if plan is not lowered.plan:
+        lowered = _written(replace(lowered, plan=plan), Interpreter)
     checker = _Checker(lowered, places_of(lowered.program, lowered.plan), heard)
     everything = frozenset(range(len(checker.sites)))
     if not checker.suffices(everything):
@@ -252,11 +254,16 @@ class _Sparse(Interpreter):
 
 
 def _sparse(lowered: Lowered, keys: frozenset[Key]) -> Lowered:
+    return _written(lowered, lambda program, plan, mesh: _Sparse(program, plan, mesh, keys))
+
+
+def _written(lowered: Lowered, writer: Callable[[Program, Plan, Any], Interpreter]) -> Lowered:
+    """The step as `writer` writes the plan into it."""
     program, plan, mesh = lowered.program, lowered.plan, lowered.mesh
 
     def step(*arguments: Any) -> Any:
         flat = jax.tree.leaves(arguments)
-        return jax.tree.unflatten(program.out_tree, _Sparse(program, plan, mesh, keys).run(*flat))
+        return jax.tree.unflatten(program.out_tree, writer(program, plan, mesh).run(*flat))
 
     step.__name__ = program.name
     return replace(lowered, fn=step)
