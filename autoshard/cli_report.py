@@ -1,4 +1,4 @@
-"""`autoshard report`: a plan as one HTML file, and in the formats of tools that display it."""
+"""`autoshard report`: a plan or a sweep as one HTML file; a plan in formats of other tools too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli_errors import CommandError
-from autoshard.cli_search import find_machine, find_program, load_plan, require_writable
+from autoshard.cli_search import (
+    find_machine,
+    find_program,
+    load_plan,
+    require_writable,
+    write_files,
+)
 
 if TYPE_CHECKING:
     from autoshard.display.profile import Profile
@@ -30,6 +36,8 @@ def report_command(options: argparse.Namespace) -> int:
         raise CommandError(f"nothing to write: name a file with -o, or with one of {words}")
     for path in paths.values():
         require_writable(path)
+    if (sweep := _sweep(options.plan)) is not None:
+        return _report_sweep(sweep, options, paths)
     plan = load_plan(options.plan)
     verdicts = None if options.verification is None else _verification(options.verification)
     needed = [name for name in paths if name in NEED_PROGRAM]
@@ -48,6 +56,37 @@ def report_command(options: argparse.Namespace) -> int:
         except OSError as error:
             raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
         print(f"autoshard: wrote {path}", file=sys.stderr)
+    return 0
+
+
+def _sweep(path: str) -> str | None:
+    """What is in the file, if that is a sweep."""
+    from autoshard.display.sweep_file import is_sweep
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None  # the reader of plans says why
+    return text if is_sweep(text) else None
+
+
+def _report_sweep(text: str, options: argparse.Namespace, paths: dict[str, str]) -> int:
+    from autoshard.display.sweep_file import SweepFileError, read_sweep
+    from autoshard.display.sweep_page import sweep_page
+
+    strange = [f"--{name.replace('_', '-')}" for name in paths if name != "output"]
+    for name in ("program", "machine", "verification"):
+        strange += [name if name == "program" else f"--{name}"] if getattr(options, name) else []
+    if strange:
+        raise CommandError(
+            f"{options.plan!r} is a sweep, of which -o makes a page; {', '.join(strange)} "
+            "is about one plan"
+        )
+    try:
+        found = read_sweep(text)
+    except SweepFileError as error:
+        raise CommandError(f"{options.plan!r}: {error}") from error
+    write_files({paths["output"]: lambda: sweep_page(found)}, quiet=False)
     return 0
 
 

@@ -13,10 +13,15 @@ def add_report(commands: Any) -> None:
         commands,
         "report",
         "cli_report:report_command",
-        "write a plan as an HTML page, and in the formats of tools that display it",
-        epilog="example: autoshard report plan.json -o plan.html",
+        "write a plan or a sweep as an HTML page, a plan also in formats of tools that display it",
+        epilog="examples: autoshard report plan.json -o plan.html\n"
+        "          autoshard report sweep.json -o sweep.html",
     )
-    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    parser.add_argument(
+        "plan",
+        metavar="PLAN",
+        help="a file that `autoshard search -o` wrote, or `autoshard whatif` with -o or --csv",
+    )
     parser.add_argument(
         "program",
         metavar="PROGRAM",

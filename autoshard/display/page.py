@@ -12,11 +12,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any
 
 from autoshard.display import sections
 from autoshard.display.details import compute_section, memory_section, sensitivity_section
+from autoshard.display.document import document, head, style
 from autoshard.display.html import Column, Markup, element, join, table
 from autoshard.display.profile import Profile
 from autoshard.display.sensitivity import gains
@@ -63,34 +63,15 @@ def page(material: Material) -> str:
         ("assumptions", "Assumptions and their sources", _assumptions(material)),
         ("versions", "Versions", _versions(plan)),
     ]
-    present = [(key, title, content) for key, title, content in body if content is not None]
-    links = (element("a", title, href=f"#{key}") for key, title, _ in present)
-    main = element(
-        "main",
-        _head(plan, told, material.missing),
-        element("nav", *links, aria_label="sections"),
-        *(
-            element("section", element("h2", title), content, id=key)
-            for key, title, content in present
-        ),
-    )
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("title", f"{plan.program} on {plan.machine}"),
-        element("style", Markup(_resource("page.css"))),
-    )
-    script = element("script", Markup(_resource("page.js")))
-    document = element("html", head, element("body", main, script, class_="autoshard"), lang="en")
-    return f"<!DOCTYPE html>\n{document}\n"
+    title = f"{plan.program} on {plan.machine}"
+    return document(title, _head(plan, told, material.missing), body)
 
 
 def fragment(plan: Plan) -> str:
     """What a notebook shows of a plan: the verdict, the schemes, the layouts."""
     return element(
         "div",
-        element("style", Markup(_resource("page.css"))),
+        style(),
         element(
             "main",
             _head(plan, verdict(plan), ()),
@@ -104,24 +85,8 @@ def fragment(plan: Plan) -> str:
 
 def _head(plan: Plan, told: Verdict, missing: tuple[str, ...]) -> Markup:
     devices = math.prod(plan.mesh.sizes)
-    colours = {True: " good", False: " bad", None: ""}
-    answers = (
-        element(
-            "div",
-            element("div", one.question, class_="question"),
-            element("div", one.said, class_=f"said{colours[one.good]}"),
-            element("div", one.detail, class_="detail"),
-            class_="answer",
-        )
-        for one in told.answers
-    )
-    return join(
-        element("h1", f"{plan.program} on {plan.machine}"),
-        element("div", f"mesh {plan.mesh}: {devices:,} devices", class_="soft"),
-        element("p", told.line, class_="verdict"),
-        element("div", *answers, class_="answers"),
-        *(element("p", f"Left out: {why}", class_="warn") for why in missing),
-    )
+    about = f"mesh {plan.mesh}: {devices:,} devices"
+    return head(f"{plan.program} on {plan.machine}", about, told.line, told.answers, missing)
 
 
 def _assumptions(material: Material) -> Markup:
@@ -170,7 +135,3 @@ def _versions(plan: Plan) -> Markup:
     rows: list[tuple[str, str | Markup]] = [("program", f"{plan.program} ({plan.fingerprint})")]
     rows += [(name, version) for name, version in versions()]
     return sections.facts(rows)
-
-
-def _resource(name: str) -> str:
-    return (resources.files("autoshard") / "display" / name).read_text("utf-8")
