@@ -23,7 +23,7 @@ copy has its own usage in time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ from autoshard.hubs import Hub
 from autoshard.layout import LayoutTable, layout_table, with_pending
 from autoshard.program import Op, Program
 from autoshard.repeats import Classes
+from autoshard.solve.flat_memo import FlatMemo
 from autoshard.solve.problem import Edge, Node, Problem, Usage
 from autoshard.strategy import Strategies, enumerate_strategies, is_layout_determined
 from autoshard.sums import NO_SUMS, find_sums
@@ -82,13 +83,24 @@ class Built:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
-    """What builds of one program on meshes of equal sizes share, whatever the machine."""
+    """What builds of one program on meshes of equal sizes share, whatever the machine.
+
+    `last` holds the build before this one at most. Where the machines of both let the program do
+    the same, and move and keep the same bytes, only the prices are found anew (`is_repriced`).
+    """
 
     strategies: dict[object, Strategies] = field(default_factory=dict)
     tables: dict[object, LayoutTable] = field(default_factory=dict)
     visible: dict[object, tuple[NDArray[np.float64], Rows]] = field(default_factory=dict)
     equal: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     pairs: dict[object, NDArray[np.bool_]] = field(default_factory=dict)
+    last: list[Built] = field(default_factory=list)
+    arrays: FlatMemo = field(default_factory=FlatMemo)
+
+    def beside(self) -> Shared:
+        """For builds of the same program on meshes of other sizes: tables of zeros are the same."""
+        arrays = FlatMemo(self.arrays.rows)
+        return Shared(visible=self.visible, equal=self.equal, pairs=self.pairs, arrays=arrays)
 
 
 def build(
@@ -108,7 +120,30 @@ def build(
       join_sums: whether terms of sums may stay unreduced (`autoshard.sums`).
       shared: what earlier builds for such a mesh made; what this one makes is added.
     """
-    return _Builder(prices, classes, join_sums, shared or Shared()).run(limit)
+    shared = shared or Shared()
+    builder = _Builder(prices, classes, join_sums, shared)
+    if shared.last and is_repriced(shared.last[0], prices, classes, join_sums):
+        built = builder.repriced(shared.last[0], limit)
+    else:
+        built = builder.run(limit)
+    shared.last[:] = () if join_sums else (built,)
+    return built
+
+
+def is_repriced(built: Built, now: StepPrices, classes: Classes, join_sums: bool = False) -> bool:
+    """Whether a problem has the same nodes, edges and usages under other prices."""
+    before = built.prices
+    chips = before.machine.chip, now.machine.chip
+    return (
+        not join_sums
+        and np.array_equal(built.classes.op_class, classes.op_class)
+        and np.array_equal(built.classes.value_class, classes.value_class)
+        and before.program is now.program
+        and before.mesh_shape == now.mesh_shape
+        and chips[0].heap_overhead == chips[1].heap_overhead
+        and chips[0].transaction_bytes == chips[1].transaction_bytes
+        and before.dataflow.keeps_like(now.dataflow)
+    )
 
 
 class _Builder:
@@ -159,6 +194,20 @@ class _Builder:
             self.choices,
             self.strategies,
         )
+
+    def repriced(self, before: Built, limit: float | None) -> Built:
+        """The problem of an earlier build with the prices of this one; see `is_repriced`."""
+        self.strategies, self.choices = before.op_strategies, before.value_choices
+        nodes = list(before.problem.nodes)
+        for number, node in before.value_node.items():
+            costs = self._value_seconds(number, self.classes.value_members[number])
+            nodes[node] = Node(nodes[node].name, costs)
+        for number, node in before.op_node.items():
+            nodes[node] = Node(nodes[node].name, self._op_seconds(number))
+        reserved = float(self.program.constant_bytes)
+        left = None if limit is None else limit - reserved
+        problem = replace(before.problem, nodes=tuple(nodes), limit=left)
+        return replace(before, problem=problem, prices=self.prices, classes=self.classes)
 
     # -- domains -------------------------------------------------------------------------
 
@@ -224,11 +273,8 @@ class _Builder:
             keep = self._reads_itself(number, members, table, strategy, a, b, mode)
             a, b, mode = a[keep], b[keep], mode[keep]
         self.choices[number] = ValueChoices(table, a, b, mode, strategy)
-        costs = self._copy_seconds(members, table, a, b, mode)
-        if strategy is not None:
-            op_number = int(self.classes.op_class[record.producer])
-            costs = costs + self._op_seconds(op_number)[strategy[a]]
         self.value_node[number] = len(self.nodes)
+        costs = self._value_seconds(number, members)
         self.nodes.append(Node(f"{record.path or 'value'}#{value}", costs))
         self._value_usages(members, table, a, b, mode)
         if strategy is not None:
@@ -307,6 +353,16 @@ class _Builder:
         return self._pairs[key]
 
     # -- prices --------------------------------------------------------------------------
+
+    def _value_seconds(self, number: int, members: Sequence[int]) -> NDArray[np.float64]:
+        """Seconds of the copies of a value, and of the op that its layout decides."""
+        choices = self.choices[number]
+        a, strategy = choices.stored, choices.strategy
+        seconds = self._copy_seconds(members, choices.table, a, choices.copy, choices.mode)
+        if strategy is None:
+            return seconds
+        op_number = int(self.classes.op_class[self.program.values[members[0]].producer])
+        return seconds + self._op_seconds(op_number)[strategy[a]]
 
     def _op_seconds(self, number: int) -> NDArray[np.float64]:
         # Copies of a block are alike, but for the first and the last: what surrounds them decides

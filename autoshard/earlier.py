@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from autoshard.build import Built
 from autoshard.decisions import Decisions
 from autoshard.program import Program
-from autoshard.solve import Duals
+from autoshard.solve import Duals, Outcome
 from autoshard.solve import evaluate as evaluate_problem
 from autoshard.solve.nearby import scaled_duals
 
@@ -27,20 +27,39 @@ class Earlier:
     objective: float
 
 
-def carried(built: Built, earlier: Earlier) -> tuple[list[int] | None, Duals | None]:
-    """What was found before, for a problem of now: the plan, and the duals in its prices."""
+def carried(built: Built, earlier: Earlier) -> tuple[list[int] | None, Earlier | None]:
+    """What was found before, for a problem of now: the plan, and all of it in its prices.
+
+    The plan may break the memory limit of now. There is no plan where the problem has not its
+    choices, and nothing else then; there are no duals where the edges are others.
+    """
     axes = len(built.prices.mesh_shape)
     if not is_like(built.prices.program, earlier.decisions, axes):
         return None, None
     plan = built.encode(earlier.decisions)
-    edges = sum(sum(edge.table.shape) for edge in built.problem.edges)
-    messages = earlier.duals.messages
-    if plan is None or messages is None or messages.size != edges or earlier.objective <= 0:
+    if plan is None or earlier.objective <= 0:
         return plan, None
     now = evaluate_problem(replace(built.problem, limit=None), plan).objective
     if not math.isfinite(now):
         return None, None
-    return plan, scaled_duals(earlier.duals, now / earlier.objective)
+    edges = sum(sum(edge.table.shape) for edge in built.problem.edges)
+    messages = earlier.duals.messages
+    duals = Duals()
+    if messages is not None and messages.size == edges:
+        duals = scaled_duals(earlier.duals, now / earlier.objective)
+    return plan, Earlier(earlier.decisions, duals, now)
+
+
+def learned_from(
+    outcome: Outcome, decisions: Decisions | None, known: Earlier | None
+) -> Earlier | None:
+    """What a search that found `decisions`, if any, tells a later one; it began with `known`."""
+    duals = outcome.duals
+    if known is not None and (decisions is None or duals.messages is None):
+        return known if duals.messages is None else replace(known, duals=duals)
+    if decisions is None:
+        return None
+    return Earlier(decisions, duals, outcome.report.objective)
 
 
 def is_like(program: Program, decisions: Decisions, axes: int) -> bool:

@@ -19,7 +19,7 @@ from autoshard.cost.step import StepPrices, step_prices
 from autoshard.dataflow import Dataflow
 from autoshard.decisions import Decisions
 from autoshard.demands import Demands
-from autoshard.earlier import Earlier, carried, is_like
+from autoshard.earlier import Earlier, carried, is_like, learned_from
 from autoshard.evaluate import Evaluation, evaluate, tidy
 from autoshard.machine import Machine
 from autoshard.plan import MeshShape
@@ -56,16 +56,21 @@ class SearchProgress:
 
 @dataclass(slots=True)
 class Found:
-    """What the search of one mesh shape gave."""
+    """What the search of one mesh shape gave; `earlier` is what a later search learns from it."""
 
     built: Built
     outcome: Outcome
     decisions: Decisions | None
+    earlier: Earlier | None = None
 
 
 @dataclass(slots=True)
 class MeshSearcher:
-    """Solves mesh shapes of one program and machine; coarser shapes first, as starting points."""
+    """Solves mesh shapes of one program and machine; coarser shapes first, as starting points.
+
+    With `only_better`, a mesh shape is searched for plans that are cheaper than `cutoff` alone, and
+    may have none.
+    """
 
     program: Program
     flow: Dataflow
@@ -85,6 +90,7 @@ class MeshSearcher:
     starts: dict[tuple[int, ...], Decisions] = field(default_factory=dict)
     earlier: Mapping[tuple[int, ...], Earlier] = field(default_factory=dict)
     shared: dict[tuple[int, ...], Shared] = field(default_factory=dict)
+    only_better: bool = False
 
     def left(self) -> float:
         """Seconds until the time limit."""
@@ -110,12 +116,16 @@ class MeshSearcher:
             if known.decisions is not None:
                 starts.append(split_axis(known.decisions, axis))
         self._tell(sizes, "build", None)
+        if sizes not in self.shared:
+            others = list(self.shared.values())
+            self.shared[sizes] = others[0].beside() if others else Shared()
+        shared = self.shared[sizes]
         built = build(
             self.prices(sizes),
             self.classes,
             limit=self.limit,
             join_sums=self.join_sums,
-            shared=self.shared.setdefault(sizes, Shared()),
+            shared=shared,
         )
         if self.demands is not None:
             try:
@@ -126,9 +136,9 @@ class MeshSearcher:
         if sizes in self.starts and is_like(self.program, self.starts[sizes], len(sizes)):
             starts.append(self.starts[sizes])
         plans = [plan for plan in map(built.encode, starts) if plan is not None]
-        duals = None
+        known = None
         if sizes in self.earlier:
-            plan, duals = carried(built, self.earlier[sizes])
+            plan, known = carried(built, self.earlier[sizes])
             plans = plans if plan is None else [plan, *plans]
 
         beaten = False
@@ -145,14 +155,17 @@ class MeshSearcher:
             time_limit=max(stop - time.monotonic(), 0.5),
             gap=self.gap,
             warm_start=plans,
-            warm_duals=duals,
+            warm_duals=None if known is None else known.duals,
             progress=heard,
             known_bound=self.ideal,
+            better_than=self.cutoff if self.only_better else math.inf,
+            memo=shared.arrays,
         )
         decisions = None
         if outcome.solution is not None:
             decisions = tidy(built.prices, built.decode(outcome.solution.choices))
-        self.found[sizes] = Found(built, outcome, decisions)
+        learned = learned_from(outcome, decisions, known)
+        self.found[sizes] = Found(built, outcome, decisions, learned)
         if outcome.report.limit_hit == "interrupted" and not beaten:
             raise KeyboardInterrupt  # by the user; what was found stays
         return self.found[sizes]

@@ -37,6 +37,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numba import njit
 
 from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.cost.states import ReshardError, State, StateGraph, layout_of, state_graph, state_of
@@ -253,22 +254,27 @@ def _distances(
     """Return the shortest distances ``[states, targets]``; infinite from states not `valid`."""
     distances = np.full((len(graph.states), len(targets)), np.inf)
     distances[targets, np.arange(len(targets))] = 0.0
-    finite = np.isfinite(lengths)
-    outgoing = [
-        (int(state), graph.target[edges][finite[edges]], lengths[edges][finite[edges], None])
-        for state in np.flatnonzero(valid)
-        for edges in [slice(graph.first[state], graph.first[state + 1])]
-        if finite[edges].any()
-    ]
+    _relax(graph.first, graph.target, lengths, np.flatnonzero(valid), distances)
+    return distances
+
+
+@njit(cache=True, nogil=True)  # pyright: ignore[reportCallIssue]
+def _relax(first, target, lengths, states, distances):
+    """Shorten the distances along single edges until none gets shorter."""
     changed = True
     while changed:
         changed = False
-        for state, heads, length in outgoing:
-            shorter = (distances[heads] + length).min(axis=0)
-            if (shorter < distances[state]).any():
-                np.minimum(distances[state], shorter, out=distances[state])
-                changed = True
-    return distances
+        for state in states:
+            for edge in range(first[state], first[state + 1]):
+                length = lengths[edge]
+                if length == np.inf:
+                    continue
+                head = target[edge]
+                for column in range(distances.shape[1]):
+                    ahead = distances[head, column] + length
+                    if ahead < distances[state, column]:
+                        distances[state, column] = ahead
+                        changed = True
 
 
 @dataclass(slots=True, repr=False)

@@ -25,6 +25,7 @@ Shardy may also move a part of an axis; here such a part is an axis of its own o
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections import defaultdict
@@ -107,6 +108,54 @@ def state_graph(
     mesh_shape = topology.mesh_shape
     if allowed is None:
         allowed = [range(rank)] * len(mesh_shape)
+    wiring = _wiring(rank, mesh_shape, tuple(tuple(places) for places in allowed))
+    rates = [topology.rate(kind, axes) for kind, axes in wiring.collectives]
+    latency = np.array([rate.latency_seconds for rate in rates])
+    per_byte = np.array([rate.seconds_per_byte for rate in rates])
+    return StateGraph(
+        rank=rank,
+        topology=topology,
+        states=wiring.states,
+        rows=wiring.rows,
+        shards=wiring.shards,
+        source=wiring.source,
+        target=wiring.target,
+        first=wiring.first,
+        kinds=wiring.kinds,
+        axes=wiring.axes,
+        latency_seconds=latency[wiring.collective],
+        seconds_per_byte=per_byte[wiring.collective],
+        sized_by=wiring.sized_by,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wiring:
+    """What a state graph has whatever the machine: see `StateGraph`.
+
+    Attributes:
+      collectives: the distinct pairs of a kind and its axes.
+      collective: int array `[edges]`, which of them each edge is.
+    """
+
+    states: tuple[State, ...]
+    rows: dict[State, int]
+    shards: np.ndarray
+    source: np.ndarray
+    target: np.ndarray
+    first: np.ndarray
+    kinds: tuple[Kind, ...]
+    axes: tuple[tuple[int, ...], ...]
+    sized_by: np.ndarray
+    collectives: tuple[tuple[Kind, tuple[int, ...]], ...]
+    collective: np.ndarray
+
+
+@functools.lru_cache(maxsize=256)
+def _wiring(
+    rank: int, mesh_shape: tuple[int, ...], allowed: tuple[tuple[int, ...], ...]
+) -> _Wiring:
+    """The states of a rank and the collectives between them; found once per mesh shape."""
     states = _states(rank, mesh_shape, allowed)
     rows = {state: row for row, state in enumerate(states)}
     shards = np.array(
@@ -128,11 +177,11 @@ def state_graph(
         for row, other, axes in _permutes(states, shards, mesh_shape)
     )
     edges.sort(key=lambda edge: edge[:2])
-    rates = [topology.rate(kind, axes) for _, _, kind, axes, _ in edges]
+    numbers: dict[tuple[Kind, tuple[int, ...]], int] = {}
+    for _, _, kind, axes, _ in edges:
+        numbers.setdefault((kind, axes), len(numbers))
     source = np.array([edge[0] for edge in edges], dtype=np.int64)
-    return StateGraph(
-        rank=rank,
-        topology=topology,
+    return _Wiring(
         states=states,
         rows=rows,
         shards=shards,
@@ -141,9 +190,9 @@ def state_graph(
         first=np.searchsorted(source, np.arange(len(states) + 1)),
         kinds=tuple(edge[2] for edge in edges),
         axes=tuple(edge[3] for edge in edges),
-        latency_seconds=np.array([rate.latency_seconds for rate in rates]),
-        seconds_per_byte=np.array([rate.seconds_per_byte for rate in rates]),
         sized_by=np.array([edge[4] for edge in edges], dtype=np.int64),
+        collectives=tuple(numbers),
+        collective=np.array([numbers[edge[2:4]] for edge in edges], dtype=np.int64),
     )
 
 

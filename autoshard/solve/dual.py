@@ -87,15 +87,19 @@ class DualAscent:
         self.messages[:] = np.where(np.abs(messages) < GONE, messages, 0.0)
         self.best_messages[:] = self.messages
 
-    def run(self, upper: float, deadline: float, passes: int) -> None:
+    def run(
+        self, upper: float, deadline: float, passes: int, enough: float = np.inf
+    ) -> None:
         """Up to `passes` passes, until `deadline` (time.monotonic) or until `stopped` is set.
 
-        `upper` is the cost of the incumbent.
+        `upper` is the cost of the incumbent; a bound of `enough` ends the passes too.
         """
         flat = self.flat
         expected = np.zeros(flat.capacity.size + 1)
         for _ in range(passes):
             if self.stopped or time.monotonic() > deadline or self.bound > self.worst:
+                return
+            if self.bound >= enough:
                 return
             target = self._target(upper)
             spread = SPREAD * (target - self.bound) if np.isfinite(self.bound) else 1.0

@@ -5,7 +5,7 @@ projections and all distinct usage vectors. The choices of node i are `costs[nod
 node_start[i + 1]]`. Edge e reads its table at `table_start[e]` (row-major, `rows[e]` x
 `columns[e]`), projects node `u[e]` by `groups[left_start[e] + choice]`, and owns the messages from
 `message_start[e]` on: first one per row, then one per column. A table with few allowed pairs is
-also stored by rows: from `sparse_start[e]` (-1: not so stored) on, `sparse_index` holds where each
+also, or instead, stored by rows: from `sparse_start[e]` (-1: not so stored) on, `sparse_index` holds where each
 row begins, then the columns; `sparse_value` the costs beside them. Times become memory rows 0, 1,
 ...; nodes with a single choice only lower the `capacity` of the rows.
 """
@@ -102,8 +102,24 @@ def row_times(problem: Problem) -> np.ndarray:
     return np.array(sorted(starts), dtype=np.int64)
 
 
-def flatten(problem: Problem) -> Flat:
-    """The arrays of a problem."""
+Sparse = tuple[np.ndarray, np.ndarray]
+"""Of a table with few allowed pairs: its part of `Flat.sparse_index` and of `Flat.sparse_value`."""
+
+
+def flatten(
+    problem: Problem,
+    *,
+    dense: bool = True,
+    known: dict[tuple[int, float], tuple[np.ndarray, Sparse | None]] | None = None,
+) -> Flat:
+    """The arrays of a problem.
+
+    Args:
+      dense: whether tables that are stored by rows are stored densely too (`table_start` is -1
+        where not); messages need no more than the rows.
+      known: the rows of tables by identity and weight; what is found is added.
+    """
+    known = {} if known is None else known
     sizes = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
     node_start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     costs = np.concatenate([node.costs for node in problem.nodes] or [np.zeros(0)])
@@ -126,19 +142,26 @@ def flatten(problem: Problem) -> Flat:
     for number, edge in enumerate(problem.edges):
         fields["u"][number], fields["v"][number] = edge.u, edge.v
         fields["rows"][number], fields["columns"][number] = edge.table.shape
-        fields["table_start"][number] = tables.place(
-            edge.table, (id(edge.table), edge.weight), lambda e=edge: e.table * e.weight
-        )
+        key = (id(edge.table), edge.weight)
+        if key not in known:
+            known[key] = edge.table, _by_rows(edge.table, edge.weight)
+        sparse = known[key][1]
+        fields["table_start"][number] = -1
+        if dense or sparse is None:
+            fields["table_start"][number] = tables.place(
+                edge.table, key, lambda e=edge: e.table * e.weight
+            )
         fields["left_start"][number] = groups.place(edge.left, id(edge.left), lambda e=edge: e.left)
         fields["right_start"][number] = groups.place(
             edge.right, id(edge.right), lambda e=edge: e.right
         )
         fields["sparse_start"][number] = -1
-        if _is_sparse(edge.table):
-            key = (id(edge.table), edge.weight)
-            index, value = _by_rows(edge.table, edge.weight)
-            fields["sparse_start"][number] = sparse_index.place(edge.table, key, index)
-            sparse_value.place(edge.table, key, value)
+        if sparse is not None:
+            index, value = sparse
+            fields["sparse_start"][number] = sparse_index.place(
+                edge.table, key, lambda a=index: a
+            )
+            sparse_value.place(edge.table, key, lambda a=value: a)
         near[edge.u].append(number)
         near[edge.v].append(number)
     message_sizes = fields["rows"] + fields["columns"]
@@ -159,19 +182,18 @@ def flatten(problem: Problem) -> Flat:
     )
 
 
-def _is_sparse(table: np.ndarray) -> bool:
-    return table.size >= 256 and int(np.count_nonzero(table < np.inf)) < 0.3 * table.size
-
-
-def _by_rows(
-    table: np.ndarray, weight: float
-) -> tuple[Callable[[], np.ndarray], Callable[[], np.ndarray]]:
-    """Makers of the index and the values of the allowed pairs; values align with the index."""
-    rows, columns = np.nonzero(table < np.inf)
+def _by_rows(table: np.ndarray, weight: float) -> Sparse | None:
+    """The index and the values of the allowed pairs, where they are few; values align with it."""
+    if table.size < 256:
+        return None
+    allowed = table < np.inf
+    if int(np.count_nonzero(allowed)) >= 0.3 * table.size:
+        return None
+    rows, columns = np.nonzero(allowed)
     lengths = np.bincount(rows, minlength=table.shape[0])
     begins = np.concatenate([[0], np.cumsum(lengths)]) + table.shape[0] + 1
     values = np.concatenate([np.zeros(begins.size), table[rows, columns] * weight])
-    return (lambda: np.concatenate([begins, columns])), (lambda: values)
+    return np.concatenate([begins, columns]), values
 
 
 def _usage_arrays(problem: Problem, times: np.ndarray) -> dict[str, np.ndarray]:
@@ -207,13 +229,20 @@ def _usage_arrays(problem: Problem, times: np.ndarray) -> dict[str, np.ndarray]:
 def edge_spans(flat: Flat) -> tuple[np.ndarray, np.ndarray]:
     """The least and the largest finite entry of the table of every edge."""
     low, high = np.zeros(flat.u.size), np.zeros(flat.u.size)
-    known: dict[int, tuple[float, float]] = {}
-    for e, at in enumerate(flat.table_start.tolist()):
-        if at not in known:
-            table = flat.tables[at : at + int(flat.rows[e] * flat.columns[e])]
-            finite = table[table < np.inf]
-            known[at] = (float(finite.min(initial=np.inf)), float(finite.max(initial=-np.inf)))
-        low[e], high[e] = known[at]
+    known: dict[tuple[int, int], tuple[float, float]] = {}
+    places = zip(flat.table_start.tolist(), flat.sparse_start.tolist(), strict=True)
+    for e, (at, begin) in enumerate(places):
+        if (at, begin) not in known:
+            if begin >= 0:
+                rows = int(flat.rows[e])
+                end = begin + int(flat.sparse_index[begin + rows])
+                finite = flat.sparse_value[begin + rows + 1 : end]
+            else:
+                table = flat.tables[at : at + int(flat.rows[e] * flat.columns[e])]
+                finite = table[table < np.inf]
+            span = float(finite.min(initial=np.inf)), float(finite.max(initial=-np.inf))
+            known[at, begin] = span
+        low[e], high[e] = known[at, begin]
     return low, high
 
 

@@ -84,7 +84,7 @@ class Limited:
             with self._counted(turns.first):
                 self._bound_and_plans(dual, plans, passes)
             passes = min(2 * passes, PASSES_PER_ROUND)
-            if np.isfinite(search.objective) and self._shrink(dual):
+            if np.isfinite(search.upper) and self._shrink(dual):
                 return
             if self._is_small() and (self.failed_at is None or search.gap < self.failed_at):
                 search.phase = "exact"
@@ -124,7 +124,7 @@ class Limited:
         search = self.search
         offset = search.level.problem.offset
         before = search.bound
-        dual.run(search.objective - offset, search.deadline, passes)
+        dual.run(search.upper - offset, search.deadline, passes)
         search.read_prices(dual.best_prices)
         value = dual.check()
         if value > dual.worst:
@@ -167,7 +167,7 @@ class Limited:
     def _window_and_bound(self, dual: DualAscent, windows: Windows) -> None:
         """A window in this thread, and passes of the dual in a second one until it ends."""
         search = self.search
-        upper = search.objective - search.level.problem.offset
+        upper = search.upper - search.level.problem.offset
         _, _, extra = dual.appraisal()
         worker = threading.Thread(target=dual.run, args=(upper, search.deadline, MANY_PASSES))
         worker.start()

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from autoshard.solve.conflict import lightest_peak, memory_conflict
+from autoshard.solve.flat_memo import FlatMemo
 from autoshard.solve.limited import Limited
 from autoshard.solve.problem import Duals, Outcome, Problem, ProblemError, Progress
 from autoshard.solve.state import DoneError, Search
@@ -42,6 +43,8 @@ def solve(
     pins: Mapping[int, Sequence[int] | np.ndarray] | None = None,
     warm_duals: Duals | None = None,
     known_bound: float = -np.inf,
+    better_than: float = np.inf,
+    memo: FlatMemo | None = None,
 ) -> Outcome:
     """The cheapest plan of a problem, with a proven bound.
 
@@ -55,6 +58,9 @@ def solve(
       pins: node number -> the choices it may take.
       warm_duals: `Outcome.duals` of an earlier solve of a problem with the same edges.
       known_bound: a bound on the objective that the caller can prove by other means.
+      better_than: the cost of a plan that the caller has; the search is for cheaper ones, and ends
+        with `limit_hit` "cutoff" when there are none within the gap. It may then have no plan.
+      memo: arrays of earlier problems that may be like this one; those of this one are kept there.
 
     Raises:
       ProblemError: a warm start or a pin names a choice that does not exist; the duals are of a
@@ -63,6 +69,7 @@ def solve(
     started = time.monotonic()
     kept = _checked_pins(problem, pins or {})
     search = Search(problem, started + time_limit, gap, seed, progress, started, kept)
+    search.better_than = better_than
     infeasible = False
     try:
         starts = [tuple(int(choice) for choice in plan) for plan in warm_start]
@@ -71,7 +78,7 @@ def solve(
                 search.offer_original(plan)
         search.raise_bound(known_bound)
         filled = _filled(search)
-        bound_whole(search, warm_duals, starts)
+        bound_whole(search, warm_duals, starts, memo)
         broken = solve_unlimited(search) if filled < TIGHT else None
         if broken is not None:
             starts.insert(0, broken)
@@ -79,9 +86,11 @@ def solve(
         search.descend(search.kept)
         Limited(search, starts).run(Duals(search.prices))
     except InfeasibleError:
-        infeasible = search.choices is None
+        beaten = search.better_than < search.objective and search.dropped
+        infeasible = search.choices is None and not beaten
         if not infeasible:
-            search.bound = search.objective
+            search.bound = search.upper
+            search.limit_hit = "cutoff" if beaten else None
     except DoneError:
         pass
     except KeyboardInterrupt:

@@ -71,10 +71,25 @@ class Search:
     limit_hit: str | None = None
     phase: str = "presolve"
     dropped: bool = False
+    better_than: float = np.inf
+    """What a plan must cost less than, because the caller has one that costs this."""
+
+    @property
+    def upper(self) -> float:
+        """What the best plan known costs, here or with the caller."""
+        return min(self.objective, self.better_than)
+
+    @property
+    def enough(self) -> float:
+        """A bound of this ends the search: the best plan known is within the wanted gap of it."""
+        upper = self.upper
+        if not np.isfinite(upper):
+            return np.inf
+        return upper - max(self.wanted_gap, OPTIMAL_GAP) * abs(upper)
 
     @property
     def gap(self) -> float:
-        return relative_gap(self.objective, self.bound)
+        return relative_gap(self.upper, self.bound)
 
     @property
     def level(self) -> Level:
@@ -83,7 +98,8 @@ class Search:
     @property
     def cutoff(self) -> float:
         """Plans that are not cheaper than this are of no interest."""
-        return self.objective - FIXING_SLACK * abs(self.objective)
+        upper = self.upper
+        return upper - FIXING_SLACK * abs(upper) if np.isfinite(upper) else np.inf
 
     def left(self) -> float:
         """Seconds until the deadline."""
@@ -125,10 +141,9 @@ class Search:
 
     def check_done(self) -> None:
         """Raises DoneError when the gap or the time limit is reached."""
-        if self.gap <= OPTIMAL_GAP:
-            raise DoneError
-        if self.gap <= self.wanted_gap:
-            self.limit_hit = "gap"
+        if self.gap <= max(OPTIMAL_GAP, self.wanted_gap):
+            beaten = self.better_than < self.objective
+            self.limit_hit = "cutoff" if beaten else None if self.gap <= OPTIMAL_GAP else "gap"
             raise DoneError
         if time.monotonic() >= self.deadline:
             self.limit_hit = "time"

@@ -22,6 +22,7 @@ import numpy as np
 
 from autoshard.solve.dual import DualAscent
 from autoshard.solve.flat import Flat, flatten, row_times
+from autoshard.solve.flat_memo import FlatMemo
 from autoshard.solve.kernels import GONE
 from autoshard.solve.problem import (
     Duals,
@@ -66,6 +67,7 @@ def bound_whole(
     search: Search,
     duals: Duals | None,
     starts: Sequence[tuple[int, ...]] = (),
+    memo: FlatMemo | None = None,
 ) -> None:
     """Bound the problem as given and drop choices, where it is large or messages are known.
 
@@ -78,10 +80,10 @@ def bound_whole(
     if not warm and not large:
         return
     search.phase = "bound"
-    ascent, times = ascent_of(search.problem, duals, search.kept)
+    ascent, times = ascent_of(search.problem, duals, search.kept, memo=memo)
     until = time.monotonic() + SHARE * search.left()
     over = _passes(search, ascent, times, 0 if warm else PASSES, until, CLOSES)
-    if not np.isfinite(search.objective):
+    if not np.isfinite(search.upper):
         for count in GUESSES:
             if count < GUESSED * over.size or large:
                 keep = over <= (within := _within(over, count))
@@ -92,7 +94,8 @@ def bound_whole(
                     over = _passes(search, ascent, times, 1, until, CLOSES)
                     break
     search.tell()
-    if np.isfinite(search.objective):
+    if np.isfinite(search.upper):
+        search.dropped = True
         search.drop(_survivors(search, ascent.flat, over <= search.cutoff))
 
 
@@ -112,7 +115,7 @@ def _passes(
     offset = search.problem.offset
     left, best, gap = ascent.flat.costs.size, -np.inf, np.inf
     while True:
-        ascent.run(search.objective - offset, until, passes)
+        ascent.run(search.upper - offset, until, passes, search.enough - offset)
         bound, _, extra = ascent.appraisal()
         if bound > ascent.worst:
             raise InfeasibleError("memory: the bound exceeds what any plan costs")
@@ -126,7 +129,7 @@ def _passes(
         search.prices = tuple((when, price) for when, price in pairs if price > 0)
         search.raise_bound(bound + offset)
         settled = gained < SETTLED * abs(bound)
-        if np.isfinite(search.objective):
+        if np.isfinite(search.upper):
             closing = np.isfinite(gap_before) and gap <= closes * gap_before
             settled = not closing and (left <= FEW_CHOICES or left > SHRINKS * before)
         if (settled and passes) or time.monotonic() >= until:
@@ -207,10 +210,12 @@ def ascent_of(
     kept: Mapping[int, Integers] | None = None,
     *,
     limited: bool | None = None,
+    memo: FlatMemo | None = None,
 ) -> tuple[DualAscent, np.ndarray]:
     """An ascent on a problem as given, from earlier duals; and the times of its memory rows.
 
-    `kept` are the choices left of some nodes. The memory limit takes part if `limited`; by default
+    `kept` are the choices left of some nodes; `memo` has the arrays of a problem that may be like
+    this one. The memory limit takes part if `limited`; by default
     where it has prices (the bound holds without it too, at less work). With messages given, the
     ascent begins with the bound that they prove.
 
@@ -219,7 +224,8 @@ def ascent_of(
     if limited is None:
         limited = duals is not None and bool(duals.prices)
     posed = problem if limited else replace(problem, limit=None)
-    flat, times = flatten(posed), row_times(posed)
+    flat = flatten(posed, dense=False) if memo is None else memo.flat(posed)
+    times = row_times(posed)
     ascent = DualAscent(flat)
     for node, chosen in (kept or {}).items():
         ascent.alive[flat.node_start[node] : flat.node_start[node + 1]] = False
@@ -236,27 +242,32 @@ def ascent_of(
             f"{ascent.messages.size}; give duals of a problem with the same edges and tables "
             "of the same shape"
         )
-    supported = _supported(ascent)
+    if kept or memo is None:
+        gone, pushed = _unsupported(ascent)
+    else:
+        gone, pushed, alive = memo.unsupported(flat, lambda: (*_unsupported(ascent), ascent.alive))
+        ascent.alive[:] = alive
     ascent.begin_with(prices, duals.messages)
-    gone = np.abs(supported) >= GONE
-    ascent.messages[gone] = ascent.best_messages[gone] = supported[gone]
+    ascent.messages[gone] = ascent.best_messages[gone] = pushed
     ascent.bound = ascent.check()
     return ascent, times
 
 
-def _supported(ascent: DualAscent) -> np.ndarray:
-    """Messages in which those of groups without support are as large as they must be.
+def _unsupported(ascent: DualAscent) -> tuple[np.ndarray, np.ndarray]:
+    """Where messages are those of groups without support, and how large they must be.
 
     What choices without support push stands for infinity. Found anew for each problem, it leaves
     messages of another problem as good as they were. The ascent learns which choices are gone.
     """
     scratch = DualAscent(ascent.flat)
     scratch.alive = ascent.alive
-    gone = -1
-    while gone != (gone := int((np.abs(scratch.messages) >= GONE).sum())):
+    count, gone = -1, np.zeros(0, dtype=np.int64)
+    while gone.size != count:
+        count = gone.size
         scratch.passes = 0
         scratch.run(np.inf, np.inf, SUPPORT_PASSES)
-    return scratch.messages
+        gone = np.flatnonzero(np.abs(scratch.messages) >= GONE)
+    return gone, scratch.messages[gone]
 
 
 def prices_at(duals: Duals, times: np.ndarray) -> np.ndarray:

@@ -1,9 +1,17 @@
 """Rows, one after another, of one program: traced once per shape, each search begun from the last.
 
-A solver belongs to one process. It keeps the trace of the program at its present sizes, and what
-was found on each mesh shape: decisions and duals, with which the search for the next row begins
-(`autoshard.earlier`). Rows may come in any order; those of equal sizes and chips are best asked for
-one after another.
+A solver belongs to one process. It keeps
+
+    the traces            of the program at its last sizes, and the data flow on each chip
+    the problems          one per mesh shape; where the next chip keeps the same bytes, as chips of
+                          one maker do, only its prices are found anew (`autoshard.build.Shared`)
+    decisions and duals   of each mesh shape, with which the search for the next row begins
+                          (`autoshard.earlier`): the plan is one to beat, the duals prove a bound
+
+The mesh shape that was best for the last row is searched first. The others are then searched only
+for what is better by more than the gap: most are done with as soon as their bound says that there
+is no such plan. Rows may come in any order; those of equal sizes and chips are best asked for one
+after another, and alike chips among them.
 """
 
 from __future__ import annotations
@@ -21,7 +29,7 @@ from autoshard.build import Shared
 from autoshard.dataflow import Dataflow, analyse
 from autoshard.earlier import Earlier
 from autoshard.machine import Chip, Machine
-from autoshard.plan import Plan
+from autoshard.plan import MeshShape, Plan
 from autoshard.program import Program, trace
 from autoshard.reference import call, find
 from autoshard.search import InfeasibleError, NoPlanError, explore, finish, prepare
@@ -32,6 +40,8 @@ from autoshard.whatif.kept import keep_row, key_of, read_row
 from autoshard.whatif.row import Row
 
 GIB = 2.0**30
+TRACES = 8
+"""So many traces are kept at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +86,11 @@ class Solver:
     """Answers rows; see the module."""
 
     asked: Asked
-    traced: Traced | None = None
+    traces: dict[tuple[tuple[str, Any], ...], Traced] = field(default_factory=dict)
     flows: dict[tuple[tuple[tuple[str, Any], ...], Chip], Dataflow] = field(default_factory=dict)
     earlier: dict[tuple[int, ...], Earlier] = field(default_factory=dict)
     shared: dict[tuple[int, ...], Shared] = field(default_factory=dict)
+    shared_for: object = None
     answered: list[tuple[Case, Row, Plan | None]] = field(default_factory=list)
 
     def row(self, case: Case) -> tuple[Row, bool]:
@@ -102,7 +113,7 @@ class Solver:
         return row, False
 
     def _trace(self, sizes: tuple[tuple[str, Any], ...]) -> Traced:
-        if self.traced is None or self.traced.sizes != sizes:
+        if sizes not in self.traces:
             wanted, reference = self.asked.program, self.asked.name
             found = (
                 find(wanted, dict(sizes))
@@ -112,10 +123,12 @@ class Solver:
             program = trace(found.fn, *found.args, name=reference, **found.options)
             flops = facts.model_flops(program)
             alive = _alive_bytes(program, analyse(program))
-            self.answered.clear()
-            self.shared.clear()
-            self.traced = Traced(sizes, program, flops, found.plan_options, alive)
-        return self.traced
+            while len(self.traces) >= TRACES:
+                oldest = next(iter(self.traces))
+                del self.traces[oldest]
+                self.flows = {key: flow for key, flow in self.flows.items() if key[0] != oldest}
+            self.traces[sizes] = Traced(sizes, program, flops, found.plan_options, alive)
+        return self.traces[sizes]
 
     def _from_higher_limit(self, case: Case) -> tuple[Row, Plan | None] | None:
         """The answer that follows from one for a higher limit on the same machine, if one does.
@@ -124,7 +137,9 @@ class Solver:
         price of a byte is none; and where nothing kept the higher one, nothing keeps this one.
         """
         for other, row, plan in self.answered:
-            if other.machine != case.machine or other.limit < case.limit:
+            if (other.machine, other.sizes) != (case.machine, case.sizes):
+                continue
+            if other.limit < case.limit:
                 continue
             if row.status == "infeasible":
                 return replace(row, limit_bytes=case.limit), None
@@ -138,7 +153,7 @@ class Solver:
         """The program's data flow on a chip, which decides what is fused."""
         key = traced.sizes, chip
         if key not in self.flows:
-            self.flows = {key: analyse(traced.program, chip)}
+            self.flows[key] = analyse(traced.program, chip)
         return self.flows[key]
 
     def _solved(self, case: Case, traced: Traced) -> tuple[Row, Plan | None]:
@@ -163,7 +178,11 @@ class Solver:
             gap=self.asked.gap,
             analysed=flow,
         )
+        if self.shared_for != (case.sizes, machine.chips):
+            self.shared, self.shared_for = {}, (case.sizes, machine.chips)
         searcher.earlier, searcher.shared = dict(self.earlier), self.shared
+        searcher.only_better = True
+        shapes = sorted(shapes, key=self._promise)
         try:
             found = explore(searcher, shapes)
             if found.limit_hit == "interrupted":
@@ -174,11 +193,15 @@ class Solver:
         except NoPlanError as error:
             return replace(row, status="no plan", why=str(error)), None
         for sizes, one in searcher.found.items():
-            report = one.outcome.report
-            if one.decisions is not None:
-                self.earlier[sizes] = Earlier(one.decisions, one.outcome.duals, report.objective)
+            if one.earlier is not None:
+                self.earlier[sizes] = one.earlier
         price = searcher.found[found.shape.sizes].outcome.report.price_of_byte
         return self._priced(row, plan, traced, machine, price), plan
+
+    def _promise(self, shape: MeshShape) -> float:
+        """What the plan of the last row cost on a mesh shape; those without one come last."""
+        known = self.earlier.get(shape.sizes)
+        return math.inf if known is None else known.objective
 
     def _priced(
         self, row: Row, plan: Plan, traced: Traced, machine: Machine, price_of_byte: float

@@ -130,7 +130,7 @@ def _prices(given: Prices | Mapping[str, Any] | str | Path | None) -> Prices:
 def _groups(cases: Sequence[Case], count: int) -> list[list[int]]:
     """Numbers of cases, in groups of equal sizes and chips; at least `count` if possible.
 
-    The highest limit of a machine comes first, because its answer may be that of lower ones.
+    Chips that are alike follow each other: their problems differ in prices alone. The highest limit of a machine comes first, because its answer may be that of lower ones.
     """
     groups: dict[object, list[int]] = {}
     for number, case in enumerate(cases):
@@ -138,10 +138,11 @@ def _groups(cases: Sequence[Case], count: int) -> list[list[int]]:
     first: dict[object, int] = {}
     for number, case in enumerate(cases):
         first.setdefault((case.sizes, case.machine), number)
+        first.setdefault(_kind(case), number)
 
-    def order(number: int) -> tuple[int, float]:
+    def order(number: int) -> tuple[int, int, float]:
         case = cases[number]
-        return first[case.sizes, case.machine], -case.limit
+        return first[_kind(case)], first[case.sizes, case.machine], -case.limit
 
     found = [sorted(group, key=order) for group in groups.values()]
     while len(found) < count and max(map(len, found)) > 1:
@@ -150,6 +151,13 @@ def _groups(cases: Sequence[Case], count: int) -> list[list[int]]:
         half = (len(largest) + 1) // 2
         found += [largest[:half], largest[half:]]
     return sorted(found, key=min)
+
+
+def _kind(case: Case) -> object:
+    """What chips have in common for which a program is likely to be compiled alike."""
+    chip = case.machine.chip
+    again = chip.exponential_flops / chip.vector_flops * chip.memory_rate
+    return chip.heap_overhead, chip.transaction_bytes, chip.library_products, round(again, 6)
 
 
 def _answers(

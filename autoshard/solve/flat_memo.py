@@ -1,0 +1,57 @@
+"""The arrays of a problem, kept for the next one with the same edges and usages.
+
+Problems of one program on meshes of equal sizes differ, as a rule, in their costs alone. What is
+made of edges and usages (tables laid out, their allowed pairs, the choices without support) then
+stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoshard.solve.flat import Flat, Sparse, flatten
+from autoshard.solve.problem import Problem
+
+Unsupported = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class FlatMemo:
+    """Arrays of the last problem, without its memory limit and with it.
+
+    `rows` are those of tables (`autoshard.solve.flat.flatten`); memos may share them.
+    """
+
+    rows: dict[tuple[int, float], tuple[np.ndarray, Sparse | None]] = field(default_factory=dict)
+    _known: dict[bool, tuple[Problem, Flat]] = field(default_factory=dict)
+    _unsupported: tuple[np.ndarray, Unsupported] | None = None
+
+    def flat(self, problem: Problem) -> Flat:
+        """The arrays of a problem that messages need (`autoshard.solve.flat.flatten`)."""
+        limited = problem.limit is not None
+        before, flat = self._known.get(limited, (None, None))
+        if before is None or flat is None or not _is_alike(before, problem):
+            flat = flatten(problem, dense=False, known=self.rows)
+        else:
+            flat = flat._replace(costs=np.concatenate([node.costs for node in problem.nodes]))
+        self._known[limited] = problem, flat
+        return flat
+
+    def unsupported(self, flat: Flat, find: Callable[[], Unsupported]) -> Unsupported:
+        """What `find` gives for these arrays, which depends on their tables alone."""
+        if self._unsupported is None or self._unsupported[0] is not flat.near_edge:
+            where, pushed, alive = find()
+            self._unsupported = flat.near_edge, (where, pushed, alive.copy())
+        return self._unsupported[1]
+
+
+def _is_alike(before: Problem, now: Problem) -> bool:
+    """Whether two problems differ in their costs alone."""
+    if before.edges is not now.edges or len(before.nodes) != len(now.nodes) or not now.nodes:
+        return False
+    if now.limit is not None and (before.usages is not now.usages or before.limit != now.limit):
+        return False
+    return all(a.costs.size == b.costs.size for a, b in zip(before.nodes, now.nodes, strict=True))
