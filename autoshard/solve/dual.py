@@ -87,9 +87,7 @@ class DualAscent:
         self.messages[:] = np.where(np.abs(messages) < GONE, messages, 0.0)
         self.best_messages[:] = self.messages
 
-    def run(
-        self, upper: float, deadline: float, passes: int, enough: float = np.inf
-    ) -> None:
+    def run(self, upper: float, deadline: float, passes: int, enough: float = np.inf) -> None:
         """Up to `passes` passes, until `deadline` (time.monotonic) or until `stopped` is set.
 
         `upper` is the cost of the incumbent; a bound of `enough` ends the passes too.

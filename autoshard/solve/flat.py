@@ -5,9 +5,9 @@ projections and all distinct usage vectors. The choices of node i are `costs[nod
 node_start[i + 1]]`. Edge e reads its table at `table_start[e]` (row-major, `rows[e]` x
 `columns[e]`), projects node `u[e]` by `groups[left_start[e] + choice]`, and owns the messages from
 `message_start[e]` on: first one per row, then one per column. A table with few allowed pairs is
-also, or instead, stored by rows: from `sparse_start[e]` (-1: not so stored) on, `sparse_index` holds where each
-row begins, then the columns; `sparse_value` the costs beside them. Times become memory rows 0, 1,
-...; nodes with a single choice only lower the `capacity` of the rows.
+also, or instead, stored by rows: from `sparse_start[e]` (-1: not so stored) on, `sparse_index`
+holds where each row begins, then the columns; `sparse_value` the costs beside them. Times become
+memory rows 0, 1, ...; nodes with a single choice only lower the `capacity` of the rows.
 """
 
 from __future__ import annotations
@@ -158,9 +158,7 @@ def flatten(
         fields["sparse_start"][number] = -1
         if sparse is not None:
             index, value = sparse
-            fields["sparse_start"][number] = sparse_index.place(
-                edge.table, key, lambda a=index: a
-            )
+            fields["sparse_start"][number] = sparse_index.place(edge.table, key, lambda a=index: a)
             sparse_value.place(edge.table, key, lambda a=value: a)
         near[edge.u].append(number)
         near[edge.v].append(number)

@@ -47,6 +47,8 @@ FEW_CHOICES = 20_000
 """With no more choices left than this there is no point in more passes, unless they close in."""
 PASSES = 20
 """Passes between two looks at what is left."""
+LIMITED_PASSES = 100
+"""The first look at a bound with memory prices comes after so many: prices take their time."""
 SUPPORT_PASSES = 4
 """Choices without support are looked for so many passes at a time: too few to move a price."""
 SHRINKS = 0.97
@@ -93,10 +95,19 @@ def bound_whole(
                 if _look_within(search, ascent.flat, keep, within, until):
                     over = _passes(search, ascent, times, 1, until, CLOSES)
                     break
+    if large and search.problem.limit is not None and np.isfinite(search.upper):
+        over = np.maximum(over, _with_limit(search, memo, until))
     search.tell()
     if np.isfinite(search.upper):
         search.dropped = True
         search.drop(_survivors(search, ascent.flat, over <= search.cutoff))
+
+
+def _with_limit(search: Search, memo: FlatMemo | None, until: float) -> np.ndarray:
+    """Passes with prices on the memory rows, from the messages found without them."""
+    duals = Duals(search.prices, search.messages)
+    ascent, times = ascent_of(search.problem, duals, search.kept, limited=True, memo=memo)
+    return _passes(search, ascent, times, LIMITED_PASSES, until, CLOSES)
 
 
 def _passes(

@@ -8,7 +8,6 @@ changed has another name, so nothing old is ever taken for it. Files appear whol
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -28,20 +27,24 @@ def default_folder() -> Path:
     return Path(home) / "autoshard" / "whatif"
 
 
-def key_of(fingerprint: str, machine: Machine, limit: float, asked: dict[str, Any]) -> str:
-    """The name of a row's file."""
+def key_of(
+    code: str, fingerprint: str, machine: Machine, limit: float, asked: dict[str, Any]
+) -> str:
+    """The name of a row's file; `code` is the `own_digest` of the process that sweeps."""
     chip = {one.name: getattr(machine.chip, one.name) for one in fields(machine.chip)}
     chip["peak_flops"] = dict(machine.chip.peak_flops)
     levels = [(type(level).__name__, asdict(level)) for level in machine.network]
     numbers = [machine.name, chip, levels, machine.overlap]
-    question = [SCHEMA_VERSION, own_digest(), fingerprint, numbers, limit, asked]
+    question = [SCHEMA_VERSION, code, fingerprint, numbers, limit, asked]
     text = json.dumps(question, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-@functools.cache
 def own_digest() -> str:
-    """A hash of autoshard's own files: another version may price and search otherwise."""
+    """A hash of autoshard's own files as they are: another version may price otherwise.
+
+    A sweep asks for it once, so that all of its rows are answers of one version.
+    """
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
     for file in sorted((*root.rglob("*.py"), *root.rglob("*.toml"))):

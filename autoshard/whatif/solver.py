@@ -8,9 +8,9 @@ A solver belongs to one process. It keeps
     decisions and duals   of each mesh shape, with which the search for the next row begins
                           (`autoshard.earlier`): the plan is one to beat, the duals prove a bound
 
-The mesh shape that was best for the last row is searched first. The others are then searched only
-for what is better by more than the gap: most are done with as soon as their bound says that there
-is no such plan. Rows may come in any order; those of equal sizes and chips are best asked for one
+The mesh shape of the last row's plan is searched first. The others are then searched only for what
+is better by more than the gap: most are done with as soon as their bound says that there is no such
+plan. Rows may come in any order; those of equal sizes and chips are best asked for one
 after another, and alike chips among them.
 """
 
@@ -29,6 +29,7 @@ from autoshard.build import Shared
 from autoshard.dataflow import Dataflow, analyse
 from autoshard.earlier import Earlier
 from autoshard.machine import Chip, Machine
+from autoshard.mesh_search import AXIS_NAMES, coarser_shapes
 from autoshard.plan import MeshShape, Plan
 from autoshard.program import Program, trace
 from autoshard.reference import call, find
@@ -54,6 +55,7 @@ class Asked:
       gap: a row's search stops when its plan is proven to be within this fraction of the best.
       tokens: in one step; a number, names of sizes to multiply, or None for what the program says.
       folder: where rows are kept, or None.
+      code: which autoshard answers (`autoshard.whatif.kept.own_digest`).
     """
 
     program: str | Callable[..., Any]
@@ -61,6 +63,7 @@ class Asked:
     gap: float
     tokens: int | tuple[str, ...] | None = None
     folder: Path | None = None
+    code: str = ""
 
     @property
     def name(self) -> str:
@@ -91,6 +94,7 @@ class Solver:
     earlier: dict[tuple[int, ...], Earlier] = field(default_factory=dict)
     shared: dict[tuple[int, ...], Shared] = field(default_factory=dict)
     shared_for: object = None
+    last_mesh: tuple[int, ...] = ()
     answered: list[tuple[Case, Row, Plan | None]] = field(default_factory=list)
 
     def row(self, case: Case) -> tuple[Row, bool]:
@@ -101,7 +105,7 @@ class Solver:
         asked = {"gap": self.asked.gap, "time_limit": self.asked.time_limit, "sizes": case.sizes}
         asked["tokens"] = self.asked.tokens
         asked["program"] = self.asked.name
-        key = key_of(traced.program.fingerprint, case.machine, case.limit, asked)
+        key = key_of(self.asked.code, traced.program.fingerprint, case.machine, case.limit, asked)
         if folder is not None and (known := read_row(folder, key)) is not None:
             self.answered.append((case, *known))
             return known[0], True
@@ -182,7 +186,7 @@ class Solver:
             self.shared, self.shared_for = {}, (case.sizes, machine.chips)
         searcher.earlier, searcher.shared = dict(self.earlier), self.shared
         searcher.only_better = True
-        shapes = sorted(shapes, key=self._promise)
+        shapes = [*self._coarse(machine), *sorted(shapes, key=self._promise)]
         try:
             found = explore(searcher, shapes)
             if found.limit_hit == "interrupted":
@@ -195,8 +199,20 @@ class Solver:
         for sizes, one in searcher.found.items():
             if one.earlier is not None:
                 self.earlier[sizes] = one.earlier
+        self.last_mesh = plan.mesh.sizes
         price = searcher.found[found.shape.sizes].outcome.report.price_of_byte
         return self._priced(row, plan, traced, machine, price), plan
+
+    def _coarse(self, machine: Machine) -> list[MeshShape]:
+        """The mesh shapes of at most two axes that are most like that of the last row's plan.
+
+        They are solved in a moment, and what is found there is at once the one to beat.
+        """
+        sizes = self.last_mesh
+        if math.prod(sizes) != machine.chips:
+            return []
+        near = [sizes] if len(sizes) < 3 else [shape for shape, _ in coarser_shapes(sizes)]
+        return [MeshShape(AXIS_NAMES[: len(shape)], shape) for shape in near]
 
     def _promise(self, shape: MeshShape) -> float:
         """What the plan of the last row cost on a mesh shape; those without one come last."""

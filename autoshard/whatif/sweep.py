@@ -17,7 +17,7 @@ from typing import Any
 
 from autoshard.reference import size_names
 from autoshard.whatif.cases import Case, cases_of
-from autoshard.whatif.kept import default_folder
+from autoshard.whatif.kept import default_folder, own_digest
 from autoshard.whatif.prices import Prices, prices_of, read_prices
 from autoshard.whatif.row import Row
 from autoshard.whatif.solver import Asked
@@ -101,7 +101,7 @@ def whatif(
                 f"tokens: {', '.join(unswept)} must be in the sweep; there one value will do"
             )
     place = Path(folder) if folder is not None else default_folder()
-    asked = Asked(program, time_limit, gap, counted, place if keep else None)
+    asked = Asked(program, time_limit, gap, counted, place if keep else None, own_digest())
     with seats(asked, workers, scheduler) as all_seats:
         rows, interrupted = _answers(cases, all_seats, progress)
     found = WhatIf(
@@ -130,7 +130,8 @@ def _prices(given: Prices | Mapping[str, Any] | str | Path | None) -> Prices:
 def _groups(cases: Sequence[Case], count: int) -> list[list[int]]:
     """Numbers of cases, in groups of equal sizes and chips; at least `count` if possible.
 
-    Chips that are alike follow each other: their problems differ in prices alone. The highest limit of a machine comes first, because its answer may be that of lower ones.
+    Chips that are alike follow each other: their problems differ in prices alone. The highest limit
+    of a machine comes first, because its answer may be that of lower ones.
     """
     groups: dict[object, list[int]] = {}
     for number, case in enumerate(cases):

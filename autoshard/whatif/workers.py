@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from autoshard.whatif.cases import Case
 from autoshard.whatif.child import begin
+from autoshard.whatif.kept import own_digest
 from autoshard.whatif.row import Row
 from autoshard.whatif.solver import Asked, Solver
 from autoshard.whatif.words import SweepError
@@ -112,6 +113,11 @@ def _client(scheduler: str) -> Any:
 
 def _answer(sweep: str, asked: Asked, case: Case) -> tuple[Row, bool]:
     if sweep not in _solvers:
+        if own_digest() != asked.code:
+            raise SweepError(
+                "a worker has another autoshard than the process that sweeps; install the same "
+                "version in both, and sweep again"
+            )
         _solvers.clear()
         _solvers[sweep] = Solver(asked)
     return _solvers[sweep].row(case)

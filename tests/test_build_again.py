@@ -1,0 +1,66 @@
+"""Builds that only find prices anew, against builds from nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from autoshard.build import Shared, build
+from autoshard.cost.step import step_prices
+from autoshard.dataflow import analyse
+from autoshard.machine import load
+from autoshard.program import trace
+from autoshard.repeats import find_repeats
+from autoshard.solve import Status
+from autoshard.solve.flat import flatten
+from autoshard.solve.pipeline import solve
+from tests.whatif import programs
+
+fn, args, options = programs.step()
+PROGRAM = trace(fn, *args, **options)
+
+
+def _build(machine: str, shared: Shared | None, limit: float = 2.0**30):
+    loaded = load(machine)
+    prices = step_prices(PROGRAM, analyse(PROGRAM, loaded.chip), loaded, (2, 2, 4))
+    return build(prices, find_repeats(PROGRAM), limit=limit, shared=shared)
+
+
+@pytest.mark.parametrize("before", ["v5p-16", "v6e-16", "h100-16"])
+def test_a_build_after_another_is_the_build_from_nothing(before: str):
+    shared = Shared()
+    first = _build(before, shared)
+    again, fresh = _build("v5e-16", shared, 2.0**20), _build("v5e-16", None, 2.0**20)
+    assert (again.problem.edges is first.problem.edges) == (before != "h100-16")
+    assert again.problem.limit == fresh.problem.limit
+    for one, other in zip(again.problem.nodes, fresh.problem.nodes, strict=True):
+        assert one.name == other.name
+        np.testing.assert_array_equal(one.costs, other.costs)
+    for one, other in zip(again.problem.edges, fresh.problem.edges, strict=True):
+        assert (one.u, one.v) == (other.u, other.v)
+        np.testing.assert_array_equal(one.pair_costs(), other.pair_costs())
+    for one, other in zip(again.problem.usages, fresh.problem.usages, strict=True):
+        assert (one.node, one.start, one.stop) == (other.node, other.start, other.stop)
+        np.testing.assert_array_equal(one.amounts, other.amounts)
+
+
+def test_kept_arrays_are_those_of_the_problem():
+    shared = Shared()
+    for machine, limit in (("v5p-16", 2.0**20), ("v5e-16", 2.0**20), ("h100-16", 2.0**22)):
+        problem = _build(machine, shared, limit).problem
+        kept, fresh = shared.arrays.flat(problem), flatten(problem, dense=False)
+        for name, one, other in zip(fresh._fields, kept, fresh, strict=True):
+            np.testing.assert_array_equal(one, other, err_msg=name)
+
+
+def test_only_what_is_better_is_looked_for():
+    problem = _build("v5e-16", None).problem
+    best = solve(problem)
+    cost = best.report.objective
+    none = solve(problem, better_than=cost * (1 - 1e-6))
+    assert none.status is not Status.INFEASIBLE
+    assert none.report.bound >= cost * (1 - 2e-6)
+    assert none.report.bound <= cost * (1 + 1e-9)
+    found = solve(problem, better_than=1.5 * cost)
+    assert found.report.objective == pytest.approx(cost)
+    assert found.report.bound == pytest.approx(cost)
