@@ -49,7 +49,7 @@ from autoshard.repeats import Classes
 from autoshard.solve.flat_memo import FlatMemo
 from autoshard.solve.problem import Edge, Node, Problem, Usage
 from autoshard.strategy import Strategies, enumerate_strategies, is_layout_determined
-from autoshard.sums import NO_SUMS, find_sums
+from autoshard.sums import NO_SUMS, Sums, find_sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,7 +94,7 @@ class Shared:
     visible: dict[object, tuple[NDArray[np.float64], Rows]] = field(default_factory=dict)
     equal: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     pairs: dict[object, NDArray[np.bool_]] = field(default_factory=dict)
-    last: list[Built] = field(default_factory=list)
+    last: list[tuple[Built, Sums]] = field(default_factory=list)
     arrays: FlatMemo = field(default_factory=FlatMemo)
 
     def beside(self) -> Shared:
@@ -122,21 +122,21 @@ def build(
     """
     shared = shared or Shared()
     builder = _Builder(prices, classes, join_sums, shared)
-    if shared.last and is_repriced(shared.last[0], prices, classes, join_sums):
-        built = builder.repriced(shared.last[0], limit)
+    before, sums = shared.last[0] if shared.last else (None, NO_SUMS)
+    if before is not None and sums == builder.sums and is_repriced(before, prices, classes):
+        built = builder.repriced(before, limit)
     else:
         built = builder.run(limit)
-    shared.last[:] = () if join_sums else (built,)
+    shared.last[:] = [(built, builder.sums)]
     return built
 
 
-def is_repriced(built: Built, now: StepPrices, classes: Classes, join_sums: bool = False) -> bool:
+def is_repriced(built: Built, now: StepPrices, classes: Classes) -> bool:
     """Whether a problem has the same nodes, edges and usages under other prices."""
     before = built.prices
     chips = before.machine.chip, now.machine.chip
     return (
-        not join_sums
-        and np.array_equal(built.classes.op_class, classes.op_class)
+        np.array_equal(built.classes.op_class, classes.op_class)
         and np.array_equal(built.classes.value_class, classes.value_class)
         and before.program is now.program
         and before.mesh_shape == now.mesh_shape

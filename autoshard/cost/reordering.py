@@ -7,8 +7,8 @@ transactions pay for it.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,8 +82,9 @@ def stack_bytes(
     return local * (gathered & inner).any(axis=1)
 
 
+@functools.lru_cache(maxsize=65_536)
 def _transposed(
-    one: Transposition, life: Turned, sizes: Sequence[int], itemsize: int, transaction: float
+    one: Transposition, life: Turned, sizes: tuple[int, ...], itemsize: int, transaction: float
 ) -> tuple[float, float, float]:
     """(bytes moved besides what is read and written anyway, bytes of a copy, its net bytes)."""
     lies, *wanted = (tuple(d for d in order if sizes[d] > 1) for order in (one.lies, *one.wanted))
