@@ -12,55 +12,30 @@ from collections.abc import Callable
 from autoshard.schedule import keyed
 from autoshard.schedule.faults import ScheduleError
 from autoshard.schedule.instance import Instance
+from autoshard.schedule.keyed import Key, order_by_key
 from autoshard.schedule.task import Order
 from autoshard.schedule.vee import dualpipe_v, zb_v
 
 Schedule = Callable[[Instance], Order]
 
 
-def gpipe(instance: Instance) -> Order:
-    """All forwards, then all backwards, microbatch by microbatch."""
-    return keyed.order_by_key(instance, keyed.gpipe_key(instance), fused=True)
+def by_key(key_of: Callable[[Instance], Key], *, fused: bool) -> Schedule:
+    """The schedule in which every mesh runs its tasks by ascending key; B and W as one or apart."""
 
+    def schedule(instance: Instance) -> Order:
+        return order_by_key(instance, key_of(instance), fused=fused)
 
-def circular(instance: Instance) -> Order:
-    """All forwards, then all backwards, stage by stage."""
-    return keyed.order_by_key(instance, keyed.circular_key(instance), fused=True)
-
-
-def one_f_one_b(instance: Instance) -> Order:
-    """1F1B, for one stage a mesh."""
-    return keyed.order_by_key(instance, keyed.one_f_one_b_key(instance), fused=True)
-
-
-def interleaved(instance: Instance) -> Order:
-    """Interleaved 1F1B, for stages that go round the meshes."""
-    return keyed.order_by_key(instance, keyed.interleaved_key(instance), fused=True)
-
-
-def interleaved_zb(instance: Instance) -> Order:
-    """Interleaved 1F1B with W apart and late, for stages that go round the meshes."""
-    return keyed.order_by_key(instance, keyed.interleaved_key(instance), fused=False)
-
-
-def zb_h1(instance: Instance) -> Order:
-    """ZB-H1, for one stage a mesh."""
-    return keyed.order_by_key(instance, keyed.zb_h1_key(instance), fused=False)
-
-
-def zb_h2(instance: Instance) -> Order:
-    """ZB-H2, for one stage a mesh."""
-    return keyed.order_by_key(instance, keyed.zb_h2_key(instance), fused=False)
+    return schedule
 
 
 NAMED: dict[str, Schedule] = {
-    "gpipe": gpipe,
-    "1f1b": one_f_one_b,
-    "circular": circular,
-    "interleaved": interleaved,
-    "interleaved-zb": interleaved_zb,
-    "zb-h1": zb_h1,
-    "zb-h2": zb_h2,
+    "gpipe": by_key(keyed.gpipe_key, fused=True),
+    "1f1b": by_key(keyed.one_f_one_b_key, fused=True),
+    "circular": by_key(keyed.circular_key, fused=True),
+    "interleaved": by_key(keyed.interleaved_key, fused=True),
+    "interleaved-zb": by_key(keyed.interleaved_key, fused=False),
+    "zb-h1": by_key(keyed.zb_h1_key, fused=False),
+    "zb-h2": by_key(keyed.zb_h2_key, fused=False),
     "zb-v": zb_v,
     "dualpipe-v": dualpipe_v,
 }

@@ -12,8 +12,21 @@ from numba import njit
 compiled = njit(  # pyright: ignore[reportCallIssue]
     cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True
 )
+inlined = njit(inline="always")  # pyright: ignore[reportCallIssue]
 NEVER = 2**62
 """The value of a word that is a deadlock."""
+
+
+@inlined
+def ready(a, letter, k, now, ends, count):
+    """When a mesh that is free at `now` can start a task; NEVER where what it needs has not run."""
+    begin = now
+    for i in range(a.before_start[letter], a.before_start[letter + 1]):
+        need = a.before[i]
+        if count[need] <= k:
+            return NEVER
+        begin = max(begin, ends[need, k] + a.lag[i])
+    return begin
 
 
 @compiled
@@ -39,17 +52,8 @@ def run(a, word, ends, count, at, started, ended, sequence):
             while at[d] < stop:
                 letter = word[at[d]]
                 k = count[letter]
-                begin = now
-                known = True
-                for i in range(a.before_start[letter], a.before_start[letter + 1]):
-                    need = a.before[i]
-                    if count[need] <= k:
-                        known = False
-                        break
-                    arrival = ends[need, k] + a.lag[i]
-                    if arrival > begin:
-                        begin = arrival
-                if not known:
+                begin = ready(a, letter, k, now, ends, count)
+                if begin == NEVER:
                     break
                 if at[d] == a.word_start[d]:
                     started[d] = begin
@@ -135,17 +139,8 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending):
                     k = count[letter]
                     if k == m:
                         continue
-                    begin = ended[d]
-                    known = True
-                    for i in range(a.before_start[letter], a.before_start[letter + 1]):
-                        need = a.before[i]
-                        if count[need] <= k:
-                            known = False
-                            break
-                        arrival = ends[need, k] + a.lag[i]
-                        if arrival > begin:
-                            begin = arrival
-                    if not known:
+                    begin = ready(a, letter, k, ended[d], ends, count)
+                    if begin == NEVER:
                         continue
                     kind = 0 if a.is_forward[letter] else (2 if a.is_weight[letter] else 1)
                     if kind == 0:
