@@ -5,6 +5,7 @@
     start[l, k + 1] >= start[l, k] + time[l]          microbatches in order
     no overlap of the tasks of a mesh
     memory, `autoshard.solve.schedule.cp_sat_memory`
+    alike W in the order of their B, `autoshard.solve.schedule.cp_sat_order`
     value >= end of the last B and W of every stage - what the mesh's time counts from
 
 It runs in a process of its own (`autoshard.solve.apart`). Starts come back as one row of numbers.
@@ -12,24 +13,73 @@ It runs in a process of its own (`autoshard.solve.apart`). Starts come back as o
 
 from __future__ import annotations
 
+import math
 import time
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from autoshard.solve.schedule.cp_sat_memory import limit_memory
+from autoshard.solve.schedule.cp_sat_order import TaskOrder
 from autoshard.solve.schedule.question import Question
 from autoshard.solve.task import Answer, Tell, Verdict
 
+EFFORT, MORE_EFFORT = 5.0, 2.0
+"""Deterministic seconds of CP-SAT, about those of one core, for a part; the factor for more."""
+EASY_TASKS = 200
+"""Where there are more tasks the effort grows by their square, as the pairs of tasks do."""
+SHARES = (1.0, 0.5, 0.0)
+"""Parts of a question, by how far they reach from the least to the most."""
+
+
+class _Part(NamedTuple):
+    """What was found out about a part of a question; `starts` of the value, or None."""
+
+    bound: int
+    value: int
+    starts: np.ndarray | None
+
 
 def solve(question: Question, tell: Tell) -> Answer:
-    """Answer the question, telling better starts and bounds as they come."""
+    """Answer the question, telling better starts and bounds as they come.
+
+    A tighter question leaves tasks less room, and fixes the order of more of them from the start.
+    So what is still possible, from `low` to `high`, is asked for in parts: all of it, its lower
+    half, the least. Each is decided or given up after some effort, the same in every run; when
+    none was decided, all get more.
+    """
+    low, high = question.least, question.most
+    best: np.ndarray | None = None
+    effort = EFFORT * max(1.0, question.heads.size / EASY_TASKS) ** 2
+    while low <= high and time.monotonic() < question.deadline:
+        known = low, high
+        for share in SHARES:
+            target = low + int(share * (high - low))
+            part = _part(replace(question.up_to(target), least=low), effort, tell, share)
+            if part.starts is not None:
+                best, high = part.starts, part.value - 1
+            low = max(low, part.bound)
+            tell(float(low), best)
+            if low > high:
+                break
+        if known == (low, high):
+            effort *= MORE_EFFORT
+    if low <= high:
+        return Answer(Verdict.STOPPED, float(low), best)
+    return Answer(Verdict.INFEASIBLE if best is None else Verdict.OPTIMAL, float(low), best)
+
+
+def _part(question: Question, effort: float, tell: Tell, share: float) -> _Part:
+    """Answer a part of a question: its best where it is all that is left, else any."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
     starts = _model(model, question)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = max(0.01, question.deadline - time.monotonic())
+    solver.parameters.max_deterministic_time = effort
+    solver.parameters.stop_after_first_solution = share < 1
     solver.parameters.num_workers = question.threads
     solver.parameters.random_seed = question.seed
     if question.threads == 1:
@@ -38,18 +88,20 @@ def solve(question: Question, tell: Tell) -> Answer:
 
     class Listener(cp_model.CpSolverSolutionCallback):
         def on_solution_callback(self) -> None:
-            tell(self.BestObjectiveBound(), np.array([self.Value(start) for start in starts]))
+            tell(-np.inf, np.array([self.Value(start) for start in starts]))
 
-    solver.best_bound_callback = lambda bound: tell(bound, None)
+    solver.best_bound_callback = lambda bound: tell(min(bound, question.most + 1), None)
     status = solver.Solve(model, Listener())
-    if status == cp_model.INFEASIBLE:
-        return Answer(Verdict.INFEASIBLE, float(question.most + 1))
     if status == cp_model.MODEL_INVALID:
-        return Answer(Verdict.FAILED, note="CP-SAT does not accept the model")
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    values = np.array([solver.Value(start) for start in starts]) if found else None
-    verdict = Verdict.OPTIMAL if status == cp_model.OPTIMAL else Verdict.STOPPED
-    return Answer(verdict, solver.BestObjectiveBound(), values)
+        raise ValueError("CP-SAT does not accept the model")
+    if status == cp_model.INFEASIBLE:
+        return _Part(question.most + 1, 0, None)
+    bound = math.ceil(solver.BestObjectiveBound() - 1e-6)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return _Part(min(bound, question.most), 0, None)
+    values = np.array([solver.Value(start) for start in starts])
+    value = round(solver.ObjectiveValue())
+    return _Part(min(bound, value), value, values)
 
 
 def _model(model: Any, question: Question) -> list[Any]:
@@ -86,7 +138,9 @@ def _model(model: Any, question: Question) -> list[Any]:
                 if times[letter] > 0
             ]
         )
-        limit_memory(model, question, mesh, mine, starts)
+        order = TaskOrder(model, question, starts)
+        order.weights_follow(mine)
+        limit_memory(model, question, mesh, mine, order)
         forwards = [letter for letter in mine if arrays.is_forward[letter]]
         for letter in mine:
             end = starts[letter][-1] + times[letter]

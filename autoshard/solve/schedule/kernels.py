@@ -89,7 +89,7 @@ def fits(a, word):
 
 
 @compiled
-def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending):
+def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending, last):
     """Fill in the word that a rule leads to; its value, or NEVER where memory does not suffice.
 
     Again and again the mesh that can start something first chooses among its letters the one with
@@ -101,6 +101,7 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending):
         11       what each unit of `guide[letter, microbatch]` adds
         12, 13   microbatches in flight at most, on a stage of depth 0; how many less on deeper ones
         14 to 16 what each turn adds to F, B and W: the first, second, ... stage of a mesh
+        17       what is added to F after F, and to B after B, whatever W ran between them
 
     Nothing is started that leads to a deadlock for lack of memory. The oldest microbatch that has
     not come back, o, needs what its forwards that have not run take. As long as on every mesh this,
@@ -117,6 +118,7 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending):
         ended[d] = 0
         taken[d] = 0
         pending[d] = 0
+        last[d] = -1
     left = word.size
     while left > 0:
         # The mesh that can start first, and what it starts.
@@ -172,6 +174,8 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending):
                         + rule[11] * guide[letter, k]
                         + rule[14 + kind] * a.turn[letter]
                     )
+                    if kind == last[d]:
+                        score += rule[17]
                     if score < best_score:
                         best, best_score, best_start = letter, score, begin
             if best < 0:
@@ -208,6 +212,8 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending):
                 pending[d] += a.give[a.after[i]]
         if a.is_weight[chosen]:
             pending[d] -= a.give[chosen]
+        else:
+            last[d] = 0 if a.is_forward[chosen] else 1
     return 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -34,3 +34,10 @@ class Question:
     deadline: float
     threads: int
     seed: int
+
+    def up_to(self, target: int) -> Question:
+        """The question for a value of at most `target`, which is no more than `most`."""
+        latest = self.latest
+        if self.offset is not None:
+            latest = latest - (self.most - target)
+        return replace(self, most=target, latest=latest)

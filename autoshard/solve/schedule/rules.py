@@ -43,6 +43,7 @@ class Scratch(NamedTuple):
     ended: np.ndarray
     taken: np.ndarray
     pending: np.ndarray
+    last: np.ndarray
     sequence: np.ndarray
 
 
@@ -51,7 +52,7 @@ def scratch(flat: Flat) -> Scratch:
     letters, meshes = flat.arrays.time.size, flat.instance.meshes
     by_letter, by_mesh = (letters,), (meshes,)
     word = (int(flat.arrays.word_start[-1]),)
-    shapes = ((letters, flat.arrays.microbatches), by_letter, *[by_mesh] * 5, word)
+    shapes = ((letters, flat.arrays.microbatches), by_letter, *[by_mesh] * 6, word)
     return Scratch(*(np.zeros(shape, np.int64) for shape in shapes))
 
 
@@ -75,7 +76,7 @@ def listed(flat: Flat, rules: Iterable[Rule], room: Scratch) -> Iterator[np.ndar
         word = np.zeros(int(flat.arrays.word_start[-1]), np.int64)
         done = list_schedule(
             flat.arrays, rule.numbers, rule.guide, word, room.ends, room.counts, room.at,
-            room.taken, room.ended, room.pending,
+            room.taken, room.ended, room.pending, room.last,
         )  # fmt: skip
         if done != NEVER:
             yield word
@@ -113,14 +114,16 @@ def random_rules(
     unit = float(flat.arrays.time.mean())
     meshes = flat.instance.meshes
     nowhere = np.zeros((len(flat.letters), flat.arrays.microbatches))
-    plain = np.array([1, 0, 2, 0, 0, 0, 0, 0, 0, 1 / unit, 1, 0, UNBOUNDED, 0, 0, 0, 0])
+    plain = np.array([1, 0, 2, 0, 0, 0, 0, 0, 0, 1 / unit, 1, 0, UNBOUNDED, 0, 0, 0, 0, 0])
     flights = ((UNBOUNDED, 0), (meshes, 1), (2 * meshes, 2))
     for forward, waiting, flight in itertools.product((1, -1), (NO_WAITING, 1), flights):
         rule = plain.copy()
         rule[0], rule[9], rule[12:14] = forward, waiting / unit, flight
         yield Rule(rule, nowhere)
     for guide in guides:
-        yield Rule(np.array([0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0.8, 1, UNBOUNDED, 0, 0, 0, 0]), guide)
+        yield Rule(
+            np.array([0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0.8, 1, UNBOUNDED, 0, 0, 0, 0, 0]), guide
+        )
     while True:
         rule = plain.copy()
         rule[0:3] = (
@@ -136,6 +139,7 @@ def random_rules(
             rule[12] = meshes + dice.integers(-1, 2 * meshes + 1).item()
             rule[13] = dice.choice([0.0, 0.5, 1.0, 2.0])
         rule[14:17] = dice.choice([0.0, 1.0]) * dice.uniform(-1, 1, 3)
+        rule[17] = dice.choice([0.0, 0.5, 2.0])
         guide = nowhere
         if guides and dice.random() < GUIDED:
             guide = guides[int(dice.integers(len(guides)))]
@@ -150,7 +154,7 @@ def mutated(rule: Rule, flat: Flat, dice: np.random.Generator) -> Rule:
     numbers = rule.numbers.copy()
     unit = float(flat.arrays.time.mean())
     scales = np.array(
-        [*[0.3] * 3, *[0.15] * 3, *[0.02] * 3, 0.5 / unit, 0.25, 0.3, 1.0, 0.3, *[0.3] * 3]
+        [*[0.3] * 3, *[0.15] * 3, *[0.02] * 3, 0.5 / unit, 0.25, 0.3, 1.0, 0.3, *[0.3] * 4]
     )
     for at in dice.choice(numbers.size, size=int(dice.integers(1, 5)), replace=False):
         if numbers[at] >= UNBOUNDED:

@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Iterator
 
 from autoshard.schedule import Instance, ScheduleError, Task, simulate
+from autoshard.schedule.task import Kind
 from autoshard.schedule.timeline import peak
 
-AFTER = {"F": None, "B": "F", "W": "B"}
+AFTER: dict[Kind, Kind | None] = {"F": None, "B": "F", "W": "B"}
 
 
 def best_value(instance: Instance, objective: str) -> float | None:
