@@ -8,7 +8,7 @@
 * **Phases**: see `autoshard.readers`; program points are places in the order in which the compiler
   runs the ops, see `autoshard.sequence`.
 * **Transpositions**: operands that lie in memory otherwise than their op reads them, see
-  `autoshard.orders`.
+  `autoshard.orders` and `autoshard.unbatched`.
 * **Slices**: those that are copied, see `autoshard.slices`.
 * **Liveness**: see `autoshard.liveness`.
 """
@@ -22,11 +22,12 @@ from autoshard.cost.flops import is_matrix_op
 from autoshard.fusion import fuse
 from autoshard.liveness import Turned, find_lives, find_temporary, find_turned
 from autoshard.machine import Chip
-from autoshard.orders import Transposition, transpositions
+from autoshard.orders import Transposition
 from autoshard.program import Op, Program
 from autoshard.readers import Phase, Reader, find_readers, region_spans, through_fusion
 from autoshard.sequence import sequence
 from autoshard.slices import Slice, find_copied, find_slices
+from autoshard.unbatched import transpositions
 
 __all__ = ["Dataflow", "Phase", "Reader", "Slice", "Turned", "analyse"]
 
@@ -134,6 +135,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         program.ops[index].inputs[one.position]
         for index, here in turned.of_op.items()
         for one in here
+        if not one.alone
     }
     temporary = find_temporary(program)
     libraries = chip is not None and chip.library_products

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from autoshard.coalescing import Order
 from autoshard.graph import Op, Program
-from autoshard.rules import Rule
+from autoshard.order_maps import carried_order, completed, holding, large_of, operand_groups
 
 SCATTERED = frozenset(
     {
@@ -49,6 +49,9 @@ class Transposition:
       copy: whether it is written anew in that order, besides being made: always, unless an
         elementwise op makes it for this reader alone, and can as well write it so.
       jumps: whether what it is made from must be read out of order, unless that is coalesced.
+      batch: dimensions of the operand that are a product's batch.
+      alone: whether it is transposed where `batch` is cut to one element, or where it is not
+        (`autoshard.unbatched`); None: in any case.
     """
 
     position: int
@@ -56,6 +59,8 @@ class Transposition:
     wanted: tuple[Order, ...]
     copy: bool
     jumps: bool = True
+    batch: Order = ()
+    alone: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +84,25 @@ def transpositions(program: Program, elementwise: Sequence[bool]) -> Transpositi
       program: the step.
       elementwise: per op, whether it is fused with its neighbours.
     """
-    return _Orders(program, elementwise).run()
+    return Orders(program, elementwise).run()
 
 
-class _Orders:
-    """One walk over a program."""
+class Orders:
+    """One walk over a program.
+
+    Attributes:
+      orders: of every value, those in which it can be had, the first being its own; none: in any.
+      batches: of every value, the dimensions that were the batch of the product it comes from.
+    """
 
     def __init__(self, program: Program, elementwise: Sequence[bool]) -> None:
         self.program = program
         self.elementwise = elementwise
-        # The orders in which a value can be had, the first being its own; none: in any.
         self.orders: list[tuple[Order, ...]] = [
             (tuple(range(len(value.shape))),) if value.producer < 0 and not value.free else ()
             for value in program.values
         ]
+        self.batches: list[Order] = [()] * len(program.values)
         self.roots = list(range(len(program.values)))
         self.bases = list(range(len(program.values)))
         self.turned: set[tuple[int, Order]] = set()
@@ -106,7 +116,13 @@ class _Orders:
             if op.boundary:
                 here = self._boundary(op)
             elif op.primitive == "dot_general":
-                here = self._product(op)
+                here = self.product(op)
+                batch = {
+                    factor
+                    for d in operand_groups(op.rule)[0][0]
+                    for factor in op.rule.operands[0][d]
+                }
+                self.batches[op.outputs[0]] = holding(batch, op.rule.results[0])
             elif op.primitive in SCATTERED:
                 here = ()
             else:
@@ -147,12 +163,12 @@ class _Orders:
         for position, value in enumerate(op.inputs):
             if value >= 0:
                 plain = tuple(range(len(self.program.values[value].shape)))
-                found += self._read(position, value, (plain,), copy=False)
+                found += self.read(position, value, (plain,), copy=False)
         return tuple(found)
 
-    def _product(self, op: Op) -> tuple[Transposition, ...]:
+    def product(self, op: Op) -> tuple[Transposition, ...]:
         values = self.program.values
-        groups = _operand_groups(op.rule)
+        groups = operand_groups(op.rule)
         found = []
         for position, (batch, free, contracted) in enumerate(groups):
             value = op.inputs[position]
@@ -160,10 +176,10 @@ class _Orders:
                 continue
             wanted = ((*batch, *free, *contracted), (*batch, *contracted, *free))
             wanted = wanted[::-1] if position else wanted
-            copy = not self._is_made(value)
+            copy = not self.is_made(value)
             if batch and not copy:
                 wanted = wanted[:1]
-            found += self._read(position, value, wanted, copy=copy, product=True)
+            found += self.read(position, value, wanted, copy=copy, product=True)
         result = values[op.outputs[0]]
         plain = tuple(range(len(result.shape)))
         large = [dimension for dimension in plain if result.shape[dimension] > 1]
@@ -174,7 +190,7 @@ class _Orders:
             self.orders[result.index] += (tuple(swapped.get(d, d) for d in plain),)
         return tuple(found)
 
-    def _is_made(self, value: int) -> bool:
+    def is_made(self, value: int) -> bool:
         """Whether an elementwise op makes the value, and not only cuts it from a buffer."""
         producer = self.program.values[value].producer
         if producer < 0 or not self.elementwise[producer]:
@@ -201,24 +217,24 @@ class _Orders:
         for position, value in mains[1:]:
             # All in the numbers of the leader's dimensions.
             others = {
-                _carried(order, op.rule, op.rule.operands[position], op.rule.operands[first])
+                carried_order(order, op.rule, op.rule.operands[position], op.rule.operands[first])
                 for order in self.orders[value]
             }
             common = tuple(order for order in offered if order in others)
             if common:
                 offered = common
                 continue
-            wanted = _carried(
+            wanted = carried_order(
                 offered[0], op.rule, op.rule.operands[first], op.rule.operands[position]
             )
             if wanted is not None:
-                found += self._read(position, value, (wanted,), copy=True)
+                found += self.read(position, value, (wanted,), copy=True)
         for number, output in enumerate(op.outputs):
             carried = [
                 order
                 for one in offered
                 if (
-                    order := _carried(
+                    order := carried_order(
                         one, op.rule, op.rule.operands[first], op.rule.results[number]
                     )
                 )
@@ -226,15 +242,17 @@ class _Orders:
             if not carried and math.prod(values[output].shape) == size:
                 # Dimensions that lie apart become one: the operand is put in its own order first.
                 plain = tuple(range(len(values[leader].shape)))
-                found += self._read(first, leader, (plain,), copy=True)
+                found += self.read(first, leader, (plain,), copy=True)
                 carried = [tuple(range(len(values[output].shape)))]
             self.orders[output] = tuple(dict.fromkeys(carried))
+            batch = {f for d in self.batches[leader] for f in op.rule.operands[first][d]}
+            self.batches[output] = holding(batch, op.rule.results[number])
             self.roots[output] = self.roots[leader]
             if self.elementwise[op.index] and op.rule.results[number] == op.rule.operands[first]:
                 self.bases[output] = self.bases[leader]
         return tuple(found)
 
-    def _read(
+    def read(
         self,
         position: int,
         value: int,
@@ -246,15 +264,15 @@ class _Orders:
         """Read `value` in one of the orders `wanted`; from then on it can be had in it."""
         there = self.orders[value]
         shape = self.program.values[value].shape
-        reduced = {_large(order, shape) for order in wanted}
+        reduced = {large_of(order, shape) for order in wanted}
         if not there:
             return ()
         for order in there:
-            if (large := _large(order, shape)) in reduced:
+            if (large := large_of(order, shape)) in reduced:
                 # Several orders cost nothing as long as the value is fused; a product's operand
                 # is written in every order that some product reads.
                 others = self.written.setdefault(value, [])
-                if not product or not self._is_made(value) or large in others:
+                if not product or not self.is_made(value) or large in others:
                     return ()
                 others.append(large)
                 if len(others) == 1:
@@ -262,60 +280,12 @@ class _Orders:
                 return (Transposition(position, others[0], (large,), copy=True, jumps=False),)
         if product:
             others = self.written.setdefault(value, [])
-            others.append(_large(wanted[0], shape))
+            others.append(large_of(wanted[0], shape))
             copy = copy or len(others) > 1
-        full = _completed(wanted[0], len(shape))
+        full = completed(wanted[0], len(shape))
         self.orders[value] = (*there, full)
         once = (self.bases[value], full)
         if once in self.turned:
             return ()
         self.turned.add(once)
         return (Transposition(position, there[0], wanted, copy),)
-
-
-def _large(order: Order, shape: Sequence[int]) -> Order:
-    return tuple(dimension for dimension in order if shape[dimension] > 1)
-
-
-def _completed(order: Order, rank: int) -> Order:
-    """With the dimensions of size one, which may lie anywhere."""
-    return (*(d for d in range(rank) if d not in order), *order)
-
-
-def _operand_groups(rule: Rule) -> tuple[tuple[Order, Order, Order], ...]:
-    """(batch, free, contracted) dimensions of both operands of a product, each in its one order."""
-    left, right = rule.operands
-    result = [factor for dimension in rule.results[0] for factor in dimension]
-    groups = []
-    for mine, other in ((left, right), (right, left)):
-        shared = {factor for dimension in other for factor in dimension}
-        whose = {factor: d for d, dimension in enumerate(mine) for factor in dimension}
-        large = {f: d for f, d in whose.items() if rule.factors[f].size > 1}
-        contracting = [f for dimension in left for f in dimension if f not in result]
-        batch = [large[f] for f in result if f in shared and f in large]
-        free = [d for f, d in large.items() if f in result and f not in shared]
-        contracted = [large[f] for f in contracting if f in large]
-        groups.append(tuple(tuple(dict.fromkeys(group)) for group in (batch, free, contracted)))
-    return tuple(groups)
-
-
-def _carried(
-    order: Order,
-    rule: Rule,
-    before: Sequence[Sequence[int]],
-    after: Sequence[Sequence[int]],
-) -> Order | None:
-    """The order that a tensor has whose factors lie as those of another; None where none can."""
-    large = [[f for f in dimension if rule.factors[f].size > 1] for dimension in after]
-    kept = {factor for dimension in large for factor in dimension}
-    lying = [f for dimension in order for f in before[dimension] if f in kept]
-    place = {factor: number for number, factor in enumerate(lying)}
-    if any(f not in place for f in kept):
-        return None
-    for dimension in large:
-        first = place[dimension[0]] if dimension else 0
-        if [place[f] for f in dimension] != list(range(first, first + len(dimension))):
-            return None
-    few = tuple(d for d, dimension in enumerate(large) if not dimension)
-    many = [d for d, dimension in enumerate(large) if dimension]
-    return (*few, *sorted(many, key=lambda d: place[large[d][0]]))

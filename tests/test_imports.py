@@ -32,7 +32,7 @@ LAYERS = (
     ("program",),
     ("program_constraints", "targets"),
     ("strategy", "coalescing"),
-    ("fusion", "orders"),
+    ("fusion", "order_maps", "orders", "unbatched"),
     ("sequence", "readers"),
     ("slices", "liveness"),
     ("dataflow", "repeats", "decisions"),

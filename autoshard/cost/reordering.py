@@ -87,6 +87,8 @@ def _transposed(
     one: Transposition, life: Turned, sizes: tuple[int, ...], itemsize: int, transaction: float
 ) -> tuple[float, float, float]:
     """(bytes moved besides what is read and written anyway, bytes of a copy, its net bytes)."""
+    if one.alone is not None and one.alone != all(sizes[d] == 1 for d in one.batch):
+        return 0.0, 0.0, 0.0
     lies, *wanted = (tuple(d for d in order if sizes[d] > 1) for order in (one.lies, *one.wanted))
     if lies in wanted:
         return 0.0, 0.0, 0.0
