@@ -20,7 +20,7 @@ from autoshard.cli_search import find_machine, require_writable
 def bench_command(options: argparse.Namespace) -> int:
     """Never reached: the parser asks for a benchmark."""
     raise CommandError(
-        "name a benchmark: layers, iopddl, solvers, resolve, fidelity, plans or schedules"
+        "name a benchmark: layers, iopddl, solvers, resolve, fidelity, plans, schedules or all"
     )
 
 
@@ -97,6 +97,24 @@ def schedules_command(options: argparse.Namespace) -> int:
     except ValueError as error:
         raise CommandError(str(error)) from error
     return benchmark.run(options)
+
+
+def all_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench all`."""
+    for path in (options.csv, options.output, options.markdown):
+        require_writable(path)
+    if options.time_limit is None:
+        options.time_limit = 10.0 if options.quick else 60.0
+    if options.compare is not None:
+        from autoshard.figures import read_figures
+
+        try:
+            options.old = read_figures(options.compare)
+        except OSError as error:
+            raise CommandError(f"cannot read {options.compare!r}: {error.strerror}") from error
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+    return _benchmark("everything").run(options)
 
 
 def _problems(words: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoshard import cli_arguments
+from autoshard.cli_bench_all_parser import add_all
 from autoshard.cli_command import command
 
 
@@ -103,6 +104,7 @@ def add_bench(commands: Any) -> None:
     fidelity.add_argument(
         "--programs", metavar="NAME,NAME", help="only these (see `autoshard programs`)"
     )
+    fidelity.add_argument("--machines", metavar="NAME,NAME", help="only these, as h100-8,a100-16")
     fidelity.add_argument(
         "--distortions",
         metavar="X,X",
@@ -180,6 +182,7 @@ def add_bench(commands: Any) -> None:
     )
     plans.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
     _add_schedules(kinds)
+    add_all(kinds)
 
 
 def _add_schedules(kinds: Any) -> None:

@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
 
     rows = Rows(COLUMNS, WIDTHS)
     try:
-        for case, sizes in _groups(options.compiler, options.programs):
+        for case, sizes in _groups(options.compiler, options.programs, options.machines):
             question = {
                 "program": case.program,
                 "arguments": dict(case.arguments),
@@ -122,12 +122,16 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _groups(compiler: str, programs: str | None) -> list[tuple[Case, tuple[int, ...]]]:
+def _groups(
+    compiler: str, programs: str | None, machines: str | None
+) -> list[tuple[Case, tuple[int, ...]]]:
     cases = {"gpu": GPU_CASES, "tpu": TPU_CASES, "all": GPU_CASES + TPU_CASES}[compiler]
     wanted = programs.split(",") if programs else None
+    there = machines.split(",") if machines else None
     return [
         (case, sizes)
         for case in cases
         if wanted is None or case.program in wanted
+        if there is None or case.machine in there
         for sizes in case.meshes
     ]

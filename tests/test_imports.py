@@ -64,6 +64,7 @@ LAYERS = (
     ("reference", "report_tree", "report_layouts", "report_moves", "report",
      "placement.report"),
     ("whatif",),
+    ("figures",),
     ("display",),
     ("cli", "cli_errors", "cli_arguments", "cli_progress", "cli_rows", "cli_lists", "cli_search",
      "cli_replan", "cli_explain", "cli_search_meshes",
@@ -72,7 +73,7 @@ LAYERS = (
      "cli_report", "cli_report_parser", "cli_schedule", "cli_schedule_parser",
      "cli_calibrate_parser", "cli_command",
      "cli_whatif", "cli_whatif_parser",
-     "cli_bench_parser", "__main__", ""),
+     "cli_bench_all_parser", "cli_bench_parser", "__main__", ""),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 

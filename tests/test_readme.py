@@ -84,7 +84,8 @@ def test_its_commands_exist(capsys):
 
 
 def test_its_options_exist(capsys):
-    benches = (["bench", "fidelity"], ["bench", "plans"], ["bench", "schedules"])
+    parts = ("fidelity", "plans", "schedules", "all")
+    benches = [["bench", part] for part in parts]
     for command in (
         ["search"],
         ["verify"],
