@@ -14,6 +14,7 @@ from autoshard.solve.schedule.anneal import anneal
 from autoshard.solve.schedule.flat import Flat, flatten
 from autoshard.solve.schedule.kernels import NEVER
 from autoshard.solve.schedule.outcome import ScheduleProgress
+from autoshard.solve.schedule.refill import refilled
 from autoshard.solve.schedule.rules import (
     Rule,
     Scratch,
@@ -98,6 +99,7 @@ class Search:
             room = scratch(flat)
             for word in words_of(flat, orders, room):
                 self.offer(word, value_of(flat, word, room), "a named or given order")
+            self._refill(orders, room)
             number = self._number_of_rules()
             guides = guides_of(flat, orders, room)
             rules = random_rules(flat, guides, np.random.default_rng(self.seed))
@@ -112,6 +114,18 @@ class Search:
         for better, flat, pool, parents in found:
             if better:
                 self.flat, self.pool, self.parents = flat, pool, parents
+
+    def _refill(self, orders: Iterable[Order], room: Scratch) -> None:
+        """Take into the pool what orders become when their W are put anew."""
+        words = {word.tobytes(): word for word in map(self.flat.word, orders)}
+        for word in words.values():
+            if word.size != self.flat.arrays.word_start[-1]:
+                continue
+            for better in refilled(self.flat, word):
+                if self.done or (self.late and self.word is not None):
+                    return
+                value = value_of(self.flat, better, room)
+                self.offer(better, value, "an order with W put anew")
 
     def try_rule(self, rule: Rule, room: Scratch) -> None:
         """Take the word that a rule leads to into the pool, and a good rule among the parents."""

@@ -1,9 +1,10 @@
 """Finds the best order of a pipeline's tasks, and proves how good it is.
 
 1. Bounds from heads, tails and one mesh at a time (`autoshard.solve.schedule.bounds`).
-2. Starts: all named schedules that the memory allows, what the caller knows, lists by many
-   priority rules (`autoshard.solve.schedule.rules`), and of many microbatches what a schedule of
-   fewer gives when its middle is repeated (`autoshard.solve.schedule.stretch`).
+2. Starts: all named schedules that the memory allows, what the caller knows, both with their W
+   put anew (`autoshard.solve.schedule.refill`), lists by many priority rules
+   (`autoshard.solve.schedule.rules`), and of many microbatches what a schedule of fewer gives when
+   its middle is repeated (`autoshard.solve.schedule.stretch`).
 3. Simulated annealing from the best of them, again and again (`autoshard.solve.schedule.anneal`).
 4. CP-SAT on the whole problem, where it is not too large, asked for something strictly better: it
    finds that, or proves that there is none (`autoshard.solve.schedule.cp_sat`). With two threads or
