@@ -26,6 +26,10 @@ REDRAWN = 0.2
 """How often a mutation draws anew how well W must fit into gaps."""
 
 
+ALTERNATION = (0.0, 2.0, 0.0, 0.5)
+"""What random rules add to F after F and to B after B, in turns."""
+
+
 class Rule(NamedTuple):
     """What `list_schedule` decides by."""
 
@@ -124,6 +128,7 @@ def random_rules(
         yield Rule(
             np.array([0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0.8, 1, UNBOUNDED, 0, 0, 0, 0, 0]), guide
         )
+    alternation = itertools.cycle(ALTERNATION)
     while True:
         rule = plain.copy()
         rule[0:3] = (
@@ -139,7 +144,7 @@ def random_rules(
             rule[12] = meshes + dice.integers(-1, 2 * meshes + 1).item()
             rule[13] = dice.choice([0.0, 0.5, 1.0, 2.0])
         rule[14:17] = dice.choice([0.0, 1.0]) * dice.uniform(-1, 1, 3)
-        rule[17] = dice.choice([0.0, 0.5, 2.0])
+        rule[17] = next(alternation)
         guide = nowhere
         if guides and dice.random() < GUIDED:
             guide = guides[int(dice.integers(len(guides)))]

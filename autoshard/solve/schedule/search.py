@@ -99,7 +99,6 @@ class Search:
             room = scratch(flat)
             for word in words_of(flat, orders, room):
                 self.offer(word, value_of(flat, word, room), "a named or given order")
-            self._refill(orders, room)
             number = self._number_of_rules()
             guides = guides_of(flat, orders, room)
             rules = random_rules(flat, guides, np.random.default_rng(self.seed))
@@ -108,6 +107,7 @@ class Search:
                 self.try_rule(rule, room)
                 if self.done or (self.late and self.word is not None):
                     break
+            self._refill(orders, room)
             self.evolve(number)
             found.append((self.value < best, flat, self.pool, self.parents))
             self.tell("starts")

@@ -120,7 +120,10 @@ def solve(
     interrupted = False
     try:
         orders = [*named_orders(instance).values(), *warm_starts]
-        search.begin([*orders, *_from_fewer(search)])
+        search.begin(orders)
+        longer = [] if search.done else _from_fewer(search)
+        if longer and search.word is not None:
+            search.begin([search.flat.order(search.word), *orders, *longer])
         search.refine_fusion()
         search.anneal(search.first_rounds)
         if not search.done:
