@@ -100,7 +100,7 @@ def test_the_files(tmp_path: Path):
         "B", "best entry / ours", "0.9", "more", "the best", "1", "≥ 1", "missed"
     ]  # fmt: skip
     written = figures_markdown(figures, {"quick": True})
-    assert "| 8b | seconds | 10 s | less | 134.8 (AutoParallel) | ≤ 134.8 |" in written
+    assert "| 8b | seconds | 10 s | less | 134.8 (AutoParallel) | ≤ 134.8 |  |" in written
     assert "This is a quick run" in written
     assert "This is a quick run" not in figures_markdown(figures, {"quick": False})
 

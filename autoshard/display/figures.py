@@ -62,12 +62,16 @@ def figures_markdown(figures: Figures, about: Mapping[str, Any]) -> str:
             "",
         ]
     for part in dict.fromkeys(one.part for one in figures):
-        lines += [f"## {part.capitalize()}", "", "| row | figure | ours | better | peer | target |"]
-        lines.append("|---|---|---:|---|---:|---:|")
+        lines += [
+            f"## {part.capitalize()}",
+            "",
+            "| row | figure | ours | better | peer | target | note |",
+        ]
+        lines.append("|---|---|---:|---|---:|---:|---|")
         for one in figures:
             if one.part == part:
-                cells = (one.row, one.figure, _value(one) or one.note, one.better,
-                         _peer(one), _target(one))  # fmt: skip
+                cells = (one.row, one.figure, _value(one) or "-", one.better,
+                         _peer(one), _target(one), one.note)  # fmt: skip
                 text = " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
                 lines.append(f"| {text} |")
         lines.append("")
