@@ -9,12 +9,16 @@
   runs the ops, see `autoshard.sequence`.
 * **Transpositions**: operands that lie in memory otherwise than their op reads them, see
   `autoshard.orders` and `autoshard.unbatched`.
+* **Companions**: compilers combine the reductions of gradients, which nothing in the step waits
+  for: one collective of all, for each dtype. In a loop it ends the iteration and hides behind
+  nothing, which costs what one latency for all of them saves: there they count as alone.
 * **Slices**: those that are copied, see `autoshard.slices`.
 * **Liveness**: see `autoshard.liveness`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
@@ -25,6 +29,7 @@ from autoshard.machine import Chip
 from autoshard.orders import Transposition
 from autoshard.program import Op, Program
 from autoshard.readers import Phase, Reader, find_readers, region_spans, through_fusion
+from autoshard.rule_record import FactorKind
 from autoshard.sequence import sequence
 from autoshard.slices import Slice, find_copied, find_slices
 from autoshard.unbatched import transpositions
@@ -68,6 +73,7 @@ class Dataflow:
       transposed: by op index, the operands that lie otherwise than the op reads them.
       turned: the same copies' lives.
       slices: the values that are slices of a stack, converted perhaps.
+      companions: per op, how many ops' partial sums may be settled by one collective, with its own.
       copied: the ops whose results are slices that are written for what reads them.
     """
 
@@ -86,6 +92,7 @@ class Dataflow:
     transposed: Mapping[int, tuple[Transposition, ...]]
     turned: Mapping[int, tuple[Turned, ...]]
     slices: Mapping[int, Slice]
+    companions: tuple[int, ...]
     copied: frozenset[int]
 
     def is_of(self, chip: Chip) -> bool:
@@ -101,6 +108,7 @@ class Dataflow:
             written,
             self.transposed.get(op.index),
             op.index in self.copied,
+            self.companions[op.index],
         )
 
     def keeps_like(self, other: Dataflow) -> bool:
@@ -141,13 +149,14 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
     libraries = chip is not None and chip.library_products
     copied = find_copied(program) if libraries else frozenset[int]()
     start, stop = find_lives(program, readers, fusion, when, spans, moved, temporary, copied)
+    awaited = _awaited(program, readers)
     return Dataflow(
         chip=chip,
         when=when,
         readers=tuple(tuple(uses) for uses in readers),
         materialised=fusion.materialised,
         prefetchable=_prefetchable(program),
-        awaited=_awaited(program, readers),
+        awaited=awaited,
         start=tuple(start),
         stop=tuple(stop),
         end=len(program.ops) + 1,
@@ -157,6 +166,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         transposed=turned.of_op,
         turned=find_turned(program, readers, fusion, when, turned),
         slices=find_slices(program, spans),
+        companions=_companions(program, awaited),
         copied=copied,
     )
 
@@ -186,3 +196,15 @@ def _awaited(program: Program, readers: list[list[Reader]]) -> tuple[bool, ...]:
                     if value >= 0:
                         result[value] = True
     return tuple(result)
+
+
+def _companions(program: Program, awaited: tuple[bool, ...]) -> tuple[int, ...]:
+    def group(op: Op) -> tuple[int, str] | None:
+        sums = any(factor.kind is FactorKind.REDUCE for factor in op.rule.factors)
+        if not sums or op.trips > 1 or any(awaited[o] for o in op.outputs):
+            return None
+        return op.region, program.values[op.outputs[0]].dtype
+
+    groups = [group(op) for op in program.ops]
+    sizes = Counter(groups)
+    return tuple(1 if group is None else sizes[group] for group in groups)

@@ -25,7 +25,8 @@ def settlement_moves(
         for number, output in enumerate(op.outputs):
             local = prices.local_bytes(output, strategy.written[number])
             size = float(local[0])
-            seconds = float(prices.settled_seconds(kind, axes, local, strategy.stored[number])[0])
+            stored = strategy.stored[number]
+            seconds = float(prices.settled_seconds(op, kind, axes, local, stored)[0])
             seconds *= op.trips * op.weight
             value = program.values[output]
             before, after = (

@@ -153,28 +153,34 @@ class StepPrices:
             for number, output in enumerate(op.outputs):
                 size = self.local_bytes(output, strategies.written[number][rows])
                 stored = strategies.stored[number][rows]
-                result[rows] += self.settled_seconds(kind, axes, size, stored)
+                result[rows] += self.settled_seconds(op, kind, axes, size, stored)
         return result
 
     def settled_seconds(
-        self, kind: Kind, axes: tuple[int, ...], size: Floats, stored: NDArray[np.int64]
+        self, op: Op, kind: Kind, axes: tuple[int, ...], size: Floats, stored: NDArray[np.int64]
     ) -> Floats:
         """Seconds of settling partial sums of local `size` into the layouts `stored`; `[n]`.
 
+        What is combined into one collective shares its latency.
+
         Args:
+          op: which makes the partial sums.
           kind: "all_reduce" or "reduce_scatter".
           axes: over which the sums are partial.
           size: local bytes of the partial sums, `[n]`.
           stored: layouts of the settled sums, `[n, mesh axes]`.
         """
-        seconds = self.topology.collective_seconds(kind, axes, size)
+
+        def combined(kind: Kind) -> Floats:
+            rate = self.topology.rate(kind, axes)
+            share = 1.0 / self.dataflow.companions[op.index]
+            return share * rate.latency_seconds + rate.seconds_per_byte * size
+
         if kind == "all_reduce" or len(axes) == 1:
-            return seconds
+            return combined(kind)
         onto = stored[:, list(axes)]
         several = (onto != onto[:, :1]).any(axis=1)
-        return np.where(
-            several, self.topology.collective_seconds("all_reduce", axes, size), seconds
-        )
+        return np.where(several, combined("all_reduce"), combined(kind))
 
     def settlements(
         self, strategies: Strategies
