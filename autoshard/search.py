@@ -11,55 +11,37 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-from autoshard.alternatives import Priced, alternatives
-from autoshard.assemble import assemble
-from autoshard.baseline_rows import baseline_rows
 from autoshard.callable_module import make_callable
-from autoshard.conflicts import Conflict
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step import step_prices
 from autoshard.dataflow import Dataflow, analyse
-from autoshard.decisions import Decisions
 from autoshard.demands import demands_of
-from autoshard.evaluate import InconsistentPlanError, evaluate
+from autoshard.exploration import InfeasibleError, NoPlanError, explore
+from autoshard.finishing import finish
 from autoshard.machine import Machine, load
-from autoshard.mesh_search import (
-    AXIS_NAMES,
-    MeshSearcher,
-    SearchProgress,
-    coarsest_form,
-)
+from autoshard.mesh_search import AXIS_NAMES, MeshSearcher, SearchProgress
 from autoshard.meshes import candidate_meshes
-from autoshard.plan import Baseline, MeshShape, Plan, Proof
+from autoshard.plan import MeshShape, Plan
 from autoshard.program import Program
 from autoshard.repeats import find_repeats
 from autoshard.requirements import Requirement
-from autoshard.solve import Status
-from autoshard.solve.minimum import minimum_limit
 from autoshard.subaxes import split
-from autoshard.units import format_bytes
 
-
-class InfeasibleError(ValueError):
-    """No plan satisfies what was asked; the message says what would.
-
-    `conflict` is the smallest set of requirements that cannot hold together, where there are any.
-    """
-
-    def __init__(self, message: str, conflict: Conflict | None = None) -> None:
-        super().__init__(message)
-        self.conflict = conflict
+__all__ = [
+    "InfeasibleError",
+    "MeshError",
+    "NoPlanError",
+    "SearchProgress",
+    "candidates",
+    "prepare",
+    "search",
+]
 
 
 class MeshError(ValueError):
     """A mesh that does not use the machine's chips, or an axis of it that divides nothing."""
-
-
-class NoPlanError(RuntimeError):
-    """The time ran out before any plan was found."""
 
 
 def search(
@@ -232,63 +214,6 @@ def prepare(
     return searcher, shapes
 
 
-@dataclass(frozen=True, slots=True)
-class Explored:
-    """The best decisions over all mesh shapes, what ended the search, and a row for every shape.
-
-    `table` has the name of a shape, its bound, and the objective where a plan was found.
-    """
-
-    shape: MeshShape
-    decisions: Decisions
-    limit_hit: str | None
-    table: tuple[tuple[str, float, float | None], ...]
-
-
-def explore(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Explored:
-    """Search the mesh shapes, one after another.
-
-    Raises:
-      InfeasibleError, NoPlanError: as `search`.
-    """
-    table: list[tuple[str, float, float | None]] = []
-    best: MeshShape | None = None
-    decisions: Decisions | None = None
-    limit_hit: str | None = None
-    for number, shape in enumerate(shapes):
-        left = searcher.left()
-        if number and left <= 0:
-            table.append((str(shape), searcher.ideal, None))
-            continue
-        # The first shape, most alike the network, gets half of the time; the rest share evenly.
-        rest = len(shapes) - number
-        share = left if rest == 1 else left * (0.5 if number == 0 else 1 / rest)
-        try:
-            result = searcher.solve(shape.sizes, share)
-        except KeyboardInterrupt:
-            limit_hit = "interrupted"
-            table.extend((str(other), searcher.ideal, None) for other in shapes[number:])
-            refined = searcher.refined(shape.sizes)
-            if best is None and refined is None:
-                raise
-            if refined is not None:
-                priced = evaluate(searcher.prices(shape.sizes), refined, shape.names)
-                if priced.estimate.step_seconds < searcher.cutoff:
-                    best, decisions = shape, refined
-            break
-        report = result.outcome.report
-        solved = result.decisions is not None
-        table.append(
-            (str(shape), max(report.bound, searcher.ideal), report.objective if solved else None)
-        )
-        if solved and report.objective < searcher.cutoff:
-            best, searcher.cutoff = shape, report.objective
-            decisions, limit_hit = result.decisions, report.limit_hit
-    if best is None or decisions is None:
-        raise _failure(searcher)
-    return Explored(best, decisions, limit_hit, tuple(table))
-
-
 def _shapes(
     program: Program, machine: Machine, mesh: Mapping[str, int | Sequence[int]] | None
 ) -> list[MeshShape]:
@@ -313,111 +238,6 @@ def _shapes(
             + "\nchoose axis sizes that divide the batch or the model's dimensions"
         )
     return [shape]
-
-
-def _failure(searcher: MeshSearcher) -> Exception:
-    if not any(f.outcome.status is Status.INFEASIBLE for f in searcher.found.values()):
-        return NoPlanError(
-            f"the time limit of {searcher.time_limit:g} s passed before any plan was found: give "
-            "more time, or fix the mesh"
-        )
-    conflict = searcher.conflict()
-    if conflict is not None and conflict.members:
-        text = f"no plan keeps all requirements on {searcher.machine.name}: {conflict}"
-        return InfeasibleError(text, conflict)
-    reserved = searcher.program.constant_bytes
-    smallest = math.inf
-    for result in list(searcher.found.values())[:3]:  # the coarsest shapes come first
-        needed = minimum_limit(
-            result.built.problem, refused=max(searcher.limit - reserved, 0.0), time_limit=15.0
-        )
-        smallest = min(smallest, needed.achieved + reserved)
-    unit, name = (2**20, "MiB") if smallest >= 2**24 else (2**10, "KiB")
-    return InfeasibleError(
-        f"no plan fits the memory limit of {format_bytes(searcher.limit)} per device on "
-        f"{searcher.machine.name}; the smallest limit for which one was found is "
-        f"{format_bytes(smallest)}: try --memory-limit {math.ceil(smallest / unit)}{name}"
-    )
-
-
-def finish(
-    searcher: MeshSearcher,
-    found: Explored,
-    baselines: bool = False,
-    options: Mapping[str, Any] | None = None,
-    free_mesh: bool = True,
-    count: int = 1,
-) -> list[Plan]:
-    """The plans of a search: priced independently, beside the well-known schemes, with a proof."""
-    program, machine = searcher.program, searcher.machine
-    shape, decisions, table = found.shape, found.decisions, found.table
-    demands = searcher.demands
-    assert demands is not None
-    prices = searcher.prices(shape.sizes)
-    evaluation = evaluate(prices, decisions, shape.names)
-    penalty = demands.penalty(evaluation, decisions, shape)
-    rows: list[tuple[Baseline, Decisions | None]] = []
-    if baselines:
-        rows = baseline_rows(searcher, shape)
-        for _, other in rows:
-            if other is None:
-                continue
-            priced = evaluate(prices, other, shape.names)
-            dues = demands.penalty(priced, other, shape)
-            seconds = priced.estimate.step_seconds + dues
-            if seconds < evaluation.estimate.step_seconds + penalty:
-                decisions, evaluation, penalty = other, priced, dues
-    schemes = [
-        (shape, other, prices, evaluate(prices, other, shape.names))
-        for _, other in rows
-        if other is not None and count > 1
-    ]
-    if free_mesh:
-        merged = coarsest_form(program, machine, prices, decisions, shape, evaluation)
-        if demands.allows(merged[3], merged[0], merged[1]):
-            decisions, shape, prices, evaluation = merged
-    if not demands.allows(evaluation, decisions, shape):
-        broken = [b for b in demands.bounds if demands.broken(b, evaluation, decisions, shape)]
-        hard = "; ".join(str(bound) for bound in broken if bound.requirement.hard)
-        raise InconsistentPlanError(f"the plan does not keep what must hold: {hard}")
-    objective = evaluation.estimate.step_seconds + penalty
-    bound = float(min([objective, *(bound for _, bound, _ in table)]))
-    left = (objective - bound) / objective if objective > 0 else 0.0
-    status = "optimal" if left <= 1e-8 else "feasible"
-    proof = Proof(
-        status=status,
-        objective=objective,
-        bound=bound,
-        gap=max(left, 0.0),
-        seconds=time.monotonic() - searcher.started,
-        limit_hit=None if status == "optimal" else found.limit_hit or "time",
-        meshes=tuple(
-            (name, float(low), None if up is None else float(up)) for name, low, up in table
-        ),
-    )
-    best = (shape, decisions, prices, evaluation)
-    others: list[Priced] = []
-    if count > 1:
-        others = alternatives(searcher, best, schemes, count=count - 1, free_mesh=free_mesh)
-    plans = []
-    for number, (mesh, chosen, priced, paid) in enumerate((best, *others)):
-        seconds = paid.estimate.step_seconds + demands.penalty(paid, chosen, mesh)
-        gap = max(seconds - bound, 0.0) / seconds if seconds > 0 else 0.0
-        behind = replace(proof, status="feasible", objective=seconds, gap=gap)
-        plans.append(
-            assemble(
-                priced,
-                chosen,
-                mesh,
-                paid,
-                proof=behind if number else proof,
-                memory_limit=searcher.limit,
-                baselines=tuple(baseline for baseline, _ in rows),
-                options=options,
-                requirements=demands.verdicts(paid, chosen, mesh),
-            )
-        )
-    return plans
 
 
 make_callable(__name__)

@@ -28,12 +28,14 @@ import numpy as np
 from autoshard.build import Shared
 from autoshard.dataflow import Dataflow, analyse
 from autoshard.earlier import Earlier
+from autoshard.exploration import InfeasibleError, NoPlanError, explore
+from autoshard.finishing import finish
 from autoshard.machine import Chip, Machine
 from autoshard.mesh_search import AXIS_NAMES, coarser_shapes
 from autoshard.plan import MeshShape, Plan
 from autoshard.program import Program, trace
 from autoshard.reference import call, find
-from autoshard.search import InfeasibleError, NoPlanError, explore, finish, prepare
+from autoshard.search import prepare
 from autoshard.units import format_bytes
 from autoshard.whatif import facts, gains
 from autoshard.whatif.cases import Case

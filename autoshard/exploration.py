@@ -1,0 +1,117 @@
+"""The walk over mesh shapes: each is solved with what is left of the time.
+
+Shapes whose bound already exceeds the best plan are dropped (`autoshard.mesh_search`). An interrupt
+keeps the best decisions so far.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoshard.conflicts import Conflict
+from autoshard.decisions import Decisions
+from autoshard.evaluate import evaluate
+from autoshard.mesh_search import MeshSearcher
+from autoshard.plan import MeshShape
+from autoshard.solve import Status
+from autoshard.solve.minimum import minimum_limit
+from autoshard.units import format_bytes
+
+
+class InfeasibleError(ValueError):
+    """No plan satisfies what was asked; the message says what would.
+
+    `conflict` is the smallest set of requirements that cannot hold together, where there are any.
+    """
+
+    def __init__(self, message: str, conflict: Conflict | None = None) -> None:
+        super().__init__(message)
+        self.conflict = conflict
+
+
+class NoPlanError(RuntimeError):
+    """The time ran out before any plan was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explored:
+    """The best decisions over all mesh shapes, what ended the search, and a row for every shape.
+
+    `table` has the name of a shape, its bound, and the objective where a plan was found.
+    """
+
+    shape: MeshShape
+    decisions: Decisions
+    limit_hit: str | None
+    table: tuple[tuple[str, float, float | None], ...]
+
+
+def explore(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Explored:
+    """Search the mesh shapes, one after another.
+
+    Raises:
+      InfeasibleError, NoPlanError: as `search`.
+    """
+    table: list[tuple[str, float, float | None]] = []
+    best: MeshShape | None = None
+    decisions: Decisions | None = None
+    limit_hit: str | None = None
+    for number, shape in enumerate(shapes):
+        left = searcher.left()
+        if number and left <= 0:
+            table.append((str(shape), searcher.ideal, None))
+            continue
+        # The first shape, most alike the network, gets half of the time; the rest share evenly.
+        rest = len(shapes) - number
+        share = left if rest == 1 else left * (0.5 if number == 0 else 1 / rest)
+        try:
+            result = searcher.solve(shape.sizes, share)
+        except KeyboardInterrupt:
+            limit_hit = "interrupted"
+            table.extend((str(other), searcher.ideal, None) for other in shapes[number:])
+            refined = searcher.refined(shape.sizes)
+            if best is None and refined is None:
+                raise
+            if refined is not None:
+                priced = evaluate(searcher.prices(shape.sizes), refined, shape.names)
+                if priced.estimate.step_seconds < searcher.cutoff:
+                    best, decisions = shape, refined
+            break
+        report = result.outcome.report
+        solved = result.decisions is not None
+        table.append(
+            (str(shape), max(report.bound, searcher.ideal), report.objective if solved else None)
+        )
+        if solved and report.objective < searcher.cutoff:
+            best, searcher.cutoff = shape, report.objective
+            decisions, limit_hit = result.decisions, report.limit_hit
+    if best is None or decisions is None:
+        raise _failure(searcher)
+    return Explored(best, decisions, limit_hit, tuple(table))
+
+
+def _failure(searcher: MeshSearcher) -> Exception:
+    if not any(f.outcome.status is Status.INFEASIBLE for f in searcher.found.values()):
+        return NoPlanError(
+            f"the time limit of {searcher.time_limit:g} s passed before any plan was found: give "
+            "more time, or fix the mesh"
+        )
+    conflict = searcher.conflict()
+    if conflict is not None and conflict.members:
+        text = f"no plan keeps all requirements on {searcher.machine.name}: {conflict}"
+        return InfeasibleError(text, conflict)
+    reserved = searcher.program.constant_bytes
+    smallest = math.inf
+    for result in list(searcher.found.values())[:3]:  # the coarsest shapes come first
+        needed = minimum_limit(
+            result.built.problem, refused=max(searcher.limit - reserved, 0.0), time_limit=15.0
+        )
+        smallest = min(smallest, needed.achieved + reserved)
+    unit, name = (2**20, "MiB") if smallest >= 2**24 else (2**10, "KiB")
+    return InfeasibleError(
+        f"no plan fits the memory limit of {format_bytes(searcher.limit)} per device on "
+        f"{searcher.machine.name}; the smallest limit for which one was found is "
+        f"{format_bytes(smallest)}: try --memory-limit {math.ceil(smallest / unit)}{name}"
+    )
