@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from autoshard.cost.step import StepPrices
+from autoshard.cost.step import StepPrices, step_prices
+from autoshard.dataflow import Dataflow, analyse
 from autoshard.decisions import Decisions, Reshard
 from autoshard.evaluate import Evaluation, evaluate
 from autoshard.layout import to_partition_spec
+from autoshard.machine import Machine
 from autoshard.plan import Baseline, MeshShape, Plan, Proof
 from autoshard.program import Program
 
@@ -61,6 +63,23 @@ def assemble(
         corrections=prices.corrections,
         requirements=requirements,
     )
+
+
+def prices_of(
+    plan: Plan, program: Program, machine: Machine, *, analysed: Dataflow | None = None
+) -> StepPrices:
+    """The prices of a plan's program on its mesh, with what compiled plans taught it.
+
+    Args:
+      plan: of `program`.
+      program, machine: with as many chips as the mesh has devices.
+      analysed: `autoshard.dataflow.analyse(program, machine.chip)`, where that is known.
+
+    Raises:
+      ValueError: as `autoshard.cost.step.step_prices`.
+    """
+    flow = analyse(program, machine.chip) if analysed is None else analysed
+    return step_prices(program, flow, machine, plan.mesh.sizes, plan.corrections)
 
 
 def priced_anew(plan: Plan, prices: StepPrices) -> Plan:

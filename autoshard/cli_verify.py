@@ -98,8 +98,7 @@ def _types(plan: Plan, program: Program) -> Verdict:
 
 
 def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:
-    from autoshard.cost.step import step_prices
-    from autoshard.dataflow import analyse
+    from autoshard.assemble import prices_of
     from autoshard.evaluate import InconsistentPlanError, evaluate
     from autoshard.report import format_bytes, format_seconds
 
@@ -109,8 +108,7 @@ def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:
         if machine_name is not None:
             raise
         return Verdict("price", None, f"{str(error).splitlines()[0]}; give --machine")
-    flow = analyse(program, machine.chip)
-    prices = step_prices(program, flow, machine, plan.mesh.sizes, plan.corrections)
+    prices = prices_of(plan, program, machine)
     try:
         found = evaluate(prices, plan.decisions, plan.mesh.names).estimate
     except InconsistentPlanError as error:

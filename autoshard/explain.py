@@ -17,10 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoshard.assemble import prices_of
 from autoshard.binding import Bound, shown_layout, shown_value
 from autoshard.build import Built, build
 from autoshard.closest import closest
-from autoshard.cost.step import StepPrices, step_prices
+from autoshard.cost.step import StepPrices
 from autoshard.dataflow import analyse
 from autoshard.decisions import Decisions
 from autoshard.demands import Demands, demands_of
@@ -85,9 +86,7 @@ class Explainer:
         self._asked: list[Requirement] = asked
         self.demands = demands_of(program, asked, plan.mesh, constraints=own)
         self.flow = analyse(program, machine.chip)
-        self.prices: StepPrices = step_prices(
-            program, self.flow, machine, plan.mesh.sizes, plan.corrections
-        )
+        self.prices: StepPrices = prices_of(plan, program, machine, analysed=self.flow)
         self._spaces: dict[frozenset[int], _Space] = {}
         self._about: dict[tuple[frozenset[int], int], SolvesAbout] = {}
         self.built, _, solves = self._space(frozenset(), time_limit)

@@ -56,9 +56,7 @@ class Fusion:
 
 def fuse(program: Program, chip: Chip | None = None) -> Fusion:
     """Decide what is fused, where `chip` is given by what it costs to compute again."""
-    again_bytes = 0.0
-    if chip is not None:
-        again_bytes = chip.exponential_flops / chip.vector_flops * chip.memory_rate
+    again_bytes = 0.0 if chip is None else chip.exponential_bytes
     readers = program.consumers()
     elementwise = tuple(is_elementwise(op) for op in program.ops)
     values = program.values

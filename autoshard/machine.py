@@ -107,6 +107,11 @@ class Chip:
         """Bytes/s between device memory and the chip that programs reach."""
         return self.memory_bandwidth * self.memory_efficiency
 
+    @property
+    def exponential_bytes(self) -> float:
+        """What memory could move while one exponential is computed, bytes."""
+        return self.exponential_flops / self.vector_flops * self.memory_rate
+
     def matmul_flops(self, dtype: str) -> float:
         """Return the peak FLOP/s of the matrix unit for operands of a dtype.
 

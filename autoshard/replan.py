@@ -17,10 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoshard.assemble import assemble
+from autoshard.assemble import assemble, prices_of
 from autoshard.binding import bind
-from autoshard.cost.step import step_prices
-from autoshard.dataflow import analyse
 from autoshard.decisions import Decisions
 from autoshard.demands import demands_of
 from autoshard.earlier import is_like
@@ -142,9 +140,7 @@ def reprice(
     decisions = transferred(program, plan)
     demands = demands_of(program, requirements, plan.mesh, constraints=constraints)
     try:
-        prices = step_prices(
-            program, analyse(program, machine.chip), machine, plan.mesh.sizes, plan.corrections
-        )
+        prices = prices_of(plan, program, machine)
         evaluation = evaluate(prices, decisions, plan.mesh.names)
     except (InconsistentPlanError, ValueError) as error:
         raise PlanError(str(error)) from error

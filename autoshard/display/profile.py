@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
+from autoshard.assemble import prices_of
 from autoshard.copies import ANEW, BACKWARD, FORWARD
-from autoshard.cost.step import StepPrices, step_prices
-from autoshard.dataflow import Phase, analyse
+from autoshard.cost.step import StepPrices
+from autoshard.dataflow import Phase
 from autoshard.evaluate import (
     ChosenStrategies,
     Evaluation,
@@ -78,9 +79,7 @@ def profile(plan: Plan, program: Program, machine: Machine) -> Profile:
     """
     plan.check_program(program.fingerprint, program.name)
     try:
-        prices = step_prices(
-            program, analyse(program, machine.chip), machine, plan.mesh.sizes, plan.corrections
-        )
+        prices = prices_of(plan, program, machine)
         found = evaluate(prices, plan.decisions, plan.mesh.names)
     except (InconsistentPlanError, ValueError) as error:
         raise PlanError(str(error)) from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from autoshard.cost.step import step_prices
+from autoshard.assemble import prices_of
 from autoshard.display.profile import Profile
 from autoshard.evaluate import evaluate
 from autoshard.machine import Machine
@@ -36,9 +36,7 @@ def gains(found: Profile) -> tuple[Gain, ...]:
     prices, plan = found.prices, found.plan
     rows = []
     for change, part, machine in better_machines(found.machine):
-        anew = step_prices(
-            found.program, prices.dataflow, machine, plan.mesh.sizes, plan.corrections
-        )
+        anew = prices_of(plan, found.program, machine, analysed=prices.dataflow)
         estimate = evaluate(anew, plan.decisions, plan.mesh.names).estimate
         rows.append(Gain(change, part, estimate.step_seconds))
     return tuple(sorted(rows, key=lambda row: row.step_seconds))

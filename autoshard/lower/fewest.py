@@ -25,10 +25,8 @@ from typing import Any
 import jax
 
 from autoshard import compat
-from autoshard.assemble import priced_anew
+from autoshard.assemble import priced_anew, prices_of
 from autoshard.conflicts import minimal_conflict
-from autoshard.cost.step import step_prices
-from autoshard.dataflow import analyse
 from autoshard.lower.collectives import explicit_collectives
 from autoshard.lower.compare import Tally, compare
 from autoshard.lower.interpret import Interpreter, LoweringError
@@ -117,8 +115,7 @@ def _settled(program: Program, plan: Plan, machine: Machine | None) -> Plan:
     if decisions == plan.decisions:
         return plan
     machine = machine or load(plan.machine)
-    flow = analyse(program, machine.chip)
-    prices = step_prices(program, flow, machine, plan.mesh.sizes, plan.corrections)
+    prices = prices_of(plan, program, machine)
     return priced_anew(replace(plan, decisions=decisions), prices)
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from autoshard.cost.step import StepPrices, step_prices
-from autoshard.dataflow import analyse
+from autoshard.assemble import prices_of
+from autoshard.cost.step import StepPrices
 from autoshard.decisions import Decisions
 from autoshard.evaluate import compute_seconds, evaluate
 from autoshard.layout import to_partition_spec
@@ -70,9 +70,7 @@ def price(
       plan: of `program` on `machine`.
       arguments: of the stage's program.
     """
-    prices = step_prices(
-        program, analyse(program, machine.chip), machine, plan.mesh.sizes, plan.corrections
-    )
+    prices = prices_of(plan, program, machine)
     decisions = plan.decisions
     seconds: dict[Kind | None, float] = {}
     for op, _, spent in compute_seconds(prices, decisions):

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autoshard.cost.step import step_prices
+from autoshard.assemble import prices_of
 from autoshard.dataflow import Dataflow
 from autoshard.evaluate import evaluate
 from autoshard.machine import Level, Machine, Torus
@@ -53,7 +53,7 @@ def saved_seconds(
     now = plan.estimate.step_seconds
     saved = {}
     for name, other in with_more(machine).items():
-        prices = step_prices(program, flow, other, plan.mesh.sizes, plan.corrections)
+        prices = prices_of(plan, program, other, analysed=flow)
         again = evaluate(prices, plan.decisions, plan.mesh.names).estimate.step_seconds
         saved[name] = max(now - again, 0.0)
     return saved

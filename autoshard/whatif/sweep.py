@@ -157,8 +157,8 @@ def _groups(cases: Sequence[Case], count: int) -> list[list[int]]:
 def _kind(case: Case) -> object:
     """What chips have in common for which a program is likely to be compiled alike."""
     chip = case.machine.chip
-    again = chip.exponential_flops / chip.vector_flops * chip.memory_rate
-    return chip.heap_overhead, chip.transaction_bytes, chip.library_products, round(again, 6)
+    again = round(chip.exponential_bytes, 6)
+    return chip.heap_overhead, chip.transaction_bytes, chip.library_products, again
 
 
 def _answers(
