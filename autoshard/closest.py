@@ -64,15 +64,7 @@ def closest(
         nodes.append(Node(problem.nodes[node].name, changes))
         spent.append(problem.nodes[node].costs[side] - problem.nodes[node].costs[side].min())
     edges = tuple(
-        replace(
-            edge,
-            u=numbers[edge.u],
-            v=numbers[edge.v],
-            left=edge.left[sides[edge.u]],
-            right=edge.right[sides[edge.v]],
-        )
-        for edge in touching
-        if edge.u in sides and edge.v in sides
+        edge.among(sides, numbers) for edge in touching if edge.u in sides and edge.v in sides
     )
     limit = problem.limit
     usages = _usages(problem, sides, numbers, before, after)

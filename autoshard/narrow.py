@@ -28,16 +28,7 @@ def narrowed(built: Built, masks: Mapping[int, NDArray[np.bool_]]) -> Built:
         replace(node, costs=node.costs[left[n]]) if n in left else node
         for n, node in enumerate(problem.nodes)
     )
-    edges = tuple(
-        replace(
-            edge,
-            left=edge.left[left[edge.u]] if edge.u in left else edge.left,
-            right=edge.right[left[edge.v]] if edge.v in left else edge.right,
-        )
-        if edge.u in left or edge.v in left
-        else edge
-        for edge in problem.edges
-    )
+    edges = tuple(edge.among(left) for edge in problem.edges)
     usages = tuple(
         replace(usage, amounts=usage.amounts[left[usage.node]]) if usage.node in left else usage
         for usage in problem.usages

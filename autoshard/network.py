@@ -8,7 +8,7 @@ of a line): an all-gather along a ring of bandwidth ``W`` a link moves ``2 W``, 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,10 @@ class Torus:
     @property
     def chips(self) -> int:
         return math.prod(self.dimensions)
+
+    def faster(self, factor: float) -> Torus:
+        """The same network with `factor` times the bandwidth."""
+        return replace(self, link_bandwidth=factor * self.link_bandwidth)
 
     def __str__(self) -> str:
         shape = "x".join(
@@ -70,6 +74,14 @@ class Switch:
     @property
     def chips(self) -> int:
         return self.size
+
+    def faster(self, factor: float) -> Switch:
+        """The same network with `factor` times the bandwidth."""
+        return replace(
+            self,
+            chip_bandwidth=factor * self.chip_bandwidth,
+            pair_bandwidth=factor * self.pair_bandwidth,
+        )
 
     def __str__(self) -> str:
         return f"{self.name} of {self.size} ({self.chip_bandwidth / 1e9:g} GB/s a chip)"

@@ -71,7 +71,7 @@ def better_machines(machine: Machine) -> Iterator[tuple[str, str, Machine]]:
         if level.chips < 2:
             continue
         for change, part, better in (
-            (f"{more} bandwidth of {level.name}", level.name, _faster(level, up)),
+            (f"{more} bandwidth of {level.name}", level.name, level.faster(up)),
             (f"{less} latency of {level.name}", f"latency of {level.name}", _nearer(level, down)),
         ):
             levels = (*machine.network[:number], better, *machine.network[number + 1 :])
@@ -84,16 +84,6 @@ def better_machines(machine: Machine) -> Iterator[tuple[str, str, Machine]]:
             OVERLAP,
             replace(machine, overlap=overlap),
         )
-
-
-def _faster(level: Level, factor: float) -> Level:
-    if isinstance(level, Torus):
-        return replace(level, link_bandwidth=level.link_bandwidth * factor)
-    return replace(
-        level,
-        chip_bandwidth=level.chip_bandwidth * factor,
-        pair_bandwidth=level.pair_bandwidth * factor,
-    )
 
 
 def _nearer(level: Level, factor: float) -> Level:

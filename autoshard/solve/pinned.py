@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -219,15 +219,7 @@ class PinnedSolves:
                 return None
         nodes = tuple(Node(problem.nodes[n].name, c[c < np.inf]) for n, c in costs.items())
         edges = tuple(
-            replace(
-                edge,
-                u=numbers[edge.u],
-                v=numbers[edge.v],
-                left=edge.left[kept[edge.u]],
-                right=edge.right[kept[edge.v]],
-            )
-            for edge in touching
-            if edge.u in kept and edge.v in kept
+            edge.among(kept, numbers) for edge in touching if edge.u in kept and edge.v in kept
         )
         return Problem(nodes, edges, (), None)
 

@@ -20,8 +20,8 @@ read-only in place, so that one table stays one object however many edges share 
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -115,6 +115,25 @@ class Edge:
         matrix = np.asarray(table, dtype=np.float64)
         rows, columns = matrix.shape
         return cls(u, v, matrix, np.arange(rows), np.arange(columns), weight)
+
+    def among(self, kept: Mapping[int, Integers], numbers: Mapping[int, int] | None = None) -> Edge:
+        """The edge where nodes of `kept` have only those choices.
+
+        Args:
+          kept: by node, the choices that are left; other nodes keep all.
+          numbers: by node, its new number, where nodes are numbered anew.
+        """
+        if numbers is None:
+            if self.u not in kept and self.v not in kept:
+                return self
+            numbers = {self.u: self.u, self.v: self.v}
+        return replace(
+            self,
+            u=numbers[self.u],
+            v=numbers[self.v],
+            left=self.left[kept[self.u]] if self.u in kept else self.left,
+            right=self.right[kept[self.v]] if self.v in kept else self.right,
+        )
 
     def pair_costs(self) -> Floats:
         """The full matrix over the choices of both ends (for tests and small problems)."""

@@ -116,16 +116,7 @@ def restricted(problem: Problem, kept: Mapping[int, Integers]) -> Problem:
     nodes = list(problem.nodes)
     for node, chosen in kept.items():
         nodes[node] = replace(nodes[node], costs=nodes[node].costs[chosen])
-    edges = [
-        replace(
-            edge,
-            left=edge.left[kept[edge.u]] if edge.u in kept else edge.left,
-            right=edge.right[kept[edge.v]] if edge.v in kept else edge.right,
-        )
-        if edge.u in kept or edge.v in kept
-        else edge
-        for edge in problem.edges
-    ]
+    edges = [edge.among(kept) for edge in problem.edges]
     return Problem(tuple(nodes), tuple(edges), (), None, problem.offset)
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from autoshard.assemble import prices_of
 from autoshard.dataflow import Dataflow
 from autoshard.evaluate import evaluate
-from autoshard.machine import Level, Machine, Torus
+from autoshard.machine import Machine
 from autoshard.plan import Plan
 from autoshard.program import Program
 
@@ -41,7 +41,7 @@ def with_more(machine: Machine, share: float = MORE) -> dict[str, Machine]:
         if level.chips == 1:
             continue
         name = level.name if level.name not in machines else f"{level.name} {number}"
-        levels = (*machine.network[:number], _wider(level, factor), *machine.network[number + 1 :])
+        levels = (*machine.network[:number], level.faster(factor), *machine.network[number + 1 :])
         machines[name] = replace(machine, network=levels)
     return machines
 
@@ -66,13 +66,3 @@ def binding(saved: dict[str, float], capacity: float) -> str:
     'compute'
     """
     return max({**saved, CAPACITY: capacity}.items(), key=lambda pair: pair[1])[0]
-
-
-def _wider(level: Level, factor: float) -> Level:
-    if isinstance(level, Torus):
-        return replace(level, link_bandwidth=factor * level.link_bandwidth)
-    return replace(
-        level,
-        chip_bandwidth=factor * level.chip_bandwidth,
-        pair_bandwidth=factor * level.pair_bandwidth,
-    )
