@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from autoshard.plan import Plan
     from autoshard.program import Program, trace
     from autoshard.requirements import RequirementError
+    from autoshard.robust.answer import robust
     from autoshard.search import search
     from autoshard.types.body import check_types
     from autoshard.whatif.sweep import whatif
@@ -40,6 +41,7 @@ __all__ = [
     "load_machine",
     "lower",
     "lower_mpmd",
+    "robust",
     "search",
     "trace",
     "verify",
@@ -66,7 +68,13 @@ def __getattr__(name: str) -> object:
     # JAX and the solvers are imported when they are first needed, so that `--help` is quick.
     import importlib
 
-    if name in ("calibrate", "lower", "search", "whatif"):  # modules; all but one can be called
+    if name in (
+        "calibrate",
+        "lower",
+        "robust",
+        "search",
+        "whatif",
+    ):  # modules; all but one can be called
         return importlib.import_module(f"autoshard.{name}")
     if name in _HOMES:
         attribute = "load" if name == "load_machine" else name

@@ -20,6 +20,7 @@ from autoshard.cli_search import (
 if TYPE_CHECKING:
     from autoshard.display.profile import Profile
     from autoshard.plan import Plan
+    from autoshard.robust.record import Robust
 
 FILES = ("output", "trace", "model_explorer", "node_data", "rules", "shardings")
 NEED_PROGRAM = ("trace", "model_explorer", "node_data")
@@ -75,7 +76,7 @@ def _report_sweep(text: str, options: argparse.Namespace, paths: dict[str, str])
     from autoshard.display.sweep_page import sweep_page
 
     strange = [f"--{name.replace('_', '-')}" for name in paths if name != "output"]
-    for name in ("program", "machine", "verification"):
+    for name in ("program", "machine", "verification", "robust"):
         strange += [name if name == "program" else f"--{name}"] if getattr(options, name) else []
     if strange:
         raise CommandError(
@@ -105,7 +106,9 @@ def _text(
         from autoshard.display.page import Material, page
 
         left_out = tuple(f"{LEFT_OUT}: {why}" for why in missing)
-        return page(Material(plan, found, _machine_text(options, plan), verdicts, left_out))
+        unknown = None if options.robust is None else _robust(options.robust)
+        machine = _machine_text(options, plan)
+        return page(Material(plan, found, machine, verdicts, left_out, unknown))
     if name == "rules":
         return shardings.logical_rules(plan)
     if name == "shardings":
@@ -152,6 +155,18 @@ def _machine_text(options: argparse.Namespace, plan: Plan) -> str | None:
         return machine_text(options.machine or plan.machine)
     except MachineError:
         return None  # the warning about the profile has said so
+
+
+def _robust(path: str) -> Robust:
+    from autoshard.plan import PlanError
+    from autoshard.robust.record import Robust
+
+    try:
+        return Robust.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise CommandError(f"cannot read {path!r}: {error.strerror or error}") from error
+    except (ValueError, PlanError) as error:
+        raise CommandError(f"{path!r} is not what `autoshard robust --record` wrote") from error
 
 
 def _verification(path: str) -> Any:

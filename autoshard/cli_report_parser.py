@@ -39,6 +39,11 @@ def add_report(commands: Any) -> None:
         metavar="FILE",
         help="what `autoshard verify --json` printed, to be part of the page",
     )
+    parser.add_argument(
+        "--robust",
+        metavar="FILE",
+        help="what `autoshard robust --record` wrote, to be part of the page",
+    )
     for option, summary in (
         ("--trace", "a trace of the step, for Perfetto or chrome://tracing"),
         ("--model-explorer", "the planned program as a graph for Model Explorer"),

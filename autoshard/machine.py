@@ -27,7 +27,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
@@ -42,6 +42,7 @@ __all__ = [
     "Machine",
     "MachineError",
     "Network",
+    "Range",
     "Switch",
     "Torus",
     "load",
@@ -118,16 +119,29 @@ class Chip:
         All 8-bit floats share the key ``float8``. A dtype that the matrix unit does not know
         (``int32``, ``complex64``) runs on the vector unit.
         """
+        return self.peak_flops.get(self.rate_key(dtype), self.vector_flops)
+
+    def rate_key(self, dtype: str) -> str:
+        """The key of `peak_flops` for operands of a dtype; it may be absent."""
         key = str(dtype)
         if key not in self.peak_flops:
             key = re.sub(r"^float(8|4)_.*", r"float\1", re.sub(r"^uint", "int", key))
-        return self.peak_flops.get(key, self.vector_flops)
+        return key
 
     def __str__(self) -> str:
         return (
             f"{self.name}: {self.matmul_flops('bfloat16') / 1e12:,.0f} TFLOP/s bf16, "
             f"{self.memory_bytes / 2**30:,.0f} GiB at {self.memory_bandwidth / 1e9:,.0f} GB/s"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The values that a number of a machine may have, by its path (`autoshard.machine_numbers`)."""
+
+    path: str
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +156,8 @@ class Machine:
       overlap: fraction in [0, 1] of a collective's time that hides behind compute when nothing but
         its own inputs delays it.
       sources: what the numbers were read from.
+      ranges: of the numbers that are known to lie between two values; the other fields have what
+        they are taken for.
     """
 
     name: str
@@ -150,6 +166,7 @@ class Machine:
     network: Network
     overlap: float
     sources: tuple[str, ...] = field(default=(), compare=False)
+    ranges: tuple[Range, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         if not self.network:
@@ -254,8 +271,26 @@ def submachine(machine: Machine, chips: int) -> Machine:
         raise MachineError(
             f"{machine.name} ({shape}) has no part of {chips} chips; take a divisor of its levels"
         )
-    network = tuple(level for level in levels if level.chips > 1) or (levels[0],)
-    return replace(machine, name=f"{machine.name}[{chips}]", network=network)
+    kept = [number for number, level in enumerate(levels) if level.chips > 1] or [0]
+    return replace(
+        machine,
+        name=f"{machine.name}[{chips}]",
+        network=tuple(levels[number] for number in kept),
+        ranges=_moved(machine.ranges, kept),
+    )
+
+
+def _moved(ranges: Iterable[Range], kept: Sequence[int]) -> tuple[Range, ...]:
+    """The ranges where only some levels of the network are left, by their numbers of before."""
+    moved = {f"network[{before}]": f"network[{now}]" for now, before in enumerate(kept)}
+    found = []
+    for one in ranges:
+        table, dot, key = one.path.partition(".")
+        if not table.startswith("network"):
+            found.append(one)
+        elif table in moved:
+            found.append(replace(one, path=f"{moved[table]}{dot}{key}"))
+    return tuple(found)
 
 
 def _parse(text: str) -> tuple[int, str, str | None]:
@@ -292,9 +327,11 @@ def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
     if left < 1 or slices < 1:
         raise MachineError(f"{name}: {slices} x {left} chips; a machine has at least one chip")
     network: list[Level] = []
-    for rules in file.levels:
+    kept: list[int] = []
+    for number, rules in enumerate(file.levels):
         if isinstance(rules, TorusRules):
             network.append(_torus(rules, left, topology, name=name))
+            kept.append(number)
             left = 1
             continue
         if rules.size is None:
@@ -309,6 +346,7 @@ def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
             left //= units
         if units > 1:
             network.append(_switch(rules, units))
+            kept.append(number)
     if left * slices > 1:
         raise MachineError(f"{name}: no network of {file.name} joins {left * slices} such units")
     return Machine(
@@ -318,6 +356,7 @@ def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
         network=tuple(network) or (_switch(_switch_rules(file), 1),),
         overlap=file.overlap,
         sources=file.sources,
+        ranges=_moved((Range(*one) for one in file.ranges), kept),
     )
 
 

@@ -16,6 +16,13 @@ A torus table also says which shapes the hardware comes in: `lengths` are those 
 have, or every dimension is a multiple of `cube`. Rings close in all dimensions of a torus made of
 whole cubes (optical switches join their faces), or in dimensions of exactly `wrap_length`, or as
 `wraps` says. A switch without `size` is open: it joins as many units as the machine needs.
+
+Every number (not the counts) may be a range, where it is not known better:
+
+    memory_bandwidth = [2.8e12, 3.4e12]           # least and most; taken for the middle
+    matmul_efficiency = [0.6, 0.75, 0.8]          # least, what it is taken for, most
+
+Plans are made for what it is taken for; `autoshard robust` says what the ranges mean for them.
 """
 
 from __future__ import annotations
@@ -26,6 +33,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class MachineError(ValueError):
@@ -102,6 +110,7 @@ class MachineFile:
     chip: Mapping[str, object]
     levels: tuple[TorusRules | SwitchRules, ...]
     slices: int = 1
+    ranges: tuple[tuple[str, float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,15 +208,42 @@ def read(toml: str, *, where: str) -> MachineFile:
     if "chips" in content and "topology" in content:
         faults.found.append("chips and topology are both given; keep one")
     faults.raise_if_any()
+    ranges: list[tuple[str, float, float]] = []
+    content = _settled(content, _MACHINE, "", ranges)
+    chip = _settled(content["chip"], _CHIP, "chip.", ranges)
+    tables = [
+        _settled(table, _LEVELS[table["kind"]], f"network[{index}].", ranges)
+        for index, table in enumerate(content["network"])
+    ]
     return MachineFile(
         name=content["name"],
         sources=tuple(content.get("sources", ())),
         overlap=float(content["overlap"]),
         topology=content.get("topology") or (str(content["chips"]) if "chips" in content else None),
-        chip=content["chip"],
+        chip=chip,
         levels=tuple(map(_rules, tables)),
         slices=content.get("slices", 1),
+        ranges=tuple(ranges),
     )
+
+
+def _settled(
+    table: Mapping[str, Any],
+    keys: Mapping[str, _Key],
+    at: str,
+    ranges: list[tuple[str, float, float]],
+) -> dict[str, Any]:
+    """A table with what its ranges are taken for in their place; they are added to `ranges`."""
+    found = dict(table)
+    for name, value in table.items():
+        kind = keys[name].kind if name in keys else "number"  # dtypes are no keys
+        if kind == "table of rates":
+            found[name] = _settled(value, {}, f"{at}{name}.", ranges)
+        elif kind == "number" and isinstance(value, list):
+            low, high = float(value[0]), float(value[-1])
+            found[name] = float(value[1]) if len(value) == 3 else (low + high) / 2
+            ranges.append((at + name, low, high))
+    return found
 
 
 def _rules(table: Mapping[str, object]) -> TorusRules | SwitchRules:
@@ -265,6 +301,17 @@ class _Faults:
                 return
             for name, rate in value.items():
                 self.check_value(rate, _RATE, f"{at}.{name}")
+        elif key.kind == "number" and isinstance(value, list):
+            if len(value) not in (2, 3):
+                self.found.append(
+                    f"{at} is {value!r}; write [least, most], or what it is taken for between them"
+                )
+                return
+            before = len(self.found)
+            for index, item in enumerate(value):
+                self.check_value(item, key, f"{at}[{index}]")
+            if len(self.found) == before and sorted(value) != value:
+                self.found.append(f"{at} is {value!r}; write the least first, and the most last")
         elif not isinstance(value, _TYPES[key.kind]) or (
             isinstance(value, bool) and key.kind != "boolean"
         ):

@@ -6,8 +6,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from autoshard.plan import Plan
+from autoshard.program import Program
 from autoshard.report_tree import Leaf, Lines, fold
 from autoshard.subaxes import joined
 
@@ -41,6 +43,25 @@ def folded_layouts(plan: Plan) -> tuple[FoldedLayouts, ...]:
         examples = {leaf.text: path for path, leaf in reversed(leaves.items())}
         blocks.append(FoldedLayouts(noun, fold(leaves, seen, origin=noun), examples))
     return tuple(blocks)
+
+
+def layouts_in_short(plan: Plan, program: Program) -> str:
+    """How the largest inputs lie, by layout: `83 % [None, x, y], 17 % [x]`."""
+    specs = plan.specs["inputs"]
+    sizes: dict[str, float] = {}
+    for value in program.inputs:
+        record = program.values[value]
+        text = ", ".join(_entry(entry) for entry in specs[record.path])
+        sizes[f"[{text}]"] = sizes.get(f"[{text}]", 0.0) + record.bytes
+    total = sum(sizes.values()) or 1.0
+    largest = sorted(sizes.items(), key=lambda pair: -pair[1])[:3]
+    return ", ".join(f"{100 * size / total:.0f} % {text}" for text, size in largest)
+
+
+def _entry(entry: Any) -> str:
+    if entry is None:
+        return "-"
+    return entry if isinstance(entry, str) else "*".join(entry)
 
 
 def _leaf(kind: str | None, spec: Sequence[object], sizes: Mapping[str, int]) -> Leaf:

@@ -20,6 +20,7 @@ LAYERS = (
     ("compat", "network", "machine_file", "callable_module", "units", "whole_file",
      "subaxes", "quiet", "trace_events"),
     ("machine", "layout"),
+    ("machine_numbers",),
     ("cluster",),
     ("layout_pattern",),
     ("requirements",),
@@ -64,7 +65,7 @@ LAYERS = (
     ("placement",),
     ("reference", "report_tree", "report_layouts", "report_moves", "report",
      "placement.report"),
-    ("whatif",),
+    ("whatif", "robust"),
     ("figures",),
     ("display",),
     ("cli", "cli_errors", "cli_arguments", "cli_progress", "cli_rows", "cli_lists", "cli_search",
@@ -73,7 +74,7 @@ LAYERS = (
      "cli_device", "cli_solve", "cli_bench", "cli_calibrate",
      "cli_report", "cli_report_parser", "cli_schedule", "cli_schedule_parser",
      "cli_calibrate_parser", "cli_command",
-     "cli_whatif", "cli_whatif_parser",
+     "cli_whatif", "cli_whatif_parser", "cli_robust", "cli_robust_parser",
      "cli_bench_all_parser", "cli_bench_parser", "__main__", ""),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -41,6 +41,7 @@ def test_python_blocks_run(tmp_path, monkeypatch, capsys):
     assert "sdy.sharding_constraint" in names["text"]
     assert len(names["blob"]) > 0
     assert len(names["found"].frame()) == 8
+    assert len(names["unsure"].numbers) >= 6
     assert names["schedule"].value == 312
     schedule = names["schedule"]
     assert schedule.bound <= schedule.value <= 1.1 * schedule.bound
@@ -78,6 +79,7 @@ def test_its_commands_exist(capsys):
         "programs",
         "machines",
         "whatif",
+        "robust",
     }
     for command in commands:
         assert main([command, "--help"]) == 0
@@ -95,6 +97,7 @@ def test_its_options_exist(capsys):
         ["calibrate"],
         ["schedule"],
         ["whatif"],
+        ["robust"],
         *benches,
     ):
         main([*command, "--help"])

@@ -133,6 +133,20 @@ class ReshardTable:
         """Return the collectives from one layout to another."""
         return self.path(self.index(source), self.index(target))
 
+    def seconds_of(self, steps: Iterable[Step]) -> float:
+        """Return what a sequence of collectives takes, such as one found at other prices."""
+        graph, total = self._graph, 0.0
+        for step in steps:
+            start, target = graph.rows[step.from_state], graph.rows[step.to_state]
+            edges = range(int(graph.first[start]), int(graph.first[start + 1]))
+            total += min(
+                float(self._lengths[edge])
+                for edge in edges
+                if graph.target[edge] == target
+                and (graph.kinds[edge], graph.axes[edge]) == (step.kind, step.axes)
+            )
+        return total
+
     def peak_bytes(self, source: int, target: int) -> float:
         """Return the most that one device holds of the value in any state of a path, in bytes.
 

@@ -19,11 +19,13 @@ from autoshard.display.details import compute_section, memory_section, sensitivi
 from autoshard.display.document import document, head, style
 from autoshard.display.html import Column, Markup, element, join, table
 from autoshard.display.profile import Profile
+from autoshard.display.robust_section import robust_section
 from autoshard.display.sensitivity import gains
 from autoshard.display.sources import figures
 from autoshard.display.verdict import Verdict, verdict
 from autoshard.display.versions import versions
 from autoshard.plan import Plan
+from autoshard.robust.record import Robust
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +38,7 @@ class Material:
       machine_text: the machine's file, or None.
       verification: what `autoshard verify --json` printed, or None.
       missing: why something is left out, in the user's words.
+      robust: what ranges of the machine's numbers mean (`autoshard.robust`), or None.
     """
 
     plan: Plan
@@ -43,6 +46,7 @@ class Material:
     machine_text: str | None = None
     verification: Mapping[str, Any] | None = None
     missing: tuple[str, ...] = ()
+    robust: Robust | None = None
 
 
 def page(material: Material) -> str:
@@ -59,6 +63,11 @@ def page(material: Material) -> str:
         ("layouts", "Layouts", sections.layouts(plan)),
         ("requirements", "Requirements", sections.requirements(plan)),
         ("sensitivity", "Sensitivity", sensitivity_section(plan, ranked) if ranked else None),
+        (
+            "robust",
+            "What is not known of the machine",
+            None if material.robust is None else robust_section(material.robust),
+        ),
         ("verification", "Verification", sections.verification(material.verification)),
         ("assumptions", "Assumptions and their sources", _assumptions(material)),
         ("versions", "Versions", _versions(plan)),

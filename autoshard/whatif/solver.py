@@ -35,6 +35,7 @@ from autoshard.mesh_search import AXIS_NAMES, coarser_shapes
 from autoshard.plan import MeshShape, Plan
 from autoshard.program import Program, trace
 from autoshard.reference import call, find
+from autoshard.report_layouts import layouts_in_short
 from autoshard.search import prepare
 from autoshard.units import format_bytes
 from autoshard.whatif import facts, gains
@@ -233,7 +234,7 @@ class Solver:
             row,
             status=proof.status,
             mesh=str(plan.mesh),
-            layouts=_layouts(plan, traced.program),
+            layouts=layouts_in_short(plan, traced.program),
             step_seconds=step,
             lower_seconds=estimate.lower_seconds,
             upper_seconds=estimate.upper_seconds,
@@ -277,22 +278,3 @@ def _too_few(alive: float, case: Case) -> str:
         f"{case.machine.chips} chips, more than the limit of {format_bytes(case.limit)}; take "
         f"{math.ceil(alive / case.limit)} chips or more"
     )
-
-
-def _layouts(plan: Plan, program: Program) -> str:
-    """How the largest inputs lie, by layout: `83 % [None, x, y], 17 % [x]`."""
-    specs = plan.specs["inputs"]
-    sizes: dict[str, float] = {}
-    for value in program.inputs:
-        record = program.values[value]
-        text = ", ".join(_entry(entry) for entry in specs[record.path])
-        sizes[f"[{text}]"] = sizes.get(f"[{text}]", 0.0) + record.bytes
-    total = sum(sizes.values()) or 1.0
-    largest = sorted(sizes.items(), key=lambda pair: -pair[1])[:3]
-    return ", ".join(f"{100 * size / total:.0f} % {text}" for text, size in largest)
-
-
-def _entry(entry: Any) -> str:
-    if entry is None:
-        return "-"
-    return entry if isinstance(entry, str) else "*".join(entry)
