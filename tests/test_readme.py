@@ -32,7 +32,8 @@ def test_python_blocks_run(tmp_path, monkeypatch, capsys):
     expected, _ = jax.jit(names["step"])(names["weights"], names["batch"])
     for block in (run, *others):
         exec(compile(block, "README.md", "exec"), names)
-    assert float(names["loss"]) == pytest.approx(float(expected), rel=1e-5)
+    # 16,384 squares are summed in float32, in another order on each device
+    assert float(names["loss"]) == pytest.approx(float(expected), rel=1e-4)
     assert float(names["loss_again"]) <= float(names["loss"])  # the same step, one update later
     assert str(names["types"]) == "output 0: f32[32, 1024]{V: data}"
     written = json.loads(json.dumps(names["plan"].to_json()))
