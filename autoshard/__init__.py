@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from autoshard.robust.answer import robust
     from autoshard.search import search
     from autoshard.types.body import check_types
+    from autoshard.whatif.serving import serving
     from autoshard.whatif.sweep import whatif
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "lower_mpmd",
     "robust",
     "search",
+    "serving",
     "trace",
     "verify",
     "whatif",
@@ -59,6 +61,7 @@ _HOMES = {
     "layout_grid": "autoshard.display.layout",
     "load_machine": "autoshard.machine",
     "lower_mpmd": "autoshard.placement.lower_step",
+    "serving": "autoshard.whatif.serving",
     "trace": "autoshard.program",
     "verify": "autoshard.lower.verify",
 }

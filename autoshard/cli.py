@@ -29,6 +29,7 @@ from autoshard.cli_errors import INTERRUPTED, CommandError
 from autoshard.cli_report_parser import add_report
 from autoshard.cli_robust_parser import add_robust
 from autoshard.cli_schedule_parser import add_schedule
+from autoshard.cli_serving_parser import add_serving
 from autoshard.cli_whatif_parser import add_whatif
 
 
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_explain,
         _add_annotate,
         add_whatif,
+        add_serving,
         add_robust,
         add_calibrate,
         _add_show,

@@ -10,6 +10,7 @@ _PROGRAMS = {
     "mlp": "residual multilayer perceptron, AdamW",
     "llama3": "Llama 3, AdamW on 64 x 4,096 tokens; layers scanned",
     "-unrolled": "the same, layers unrolled",
+    "-prefill": "prompts of 8,192 tokens, into a key/value cache",
     "-decode": "one token per sequence, with a key/value cache",
     "mixtral": "mixture of 8 experts, routed by top-2 with capacity, AdamW",
     "vit": "vision transformer, AdamW",

@@ -83,11 +83,16 @@ def _report_sweep(text: str, options: argparse.Namespace, paths: dict[str, str])
             f"{options.plan!r} is a sweep, of which -o makes a page; {', '.join(strange)} "
             "is about one plan"
         )
+    from autoshard.display.serving_page import is_serving, read_serving, serving_page
+
     try:
-        found = read_sweep(text)
+        if is_serving(text):
+            html = serving_page(read_serving(text))
+        else:
+            html = sweep_page(read_sweep(text))
     except SweepFileError as error:
         raise CommandError(f"{options.plan!r}: {error}") from error
-    write_files({paths["output"]: lambda: sweep_page(found)}, quiet=False)
+    write_files({paths["output"]: lambda: html}, quiet=False)
     return 0
 
 

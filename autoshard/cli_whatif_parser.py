@@ -26,26 +26,9 @@ def add_whatif(commands: Any) -> None:
             "the same command again goes on where it was stopped."
         ),
     )
-    parser.add_argument(
-        "program",
-        metavar="PROGRAM",
-        help="a built-in (see `autoshard programs`), module:function, or path/to/file.py:function",
-    )
-    parser.add_argument(
-        "--sweep",
-        metavar="NAME=VALUES",
-        action="append",
-        default=[],
-        required=True,
-        help="values to combine with all others; may be given more than once",
-    )
+    add_sweep(parser)
     parser.add_argument(
         "--objective", choices=OBJECTIVES, default="step", help="what rows are ranked by"
-    )
-    parser.add_argument(
-        "--prices",
-        metavar="FILE",
-        help="TOML with a table per chip: chip_hour, and watts for --objective energy",
     )
     parser.add_argument(
         "--tokens",
@@ -66,6 +49,34 @@ def add_whatif(commands: Any) -> None:
         help="rank only rows whose step takes at most so many seconds, as 0.05",
     )
     parser.add_argument(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="a Dask scheduler, as tcp://host:8786, whose workers answer instead "
+        "(pip install 'autoshard[dask]')",
+    )
+
+
+def add_sweep(parser: Any) -> None:
+    """Add the words that all sweeps have in common."""
+    parser.add_argument(
+        "program",
+        metavar="PROGRAM",
+        help="a built-in (see `autoshard programs`), module:function, or path/to/file.py:function",
+    )
+    parser.add_argument(
+        "--sweep",
+        metavar="NAME=VALUES",
+        action="append",
+        default=[],
+        required=True,
+        help="values to combine with all others; may be given more than once",
+    )
+    parser.add_argument(
+        "--prices",
+        metavar="FILE",
+        help="TOML with a table per chip: chip_hour, and watts for --objective energy",
+    )
+    parser.add_argument(
         "--time-limit",
         metavar="S",
         type=cli_arguments.seconds,
@@ -84,12 +95,6 @@ def add_whatif(commands: Any) -> None:
         metavar="N",
         type=cli_arguments.count,
         help="processes to share the rows among (default: as many as there are cores)",
-    )
-    parser.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="a Dask scheduler, as tcp://host:8786, whose workers answer instead "
-        "(pip install 'autoshard[dask]')",
     )
     parser.add_argument(
         "--keep",

@@ -75,6 +75,7 @@ LAYERS = (
      "cli_report", "cli_report_parser", "cli_schedule", "cli_schedule_parser",
      "cli_calibrate_parser", "cli_command",
      "cli_whatif", "cli_whatif_parser", "cli_robust", "cli_robust_parser",
+     "cli_serving", "cli_serving_parser",
      "cli_bench_all_parser", "cli_bench_parser", "__main__", ""),
 )  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

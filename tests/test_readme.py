@@ -81,6 +81,7 @@ def test_its_commands_exist(capsys):
         "machines",
         "whatif",
         "robust",
+        "serving",
     }
     for command in commands:
         assert main([command, "--help"]) == 0
@@ -99,6 +100,7 @@ def test_its_options_exist(capsys):
         ["schedule"],
         ["whatif"],
         ["robust"],
+        ["serving"],
         *benches,
     ):
         main([*command, "--help"])

@@ -6,9 +6,10 @@ writes as a colour becomes the page's variable, so that it follows light and dar
 
 from __future__ import annotations
 
+import functools
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from autoshard.display.html import Markup, element, join
@@ -29,10 +30,7 @@ def pareto_plot(sweep: WhatIf) -> Markup | None:
     points = _points(sweep)
     if len(points) < 2:
         return None
-    drawings = (
-        element("div", _draw(sweep, points, size, name), class_=name)
-        for name, size in (("wide-plot", (10.4, 4.6)), ("narrow-plot", (4.6, 5.0)))
-    )
+    drawings = drawn(functools.partial(_draw, sweep, points))
     return element("div", *drawings, class_="plot", role="img", aria_label=_caption(sweep))
 
 
@@ -72,40 +70,44 @@ def _points(sweep: WhatIf) -> list[tuple[Row, float, float, bool]]:
 
 
 def _draw(
-    sweep: WhatIf,
-    points: list[tuple[Row, float, float, bool]],
-    size: tuple[float, float],
-    salt: str,
-) -> Markup:
+    sweep: WhatIf, points: list[tuple[Row, float, float, bool]], figure: Any, wide: bool
+) -> None:
+    axes = figure.add_subplot()
+    axes.set_axisbelow(True)
+    axes.grid(visible=True)
+    _scatter(axes, points, priced=_priced(sweep), named=wide)
+    across, up = _axes(sweep)
+    axes.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
+    for axis in (axes.xaxis, axes.yaxis):
+        plain_ticks(axis)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    chips = len({row.chip for row, *_ in points})
+    figure.legend(loc="outside upper left", ncols=min(chips, 6 if wide else 3), fontsize=10)
+
+
+def drawn(plot: Callable[[Any, bool], None]) -> list[Markup]:
+    """What `plot(figure, wide)` draws, for a wide page and for a phone; the page shows one."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    settings: dict[Any, Any] = {
-        "svg.fonttype": "none", "svg.hashsalt": salt, "font.size": 10, "text.color": INK,
-        "axes.labelcolor": SOFT, "axes.edgecolor": LINE, "xtick.color": SOFT, "ytick.color": SOFT,
-        "legend.frameon": False, "grid.color": LINE, "grid.linewidth": 0.6,
-        "text.parse_math": False,
-    }  # fmt: skip
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasSVG(figure)
-        axes = figure.add_subplot()
-        axes.set_axisbelow(True)
-        axes.grid(visible=True)
-        _scatter(axes, points, priced=_priced(sweep), named=size[0] > 6)
-        across, up = _axes(sweep)
-        axes.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
-        for axis in (axes.xaxis, axes.yaxis):
-            _plain_ticks(axis)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        chips = len({row.chip for row, *_ in points})
-        columns = min(chips, 6 if size[0] > 6 else 3)
-        figure.legend(loc="outside upper left", ncols=columns, fontsize=10)
-        written = io.StringIO()
-        figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(written.getvalue())
+    found = []
+    for name, size in (("wide-plot", (10.4, 4.6)), ("narrow-plot", (4.6, 5.0))):
+        settings: dict[Any, Any] = {
+            "svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10, "text.color": INK,
+            "axes.labelcolor": SOFT, "axes.edgecolor": LINE, "xtick.color": SOFT,
+            "ytick.color": SOFT, "legend.frameon": False, "grid.color": LINE,
+            "grid.linewidth": 0.6, "text.parse_math": False,
+        }  # fmt: skip
+        with matplotlib.rc_context(settings):
+            figure = Figure(figsize=size, layout="constrained")
+            FigureCanvasSVG(figure)
+            plot(figure, name == "wide-plot")
+            written = io.StringIO()
+            figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
+        found.append(element("div", _inline(written.getvalue()), class_=name))
+    return found
 
 
 def _scatter(
@@ -139,7 +141,8 @@ def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _plain_ticks(axis: Any) -> None:
+def plain_ticks(axis: Any) -> None:
+    """Ticks of a logarithmic axis as plain numbers, not too many."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     def shown(value: float, _: object) -> str:

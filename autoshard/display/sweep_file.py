@@ -55,6 +55,15 @@ def read_sweep(text: str) -> WhatIf:
         rows = written["rows"]
     except (ValueError, KeyError, TypeError) as error:
         raise SweepFileError(f"this is no sweep: {error}") from error
+    return sweep_of(written, rows)
+
+
+def sweep_of(written: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> WhatIf:
+    """The sweep of what is written around rows, and the rows.
+
+    Raises:
+      SweepFileError: as `read_sweep`.
+    """
     if written.get("schema_version") != SCHEMA_VERSION:
         raise SweepFileError(
             f"the sweep has schema version {written.get('schema_version')!r}, this autoshard reads "

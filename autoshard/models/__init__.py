@@ -30,8 +30,10 @@ __all__ = ["build", "concrete", "logical_axes", "names", "sizes", "tiny"]
 _LLAMA = tuple(
     f"llama3-{size}{variant}"
     for size in ("1b", "8b", "70b", "405b")
-    for variant in ("", "-unrolled", "-decode")
+    for variant in ("", "-unrolled", "-decode", "-prefill")
 )
+
+_SERVING = ("-decode", "-prefill")
 
 _MODULES = {
     "mlp": "mlp",
@@ -94,11 +96,11 @@ def logical_axes(name: str) -> LogicalAxes:
     See `autoshard.models.annotate`. Raises ValueError if nobody has named them.
     """
     found = getattr(_module(name), "LOGICAL_AXES", None)
-    if found is None or name.endswith("-decode"):
+    if found is None or name.endswith(_SERVING):
         named = [
             one
             for one in _MODULES
-            if hasattr(_module(one), "LOGICAL_AXES") and not one.endswith("-decode")
+            if hasattr(_module(one), "LOGICAL_AXES") and not one.endswith(_SERVING)
         ]
         raise ValueError(
             f"the dimensions of {name!r} have no logical names; those of {', '.join(named)} have"

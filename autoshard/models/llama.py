@@ -1,4 +1,4 @@
-"""Llama 3: training and decoding steps of the dense models, 1B to 405B.
+"""Llama 3: training, prefill and decoding steps of the dense models, 1B to 405B.
 
 Sizes from "The Llama 3 Herd of Models", table 3 (https://arxiv.org/abs/2407.21783), and for 1B
 from https://huggingface.co/meta-llama/Llama-3.2-1B, whose embedding also is the output layer:
@@ -9,11 +9,13 @@ from https://huggingface.co/meta-llama/Llama-3.2-1B, whose embedding also is the
     70B         80    8192      64                 8    28672       128256      70.6e9
     405B       126   16384     128                 8    53248       128256     405.8e9
 
-Two modes. `train` is a next-token AdamW step on `tokens` and `targets` of shape
+Three modes. `train` is a next-token AdamW step on `tokens` and `targets` of shape
 `[batch, sequence]` (targets come shifted, so that the sequence keeps a length that divides).
 `decode` produces one token per sequence: bfloat16 weights, a key/value cache of `sequence`
 positions that is donated, and one `position` shared by all sequences. The cache is carried through
-the scan over layers, not scanned over, so that it is updated in place.
+the scan over layers, not scanned over, so that it is updated in place. `prefill` reads prompts of
+`sequence` tokens with the same weights, and returns the logits of the token that follows each, and
+the cache.
 
 Logits are bfloat16 products that the loss widens to float32, so that the compiler may fuse the
 widening and keep the largest tensor of the step, `[batch, sequence, vocabulary]`, in bfloat16.
@@ -85,9 +87,10 @@ def llama(
     scan: bool = True,
     checkpoint: bool = True,
     microbatches: int | None = None,
-    mode: Literal["train", "decode"] = "train",
+    mode: Literal["train", "prefill", "decode"] = "train",
 ) -> Step:
-    """A step of one Llama: `train` on `[batch, sequence]` tokens, or `decode` with such a cache.
+    """A step of one Llama: `train` on `[batch, sequence]` tokens, `prefill` of such prompts, or
+    `decode` with such a cache.
 
     `config` is a record or a name in `CONFIGS`; `layers` overrides its depth. With `scan` the
     weights of all layers are stacked, else they are a list; with `checkpoint` each layer is
@@ -98,9 +101,11 @@ def llama(
         config = replace(config, layers=layers)
     if mode == "decode":
         return _decode(config, batch, sequence, scan)
+    if mode == "prefill":
+        return _prefill(config, batch, sequence, scan)
     if mode == "train":
         return _train(config, batch, sequence, scan, checkpoint, microbatches)
-    raise ValueError(f"mode is {mode!r}; it must be 'train' or 'decode'")
+    raise ValueError(f"mode is {mode!r}; it must be 'train', 'prefill' or 'decode'")
 
 
 def weights(config: Llama, *, scan: bool = True, dtype: Any = jnp.float32) -> dict[str, Any]:
@@ -166,6 +171,30 @@ def _train(
 
     data = {"tokens": tokens, "targets": tokens}
     return training.adamw_step(loss, weights(config, scan=scan), data, microbatches=microbatches)
+
+
+def _prefill(config: Llama, batch: int, length: int, scan: bool) -> Step:
+    params = weights(config, scan=scan, dtype=jnp.bfloat16)
+
+    def layer(x: jax.Array, weights: Any, angles: jax.Array) -> tuple[jax.Array, Any]:
+        with jax.named_scope("attention"):
+            normed = transformer.rms_norm(x, weights["attention_norm"])
+            queries, keys, values = transformer.queries_keys_values(weights, normed, angles)
+            out = transformer.attend(queries, keys, values, 0)
+            x = x + project("bsnh,nhd->bsd", out, weights["wo"])
+        with jax.named_scope("ffn"):
+            normed = transformer.rms_norm(x, weights["ffn_norm"])
+            return x + transformer.swiglu(weights, normed), {"keys": keys, "values": values}
+
+    def prefill_step(params: Any, tokens: jax.Array) -> tuple[jax.Array, Any]:
+        with jax.named_scope("embed"):
+            x = training.look_up(params["embedding"], tokens)
+            angles = transformer.rotary_angles(jnp.arange(length), config.head_size, config.theta)
+        x, cache = training.repeat(layer, x, params["layers"], angles, checkpoint=False)
+        return logits_of(params, x[:, -1:])[:, 0], cache
+
+    tokens = abstract(batch, length, dtype=jnp.int32)
+    return Step(prefill_step, (params, tokens), {"donate_argnums": ()})
 
 
 def _decode(config: Llama, batch: int, context: int, scan: bool) -> Step:
@@ -238,6 +267,8 @@ def build(name: str, **sizes: Any) -> Step:
     config = CONFIGS["-".join(name.split("-")[:2])]
     if name.endswith("-decode"):
         return llama(config, **{"sequence": 8192, "mode": "decode", **sizes})
+    if name.endswith("-prefill"):
+        return llama(config, **{"batch": 4, "sequence": 8192, "mode": "prefill", **sizes})
     largest = config is CONFIGS["llama3-405b"]
     usual = {"batch": 256, "sequence": 8192} if largest else {}
     return llama(config, **{**usual, "scan": not name.endswith("-unrolled"), **sizes})
@@ -255,8 +286,11 @@ def tiny(name: str) -> Step:
         hidden=128,
         vocabulary=128,
     )
-    mode = "decode" if name.endswith("-decode") else "train"
-    return llama(config, 8, 16, scan=not name.endswith("-unrolled"), mode=mode)
+    if name.endswith("-decode"):
+        return llama(config, 8, 16, mode="decode")
+    if name.endswith("-prefill"):
+        return llama(config, 8, 16, mode="prefill")
+    return llama(config, 8, 16, scan=not name.endswith("-unrolled"))
 
 
 def sample(args: Any, seed: int) -> Any:
@@ -270,4 +304,9 @@ def sample(args: Any, seed: int) -> Any:
             {"tokens": vocabulary},
         )
         return named["params"], named["cache"], named["tokens"], named["position"]
+    if len(args) == 2:
+        named = training.sample(
+            dict(zip(("params", "tokens"), args, strict=True)), seed, {"tokens": vocabulary}
+        )
+        return named["params"], named["tokens"]
     return training.sample(args, seed, {"tokens": vocabulary, "targets": vocabulary})

@@ -164,6 +164,27 @@ def test_decoding_token_by_token_has_the_loss_of_training(scan, tied, compiled):
 
 
 @pytest.mark.parametrize("scan", [True, False])
+def test_a_prefill_leaves_what_decoding_token_by_token_does(scan, compiled):
+    config = llama.Llama(2, 32, 8, 4, 64, vocabulary=64)
+    prefill = llama.llama(config, 2, 8, scan=scan, mode="prefill")
+    decode = llama.llama(config, 2, 8, scan=scan, mode="decode")
+    params, tokens = llama.sample(prefill.args, 0)
+    _, cache, _, _ = llama.sample(decode.args, 0)
+    step, decoded = compiled(decode.fn, **decode.options), None
+    for position in range(8):
+        decoded, cache = step(params, cache, tokens[:, position], jnp.int32(position))
+    logits, filled = compiled(prefill.fn)(params, tokens)
+    np.testing.assert_allclose(
+        np.asarray(logits, np.float32), np.asarray(decoded, np.float32), atol=0.05
+    )
+    stacked = cache if scan else jax.tree.map(lambda *leaves: jnp.stack(leaves), *cache)
+    for name in ("keys", "values"):
+        np.testing.assert_allclose(
+            np.asarray(filled[name], np.float32), np.asarray(stacked[name], np.float32), atol=0.05
+        )
+
+
+@pytest.mark.parametrize("scan", [True, False])
 def test_decoding_updates_its_cache_in_place(scan, compiled):
     config = llama.Llama(8, 32, 4, 4, 32, vocabulary=32)
     decode = llama.llama(config, 4, 1024, scan=scan, mode="decode")
@@ -182,7 +203,9 @@ def test_the_depth_of_a_llama_is_free():
 
 
 def test_an_unknown_mode_is_refused():
-    with pytest.raises(ValueError, match="mode is 'serve'; it must be 'train' or 'decode'"):
+    with pytest.raises(
+        ValueError, match="mode is 'serve'; it must be 'train', 'prefill' or 'decode'"
+    ):
         llama.llama("llama3-1b", mode="serve")  # pyright: ignore[reportArgumentType]
 
 

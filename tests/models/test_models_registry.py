@@ -13,7 +13,7 @@ from autoshard import models
 from autoshard.models import llama, resnet, training, unet
 
 NAMES = models.names()
-TRAINED = [name for name in NAMES if not name.endswith("-decode")]
+TRAINED = [name for name in NAMES if not name.endswith(("-decode", "-prefill"))]
 
 PUBLISHED_PARAMETERS = {
     "llama3-1b": 1.24e9,
@@ -75,7 +75,7 @@ def test_the_real_size_traces_and_keeps_its_state(name):
     assert traced.jaxpr.eqns
     given = [signature(args[number]) for number in options["donate_argnums"]]
     returned = [signature(part) for part in out]
-    assert given
+    assert given or name.endswith("-prefill")
     assert all(state in returned for state in given)
 
 
