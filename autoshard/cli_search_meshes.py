@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli_errors import INFEASIBLE, TIME_LIMIT, CommandError
@@ -33,8 +34,9 @@ def search_meshes_command(options: argparse.Namespace) -> int:
     given = [name for name, value in refused.items() if value]
     if given:
         raise CommandError(f"{', '.join(given)}: not for several meshes; leave out, or --machine")
+    started = time.monotonic()
     with ProgressLine(quiet=options.quiet) as line:
-        plan = _found(options, line)
+        plan = _found(options, line, started)
     _write(plan, options)
     if options.json:
         print(json.dumps(plan.to_json()))
@@ -47,7 +49,7 @@ def search_meshes_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _found(options: argparse.Namespace, line: ProgressLine) -> PipelinePlan:
+def _found(options: argparse.Namespace, line: ProgressLine, started: float) -> PipelinePlan:
     from autoshard.cluster import ClusterError, load_cluster
     from autoshard.mpmd.accumulate import MicrobatchError
     from autoshard.mpmd.blocks import StageError
@@ -74,6 +76,7 @@ def _found(options: argparse.Namespace, line: ProgressLine) -> PipelinePlan:
             gap=options.gap,
             compare=not options.no_baselines,
             progress=lambda news: line.show(news, group=news),
+            started=started,
         )
     except InfeasibleError as error:
         raise CommandError(str(error), INFEASIBLE) from error

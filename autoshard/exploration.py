@@ -19,6 +19,9 @@ from autoshard.solve import Status
 from autoshard.solve.minimum import minimum_limit
 from autoshard.units import format_bytes
 
+LIMIT_SECONDS = 15.0
+"""For the smallest memory limit that works on a mesh shape; at most what is left of the time."""
+
 
 class InfeasibleError(ValueError):
     """No plan satisfies what was asked; the message says what would.
@@ -106,7 +109,9 @@ def _failure(searcher: MeshSearcher) -> Exception:
     smallest = math.inf
     for result in list(searcher.found.values())[:3]:  # the coarsest shapes come first
         needed = minimum_limit(
-            result.built.problem, refused=max(searcher.limit - reserved, 0.0), time_limit=15.0
+            result.built.problem,
+            refused=max(searcher.limit - reserved, 0.0),
+            time_limit=min(LIMIT_SECONDS, max(searcher.left(), 1.0)),
         )
         smallest = min(smallest, needed.achieved + reserved)
     unit, name = (2**20, "MiB") if smallest >= 2**24 else (2**10, "KiB")

@@ -110,7 +110,7 @@ class MeshSearcher:
         starts: list[Decisions] = []
         fixed = self.demands is not None and self.demands.fixed
         # What was found on this very shape before is a better start than coarser shapes are.
-        alone = fixed or sizes in self.earlier
+        alone = fixed or sizes in self.earlier or sizes in self.starts
         for coarse, axis in () if alone else coarser_shapes(sizes):
             known = self.solve(coarse, 0.4 * (stop - time.monotonic()))
             if known.decisions is not None:

@@ -6,6 +6,7 @@ choices         stages, placements and modes that are tried
 block_bound     what a block takes at least; bricks: all blocks of a step
 relaxation      what stages take at least, by their blocks; joint_bound: however those are shared
 cuts, ranking   how blocks are shared; choices with their bounds, the most promising first
+bounding        the bound of all plans, and the time that it may take
 problem         a schedule problem with these prices
 stage_prices    prices of all stages of a choice; trial: a choice cut, priced and ordered
 candidate       a choice with its prices and its order

@@ -1,28 +1,35 @@
 """What a repeated block takes at least, on a kind of mesh: the bricks of the joint bound.
 
-The program of a stage with one block is planned without a memory limit, and the solver's proven
-bound is kept, for every mesh shape that stages may get. A stage that holds the block takes at least
-as long for it:
+The program of a stage with n blocks is planned without a memory limit, and an n-th of the solver's
+proven bound is kept, for every mesh shape that stages may get. A stage that holds the block takes
+at least as long for it:
 
-*   Costs are sums over ops and collectives. The decisions of the stage's plan for the ops of the
-    block are decisions for the program of the block alone, and cost no more there: what crosses the
-    block's border is free to read in any layout; latencies and launches, which blocks could share
-    by being gathered or fused together, are zero; and so are transpositions.
+*   Costs are sums over ops and collectives. The decisions of the stage's plan for the ops of its
+    blocks are decisions for the program of the blocks alone, and cost no more there: what crosses
+    their border is free to read in any layout, and latencies and launches, which blocks could share
+    by being gathered or fused together, are zero. What is left grows as the number of blocks.
 *   An op that reads neither state nor activations (a mask, a table of positions) may be computed
     once for many blocks, and counts nothing, except in the first block.
+*   Iterations of a scan get what crosses their border in the order of its dimensions; so their
+    transpositions count. They are stacked, and the stack may be cut: n is a multiple of whatever
+    could cut it. Other blocks stand alone, and transpositions are free.
 *   A memory limit, or the order of tasks, only forbids.
 
-A bound that is not asked of the solver is the work of the ops, perfectly shared. What is fused with
-what just outside of the border is taken to be the same in both programs; with a scan over layers
-nothing is.
+Until the solver is asked, and where its time runs out, a bound is the work of the ops, perfectly
+shared. What is fused with what just outside of the border is taken to be the same in both programs;
+with a scan over layers nothing is.
+
+The work of k times as many microbatches, each of a k-th of the rows, is no less: what moves and is
+computed for rows is the same, for weights k times as much (`BlockBound.finer`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from autoshard.build import Shared, build
 from autoshard.cost.step import step_prices
 from autoshard.dataflow import analyse
 from autoshard.machine import Machine
@@ -30,11 +37,12 @@ from autoshard.network import Level, Torus
 from autoshard.placement.stage_program import KINDS, StageProgram, kind_of
 from autoshard.plan import MeshShape
 from autoshard.program import Program
+from autoshard.restrict import EmptyDomainError
 from autoshard.schedule import Kind
-from autoshard.search import InfeasibleError, MeshError, NoPlanError, search
+from autoshard.search import MeshError, prepare
+from autoshard.solve import Status
+from autoshard.solve.pipeline import solve
 
-NO_LIMIT = 1e18
-"""Bytes of a device that no plan fills."""
 GAP = 0.01
 """How close the bound of a block is to be."""
 
@@ -61,68 +69,98 @@ class BlockBound:
         """Seconds of a step on the best shape."""
         return min(self.by_shape.values(), default=self.work_seconds)
 
+    def raised(self, shape: MeshShape, seconds: float) -> BlockBound:
+        """The bound with what is now known of a mesh shape."""
+        known = max(self.by_shape.get(shape, self.work_seconds), seconds)
+        return replace(self, by_shape={**self.by_shape, shape: known})
 
-def block_bound(
-    stage: StageProgram,
-    machine: Machine,
-    shapes: Sequence[MeshShape],
-    *,
-    first: bool,
-    solved: bool,
-    time_limit: float,
-) -> BlockBound:
-    """The bound of the one block of a stage.
+    def finer(self, times: int) -> BlockBound:
+        """What the work alone says of `times` as many microbatches."""
+        return replace(
+            self,
+            by_shape=dict.fromkeys(self.by_shape, self.work_seconds),
+            forward_seconds=self.forward_seconds / times,
+            loop_seconds=self.loop_seconds / times,
+        )
 
-    Args:
-      shapes: mesh shapes that stages may get.
-      first: whether it is the first block of the program.
-      solved: whether the solver is asked; else work alone counts.
-      time_limit: seconds for each shape.
+
+@dataclass(slots=True)
+class Block:
+    """The program of a stage of equal blocks, to be bounded on kinds of meshes.
+
+    Attributes:
+      stage: the stage.
+      program: its program, relaxed.
+      count: how many blocks it has.
+      scanned: whether they are iterations of a scan.
+      shared: by mesh shape, what builds of the program for different machines share.
     """
-    program = relaxed(stage.traced(), stage, first=first)
-    machine = without_latency(machine)
-    flow = analyse(program, machine.chip)
-    law = step_prices(program, flow, machine, (machine.chips,))
 
-    def work(kinds: Iterable[Kind | None]) -> float:
-        wanted = set(kinds)
-        return law.ideal_seconds([[op.index] for op in program.ops if kind_of(op.scope) in wanted])
+    stage: StageProgram
+    program: Program
+    count: int = 1
+    scanned: bool = False
+    shared: dict[MeshShape, Shared] = field(default_factory=dict)
 
-    inside = work(KINDS[stage.mode])
-    total = inside + work((None,))
-    by_shape = {}
-    for shape in shapes:
-        by_shape[shape] = total
-        if not solved:
-            continue
+    @classmethod
+    def of(
+        cls, stage: StageProgram, *, first: bool, count: int = 1, scanned: bool = False
+    ) -> Block:
+        """The blocks of a stage; whether the first of the step is among them."""
+        return cls(stage, relaxed(stage.traced(), stage, first=first), count, scanned)
+
+    def work(self, machine: Machine, shapes: Sequence[MeshShape]) -> BlockBound:
+        """The work of a block, perfectly shared: a bound for which no solver is asked."""
+        program, stage = self.program, self.stage
+        machine = without_latency(machine, scanned=False)
+        law = step_prices(program, analyse(program, machine.chip), machine, (machine.chips,))
+
+        def work(kinds: Iterable[Kind | None]) -> float:
+            wanted = set(kinds)
+            ops = [[op.index] for op in program.ops if kind_of(op.scope) in wanted]
+            return law.ideal_seconds(ops) / self.count
+
+        inside = work(KINDS[stage.mode])
+        total = inside + work((None,))
+        state = sum(
+            math.prod(aval.shape) * aval.dtype.itemsize
+            for group in stage.args[:2]
+            for aval in group
+        )
+        return BlockBound(
+            dict.fromkeys(shapes, total),
+            total,
+            work(("F",)) / stage.microbatches,
+            inside / stage.microbatches,
+            state / self.count,
+        )
+
+    def solved(self, machine: Machine, shape: MeshShape, time_limit: float) -> float:
+        """Seconds of a step that the solver proves a block to take on a mesh shape at least.
+
+        Raises:
+          KeyboardInterrupt: an interrupt came.
+        """
+        machine = without_latency(machine, scanned=self.scanned)
+        mesh = dict(zip(shape.names, shape.sizes, strict=True))
         try:
-            plan = search(
-                program,
-                machine,
-                mesh=dict(zip(shape.names, shape.sizes, strict=True)),
-                memory_limit=NO_LIMIT,
-                time_limit=time_limit,
-                gap=GAP,
-                baselines=False,
+            searcher, _ = prepare(self.program, machine, mesh=mesh, gap=GAP)
+            built = build(
+                searcher.prices(shape.sizes),
+                searcher.classes,
+                limit=None,
+                shared=self.shared.setdefault(shape, Shared()),
             )
-        except (InfeasibleError, MeshError, NoPlanError):
-            continue
-        if plan.proof.limit_hit == "interrupted":
+            assert searcher.demands is not None
+            built = searcher.demands.applied(built, seconds=time_limit)
+        except (EmptyDomainError, MeshError):
+            return 0.0
+        ideal = searcher.ideal
+        outcome = solve(built.problem, time_limit=time_limit, gap=GAP, known_bound=ideal)
+        if outcome.report.limit_hit == "interrupted":
             raise KeyboardInterrupt
-        by_shape[shape] = max(total, plan.proof.bound)
-    return BlockBound(
-        by_shape,
-        total,
-        work(("F",)) / stage.microbatches,
-        inside / stage.microbatches,
-        float(
-            sum(
-                math.prod(aval.shape) * aval.dtype.itemsize
-                for group in stage.args[:2]
-                for aval in group
-            )
-        ),
-    )
+        proven = 0.0 if outcome.status is Status.INFEASIBLE else outcome.report.bound
+        return proven / self.count
 
 
 def relaxed(program: Program, stage: StageProgram, *, first: bool) -> Program:
@@ -145,9 +183,15 @@ def relaxed(program: Program, stage: StageProgram, *, first: bool) -> Program:
     return replace(program, ops=tuple(ops), values=tuple(values), fingerprint=fingerprint)
 
 
-def without_latency(machine: Machine) -> Machine:
-    """The machine with everything free that does not grow with sizes."""
-    chip = replace(machine.chip, launch_seconds=0.0, transaction_bytes=0.0)
+def without_latency(machine: Machine, *, scanned: bool) -> Machine:
+    """The machine with everything free that does not grow with sizes.
+
+    Args:
+      scanned: whether blocks are iterations of a scan; else transpositions are free too.
+    """
+    chip = replace(machine.chip, launch_seconds=0.0)
+    if not scanned:
+        chip = replace(chip, transaction_bytes=0.0)
 
     def level(one: Level) -> Level:
         if isinstance(one, Torus):

@@ -8,26 +8,26 @@ from dataclasses import dataclass
 
 from autoshard.cluster import Cluster
 from autoshard.mpmd.partition import Partition
-from autoshard.placement.choices import Placement
 from autoshard.placement.plan import Choice, OneMesh, PipelinePlan, Sharding
 from autoshard.placement.price import StagePrice
 from autoshard.placement.problem import TICK, runnable
-from autoshard.placement.stage_program import Mode, StageProgram
+from autoshard.placement.ranking import Ranked
+from autoshard.placement.stage_program import StageProgram
 from autoshard.schedule import Instance, Order
 from autoshard.solve.schedule import ScheduleOutcome
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """A placement with prices and its best order so far.
+    """A choice with prices and its best order so far.
 
     Attributes:
+      choice: microbatches, placement and mode.
       prices: of every stage on its mesh.
       outer: seconds by mesh of what is done once a step.
     """
 
-    placement: Placement
-    mode: Mode
+    choice: Ranked
     partition: Partition
     programs: tuple[StageProgram, ...]
     prices: tuple[StagePrice, ...]
@@ -68,8 +68,8 @@ def pipeline_plan(
     order: Order | None = best.outcome.order
     assert order is not None
     meshes = range(len(cluster.meshes))
-    on = [[s for s, d in enumerate(best.placement.mesh_of) if d == mesh] for mesh in meshes]
-    prices = best.prices
+    on = [[s for s, d in enumerate(best.choice.placement.mesh_of) if d == mesh] for mesh in meshes]
+    prices, placement, mode = best.prices, best.choice.placement, best.choice.mode
     return PipelinePlan(
         program=name,
         cluster=cluster.name,
@@ -77,10 +77,10 @@ def pipeline_plan(
         machines=tuple(machine.name for machine in cluster.meshes),
         shapes=tuple(prices[here[0]].mesh for here in on),
         stages=best.partition.cut.stages.names,
-        mesh_of=best.placement.mesh_of,
-        placement=best.placement.name,
-        mode=best.mode,
-        order=runnable(order, best.mode),
+        mesh_of=placement.mesh_of,
+        placement=placement.name,
+        mode=mode,
+        order=runnable(order, mode),
         instance=best.instance,
         outer_seconds=best.outer,
         memory_limit=tuple(limits),

@@ -1,22 +1,23 @@
 """Stages planned on meshes, each different one once.
 
 Stages that differ only in how many blocks they have, or what is left of their memory, have plans of
-one form. So a plan of one is put to the other as it is, and taken where it is within a small gap of
-what the other takes at least (`autoshard.placement.bricks`); else the solver starts from it. Mesh
-shapes are tried in the order of those bounds, and none whose bound is above what was found.
+one form. So a plan of one is put to the other as it is, and taken where it is within a gap of what
+the other takes at least (`autoshard.placement.bricks`); else the solver starts from it. The gap is
+small where the price is to stay, and larger while choices are compared (`rough`). Mesh shapes are
+tried in the order of those bounds, and none whose bound is above what was found.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from autoshard.machine import Machine
 from autoshard.meshes import candidate_meshes
 from autoshard.placement.price import StagePrice, price
-from autoshard.placement.stage_program import StageProgram
+from autoshard.placement.stage_program import Mode, StageProgram
 from autoshard.plan import MeshShape, Plan, PlanError
 from autoshard.program import Program
 from autoshard.replan import reprice
@@ -25,7 +26,20 @@ from autoshard.search import NoPlanError, search
 GAP = 0.005
 """How close to the best a stage's plan is to be."""
 POOR = 0.05
-"""A plan this far above what its stage takes at least is given up for later plans of others."""
+"""A plan this far above what its stage takes at least is given up for later plans of others; while
+choices are compared, a plan that is nearer is good enough."""
+
+COMPARED = 3
+"""So many plans of the form of a stage are put to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A price, or why there is none, under a memory limit; rough where a better one may be near."""
+
+    limit: float
+    found: StagePrice | str
+    rough: bool = False
 
 
 @dataclass(slots=True)
@@ -37,7 +51,7 @@ class Pricer:
       seconds: for the plan of one stage on one mesh shape, if one is found in these.
       shapes: how many mesh shapes are tried, of at most two axes, most alike the network first.
       known: by program, machine and mesh shape, what was found under which limits.
-      plans: by machine and mesh shape, those of all stages.
+      plans: by machine and mesh shape, those of all stages, with their microbatches and mode.
       seen: by program, machine and mesh shape, how many of `plans` were put to it again.
       slowest: seconds that the plan of one stage on one mesh shape took, at most.
     """
@@ -45,8 +59,8 @@ class Pricer:
     memory_limit: float | None = None
     seconds: float = 5.0
     shapes: int = 2
-    known: dict[Any, list[tuple[float, StagePrice | str]]] = field(default_factory=dict)
-    plans: dict[Any, list[Plan]] = field(default_factory=dict)
+    known: dict[Any, list[Known]] = field(default_factory=dict)
+    plans: dict[Any, list[tuple[tuple[int, Mode], Plan]]] = field(default_factory=dict)
     slowest: float = 0.0
     seen: dict[Any, int] = field(default_factory=dict)
 
@@ -66,6 +80,9 @@ class Pricer:
         least: Mapping[MeshShape, float] | None,
         limit: float,
         seconds: float,
+        *,
+        rough: bool = False,
+        program: Program | None = None,
     ) -> StagePrice | str:
         """The price of a stage, or why it has no plan.
 
@@ -74,8 +91,10 @@ class Pricer:
             None: the candidates.
           limit: bytes per device that the stage may use.
           seconds: at most for this.
+          rough: whether the price is only to compare choices.
+          program: the stage's, traced, where that is known.
         """
-        program = stage.traced()
+        program = stage.traced() if program is None else program
         if least is None:
             least = dict.fromkeys(self.candidates(machine), 0.0)
         best: StagePrice | None = None
@@ -84,17 +103,20 @@ class Pricer:
             if best is not None and bound * (1 + GAP) >= best.busy_seconds(stage.microbatches):
                 continue
             key = (program.fingerprint, machine.name, shape)
-            found = self._known(key, limit)
+            found = self._known(key, limit, rough)
             if found is None:
                 share, begun = seconds / len(least), time.monotonic()
-                found = self._plan(program, stage, machine, shape, limit, share, bound)
+                made = self._plan(program, stage, machine, shape, limit, share, bound, rough)
+                found = made.found
                 self.slowest = max(self.slowest, time.monotonic() - begun)
                 if isinstance(found, str) and found.startswith("no time"):
                     return found if best is None else best
-                self.known.setdefault(key, []).append((limit, found))
+                self.known.setdefault(key, []).insert(0, made)
             elif isinstance(found, StagePrice) and _busy(found, stage) > bound * (1 + POOR):
-                found = self._again(program, stage, machine, shape, limit, found)
-                self.known[key].insert(0, (limit, found))
+                other = self._again(program, stage, machine, shape, limit, found)
+                if other is not found:
+                    self.known[key].insert(0, Known(limit, other, rough))
+                found = other
             if isinstance(found, str):
                 failure = found
             elif best is None or _busy(found, stage) < _busy(best, stage):
@@ -115,16 +137,19 @@ class Pricer:
         key = (program.fingerprint, machine.name, shape)
         fresh = plans[self.seen.get(key, 0) :]
         self.seen[key] = len(plans)
-        other = _best_of(fresh, program, machine, limit)
+        other = _best_of(_closest(fresh, stage), program, machine, limit)
         if other is None or other.estimate.step_seconds >= _busy(found, stage):
             return found
         return price(other, program, machine, stage.arguments)
 
-    def _known(self, key: Any, limit: float) -> StagePrice | str | None:
+    def _known(self, key: Any, limit: float, rough: bool) -> StagePrice | str | None:
         """What an earlier search says for this limit: it had more, and took no more or failed."""
-        for other, found in self.known.get(key, ()):
-            if other >= limit and (isinstance(found, str) or found.peak_bytes <= limit):
-                return found
+        for one in self.known.get(key, ()):
+            if one.rough and not rough:
+                continue
+            fits = isinstance(one.found, str) or one.found.peak_bytes <= limit
+            if one.limit >= limit and fits:
+                return one.found
         return None
 
     def _plan(
@@ -136,47 +161,59 @@ class Pricer:
         limit: float,
         seconds: float,
         bound: float,
-    ) -> StagePrice | str:
+        rough: bool,
+    ) -> Known:
         earlier = self.plans.setdefault((machine.name, shape), [])
-        start = _best_of(earlier, program, machine, limit)
+        start = _best_of(_closest(earlier, stage), program, machine, limit)
         plan: Plan | None = None
-        if start is not None and start.estimate.step_seconds * (1 - GAP) <= bound:
-            plan = start
-        else:
-            mesh = dict(zip(shape.names, shape.sizes, strict=True))
-            for allowed in dict.fromkeys((min(seconds, self.seconds), seconds)):
-                try:
-                    plan = search(
-                        program,
-                        machine,
-                        mesh=mesh,
-                        memory_limit=limit,
-                        time_limit=max(allowed, 0.1),
-                        gap=GAP,
-                        baselines=False,
-                        start=start,
-                        known_bound=bound,
-                    )
-                    poor = plan.estimate.step_seconds > max(bound, plan.proof.bound) * (1 + POOR)
-                    if not poor or plan.proof.limit_hit == "interrupted":
-                        break
-                    start = plan  # and on with more time, if there is
-                except NoPlanError as error:
-                    if allowed == seconds and plan is None:
-                        return f"no time: {error}"
-                except ValueError as error:  # no plan fits, or an axis divides nothing
-                    return str(error)
-            assert plan is not None
-            if plan.proof.limit_hit == "interrupted":
-                raise KeyboardInterrupt
-            earlier.append(plan)
-        return price(plan, program, machine, stage.arguments)
+        poor = False
+        near = POOR if rough else GAP
+        if start is not None and start.estimate.step_seconds * (1 - near) <= bound:
+            best = start.estimate.step_seconds * (1 - GAP) <= bound
+            return Known(limit, price(start, program, machine, stage.arguments), rough=not best)
+        mesh = dict(zip(shape.names, shape.sizes, strict=True))
+        for allowed in dict.fromkeys((min(seconds, self.seconds), seconds)):
+            try:
+                plan = search(
+                    program,
+                    machine,
+                    mesh=mesh,
+                    memory_limit=limit,
+                    time_limit=max(allowed, 0.1),
+                    gap=GAP,
+                    baselines=False,
+                    start=start,
+                    known_bound=bound,
+                )
+                poor = plan.estimate.step_seconds > max(bound, plan.proof.bound) * (1 + POOR)
+                if not poor or plan.proof.limit_hit == "interrupted":
+                    break
+                start = plan  # and on with more time, if there is
+            except NoPlanError as error:
+                if allowed == seconds and plan is None:
+                    return Known(limit, f"no time: {error}")
+            except ValueError as error:  # no plan fits, or an axis divides nothing
+                return Known(limit, str(error))
+        assert plan is not None
+        if plan.proof.limit_hit == "interrupted":
+            raise KeyboardInterrupt
+        earlier.append(((stage.microbatches, stage.mode), plan))
+        return Known(limit, price(plan, program, machine, stage.arguments), rough=poor)
+
+
+def _closest(earlier: Sequence[tuple[tuple[int, Mode], Plan]], stage: StageProgram) -> list[Plan]:
+    """The newest plans, those of the same microbatches and mode first."""
+    newest = earlier[::-1]
+    own = (stage.microbatches, stage.mode)
+    return [plan for _, plan in sorted(newest, key=lambda one: one[0] != own)]
 
 
 def _best_of(earlier: list[Plan], program: Program, machine: Machine, limit: float) -> Plan | None:
-    """The fastest of plans of this form that fit, at the prices of this program."""
+    """The fastest of a few plans of this form that fit, at the prices of this program."""
     fitting = []
     for plan in earlier:
+        if len(fitting) == COMPARED:
+            break
         try:
             found = reprice(plan, program, machine, memory_limit=limit)
         except PlanError:

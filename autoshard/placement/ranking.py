@@ -6,19 +6,20 @@ evenly, it is the work of a mesh and the waiting of its share,
 
     work of all / meshes x (1 + (meshes - 1) / (microbatches x stages a mesh))
 
-The second mode is bounded by blocks of its own for the most promising number of microbatches alone.
-For others it has the bound of the first mode, which does no more than it: what W reads of B, or is
-gathered again for W, only adds. That it takes longer in the same proportion is but a promise.
+At first the blocks' work is known alone, of the fewest microbatches, which bounds all others; so
+does that of the first mode, for the second works no less: what W reads of B only adds. The solver
+is asked about the blocks of one number of microbatches and one mode at a time (`Ranking.ask`), when
+somebody wants to know. What is not yet asked promises to take longer than its work in the same
+proportion as what was asked; that is but a promise.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
-from autoshard.placement.bricks import Bricks, bricks
+from autoshard.placement.bricks import Bricks, Machines, Quarry, bricks
 from autoshard.placement.choices import Placement, ranked_choices
 from autoshard.placement.joint_bound import JointBound, joint_bound
 from autoshard.placement.pricer import Pricer
@@ -29,6 +30,9 @@ from autoshard.placement.stage_program import Mode
 DEARER = 1.01
 """What a choice with twice the programs has to promise less."""
 
+Group = tuple[int, Placement, Mode]
+"""A choice: microbatches, placement and mode."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranked:
@@ -38,6 +42,7 @@ class Ranked:
       bricks: of the step with its microbatches and mode.
       relaxed, bound: what its stages take at least, and what all its plans do.
       promise: seconds that a plan may come to.
+      asked: whether the solver said all that it can of the blocks.
     """
 
     microbatches: int
@@ -47,67 +52,98 @@ class Ranked:
     relaxed: Relaxation
     bound: JointBound
     promise: float
+    asked: bool
 
     @property
     def title(self) -> str:
         """The choice as it is called in reports."""
         return f"{self.placement.name}, backward {self.mode}"
 
+    @property
+    def group(self) -> Group:
+        """The choice by itself."""
+        return self.microbatches, self.placement, self.mode
 
-def ranked(
-    request: Request,
-    pricer: Pricer,
-    stages: Sequence[int] | None,
-    modes: Sequence[Mode],
-    *,
-    time_limit: float,
-    say: Callable[[str], None],
-) -> list[Ranked]:
-    """Bound all choices.
 
-    Raises:
-      StageError: there are more stages than blocks, or stages that are no multiple of the meshes.
+@dataclass(slots=True)
+class Ranking:
+    """All choices, with what is known of them.
+
+    Attributes:
+      groups: the choices.
+      modes: the modes that choices have.
+      quarries: of microbatches and mode, the blocks, and what the solver said of them.
+      known: of a choice, its bound from these bricks.
     """
-    cluster = request.cluster
-    groups = ranked_choices(
-        cluster, request.name, request.blocks, tuple(request.steps), stages, modes
-    )
-    stop = time.monotonic() + time_limit
-    machines = {one.name: (one, pricer.candidates(one)) for one in cluster.meshes}
-    known: dict[tuple[int, Mode], Bricks] = {}
 
-    def learn(m: int, mode: Mode, share: float) -> None:
-        say(f"bounding the blocks of {m} microbatches, backward {mode}")
-        left = (stop - time.monotonic()) * share
-        known[m, mode] = bricks(
-            partial(request.cut, m), request.blocks, machines, mode, time_limit=left
-        )
+    request: Request
+    groups: Sequence[Group]
+    modes: Sequence[Mode]
+    quarries: dict[tuple[int, Mode], Quarry]
+    known: dict[Group, Ranked] = field(default_factory=dict)
 
-    def of(m: int, placement: Placement, mode: Mode) -> Ranked:
-        found = known.get((m, mode)) or known[m, modes[0]]
-        relaxed = relaxation(found, placement, mode, cluster)
-        bound = joint_bound(relaxed, found, cluster, request.limits)
-        promise = _promise(bound, placement, mode, m) * (1.0 if (m, mode) in known else dearer)
-        return Ranked(m, placement, mode, found, relaxed, bound, promise)
+    @classmethod
+    def of(
+        cls,
+        request: Request,
+        pricer: Pricer,
+        stages: Sequence[int] | None,
+        modes: Sequence[Mode],
+    ) -> Ranking:
+        """All choices, with the work of the blocks alone.
 
-    dearer = 1.0
-    for at, m in enumerate(request.steps):
-        learn(m, modes[0], 1 / (len(request.steps) - at + len(modes) - 1))
-    if len(modes) > 1:
-        best = min((of(*group) for group in groups if group[2] == modes[0]), key=_by_promise)
-        learn(best.microbatches, modes[1], 1.0)
-        dearer = _work(known[best.microbatches, modes[1]]) / _work(best.bricks)
-    return sorted((of(*group) for group in groups), key=_by_promise)
+        Raises:
+          StageError: there are more stages than blocks, or stages that are no multiple of the
+            meshes.
+        """
+        cluster, counts = request.cluster, tuple(request.steps)
+        groups = ranked_choices(cluster, request.name, request.blocks, counts, stages, modes)
+        machines: Machines = {one.name: (one, pricer.candidates(one)) for one in cluster.meshes}
+        quarries: dict[tuple[int, Mode], Quarry] = {}
+        for m in counts:
+            divisors = [k for k, _ in quarries if m % k == 0]
+            if divisors:
+                base = quarries[max(divisors), modes[0]].bricks.finer(m)
+            else:
+                base = bricks(partial(request.cut, m), request.blocks, machines, modes[0])
+            for mode in modes:
+                quarries[m, mode] = Quarry.of(partial(request.cut, m), machines, mode, base)
+        return cls(request, groups, modes, quarries)
+
+    def choices(self) -> list[Ranked]:
+        """All choices, the most promising first."""
+        dearer = max(_over_work(quarry.bricks) for quarry in self.quarries.values())
+        return sorted((self._choice(*group, dearer) for group in self.groups), key=_by_promise)
+
+    def ask(self, choice: Ranked, seconds: float) -> None:
+        """Ask the solver the next question about the blocks of a choice, in about that time."""
+        self.quarries[choice.microbatches, choice.mode].ask(seconds)
+
+    def _choice(self, m: int, placement: Placement, mode: Mode, dearer: float) -> Ranked:
+        quarry = self.quarries[m, mode]
+        found = quarry.bricks
+        known = self.known.get((m, placement, mode))
+        if known is not None and known.bricks is found:
+            relaxed, bound = known.relaxed, known.bound
+        else:
+            relaxed = relaxation(found, placement, mode, self.request.cluster)
+            bound = joint_bound(relaxed, found, self.request.cluster, self.request.limits)
+        promise = _promise(bound, placement, mode, m)
+        if quarry.open:
+            promise *= max(dearer / _over_work(found), 1.0)
+        choice = Ranked(m, placement, mode, found, relaxed, bound, promise, not quarry.open)
+        self.known[m, placement, mode] = choice
+        return choice
 
 
 def _by_promise(choice: Ranked) -> float:
     return choice.promise
 
 
-def _work(found: Bricks) -> float:
-    """Seconds of a block of the commonest class."""
-    commonest = max(set(found.classes), key=found.classes.count)
-    return min(one.seconds for one in found.bounds[commonest].values())
+def _over_work(found: Bricks) -> float:
+    """What a block of the commonest class takes, over its work."""
+    bounds = found.bounds[found.commonest].values()
+    return sum(one.seconds for one in bounds) / sum(one.work_seconds for one in bounds)
 
 
 def _promise(bound: JointBound, placement: Placement, mode: Mode, m: int) -> float:

@@ -2,13 +2,15 @@
 
     plan = search_meshes({8: step}, load_cluster("4 x v5p-16"), time_limit=120)
 
-Every choice of microbatches, stages, placement and mode is bounded first, over all ways to share
-the blocks (`autoshard.placement.joint_bound`). Then choices are tried, the most promising first:
-cut the step, plan and price every different stage on every kind of mesh, and solve the order
+Every choice of microbatches, stages, placement and mode is bounded, over all ways to share the
+blocks (`autoshard.placement.joint_bound`): by their work at first, and by what the solver proves of
+them once somebody asks (`autoshard.placement.ranking`). Choices are tried, the most promising
+first: cut the step, plan and price every different stage on every kind of mesh, and solve the order
 (`autoshard.placement.trial`). A choice whose bound is above the best plan is not tried. What is
-left of the time goes to the order of the best.
+left of the time goes to better prices and a better order of the best.
 
-The bound is the least of all choices; so what was tried badly counts, too.
+The bound is the least of all choices; so what was tried badly counts, too. It is only raised by
+asking about the choice with the least; that is done after every trial, in a part of the time.
 """
 
 from __future__ import annotations
@@ -18,24 +20,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoshard.cluster import Cluster
+from autoshard.placement.bounding import Bounding
 from autoshard.placement.candidate import Candidate, pipeline_plan
-from autoshard.placement.ideal import ideal_seconds
 from autoshard.placement.one_mesh import plan_one_mesh
 from autoshard.placement.plan import Choice, OneMesh, PipelinePlan
 from autoshard.placement.pricer import Pricer
-from autoshard.placement.ranking import Ranked, ranked
+from autoshard.placement.ranking import Group, Ranked, Ranking
 from autoshard.placement.request import Request, Step, request_of
 from autoshard.placement.stage_prices import StagePrices
 from autoshard.placement.stage_program import Mode
 from autoshard.placement.trial import Trial
-from autoshard.program import trace
 from autoshard.search import InfeasibleError, NoPlanError
 from autoshard.solve.schedule import solve
 
 ONE_MESH_SHARE, BOUND_SHARE = 0.2, 0.3
-"""Of the time, what one mesh of all chips gets, and the bounds of all choices; at most."""
+"""Of the time, what one mesh of all chips gets, and the bounds of blocks; at most."""
 FEWEST_TRIALS = 4
 """One trial gets no more of what is left than its part of so many."""
+FINISH_SHARE = 0.15
+"""Of the time, what is kept for better prices and a better order of the best choice."""
 POLISH_GAP = 0.0005
 
 
@@ -52,6 +55,7 @@ def search_meshes(
     gap: float = 0.01,
     compare: bool = True,
     progress: Callable[[str], None] | None = None,
+    started: float | None = None,
 ) -> PipelinePlan:
     """Place a step on several meshes.
 
@@ -69,6 +73,7 @@ def search_meshes(
       gap: stop once proven to be this close to the best.
       compare: whether to plan all chips as one mesh too, where the meshes are alike.
       progress: is told what is done.
+      started: when the time began, of `time.monotonic`; by default now.
 
     Raises:
       LoopError: a step has no microbatch loop.
@@ -77,29 +82,33 @@ def search_meshes(
       NoPlanError: the time was over before any plan was found.
       KeyboardInterrupt: an interrupt came before any plan was found.
     """
+    started = time.monotonic() if started is None else started
     pricer = Pricer(memory_limit, seconds=max(time_limit / 20, 1.0))
+    request = request_of(name, steps, cluster, pricer)
     return _Search(
-        request_of(name, steps, cluster, pricer),
-        pricer,
+        request,
+        StagePrices(request, pricer),
         whole_step,
         time_limit,
         gap,
         progress or (lambda news: None),
+        started,
     ).run(None if stages is None else tuple(stages), tuple(modes), compare=compare)
 
 
 @dataclass(slots=True)
 class _Search:
     request: Request
-    pricer: Pricer
+    prices: StagePrices
     whole_step: Step | None
     time_limit: float
     gap: float
     say: Callable[[str], None]
-    started: float = field(default_factory=time.monotonic)
+    started: float
     rows: list[Choice] = field(default_factory=list)
+    tried: set[Group] = field(default_factory=set)
+    known: Bounding | None = None
     best: Candidate | None = None
-    bound: float = 0.0
     one_mesh: OneMesh | None = None
     interrupted: bool = False
     late: bool = False
@@ -109,12 +118,16 @@ class _Search:
     ) -> PipelinePlan:
         request = self.request
         try:
-            choices = self._bounded(stages, modes)
+            self.say("bounding the work of all choices")
+            ranking = Ranking.of(request, self.prices.pricer, stages, modes)
+            seconds = BOUND_SHARE * self.time_limit
+            known = self.known = Bounding.of(request, ranking, seconds, self.say)
+            known.ask(known.first)
+            self._try(known, once=True)
             if compare and request.cluster.whole() is not None:
                 self._plan_one_mesh()
-            self._try(choices)
-            if self.best is not None and self.best.outcome.gap > 0 and not self._close():
-                self._polish(self.best)
+            self._try(known)
+            self._finish(known)
         except KeyboardInterrupt:
             self.interrupted = True
             if self.best is None:
@@ -130,27 +143,14 @@ class _Search:
             choices=self.rows,
             one_mesh=self.one_mesh,
             limit_hit="interrupted" if self.interrupted else "time" if self.late else None,
-            seconds=time.monotonic() - self.started,
+            seconds=self._spent(),
         )
+
+    def _spent(self) -> float:
+        return time.monotonic() - self.started
 
     def _left(self) -> float:
-        return self.started + self.time_limit - time.monotonic()
-
-    def _bounded(self, stages: Sequence[int] | None, modes: Sequence[Mode]) -> list[Ranked]:
-        """All choices, and the bound of all plans: of the best choice, and at least all work."""
-        request = self.request
-        choices = ranked(
-            request,
-            self.pricer,
-            stages,
-            modes,
-            time_limit=BOUND_SHARE * self._left(),
-            say=self.say,
-        )
-        fn, args, options = next(iter(request.steps.values()))
-        work = ideal_seconds(trace(fn, *args, name=request.name, **options), request.cluster)
-        self.bound = max(work, min(choice.bound.seconds for choice in choices))
-        return choices
+        return self.time_limit - self._spent()
 
     def _plan_one_mesh(self) -> None:
         self.say("planning all chips as one mesh")
@@ -162,44 +162,92 @@ class _Search:
             steps,
             request.cluster,
             request.name,
-            self.pricer.memory_limit,
-            ONE_MESH_SHARE * self.time_limit,
+            self.prices.pricer.memory_limit,
+            min(ONE_MESH_SHARE * self.time_limit, self._left()),
         )
 
-    def _try(self, choices: Sequence[Ranked]) -> None:
-        prices = StagePrices(self.request, self.pricer)
-        for at, choice in enumerate(choices):
-            if self._close():
-                return
-            if self._left() <= 0:
+    def _try(self, known: Bounding, *, once: bool = False) -> None:
+        """Try the choices, the most promising first, and bound the one with the least bound.
+
+        Args:
+          once: only until there is a plan.
+        """
+        while not self._close():
+            kept = 0.0 if self.best is None else FINISH_SHARE * self.time_limit
+            if self._left() <= kept:
                 self.late = True
                 return
-            stages, m = choice.placement.stages, choice.microbatches
+            waiting = [one for one in known.choices if one.group not in self.tried]
+            if not waiting or (once and self.best is not None):
+                return
+            # Until there is a plan, what was asked goes first: a plan soon is worth more.
+            asked = [one for one in waiting if one.asked]
+            choice = (asked or waiting if self.best is None else waiting)[0]
             if self.best is not None and choice.bound.seconds >= self.best.step_seconds:
-                note = "its bound is above the best plan"
-                row = Choice(choice.title, stages, m, None, choice.bound.seconds, note)
-                self.rows.append(row)
-                continue
-            self.say(f"{stages} stages, {m} microbatches, {choice.title}")
-            trial = Trial(self.request, prices, choice, self.rows)
-            try:
-                trial.run(self._left() / min(len(choices) - at, FEWEST_TRIALS))
-            finally:
-                self.late = self.late or trial.late
-                for found in trial.found:
-                    if self.best is None or found.step_seconds < self.best.step_seconds:
-                        self.best = found
-                if self.best is not None:
-                    prices.deadline = self.started + self.time_limit
-            if trial.interrupted:
-                raise KeyboardInterrupt
+                self._leave_out(choice)
+            elif self.best is not None and not choice.asked and known.may_ask:
+                known.ask(choice)
+            else:
+                self._trial(choice, (self._left() - kept) / min(len(waiting), FEWEST_TRIALS))
+                known.ask(known.lowest)
+
+    def _leave_out(self, choice: Ranked) -> None:
+        self.tried.add(choice.group)
+        stages, m, bound = choice.placement.stages, choice.microbatches, choice.bound.seconds
+        note = "its bound is above the best plan"
+        self.rows.append(Choice(choice.title, stages, m, None, bound, note))
+
+    def _trial(self, choice: Ranked, seconds: float) -> None:
+        """Try a choice, in about so many seconds."""
+        self.tried.add(choice.group)
+        stages, m = choice.placement.stages, choice.microbatches
+        self.say(f"{stages} stages, {m} microbatches, {choice.title}")
+        trial = Trial(self.request, self.prices, choice, self.rows)
+        try:
+            trial.run(seconds)
+        finally:
+            self._keep(trial)
+        if trial.interrupted:
+            raise KeyboardInterrupt
+
+    def _keep(self, trial: Trial) -> None:
+        self.late = self.late or trial.late
+        for found in trial.found:
+            if self.best is None or found.step_seconds < self.best.step_seconds:
+                self.best = found
+        if self.best is not None:
+            self.prices.deadline = self.started + self.time_limit
+
+    @property
+    def bound(self) -> float:
+        """Seconds that no plan undercuts, as far as is known."""
+        return 0.0 if self.known is None else self.known.bound
 
     def _close(self) -> bool:
         return self.best is not None and 1 - self.bound / self.best.step_seconds <= self.gap
 
+    def _finish(self, known: Bounding) -> None:
+        """Spend what is left of the time on prices and order of the best choice, and the bound."""
+        best = self.best
+        if best is None or self._close() or self._left() <= 0:
+            return
+        self.say(f"improving the stages of {best.choice.title}")
+        trial = Trial(self.request, self.prices, best.choice, self.rows)
+        try:
+            trial.finish(best, self._left())
+        finally:
+            self._keep(trial)
+        if trial.interrupted:
+            raise KeyboardInterrupt
+        self._polish(self.best or best)
+        while not self._close() and not known.lowest.asked and known.may_ask and self._left() > 0:
+            known.ask(known.lowest)
+
     def _polish(self, best: Candidate) -> None:
-        """Spend what is left of the time on the order of the best choice."""
-        self.say(f"improving the order of {best.placement.name}")
+        """Look for a better order of the tasks."""
+        if best.outcome.gap <= 0 or self._close():
+            return
+        self.say(f"improving the order of {best.choice.title}")
         order = best.outcome.order
         assert order is not None
         outcome = solve(

@@ -19,7 +19,7 @@ from autoshard.plan import MeshShape
 
 LEVELS = (1.0, 0.7, 0.4)
 """Of the memory that state leaves, what plans of stages may use; the rest is for microbatches."""
-LEAST_SECONDS = 0.5
+LEAST_SECONDS = 2.0
 """For a stage, also where the time is over: what is begun is priced."""
 
 
@@ -48,6 +48,8 @@ class StagePrices:
         bricks: Bricks,
         stop: float,
         level: int,
+        *,
+        rough: bool = True,
     ) -> tuple[StagePrice, ...] | str:
         """Prices of all stages, or why one has none.
 
@@ -56,7 +58,9 @@ class StagePrices:
           bricks: bounds of their blocks.
           stop: when to, in seconds of `time.monotonic`.
           level: how tight memory is to be, one of `LEVELS`.
+          rough: whether prices are only to compare choices.
         """
+        traced = [program.traced() for program in programs]
         names = partition.cut.stages.names
         machines = [self.request.cluster.meshes[mesh] for mesh in placement.mesh_of]
         sizes = [_bytes(program, 3) for program in programs]
@@ -70,8 +74,17 @@ class StagePrices:
             if stage not in found and time.monotonic() + self.pricer.slowest > self.deadline:
                 return "no time for its prices"
             limit = self._limit(programs, machine, placement, stage, level)
-            left = max(stop - time.monotonic(), LEAST_SECONDS)
-            price = self.pricer.price(programs[stage], machine, least, limit, left)
+            waiting = {traced[s].fingerprint for s in order if s not in found} or {""}
+            left = max((stop - time.monotonic()) / len(waiting), LEAST_SECONDS)
+            price = self.pricer.price(
+                programs[stage],
+                machine,
+                least,
+                limit,
+                left,
+                rough=rough,
+                program=traced[stage],
+            )
             if isinstance(price, str) and stage in found:
                 continue
             if isinstance(price, str):

@@ -5,6 +5,8 @@ tried before: the first meshes, which work on while the pipeline fills and drain
 memory holds what that leaves waiting. Where the prices differ from what the cut expected, it is
 made once more. Where memory is too small, or leaves no room for as many microbatches as there are
 meshes, stages are priced again with less for themselves.
+
+Prices are rough at first, to compare choices; `Trial.finish` finds better ones for a candidate.
 """
 
 from __future__ import annotations
@@ -76,7 +78,14 @@ class Trial:
                     return
                 scale = np.array(spent) / relaxed.stage_seconds(counts, np.ones(stages))
 
-    def _order(self, counts: tuple[int, ...], stop: float) -> Sequence[float] | None:
+    def finish(self, candidate: Candidate, seconds: float) -> None:
+        """Price the stages of a candidate of this choice as well as can be, and order its tasks."""
+        counts = tuple(map(len, candidate.partition.cut.stages.names))
+        self._order(counts, time.monotonic() + seconds, rough=False)
+
+    def _order(
+        self, counts: tuple[int, ...], stop: float, *, rough: bool = True
+    ) -> Sequence[float] | None:
         """Price the stages and order the tasks; seconds of every stage, or None without prices."""
         choice, request = self.choice, self.request
         mode, placement = choice.mode, choice.placement
@@ -86,7 +95,9 @@ class Trial:
         for level in range(len(LEVELS)):
             left = max(stop - time.monotonic(), 0.0)
             until = time.monotonic() + left / 2
-            prices = self.prices.of(partition, programs, placement, choice.bricks, until, level)
+            prices = self.prices.of(
+                partition, programs, placement, choice.bricks, until, level, rough=rough
+            )
             if isinstance(prices, str):
                 note = note or prices
                 break
@@ -110,7 +121,7 @@ class Trial:
                 self.late = True
                 note = "no order was found in time"
                 break
-            one = Candidate(placement, mode, partition, programs, prices, instance, outer, outcome)
+            one = Candidate(choice, partition, programs, prices, instance, outer, outcome)
             self._row(one.step_seconds, one.bound)
             self.found.append(one)
             self.interrupted = outcome.limit_hit == "interrupted"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from autoshard.cluster import load_cluster
 from autoshard.machine import load
+from autoshard.models.llama import Llama, llama
 from autoshard.mpmd.partition import partition_step
-from autoshard.placement.block_bound import BlockBound
-from autoshard.placement.bricks import Bricks, bricks
+from autoshard.placement.block_bound import Block, BlockBound
+from autoshard.placement.bricks import Bricks, Quarry, bricks, stacked
 from autoshard.placement.choices import Placement
 from autoshard.placement.cuts import even, rounded, tapered
 from autoshard.placement.joint_bound import joint_bound
@@ -20,6 +22,7 @@ from autoshard.placement.price import StagePrice
 from autoshard.placement.pricer import Pricer
 from autoshard.placement.relaxation import relaxation
 from autoshard.placement.stage_program import stage_programs
+from autoshard.plan import MeshShape
 from autoshard.schedule import Instance
 from tests.mpmd.cases import small_step, tiny_llama
 from tests.solve.schedule.brute_force import best_value
@@ -53,6 +56,7 @@ class Work:
             microbatches,
             tuple(f"layer_{k}" for k in range(blocks)),
             classes,
+            (0, 1, blocks - 1),
             tuple(
                 {
                     name: BlockBound({}, float(busy), float(f), float(f + b + w), float(state))
@@ -158,31 +162,68 @@ def test_rounding_keeps_the_sum_and_one_block_each():
     assert rounded((2.5, 2.5)) in ((2, 3), (3, 2))
 
 
-@pytest.mark.parametrize("scan", [True, False])
-def test_a_stage_takes_what_its_blocks_take(scan):
-    step = tiny_llama(layers=4, scan=scan, microbatches=4)
+@pytest.mark.parametrize(("layers", "scan"), [(4, False), (4, True), (7, True)])
+def test_a_stage_takes_what_its_blocks_take(layers, scan):
     machine, pricer = load("h100-2"), Pricer(seconds=30)
     shapes = pricer.candidates(machine)
+    machines = {machine.name: (machine, shapes)}
 
-    def cut(stages):
-        return partition_step(step.fn, *step.args, stages=stages, donate_argnums=(0, 1))
+    def cutter(microbatches):
+        step = tiny_llama(layers=layers, scan=scan, microbatches=microbatches)
+        return lambda stages: partition_step(
+            step.fn, *step.args, stages=stages, donate_argnums=(0, 1)
+        )
 
+    cut = cutter(4)
+    names = cut(1).cut.stages.names[0]
+    fewer = bricks(cutter(2), names, machines, "fused").finer(4)
     for mode in ("fused", "split"):
-        names = cut(1).cut.stages.names[0]
-        machines = {machine.name: (machine, shapes)}
-        found = bricks(cut, names, machines, mode, time_limit=60)
-        solved = [b for one in found.bounds for b in one.values() if b.seconds > b.work_seconds]
-        assert solved  # communication or whole ops count, beside perfectly shared work
-        for counts in ((1, 3), (2, 2), (1, 1, 2), (4,)):
+        worked = bricks(cut, names, machines, mode)
+        quarry = Quarry.of(cut, machines, mode, worked)
+        assert len(quarry.open) == (1 if layers > 4 else len(worked.bounds))
+        while quarry.open:
+            quarry.ask(60)
+        found = quarry.bricks
+        rose = [b for one in found.bounds for b in one.values() if b.seconds > b.work_seconds]
+        assert rose  # communication or whole ops count, beside perfectly shared work
+        for counts in ((2, layers - 2), (layers,)):
             partition = cut(counts)
             for stage, program in enumerate(stage_programs(partition, mode)):
                 for shape in shapes:
                     price = pricer.price(program, machine, {shape: 0.0}, 1e12, 30)
                     assert isinstance(price, StagePrice)
-                    least = found.stage_seconds(
-                        partition.cut.stages.names[stage], machine.name, shape
-                    )
-                    assert least <= price.busy_seconds(4) * (1 + 1e-9)
+                    blocks = partition.cut.stages.names[stage]
+                    for one in (worked, fewer, found):
+                        least = one.stage_seconds(blocks, machine.name, shape)
+                        assert least <= price.busy_seconds(4) * (1 + 1e-9)
+
+
+def test_transpositions_of_scanned_blocks_count():
+    machine = load("h100-8")
+    shapes = Pricer().candidates(machine)
+    machines = {machine.name: (machine, shapes)}
+    config = Llama(10, 512, 8, 2, 1024, vocabulary=512)
+    step = llama(config, 16, 512, microbatches=1)
+
+    def cut(stages):
+        return partition_step(step.fn, *step.args, stages=stages, donate_argnums=(0, 1))
+
+    worked = bricks(cut, cut(1).cut.stages.names[0], machines, "fused")
+    quarry = Quarry.of(cut, machines, "fused", worked)
+    quarry.ask(60)
+    (block,) = quarry.blocks.values()
+    assert (block.count, block.scanned) == (8, True)
+    (shape,) = shapes
+    alone = Block(block.stage, block.program, block.count)
+    assert quarry.blocks[1].solved(machine, shape, 60) > 1.01 * alone.solved(machine, shape, 60)
+
+
+def test_a_stack_that_can_be_cut_as_any_shorter_one():
+    shape = MeshShape(("x", "y"), (2, 4))
+    assert stacked(32, [shape]) == 24
+    assert stacked(34, [shape]) == 32
+    assert stacked(32, [MeshShape(("x",), (64,))]) == 30  # no axis cuts 31 blocks or fewer
+    assert stacked(5, [shape]) == 3  # none of 4 lies between the first and the last
 
 
 def test_equal_blocks_are_bounded_once():
@@ -194,6 +235,20 @@ def test_equal_blocks_are_bounded_once():
     names = cut(1).cut.stages.names[0]
     machine = load("h100-1")
     shapes = Pricer().candidates(machine)
-    found = bricks(cut, names, {machine.name: (machine, shapes)}, "fused", time_limit=60)
+    found = bricks(cut, names, {machine.name: (machine, shapes)}, "fused")
     assert found.classes == (0, 1, 1, 1, 1, 2)
+    assert found.examples == (0, 1, 5)
     assert found.sent_bytes == 4 * 8 * 4
+
+
+def test_what_the_solver_says_raises_the_class_and_the_ends_of_a_scan():
+    shape = MeshShape(("x",), (1,))
+    bounds = tuple({"m": BlockBound({shape: w}, w, 1.0, 2.0, 8.0)} for w in (3.0, 2.0, 5.0))
+    plain = Bricks(2, ("a", "b", "c", "d"), (0, 1, 1, 2), (0, 1, 3), bounds, 100.0)
+    scan = replace(plain, scanned=True)
+    after = plain.raised(1, "m", shape, 4.0), scan.raised(1, "m", shape, 4.0)
+    assert [[one["m"].seconds for one in b.bounds] for b in after] == [[3, 4, 5], [5, 4, 7]]
+    finer = after[1].finer(4)
+    assert [one["m"].seconds for one in finer.bounds] == [3, 2, 5]
+    assert (finer.microbatches, finer.sent_bytes) == (4, 50.0)
+    assert (finer.bounds[0]["m"].forward_seconds, finer.bounds[0]["m"].loop_seconds) == (0.5, 1.0)

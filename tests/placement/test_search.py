@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 from autoshard.cli import main
+from autoshard.cli_progress import ProgressLine
 from autoshard.cluster import load_cluster
 from autoshard.mpmd.blocks import StageError
 from autoshard.mpmd.partition import partition_step
 from autoshard.placement.choices import mesh_speeds, placements
+from autoshard.placement.plan import PipelinePlan
 from autoshard.placement.price import StagePrice
 from autoshard.placement.pricer import Pricer
 from autoshard.placement.problem import TICK, outer_seconds, schedule_problem
@@ -138,3 +141,43 @@ def test_microbatches_that_do_not_divide(capsys):
     words = ["search", "llama3-8b", "--meshes", "2 x h100-1", "--quiet", "--microbatches", "3"]
     assert main(words) == 2
     assert "the batch cannot be cut into 3 equal microbatches" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("moment", ["4 stages", "improving the stages"])
+def test_an_interrupt_leaves_the_best_plan_so_far(moment, tmp_path, capsys, monkeypatch):
+    program = tmp_path / "small.py"
+    program.write_text(PROGRAM.replace("layers=2", "layers=4"))
+    path = str(tmp_path / "plan.json")
+    show = ProgressLine.show
+
+    def pressed(line, text, **options):
+        show(line, text, **options)
+        if text.startswith(moment):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(ProgressLine, "show", pressed)
+    words = ["search", f"{program}:step", "--meshes", "2 x h100-1", "--microbatches", "4"]
+    assert main([*words, "--gap", "0", "--quiet", "-o", path]) == 0
+    told = capsys.readouterr()
+    assert "interrupted; this is the best plan so far" in told.err
+    plan = PipelinePlan.load(path)
+    assert plan.limit_hit == "interrupted"
+    assert 0 < plan.bound <= plan.step_seconds
+    assert json.loads(Path(path).read_text())["gap"] == 1 - plan.bound / plan.step_seconds
+    assert simulate(plan.instance, plan.order).makespan > 0
+    assert ", interrupted" in told.out
+
+
+def test_an_interrupt_before_any_plan(tmp_path, monkeypatch):
+    program = tmp_path / "small.py"
+    program.write_text(PROGRAM)
+
+    def pressed(line, text, **options):
+        if text.startswith("bounding"):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(ProgressLine, "show", pressed)
+    path = tmp_path / "plan.json"
+    words = ["search", f"{program}:step", "--meshes", "2 x h100-1", "--quiet", "-o", str(path)]
+    assert main(words) == 130
+    assert not path.exists()

@@ -183,6 +183,10 @@ def test_sorting_by_a_comparator_gives_the_schedule():
     instance = homogeneous(4, 8, 1, 1, 1)
     order = NAMED["zb-h2"](instance)
     before = comparator(instance, zb_h2_key(instance))
-    by_comparator = functools.cmp_to_key(lambda a, b: before(b, a) - before(a, b))
+
+    def compared(left: Fragment, right: Fragment) -> int:
+        return before(right, left) - before(left, right)
+
+    by_comparator = functools.cmp_to_key(compared)
     mixed = [Fragment.of(task, 1) for task in sorted(order[1])]
     assert [f.task for f in sorted(mixed, key=by_comparator)] == list(order[1])

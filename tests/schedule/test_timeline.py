@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from autoshard.schedule import (
     Instance,
+    Kind,
     Order,
     ScheduleError,
     Task,
@@ -51,7 +52,7 @@ def ordered(draw: st.DrawFn) -> tuple[Instance, Order]:
         tasks = []
         for stage in instance.on(mesh):
             for microbatch in range(instance.microbatches):
-                kinds = draw(st.sampled_from([("F", "B", "W"), ("F", "BW")]))
+                kinds: tuple[Kind, ...] = draw(st.sampled_from([("F", "B", "W"), ("F", "BW")]))
                 tasks += [Task(kind, stage, microbatch) for kind in kinds]
         by_depth = sorted(
             tasks, key=lambda t: (t.kind != "F", t.stage if t.kind == "F" else -t.stage)
