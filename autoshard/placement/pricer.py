@@ -83,6 +83,7 @@ class Pricer:
         *,
         rough: bool = False,
         program: Program | None = None,
+        most: float = 0.0,
     ) -> StagePrice | str:
         """The price of a stage, or why it has no plan.
 
@@ -93,6 +94,7 @@ class Pricer:
           seconds: at most for this.
           rough: whether the price is only to compare choices.
           program: the stage's, traced, where that is known.
+          most: seconds that it may take instead until there is any plan.
         """
         program = stage.traced() if program is None else program
         if least is None:
@@ -106,7 +108,8 @@ class Pricer:
             found = self._known(key, limit, rough)
             if found is None:
                 share, begun = seconds / len(least), time.monotonic()
-                made = self._plan(program, stage, machine, shape, limit, share, bound, rough)
+                times = (min(share, self.seconds), share, max(share, most / len(least)))
+                made = self._plan(program, stage, machine, shape, limit, times, bound, rough)
                 found = made.found
                 self.slowest = max(self.slowest, time.monotonic() - begun)
                 if isinstance(found, str) and found.startswith("no time"):
@@ -159,7 +162,7 @@ class Pricer:
         machine: Machine,
         shape: MeshShape,
         limit: float,
-        seconds: float,
+        times: tuple[float, float, float],
         bound: float,
         rough: bool,
     ) -> Known:
@@ -172,7 +175,9 @@ class Pricer:
             best = start.estimate.step_seconds * (1 - GAP) <= bound
             return Known(limit, price(start, program, machine, stage.arguments), rough=not best)
         mesh = dict(zip(shape.names, shape.sizes, strict=True))
-        for allowed in dict.fromkeys((min(seconds, self.seconds), seconds)):
+        for allowed in dict.fromkeys(times):
+            if plan is not None and allowed > times[1]:
+                break
             try:
                 plan = search(
                     program,
@@ -190,7 +195,7 @@ class Pricer:
                     break
                 start = plan  # and on with more time, if there is
             except NoPlanError as error:
-                if allowed == seconds and plan is None:
+                if allowed == times[-1] and plan is None:
                     return Known(limit, f"no time: {error}")
             except ValueError as error:  # no plan fits, or an axis divides nothing
                 return Known(limit, str(error))

@@ -75,13 +75,14 @@ class StagePrices:
                 return "no time for its prices"
             limit = self._limit(programs, machine, placement, stage, level)
             waiting = {traced[s].fingerprint for s in order if s not in found} or {""}
-            left = max((stop - time.monotonic()) / len(waiting), LEAST_SECONDS)
+            left = stop - time.monotonic()
             price = self.pricer.price(
                 programs[stage],
                 machine,
                 least,
                 limit,
-                left,
+                max(left / len(waiting), LEAST_SECONDS),
+                most=left,
                 rough=rough,
                 program=traced[stage],
             )
