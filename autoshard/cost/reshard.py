@@ -126,7 +126,7 @@ class ReshardTable:
         The seconds of the steps add up to ``seconds[source, target]`` exactly.
         """
         graph = self._graph
-        start = graph.rows[state_of(graph.rank, self.layouts[source])]
+        start = graph.wiring.rows[state_of(graph.rank, self.layouts[source])]
         return self._walk(start, target)
 
     def steps(self, source: Layout, target: Layout) -> tuple[Step, ...]:
@@ -155,35 +155,37 @@ class ReshardTable:
         graph, total = self._graph, math.prod(self.shape) * self.itemsize
         states = [state_of(graph.rank, self.layouts[source])]
         states += [step.to_state for step in self.path(source, target)]
-        return max(float(total / graph.shards[graph.rows[state]].prod()) for state in states)
+        return max(
+            float(total / graph.wiring.shards[graph.wiring.rows[state]].prod()) for state in states
+        )
 
     def steps_from_state(self, state: State, target: Layout) -> tuple[Step, ...]:
         """Return the collectives from any ordered state to a layout."""
-        if state not in self._graph.rows:
+        if state not in self._graph.wiring.rows:
             raise ReshardError(f"state {state} is not in the graph of {self.shape}'s layouts")
-        return self._walk(self._graph.rows[state], self.index(target))
+        return self._walk(self._graph.wiring.rows[state], self.index(target))
 
     def _walk(self, state: int, target: int) -> tuple[Step, ...]:
         graph, distances = self._graph, self._distances[:, target]
         if math.isinf(distances[state]):
             raise ReshardError(
-                f"state {graph.states[state]} does not divide {self.shape}, so nothing leads "
-                f"from it to layout {self.layouts[target]}"
+                f"state {graph.wiring.states[state]} does not divide {self.shape}, so nothing "
+                f"leads from it to layout {self.layouts[target]}"
             )
         total = math.prod(self.shape) * self.itemsize
         steps = []
         while distances[state] > 0:
-            edges = slice(graph.first[state], graph.first[state + 1])
-            ahead = self._lengths[edges] + distances[graph.target[edges]]
-            edge = int(graph.first[state] + np.argmin(ahead))
-            after = int(graph.target[edge])
+            edges = slice(graph.wiring.first[state], graph.wiring.first[state + 1])
+            ahead = self._lengths[edges] + distances[graph.wiring.target[edges]]
+            edge = int(graph.wiring.first[state] + np.argmin(ahead))
+            after = int(graph.wiring.target[edge])
             steps.append(
                 Step(
-                    kind=graph.kinds[edge],
-                    axes=graph.axes[edge],
-                    from_state=graph.states[state],
-                    to_state=graph.states[after],
-                    bytes=float(total / graph.shards[graph.sized_by[edge]].prod()),
+                    kind=graph.wiring.kinds[edge],
+                    axes=graph.wiring.axes[edge],
+                    from_state=graph.wiring.states[state],
+                    to_state=graph.wiring.states[after],
+                    bytes=float(total / graph.wiring.shards[graph.wiring.sized_by[edge]].prod()),
                     seconds=float(self._lengths[edge]),
                 )
             )
@@ -212,25 +214,25 @@ def reshard_table(
     """
     shape, topology = tuple(shape), graph.topology
     axes = len(topology.mesh_shape)
-    valid = (np.array(shape, dtype=np.int64) % graph.shards == 0).all(axis=1)
+    valid = (np.array(shape, dtype=np.int64) % graph.wiring.shards == 0).all(axis=1)
     if layouts is None:
-        every = (layout_of(graph.states[state], axes) for state in np.flatnonzero(valid))
+        every = (layout_of(graph.wiring.states[state], axes) for state in np.flatnonzero(valid))
         chosen = tuple(sorted(layout for layout in every if layout is not None))
     else:
         chosen = tuple(dict.fromkeys(canonical(layout, topology.mesh_shape) for layout in layouts))
         for layout in chosen:
             local_shape(shape, layout, topology.mesh_shape)
-    missing = [layout for layout in chosen if state_of(graph.rank, layout) not in graph.rows]
+    missing = [layout for layout in chosen if state_of(graph.rank, layout) not in graph.wiring.rows]
     if missing:
         raise ReshardError(f"layouts {missing} of {shape} are not in the state graph; rebuild it")
     targets = np.array(
-        [graph.rows[state_of(graph.rank, layout)] for layout in chosen], dtype=np.int64
+        [graph.wiring.rows[state_of(graph.rank, layout)] for layout in chosen], dtype=np.int64
     )
-    local_bytes = math.prod(shape) * itemsize / graph.shards.prod(axis=1)
-    seconds = graph.latency_seconds + graph.seconds_per_byte * local_bytes[graph.sized_by]
+    local_bytes = math.prod(shape) * itemsize / graph.wiring.shards.prod(axis=1)
+    seconds = graph.latency_seconds + graph.seconds_per_byte * local_bytes[graph.wiring.sized_by]
     seconds = seconds + _transposing(graph, shape, local_bytes)
     lengths = np.where(
-        valid[graph.source] & valid[graph.target],
+        valid[graph.wiring.source] & valid[graph.wiring.target],
         np.ceil(seconds * TICKS_PER_SECOND) / TICKS_PER_SECOND,
         np.inf,
     )
@@ -251,14 +253,17 @@ def reshard_table(
 def _transposing(graph: StateGraph, shape: tuple[int, ...], local_bytes: np.ndarray) -> np.ndarray:
     """Seconds per edge of transposing a shard whose gathered dimension is not the outermost."""
     chip = graph.topology.machine.chip
-    before, after = graph.shards[graph.source], graph.shards[graph.target]
+    before, after = (
+        graph.wiring.shards[graph.wiring.source],
+        graph.wiring.shards[graph.wiring.target],
+    )
     if not chip.transaction_bytes or not before.size:
-        return np.zeros(len(graph.source))
+        return np.zeros(len(graph.wiring.source))
     sizes = np.array(shape, dtype=np.int64) // before
-    gathers = np.array([kind == "all_gather" for kind in graph.kinds])
+    gathers = np.array([kind == "all_gather" for kind in graph.wiring.kinds])
     outer = np.cumsum(sizes > 1, axis=1) - (sizes > 1)
     inside = outer[np.arange(len(sizes)), (before != after).argmax(axis=1)] > 0
-    moved = 2 * local_bytes[graph.source] / chip.memory_rate
+    moved = 2 * local_bytes[graph.wiring.source] / chip.memory_rate
     return np.where(gathers & inside, moved, 0.0)
 
 
@@ -266,9 +271,9 @@ def _distances(
     graph: StateGraph, lengths: np.ndarray, valid: np.ndarray, targets: np.ndarray
 ) -> np.ndarray:
     """Return the shortest distances ``[states, targets]``; infinite from states not `valid`."""
-    distances = np.full((len(graph.states), len(targets)), np.inf)
+    distances = np.full((len(graph.wiring.states), len(targets)), np.inf)
     distances[targets, np.arange(len(targets))] = 0.0
-    _relax(graph.first, graph.target, lengths, np.flatnonzero(valid), distances)
+    _relax(graph.wiring.first, graph.wiring.target, lengths, np.flatnonzero(valid), distances)
     return distances
 
 

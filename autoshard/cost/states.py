@@ -46,23 +46,21 @@ class ReshardError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StateGraph:
-    """All states of a rank on a mesh, and the collectives between them.
+class Wiring:
+    """All states of a rank on a mesh, and the collectives between them, whatever the machine.
 
     Edges are sorted by source; ``first[s]:first[s + 1]`` are those of state ``s``.
 
     Attributes:
-      rank, topology: what the states are of.
       states: the states; `rows` is its inverse.
       shards: int array ``[states, rank]``, parts into which each dimension is cut.
       source, target: int arrays ``[edges]``.
       kinds, axes: per edge, the collective and the mesh axes it runs over.
-      latency_seconds, seconds_per_byte: float arrays ``[edges]``.
       sized_by: int array ``[edges]``, the state whose local bytes the collective counts.
+      collectives: the distinct pairs of a kind and its axes.
+      collective: int array ``[edges]``, which of them each edge is.
     """
 
-    rank: int
-    topology: MeshTopology
     states: tuple[State, ...]
     rows: dict[State, int]
     shards: np.ndarray
@@ -71,9 +69,26 @@ class StateGraph:
     first: np.ndarray
     kinds: tuple[Kind, ...]
     axes: tuple[tuple[int, ...], ...]
+    sized_by: np.ndarray
+    collectives: tuple[tuple[Kind, tuple[int, ...]], ...]
+    collective: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateGraph:
+    """The states of a rank on the mesh of a machine, and what the collectives between them cost.
+
+    Attributes:
+      rank, topology: what the states are of.
+      wiring: the states and the collectives.
+      latency_seconds, seconds_per_byte: float arrays ``[edges]``.
+    """
+
+    rank: int
+    topology: MeshTopology
+    wiring: Wiring
     latency_seconds: np.ndarray
     seconds_per_byte: np.ndarray
-    sized_by: np.ndarray
 
 
 def layout_of(state: State, axes: int) -> Layout | None:
@@ -112,49 +127,12 @@ def state_graph(
     rates = [topology.rate(kind, axes) for kind, axes in wiring.collectives]
     latency = np.array([rate.latency_seconds for rate in rates])
     per_byte = np.array([rate.seconds_per_byte for rate in rates])
-    return StateGraph(
-        rank=rank,
-        topology=topology,
-        states=wiring.states,
-        rows=wiring.rows,
-        shards=wiring.shards,
-        source=wiring.source,
-        target=wiring.target,
-        first=wiring.first,
-        kinds=wiring.kinds,
-        axes=wiring.axes,
-        latency_seconds=latency[wiring.collective],
-        seconds_per_byte=per_byte[wiring.collective],
-        sized_by=wiring.sized_by,
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Wiring:
-    """What a state graph has whatever the machine: see `StateGraph`.
-
-    Attributes:
-      collectives: the distinct pairs of a kind and its axes.
-      collective: int array `[edges]`, which of them each edge is.
-    """
-
-    states: tuple[State, ...]
-    rows: dict[State, int]
-    shards: np.ndarray
-    source: np.ndarray
-    target: np.ndarray
-    first: np.ndarray
-    kinds: tuple[Kind, ...]
-    axes: tuple[tuple[int, ...], ...]
-    sized_by: np.ndarray
-    collectives: tuple[tuple[Kind, tuple[int, ...]], ...]
-    collective: np.ndarray
+    chosen = wiring.collective
+    return StateGraph(rank, topology, wiring, latency[chosen], per_byte[chosen])
 
 
 @functools.lru_cache(maxsize=256)
-def _wiring(
-    rank: int, mesh_shape: tuple[int, ...], allowed: tuple[tuple[int, ...], ...]
-) -> _Wiring:
+def _wiring(rank: int, mesh_shape: tuple[int, ...], allowed: tuple[tuple[int, ...], ...]) -> Wiring:
     """The states of a rank and the collectives between them; found once per mesh shape."""
     states = _states(rank, mesh_shape, allowed)
     rows = {state: row for row, state in enumerate(states)}
@@ -181,7 +159,7 @@ def _wiring(
     for _, _, kind, axes, _ in edges:
         numbers.setdefault((kind, axes), len(numbers))
     source = np.array([edge[0] for edge in edges], dtype=np.int64)
-    return _Wiring(
+    return Wiring(
         states=states,
         rows=rows,
         shards=shards,

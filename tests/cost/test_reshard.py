@@ -69,13 +69,18 @@ def test_every_edge_moves_data_within_its_groups(name, mesh, rank):
     """Each device finds what it must hold afterwards among the devices that its axes join."""
     graph = state_graph(rank, MeshTopology(wires(name), mesh))
     shape = (math.prod(mesh),) * rank
-    held = [elements(state, mesh, shape) for state in graph.states]
-    for edge, (source, target) in enumerate(zip(graph.source, graph.target, strict=True)):
-        before, after, axes = held[source], held[target], graph.axes[edge]
+    held = [elements(state, mesh, shape) for state in graph.wiring.states]
+    for edge, (source, target) in enumerate(
+        zip(graph.wiring.source, graph.wiring.target, strict=True)
+    ):
+        before, after, axes = held[source], held[target], graph.wiring.axes[edge]
         groups = {}
         for device in before:
             groups.setdefault(rest_of(device, axes), set()).update(before[device])
-        kind, where = graph.kinds[edge], (graph.states[source], graph.states[target])
+        kind, where = (
+            graph.wiring.kinds[edge],
+            (graph.wiring.states[source], graph.wiring.states[target]),
+        )
         for device in before:
             assert after[device] <= groups[rest_of(device, axes)], (kind, where)
             sizes = len(before[device]), len(after[device])
@@ -113,17 +118,17 @@ def shuffled(held, axes):
 
 @pytest.mark.parametrize(("mesh", "rank", "count"), [((4, 4, 4), 4, 193), ((4, 4, 4), 5, 316)])
 def test_the_number_of_ordered_states(mesh, rank, count):
-    assert len(state_graph(rank, MeshTopology(wires("v5p-64"), mesh)).states) == count
+    assert len(state_graph(rank, MeshTopology(wires("v5p-64"), mesh)).wiring.states) == count
 
 
 @settings(max_examples=30)
 @given(tables())
 def test_table_is_the_shortest_path_of_the_graph(table):
-    graph, count = table._graph, len(table._graph.states)
+    graph, count = table._graph, len(table._graph.wiring.states)
     finite = np.isfinite(table._lengths)
-    ends = graph.source[finite], graph.target[finite]
+    ends = graph.wiring.source[finite], graph.wiring.target[finite]
     network = csr_array((table._lengths[finite], ends), shape=(count, count))
-    rows = [graph.rows[state_of(graph.rank, layout)] for layout in table.layouts]
+    rows = [graph.wiring.rows[state_of(graph.rank, layout)] for layout in table.layouts]
     assert (table.seconds == dijkstra(network, indices=rows)[:, rows]).all()
 
 
