@@ -158,6 +158,7 @@ class Machine:
       sources: what the numbers were read from.
       ranges: of the numbers that are known to lie between two values; the other fields have what
         they are taken for.
+      dispatch_seconds: in which the controller of several meshes enqueues one program on this one.
     """
 
     name: str
@@ -167,6 +168,7 @@ class Machine:
     overlap: float
     sources: tuple[str, ...] = field(default=(), compare=False)
     ranges: tuple[Range, ...] = field(default=(), compare=False)
+    dispatch_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.network:
@@ -357,6 +359,7 @@ def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
         overlap=file.overlap,
         sources=file.sources,
         ranges=_moved((Range(*one) for one in file.ranges), kept),
+        dispatch_seconds=file.dispatch_seconds,
     )
 
 

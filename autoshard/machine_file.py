@@ -5,6 +5,7 @@ A machine file is TOML. Rates are in bytes/s and FLOP/s, sizes in bytes, times i
     name = "v5p"
     sources = ["https://..."]
     overlap = 0.8                   # fraction of a prefetchable collective that compute hides
+    dispatch_seconds = 3e-5         # of the controller of several meshes for a program; default 0
     topology = "4x4x4"              # or `chips = 64`; only in a file that is loaded by its path
     slices = 2                      # so many of them, joined by the outermost switch; default 1
     [chip]                          # the fields of `autoshard.machine.Chip`
@@ -111,6 +112,7 @@ class MachineFile:
     levels: tuple[TorusRules | SwitchRules, ...]
     slices: int = 1
     ranges: tuple[tuple[str, float, float], ...] = ()
+    dispatch_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,7 @@ _MACHINE = {
     "name": _Key("text"),
     "sources": _Key("list of texts", required=False),
     "overlap": _Key("number", 0.0, 1.0),
+    "dispatch_seconds": _Key("number", required=False),
     "chips": _COUNT,
     "topology": _TEXT,
     "slices": _COUNT,
@@ -224,6 +227,7 @@ def read(toml: str, *, where: str) -> MachineFile:
         levels=tuple(map(_rules, tables)),
         slices=content.get("slices", 1),
         ranges=tuple(ranges),
+        dispatch_seconds=float(content.get("dispatch_seconds", 0.0)),
     )
 
 

@@ -73,7 +73,7 @@ def _text(content: Mapping[str, Any], machine: Machine, notes: Mapping[str, str]
     for path, note in notes.items():
         comments.replace(_moved(path, positions), note)
     lines = []
-    for key in ("name", "sources", "overlap", "chips", "topology", "slices"):
+    for key in ("name", "sources", "overlap", "dispatch_seconds", "chips", "topology", "slices"):
         if key in content:
             lines += comments.entry(key, content[key])
     chip = dict(content["chip"])
@@ -100,7 +100,12 @@ def _of_machine(machine: Machine) -> dict[str, Any]:
     network = [_table(level) for level in machine.network]
     if any(level["kind"] == "torus" for level in network[:-1]):
         network[-1].pop("size", None)  # open: it joins the slices
-    return {"overlap": machine.overlap, "chip": chip, "network": network}
+    return {
+        "overlap": machine.overlap,
+        "dispatch_seconds": machine.dispatch_seconds,
+        "chip": chip,
+        "network": network,
+    }
 
 
 def _of_base(machine: Machine, content: dict[str, Any]) -> dict[str, Any]:
@@ -117,6 +122,7 @@ def _of_base(machine: Machine, content: dict[str, Any]) -> dict[str, Any]:
     return {
         **content,
         "overlap": machine.overlap,
+        "dispatch_seconds": machine.dispatch_seconds,
         "chip": chip,
         "network": network,
     }

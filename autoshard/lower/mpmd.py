@@ -100,7 +100,7 @@ def place_partition(
     schedule: str | Order | Schedule = "1f1b",
     merge: MergeRule | None = None,
     instance: Instance | None = None,
-    dispatch: float = 0.0,
+    dispatch: Sequence[float] = (),
     layout: Layout | None = None,
     specs: Mapping[Slot, PartitionSpec] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
@@ -116,7 +116,8 @@ def place_partition(
       merge: which tasks become one program: whether two neighbours do, or all merges; by default
         where it pays (`autoshard.schedule.merging.paying_merges`). `()` merges none.
       instance: the schedule problem, for what pays; by default that in FLOP.
-      dispatch: of the controller for one program, in the instance's unit of time.
+      dispatch: of the controller for one program, by mesh, in the instance's unit of time; by
+        default it takes no time.
       layout: how an input is sharded on a mesh; by default `batch_sharded`.
       specs: how single slots are sharded; for them `layout` is not asked.
       compiler_options: for every program, as `jax.jit` takes them.

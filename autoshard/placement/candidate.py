@@ -10,7 +10,7 @@ from autoshard.cluster import Cluster
 from autoshard.mpmd.partition import Partition
 from autoshard.placement.plan import Choice, OneMesh, PipelinePlan, Sharding
 from autoshard.placement.price import StagePrice
-from autoshard.placement.problem import TICK, runnable
+from autoshard.placement.problem import TICK, loop_seconds, runnable
 from autoshard.placement.ranking import Ranked
 from autoshard.placement.stage_program import StageProgram
 from autoshard.schedule import Instance, Order
@@ -25,6 +25,7 @@ class Candidate:
       choice: microbatches, placement and mode.
       prices: of every stage on its mesh.
       outer: seconds by mesh of what is done once a step.
+      dispatch: seconds by mesh in which the controller enqueues one program.
     """
 
     choice: Ranked
@@ -33,13 +34,17 @@ class Candidate:
     prices: tuple[StagePrice, ...]
     instance: Instance
     outer: tuple[float, ...]
+    dispatch: tuple[float, ...]
     outcome: ScheduleOutcome
 
     @property
     def step_seconds(self) -> float:
         """The loop until its last task, and then the longest update."""
-        value = self.outcome.value
-        return math.inf if value is None else float(value) * TICK + max(self.outer)
+        order = self.outcome.order
+        if order is None:
+            return math.inf
+        loop = loop_seconds(self.instance, order, self.choice.mode, self.dispatch)
+        return loop + max(self.outer)
 
     @property
     def bound(self) -> float:
@@ -83,6 +88,7 @@ def pipeline_plan(
         order=runnable(order, mode),
         instance=best.instance,
         outer_seconds=best.outer,
+        dispatch_seconds=best.dispatch,
         memory_limit=tuple(limits),
         fixed_bytes=tuple(
             sum(prices[s].resident_bytes for s in here)

@@ -27,7 +27,7 @@ from autoshard.placement.plan import PipelinePlan
 from autoshard.placement.problem import TICK
 from autoshard.placement.stage_program import Argument, stage_program
 from autoshard.plan import PlanError
-from autoshard.schedule.merging import DISPATCH_SECONDS, MergeRule
+from autoshard.schedule.merging import MergeRule
 
 
 def lower_plan(
@@ -37,7 +37,6 @@ def lower_plan(
     devices: Sequence[Any] | None = None,
     donate_argnums: int | Sequence[int] = (),
     merge: MergeRule | None = None,
-    dispatch_seconds: float = DISPATCH_SECONDS,
 ) -> LoweredMpmd:
     """Lower a step as a plan says.
 
@@ -48,7 +47,6 @@ def lower_plan(
       devices: those of the first mesh, then those of the second, ...; by default what JAX sees.
       donate_argnums: positions of arguments that the step may overwrite (state).
       merge: which tasks become one program (see `autoshard.lower_mpmd`); by default where it pays.
-      dispatch_seconds: of the controller, for one program.
 
     Raises:
       PlanError: the plan is of another step.
@@ -68,7 +66,7 @@ def lower_plan(
         schedule=plan.order,
         merge=merge,
         instance=plan.instance,
-        dispatch=dispatch_seconds / TICK,
+        dispatch=[seconds / TICK for seconds in plan.dispatch_seconds],
         specs=slot_specs(
             partition,
             plan.mesh_of,

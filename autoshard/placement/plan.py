@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from jax.sharding import PartitionSpec
 
+from autoshard.placement.problem import TICK, loop_seconds
 from autoshard.placement.stage_program import Argument, Mode
 from autoshard.plan import MeshShape, PlanError
 from autoshard.schedule import (
@@ -26,7 +27,7 @@ from autoshard.schedule import (
 )
 from autoshard.whole_file import write_whole
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KIND = "autoshard plan for several meshes"
 
 
@@ -85,6 +86,7 @@ class PipelinePlan:
       order: the tasks of every mesh.
       instance: the schedule problem, in nanoseconds and bytes of a device.
       outer_seconds: by mesh, of what is done once a step.
+      dispatch_seconds: by mesh, in which the controller enqueues one program.
       memory_limit: bytes per device, by mesh.
       fixed_bytes: by mesh, what is not kept for microbatches.
       bound: seconds that no plan on several meshes undercuts, at these prices.
@@ -108,6 +110,7 @@ class PipelinePlan:
     order: Order
     instance: Instance
     outer_seconds: tuple[float, ...]
+    dispatch_seconds: tuple[float, ...]
     memory_limit: tuple[float, ...]
     fixed_bytes: tuple[float, ...]
     bound: float
@@ -130,8 +133,15 @@ class PipelinePlan:
 
     @property
     def step_seconds(self) -> float:
-        """The loop until its last task, and then the longest update."""
-        return float(self.timeline.makespan) * 1e-9 + max(self.outer_seconds)
+        """The loop until its last task is done and dispatched, and then the longest update."""
+        loop = loop_seconds(self.instance, self.order, self.mode, self.dispatch_seconds)
+        return loop + max(self.outer_seconds)
+
+    @property
+    def waits_for_controller(self) -> bool:
+        """Whether the loop takes longer than its tasks, for the controller is late."""
+        tasks = float(self.timeline.makespan) * TICK
+        return self.step_seconds - max(self.outer_seconds) > tasks * (1 + 1e-9)
 
     @property
     def peak_bytes(self) -> tuple[float, ...]:
@@ -175,6 +185,7 @@ class PipelinePlan:
             "order_bound": self.order_bound,
             "gap": self.gap,
             "outer_seconds": list(self.outer_seconds),
+            "dispatch_seconds": list(self.dispatch_seconds),
             "memory_limit": list(self.memory_limit),
             "fixed_bytes": list(self.fixed_bytes),
             "peak_bytes": list(self.peak_bytes),
@@ -219,6 +230,7 @@ class PipelinePlan:
                 order=order_from_json(data["order"], len(data["machines"])),
                 instance=instance_from_json(data["instance"]),
                 outer_seconds=tuple(map(float, data["outer_seconds"])),
+                dispatch_seconds=tuple(map(float, data["dispatch_seconds"])),
                 memory_limit=tuple(map(float, data["memory_limit"])),
                 fixed_bytes=tuple(map(float, data["fixed_bytes"])),
                 bound=float(data["bound"]),

@@ -18,7 +18,8 @@ from autoshard.cluster import Cluster
 from autoshard.mpmd.partition import Partition
 from autoshard.placement.price import StagePrice
 from autoshard.placement.stage_program import Mode
-from autoshard.schedule import Instance, Order, Task
+from autoshard.schedule import Instance, Order, Task, simulate
+from autoshard.schedule.merging import enqueued, paying_merges
 from autoshard.units import format_bytes
 
 TICK = 1e-9
@@ -130,6 +131,26 @@ def outer_seconds(
             if homes and mesh not in homes:
                 spent[mesh] += cluster.seconds(homes[0], mesh, size)
     return tuple(spent)
+
+
+def loop_seconds(
+    instance: Instance, order: Order, mode: Mode, dispatch_seconds: Sequence[float]
+) -> float:
+    """Seconds of the loop: until its last task ends, and the controller has enqueued all programs.
+
+    Tasks are merged where the controller would else be late.
+
+    Args:
+      dispatch_seconds: of one program, by mesh.
+    """
+    order = runnable(order, mode)
+    dispatch = [seconds / TICK for seconds in dispatch_seconds]
+    makespan = simulate(instance, order).makespan
+    if enqueued(order, (), dispatch) > makespan:
+        merges = paying_merges(instance, order, dispatch=dispatch)
+        merged = simulate(instance, order, merges=merges, limited=False).makespan
+        makespan = max(merged, enqueued(order, merges, dispatch))
+    return float(makespan) * TICK
 
 
 def runnable(order: Order, mode: Mode) -> Order:

@@ -37,6 +37,9 @@ def reasons(plan: PipelinePlan) -> Iterator[str]:
         f"{timeline.bubble:.1%} of its time; what is done once takes "
         f"{format_seconds(max(plan.outer_seconds))}"
     )
+    if plan.waits_for_controller:
+        each = max(plan.dispatch_seconds)
+        yield f"the controller is late: to enqueue a program takes it {format_seconds(each)}"
     one = plan.one_mesh
     if one is None:
         yield (

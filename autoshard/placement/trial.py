@@ -121,7 +121,8 @@ class Trial:
                 self.late = True
                 note = "no order was found in time"
                 break
-            one = Candidate(choice, partition, programs, prices, instance, outer, outcome)
+            dispatch = tuple(mesh.dispatch_seconds for mesh in request.cluster.meshes)
+            one = Candidate(choice, partition, programs, prices, instance, outer, dispatch, outcome)
             self._row(one.step_seconds, one.bound)
             self.found.append(one)
             self.interrupted = outcome.limit_hit == "interrupted"

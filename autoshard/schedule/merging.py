@@ -4,7 +4,7 @@ A merged program starts when all that its tasks read has come, and what it makes
 end. A rule says which neighbours of a mesh are merged, as in Shardy:MPMD: a predicate over two
 fragments, or the tasks of each merge. Without a rule they are merged where it pays:
 
-    step = max(makespan, dispatches x dispatch seconds)
+    step = max(makespan, sum over meshes of programs x seconds to dispatch one)
 
 as one controller enqueues all programs, ahead of the meshes as long as it is quick enough. F, B and
 W of one microbatch are merged, stage by stage, where that makes the step no longer: always the last
@@ -23,8 +23,8 @@ from autoshard.schedule.instance import Instance, Number
 from autoshard.schedule.task import Order, Task
 from autoshard.schedule.timeline import simulate
 
-DISPATCH_SECONDS = 3e-5
-"""Of the controller, for one program: a jitted call of JAX 0.10 from Python took 29 us on a CPU."""
+SAME = 1e-9
+"""Times that differ by no larger share are equal."""
 
 Merge = tuple[Task, ...]
 """Tasks that follow each other on a mesh and become one program."""
@@ -63,16 +63,34 @@ def merges_by(rule: MergeRule, order: Order) -> tuple[Merge, ...]:
     return tuple(merge for merge in merges if len(merge) > 1)
 
 
-def paying_merges(instance: Instance, order: Order, *, dispatch: Number = 0) -> tuple[Merge, ...]:
+def enqueued(order: Order, merges: Sequence[Merge], dispatch: Sequence[Number]) -> Number:
+    """When the controller has enqueued all programs.
+
+    Args:
+      dispatch: of one program, by mesh; none: it takes no time.
+    """
+    inside = {task for merge in merges for task in merge[1:]}
+    counts = [sum(task not in inside for task in row) for row in order]
+    return sum(n * spent for n, spent in zip(counts, dispatch, strict=True)) if dispatch else 0
+
+
+def paying_merges(
+    instance: Instance, order: Order, *, dispatch: Sequence[Number] = ()
+) -> tuple[Merge, ...]:
     """The merges of one microbatch's neighbours that make the step no longer.
 
     Args:
       instance: the schedule problem of the order.
-      dispatch: of the controller for one program, in the instance's unit of time.
+      dispatch: of the controller for one program, by mesh, in the instance's unit of time; none: it
+        takes no time.
     """
-    tasks = sum(map(len, order))
     known: tuple[Merge, ...] = ()
-    best = max(_makespan(instance, order, known), dispatch * tasks)
+
+    def prices(merges: Sequence[Merge]) -> tuple[Number, Number]:
+        makespan = _makespan(instance, order, merges)
+        return max(makespan, enqueued(order, merges, dispatch)), makespan
+
+    best = prices(known)
     chosen: set[tuple[int, str, str]] = set()
     for group in _kinds_of_neighbours(order):
         tried = chosen | {group}
@@ -81,10 +99,10 @@ def paying_merges(instance: Instance, order: Order, *, dispatch: Number = 0) -> 
             for row in order
             for merge in _chains(row, lambda a, b, tried=tried: _neighbours(a, b) in tried)
         )
-        fewer = sum(len(merge) - 1 for merge in merges)
-        step = max(_makespan(instance, order, merges), dispatch * (tasks - fewer))
-        if step <= best * (1 + 1e-9) and step < math.inf:
-            chosen, known, best = tried, merges, step
+        found = prices(merges)
+        shorter = found[0] < best[0] * (1 - SAME)
+        if shorter or all(a <= b * (1 + SAME) < math.inf for a, b in zip(found, best, strict=True)):
+            chosen, known, best = tried, merges, found
     return known
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from autoshard.schedule import NAMED, Instance, ScheduleError, Task, simulate
-from autoshard.schedule.merging import forward_with_backward, merges_by, paying_merges
+from autoshard.schedule.merging import (
+    enqueued,
+    forward_with_backward,
+    merges_by,
+    paying_merges,
+)
 
 
 def instance(meshes: int = 2, microbatches: int = 3, **changed) -> Instance:
@@ -104,7 +109,14 @@ def test_a_delay_pays_where_dispatches_are_dear():
     last = (Task("F", 1, 0), Task("B", 1, 0))
     first = (Task("B", 0, 0), Task("W", 0, 0))
     assert paying_merges(one, order) == (first, last)
-    assert paying_merges(one, order, dispatch=1.5) == (first, last)  # 9 for 6 dispatches, of 10
-    dear = paying_merges(one, order, dispatch=100)
+    assert paying_merges(one, order, dispatch=(1.5, 1.5)) == (
+        first,
+        last,
+    )  # 9 for 6 dispatches, of 10
+    dear = paying_merges(one, order, dispatch=(100, 100))
     assert dear == (first, (*last, Task("W", 1, 0)))
     assert simulate(one, order, merges=dear).makespan == 12
+    assert paying_merges(one, order, dispatch=(5, 0)) == (first, last)  # 10 for mesh 0, of 10
+    assert enqueued(order, (), (5, 1)) == 18
+    assert enqueued(order, dear, (5, 1)) == 11
+    assert enqueued(order, dear, ()) == 0
