@@ -11,9 +11,10 @@ Prices are rough at first, to compare choices; `Trial.finish` finds better ones 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -21,14 +22,21 @@ import numpy as np
 from autoshard.placement.candidate import Candidate
 from autoshard.placement.cuts import even, tapered
 from autoshard.placement.plan import Choice
-from autoshard.placement.problem import MemoryShortageError, outer_seconds, schedule_problem
+from autoshard.placement.problem import (
+    TICK,
+    MemoryShortageError,
+    loop_seconds,
+    outer_seconds,
+    schedule_problem,
+)
 from autoshard.placement.ranking import Ranked
 from autoshard.placement.relaxation import Floats
 from autoshard.placement.request import Request
 from autoshard.placement.stage_prices import LEVELS, StagePrices
-from autoshard.placement.stage_program import stage_programs
-from autoshard.schedule import Instance
-from autoshard.solve.schedule import solve
+from autoshard.placement.stage_program import Mode, stage_programs
+from autoshard.schedule import Instance, Order, ScheduleError, named_orders, simulate
+from autoshard.solve import Status
+from autoshard.solve.schedule import ScheduleOutcome, solve
 
 ORDER_GAP = 0.002
 """How close to the best an order is to be."""
@@ -122,6 +130,7 @@ class Trial:
                 note = "no order was found in time"
                 break
             dispatch = tuple(mesh.dispatch_seconds for mesh in request.cluster.meshes)
+            outcome = dispatched(outcome, mode, dispatch)
             one = Candidate(choice, partition, programs, prices, instance, outer, dispatch, outcome)
             self._row(one.step_seconds, one.bound)
             self.found.append(one)
@@ -137,6 +146,27 @@ class Trial:
         choice = self.choice
         stages, m = choice.placement.stages, choice.microbatches
         self.rows.append(Choice(choice.title, stages, m, seconds, bound, note))
+
+
+def dispatched(
+    outcome: ScheduleOutcome, mode: Mode, dispatch_seconds: Sequence[float]
+) -> ScheduleOutcome:
+    """The outcome, or a schedule by name whose programs are enqueued sooner, where that decides."""
+    instance, order = outcome.instance, outcome.order
+    assert order is not None
+
+    def seconds(one: Order) -> float:
+        try:
+            return loop_seconds(instance, one, mode, dispatch_seconds)
+        except ScheduleError:  # it takes too much memory
+            return math.inf
+
+    if seconds(order) <= float(outcome.value or 0) * TICK:
+        return outcome
+    best = min([order, *named_orders(instance).values()], key=seconds)
+    timeline = simulate(instance, best)
+    status = outcome.status if timeline.makespan <= outcome.bound else Status.FEASIBLE
+    return replace(outcome, status=status, order=best, timeline=timeline)
 
 
 def _roomy(instance: Instance) -> bool:

@@ -47,8 +47,14 @@ def small_step(
     scan: bool = False,
     checkpoint: bool = False,
     clip: float | None = None,
+    width: int = 8,
+    vocabulary: int = 32,
+    rows: int = 4,
 ) -> training.Step:
-    """An AdamW step of layers `tanh(x w)` between an embedding and its transpose."""
+    """An AdamW step of layers `tanh(x w)` between an embedding and its transpose.
+
+    A microbatch has so many `rows`.
+    """
     adamw = optax.adamw(1e-2, weight_decay=0.1)
     optimizer = adamw if clip is None else optax.chain(optax.clip_by_global_norm(clip), adamw)
 
@@ -70,10 +76,10 @@ def small_step(
         return value, optax.apply_updates(params, updates), opt_state
 
     params = {
-        "embedding": training.abstract(32, 8),
-        "layers": training.stacked(training.abstract(8, 8), layers, scan=scan),
+        "embedding": training.abstract(vocabulary, width),
+        "layers": training.stacked(training.abstract(width, width), layers, scan=scan),
     }
-    tokens = training.abstract(4 * microbatches, dtype=jnp.int32)
+    tokens = training.abstract(rows * microbatches, dtype=jnp.int32)
     batch = {"tokens": tokens, "targets": tokens}
     opt_state = jax.eval_shape(optimizer.init, params)
     return training.Step(step, (params, opt_state, batch), {"donate_argnums": (0, 1)})
