@@ -137,13 +137,13 @@ class ReshardTable:
         """Return what a sequence of collectives takes, such as one found at other prices."""
         graph, total = self._graph, 0.0
         for step in steps:
-            start, target = graph.rows[step.from_state], graph.rows[step.to_state]
-            edges = range(int(graph.first[start]), int(graph.first[start + 1]))
+            start, target = graph.wiring.rows[step.from_state], graph.wiring.rows[step.to_state]
+            edges = range(int(graph.wiring.first[start]), int(graph.wiring.first[start + 1]))
             total += min(
                 float(self._lengths[edge])
                 for edge in edges
-                if graph.target[edge] == target
-                and (graph.kinds[edge], graph.axes[edge]) == (step.kind, step.axes)
+                if graph.wiring.target[edge] == target
+                and (graph.wiring.kinds[edge], graph.wiring.axes[edge]) == (step.kind, step.axes)
             )
         return total
 

@@ -55,9 +55,9 @@ def named(step, cluster, blocks):
         prices = []
         for stage, machine in enumerate(machines):
             program = stage_program(cut, stage, "split")
-            found = pricer.price(program, machine, None, pricer.limit(machine), 30)
-            assert isinstance(found, StagePrice)
-            prices.append(found)
+            price = pricer.price(program, machine, None, pricer.limit(machine), 30)
+            assert isinstance(price, StagePrice)
+            prices.append(price)
         limits = [pricer.limit(machine) for machine in cluster.meshes]
         instance = schedule_problem(cut, prices, placement.mesh_of, cluster, limits, "split")
         after = max(outer_seconds(cut, prices, placement.mesh_of, cluster))
