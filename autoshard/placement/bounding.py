@@ -24,27 +24,35 @@ class Bounding:
       ranking: the choices.
       work: seconds that the work of the step takes, shared by all meshes.
       seconds: for asking, at most.
+      deadline: no question is begun that may not be answered by then, of `time.monotonic`.
       say: is told what is done.
-      spent: seconds that asking took.
+      spent, slowest: seconds that asking took, and one question at most.
       choices: the most promising first.
     """
 
     ranking: Ranking
     work: float
     seconds: float
+    deadline: float
     say: Callable[[str], None]
     spent: float = 0.0
+    slowest: float = 0.0
     choices: list[Ranked] = field(default_factory=list)
 
     @classmethod
     def of(
-        cls, request: Request, ranking: Ranking, seconds: float, say: Callable[[str], None]
+        cls,
+        request: Request,
+        ranking: Ranking,
+        seconds: float,
+        deadline: float,
+        say: Callable[[str], None],
     ) -> Bounding:
         """Nothing has been asked yet."""
         fn, args, options = next(iter(request.steps.values()))
         program = trace(fn, *args, name=request.name, **options)
         work = ideal_seconds(program, request.cluster)
-        return cls(ranking, work, seconds, say, choices=ranking.choices())
+        return cls(ranking, work, seconds, deadline, say, choices=ranking.choices())
 
     @property
     def bound(self) -> float:
@@ -65,7 +73,8 @@ class Bounding:
     @property
     def may_ask(self) -> bool:
         """Whether there is time to ask."""
-        return self.spent < self.seconds
+        soon = time.monotonic() + self.slowest < self.deadline
+        return self.spent < self.seconds and soon
 
     def ask(self, choice: Ranked) -> None:
         """Ask about the blocks of a choice until all is said, as long as there is time."""
@@ -74,6 +83,7 @@ class Bounding:
             self.say(f"bounding the blocks of {m} microbatches, backward {mode}")
             begun = time.monotonic()
             self.ranking.ask(choice, self.seconds - self.spent)
-            self.spent += time.monotonic() - begun
+            took = time.monotonic() - begun
+            self.spent, self.slowest = self.spent + took, max(self.slowest, took)
             self.choices = self.ranking.choices()
             choice = next(one for one in self.choices if one.group == choice.group)

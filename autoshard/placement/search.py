@@ -121,7 +121,8 @@ class _Search:
             self.say("bounding the work of all choices")
             ranking = Ranking.of(request, self.prices.pricer, stages, modes)
             seconds = BOUND_SHARE * self.time_limit
-            known = self.known = Bounding.of(request, ranking, seconds, self.say)
+            deadline = self.started + self.time_limit
+            known = self.known = Bounding.of(request, ranking, seconds, deadline, self.say)
             known.ask(known.first)
             self._try(known, once=True)
             if compare and request.cluster.whole() is not None:
@@ -240,7 +241,7 @@ class _Search:
         if trial.interrupted:
             raise KeyboardInterrupt
         self._polish(self.best or best)
-        while not self._close() and not known.lowest.asked and known.may_ask and self._left() > 0:
+        while not self._close() and not known.lowest.asked and known.may_ask:
             known.ask(known.lowest)
 
     def _polish(self, best: Candidate) -> None:

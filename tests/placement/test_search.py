@@ -82,6 +82,20 @@ def test_no_named_schedule_of_any_placement_is_better(meshes):
     assert all(len(line) <= 120 for line in text.splitlines())
 
 
+@pytest.mark.parametrize(
+    ("meshes", "vocabulary"),
+    [("2 x h100-1", 8192), ("h100-1 + a100-1", 2048), ("h100-1 + a100-1", 8192)],
+)
+def test_heavy_ends_and_two_speeds_beat_every_named_schedule(meshes, vocabulary):
+    step = small_step(6, scan=True, width=2048, vocabulary=vocabulary, rows=8192)
+    cluster = load_cluster(meshes)
+    plan = search_meshes({4: step}, cluster, compare=False, gap=0.0)
+    others = named(step, cluster, 6)
+    assert {name.partition(" ")[0] for name, _, _ in others} == {"v1", "loop", "v"}
+    assert plan.step_seconds < min(others.values())
+    assert not plan.waits_for_controller
+
+
 def test_more_stages_than_blocks():
     with pytest.raises(StageError) as caught:
         search_meshes({4: small_step(layers=2)}, load_cluster("2 x h100-1"), stages=(1, 4))
