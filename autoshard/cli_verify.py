@@ -99,7 +99,8 @@ def _types(plan: Plan, program: Program) -> Verdict:
 
 def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:
     from autoshard.assemble import prices_of
-    from autoshard.evaluate import InconsistentPlanError, evaluate
+    from autoshard.consistency import InconsistentPlanError
+    from autoshard.evaluate import evaluate
     from autoshard.report import format_bytes, format_seconds
 
     try:

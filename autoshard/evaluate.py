@@ -8,29 +8,23 @@ sweeps the buffers over time. Every plan is priced here before anyone sees it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.chosen import ChosenStrategies
+from autoshard.consistency import check
 from autoshard.copies import BACKWARD, FORWARD, KEPT, VISIBLE, copy_intervals
 from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.step import StepPrices
 from autoshard.decisions import Decisions
-from autoshard.layout import UNREDUCED
 from autoshard.plan import Estimate, Move
 from autoshard.planned_moves import copy_moves, settlement_moves
 from autoshard.program import Op
-from autoshard.strategy import Strategies, project_assignment
-from autoshard.sums import find_sums
-
-Events = NDArray[np.float64] | defaultdict[int, float]
-
-
-class InconsistentPlanError(ValueError):
-    """Decisions under which some op reads a layout that is not there; every one is listed."""
+from autoshard.strategy import Strategies
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +47,18 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
     """
     check(prices, decisions)
     program, flow = prices.program, prices.dataflow
-    names = tuple(axis_names)
-    compute = 0.0
-    moves: list[Move] = []
+    parts = _Parts(prices, decisions, tuple(axis_names))
+    found = [parts.of_copy(v.index) for v in program.values if v.producer < 0]
+    for op in program.ops:
+        found.append(parts.of_op(op))
+        found += [parts.of_copy(output) for output in op.outputs]
+    found += [parts.of_buffer(value.index) for value in program.values]
+    moves = tuple(move for part in found for move in part.moves)
+    compute = sum((part.seconds for part in found), 0.0)
     events = np.zeros(flow.end + 2)
     events[0] += program.constant_bytes
-    for value in program.values:
-        if value.producer < 0 and decisions.copy[value.index] is not None:
-            moves += copy_moves(prices, decisions, value.index, names)
-    for op, strategy, seconds in compute_seconds(prices, decisions):
-        compute += seconds
-        moves += settlement_moves(prices, op, strategy, names)
-        if op.index in flow.transposed:
-            for life, (copy, held) in zip(
-                flow.turned[op.index], transposing(prices, op, strategy)[1], strict=True
-            ):
-                events[life.start] += copy[0]
-                events[life.reduced] += held[0] - copy[0]
-                events[life.stop] -= held[0]
-        for number, output in enumerate(op.outputs):
-            if strategy.scattered[0]:
-                scratch = float(
-                    prices.local_bytes(output, strategy.written[number])[0]
-                    - prices.local_bytes(output, strategy.stored[number])[0]
-                )
-                scratch = max(scratch, 0.0) * prices.scratch_factor
-                events[flow.when[op.index]] += scratch
-                events[flow.when[op.index] + 1] -= scratch
-            if decisions.copy[output] is not None:
-                moves += copy_moves(prices, decisions, output, names)
-    for value in program.values:
-        _occupy(prices, decisions, value.index, events)
+    points = [point for part in found for point, _ in part.events]
+    np.add.at(events, points, [amount for part in found for _, amount in part.events])
     occupied = np.cumsum(events)[: flow.end]
     peak = int(occupied.argmax())
     collective = sum(move.seconds for move in moves)
@@ -99,63 +74,116 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
         if peak < len(program.ops)
         else "the end of the step",
     )
-    return Evaluation(estimate, tuple(moves), occupied)
+    return Evaluation(estimate, moves, occupied)
+
+
+class _Part(NamedTuple):
+    """What one op, one buffer or one copy adds to a step; `events` are changes of memory."""
+
+    seconds: float = 0.0
+    moves: tuple[Move, ...] = ()
+    events: tuple[tuple[int, float], ...] = ()
+
+
+_NOTHING = _Part()
+
+
+class _Parts:
+    """The parts of a step under some decisions, each remembered by what it depends on.
+
+    Plans that are priced one after another differ in few of them.
+    """
+
+    def __init__(self, prices: StepPrices, decisions: Decisions, names: tuple[str, ...]) -> None:
+        self.prices, self.decisions, self.names = prices, decisions, names
+        self.chosen = ChosenStrategies(decisions, prices.mesh_shape, prices.evaluated)
+
+    def of_op(self, op: Op) -> _Part:
+        assigned = self.decisions.assignment[op.index]
+        if assigned is None:
+            return _NOTHING
+        stored = tuple(self.decisions.stored[output] for output in op.outputs)
+        return self._known(("op", op.index, assigned, stored), lambda: self._op(op))
+
+    def of_copy(self, value: int) -> _Part:
+        """The collectives that make the copy of a value."""
+        if self.decisions.copy[value] is None:
+            return _NOTHING
+        return self._known(("copy", *self._lies(value)), lambda: self._copy(value))
+
+    def of_buffer(self, value: int) -> _Part:
+        """The memory that a value and its copy take."""
+        if self.decisions.stored[value] is None:
+            return _NOTHING
+        return self._known(("buffer", *self._lies(value)), lambda: self._buffer(value))
+
+    def _lies(self, value: int) -> tuple[object, ...]:
+        decisions = self.decisions
+        return value, decisions.stored[value], decisions.copy[value], decisions.mode[value]
+
+    def _known(self, key: tuple[object, ...], made: Callable[[], _Part]) -> _Part:
+        key = (*key, self.names)
+        found = self.prices.evaluated.get(key)
+        if found is None:
+            found = self.prices.evaluated[key] = made()
+        return found
+
+    def _op(self, op: Op) -> _Part:
+        prices, strategy, flow = self.prices, self.chosen(op), self.prices.dataflow
+        seconds = _op_seconds(prices, op, strategy)
+        moves = settlement_moves(prices, op, strategy, self.names)
+        events: list[tuple[int, float]] = []
+        if op.index in flow.transposed:
+            for life, (copy, held) in zip(
+                flow.turned[op.index], transposing(prices, op, strategy)[1], strict=True
+            ):
+                events.append((life.start, copy[0]))
+                events.append((life.reduced, held[0] - copy[0]))
+                events.append((life.stop, -held[0]))
+        if strategy.scattered[0]:
+            at = flow.when[op.index]
+            for number, output in enumerate(op.outputs):
+                scratch = float(
+                    prices.local_bytes(output, strategy.written[number])[0]
+                    - prices.local_bytes(output, strategy.stored[number])[0]
+                )
+                scratch = max(scratch, 0.0) * prices.scratch_factor
+                events += [(at, scratch), (at + 1, -scratch)]
+        return _Part(seconds, tuple(moves), tuple(events))
+
+    def _copy(self, value: int) -> _Part:
+        return _Part(moves=tuple(copy_moves(self.prices, self.decisions, value, self.names)))
+
+    def _buffer(self, value: int) -> _Part:
+        events = buffer_events(self.prices, self.decisions, value)
+        return _Part(events=tuple(events.items()))
 
 
 def compute_seconds(
     prices: StepPrices, decisions: Decisions
 ) -> Iterator[tuple[Op, Strategies, float]]:
     """Every op that is not free, its strategy, and its compute seconds in one step."""
-    program, flow = prices.program, prices.dataflow
     chosen = ChosenStrategies(decisions, prices.mesh_shape, prices.evaluated)
-    seconds_of: dict[object, float] = prices.evaluated
-    for op in program.ops:
-        if decisions.assignment[op.index] is None:
-            continue
-        strategy = chosen(op)
-        # Ops with equal strategies, sizes and surroundings take equal time; ask once.
-        tensors = tuple(
-            (program.values[v].bytes, program.values[v].dtype) if v >= 0 else None
-            for v in (*op.inputs, *op.outputs)
-        )
-        key = ("seconds", id(strategy), op.primitive, op.flops, tensors, flow.surroundings(op))
-        key = (*key, prices.corrections.factor(op))
-        if key not in seconds_of:
-            seconds_of[key] = float(prices.compute_seconds(op, strategy)[0])
-        yield op, strategy, seconds_of[key] * op.trips * op.weight
+    for op in prices.program.ops:
+        if decisions.assignment[op.index] is not None:
+            strategy = chosen(op)
+            yield op, strategy, _op_seconds(prices, op, strategy)
 
 
-class ChosenStrategies:
-    """The strategy that decisions give to each op, in arrays of one row; equal ones are shared.
+def _op_seconds(prices: StepPrices, op: Op, strategy: Strategies) -> float:
+    """Compute seconds of an op in one step.
 
-    `made` are those of other decisions on the same mesh and rules, and takes in those of these.
+    Ops with equal strategies, sizes and surroundings take equal time; ask once.
     """
-
-    def __init__(
-        self,
-        decisions: Decisions,
-        mesh_shape: Sequence[int],
-        made: dict[object, Any] | None = None,
-    ) -> None:
-        self._decisions = decisions
-        self._mesh_shape = tuple(mesh_shape)
-        self._made: dict[object, Any] = {} if made is None else made
-
-    def __call__(self, op: Op) -> Strategies:
-        """The strategy of `op`, which must not be free."""
-        assigned = self._decisions.assignment[op.index]
-        assert assigned is not None
-        whole = (-1,) * len(assigned)
-        stored = tuple(self._decisions.stored[o] or whole for o in op.outputs)
-        key = ("strategy", id(op.rule), assigned, stored)
-        if key not in self._made:
-            self._made[key] = project_assignment(
-                op.rule,
-                np.array([assigned], dtype=np.int64),
-                tuple(np.array([layout], dtype=np.int64) for layout in stored),
-                self._mesh_shape,
-            )
-        return self._made[key]
+    values, known = prices.program.values, prices.evaluated
+    tensors = tuple(
+        (values[v].bytes, values[v].dtype) if v >= 0 else None for v in (*op.inputs, *op.outputs)
+    )
+    around = prices.dataflow.surroundings(op), prices.corrections.factor(op)
+    key = ("seconds", id(strategy), op.primitive, op.flops, tensors, *around)
+    if key not in known:
+        known[key] = float(prices.compute_seconds(op, strategy)[0])
+    return known[key] * op.trips * op.weight
 
 
 def tidy(prices: StepPrices, decisions: Decisions) -> Decisions:
@@ -183,97 +211,20 @@ def tidy(prices: StepPrices, decisions: Decisions) -> Decisions:
     return Decisions(decisions.stored, tuple(copy), tuple(mode), decisions.assignment)
 
 
-def check(prices: StepPrices, decisions: Decisions) -> None:
-    """Verify that every op reads layouts that are there and stores what it may store.
-
-    Raises:
-      InconsistentPlanError: with every offender.
-    """
-    program, flow = prices.program, prices.dataflow
-    chosen = ChosenStrategies(decisions, prices.mesh_shape, prices.evaluated)
-    sums = find_sums(program, flow)
-    problems: list[str] = []
-    sizes = (
-        (decisions.stored, decisions.copy, decisions.mode, decisions.assignment),
-        (program.values, program.values, program.values, program.ops),
-    )
-    if any(len(a) != len(b) for a, b in zip(*sizes, strict=True)):
-        raise InconsistentPlanError("the decisions are for a program of another size: search again")
-    for value in program.values:
-        if (decisions.stored[value.index] is None) != value.free:
-            problems.append(f"value {value.index} ({value}) has no layout")
-    if problems:
-        raise InconsistentPlanError("\n  - ".join(["the plan is incomplete:", *problems[:20]]))
-    read_phase = {(use.op, use.position): use.phase for uses in flow.readers for use in uses}
-    for op in program.ops:
-        assigned = decisions.assignment[op.index]
-        if assigned is None:
-            if not all(program.values[o].free for o in op.outputs):
-                problems.append(f"{op}: no strategy")
-            continue
-        if UNREDUCED in assigned and op.index not in sums.joins:
-            problems.append(f"{op}: it adds up no terms, but is to read them unreduced")
-            continue
-        strategy = chosen(op)
-        for position, value in enumerate(op.inputs):
-            if value < 0 or program.values[value].free:
-                continue
-            wanted = tuple(strategy.reads[position][0].tolist())
-            there = {decisions.stored[value]}
-            if decisions.mode[value] & VISIBLE[read_phase[op.index, position]]:
-                there.add(decisions.copy[value])
-            if wanted not in there:
-                problems.append(
-                    f"{op}: operand {position} ({program.values[value]}) is read in {wanted}, but "
-                    f"is there in {sorted(layout for layout in there if layout)}"
-                )
-        for number in range(len(op.outputs)):
-            before = strategy.written[number][0]
-            after = strategy.stored[number][0]
-            may_change = strategy.reduced[0]
-            waits = after == UNREDUCED
-            if waits.any() and op.outputs[number] not in sums.pending:
-                problems.append(f"{op}: result {number} is unreduced, but is no term of a sum")
-            if waits.any() and (waits != may_change).any():
-                problems.append(f"{op}: result {number} is settled over some of its axes only")
-            if ((before != after) & ~may_change).any():
-                problems.append(
-                    f"{op}: result {number} is written in {tuple(before.tolist())} but stored in "
-                    f"{tuple(after.tolist())}, which no settled sum explains"
-                )
-    same = [(program.inputs[i], program.outputs[o], "state") for i, o in program.ties]
-    same += [(first, second, "carry") for first, second in program.carries]
-    for first, second, kind in same:
-        a, b = decisions.stored[first], decisions.stored[second]
-        if a is not None and b is not None and a != b:
-            path = program.values[first].path or str(program.values[first])
-            problems.append(f"{kind} {path} comes in {a} and goes out in {b}")
-    if problems:
-        more = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
-        raise InconsistentPlanError(
-            "\n  - ".join(["the plan contradicts itself:", *problems[:20], *more])
-        )
-
-
 def buffer_events(prices: StepPrices, decisions: Decisions, value: int) -> dict[int, float]:
     """By program point, the bytes by which a value's buffer and its copy grow (or shrink) there."""
-    events: defaultdict[int, float] = defaultdict(float)
-    _occupy(prices, decisions, value, events)
-    return dict(events)
-
-
-def _occupy(prices: StepPrices, decisions: Decisions, value: int, events: Events) -> None:
     flow = prices.dataflow
+    events: defaultdict[int, float] = defaultdict(float)
     layout, copy, mode = decisions.stored[value], decisions.copy[value], decisions.mode[value]
     if layout is None:
-        return
+        return {}
     start, stop = flow.start[value], flow.stop[value]
     if stop > start:
         size = float(prices.local_bytes(value, np.array(layout))) * prices.heap_factor(value)
         events[start] += size
         events[stop] -= size
     if copy is None:
-        return
+        return dict(events)
     size = float(prices.local_bytes(value, np.array(copy))) * prices.scratch_factor
     if value in flow.slices:
         one = flow.slices[value]
@@ -289,3 +240,4 @@ def _occupy(prices: StepPrices, decisions: Decisions, value: int, events: Events
         if serves[part] and last > first:
             events[first] += size
             events[last] -= size
+    return dict(events)

@@ -10,8 +10,9 @@ from typing import Any
 from autoshard.alternatives import Priced, alternatives
 from autoshard.assemble import assemble
 from autoshard.baseline_rows import baseline_rows
+from autoshard.consistency import InconsistentPlanError
 from autoshard.decisions import Decisions
-from autoshard.evaluate import InconsistentPlanError, evaluate
+from autoshard.evaluate import evaluate
 from autoshard.exploration import Explored
 from autoshard.mesh_search import MeshSearcher, coarsest_form
 from autoshard.plan import Baseline, Plan, Proof

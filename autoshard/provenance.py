@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autoshard.binding import Bound, shown_value
+from autoshard.chosen import ChosenStrategies
 from autoshard.cost.step import StepPrices
-from autoshard.evaluate import ChosenStrategies
 from autoshard.plan import Plan
 from autoshard.strategy import project_assignment
 from autoshard.units import format_seconds
@@ -87,11 +87,12 @@ def _origin(
         for pinned, pattern in bound.pins
         if any(name in dimension.axes for dimension in pattern.dimensions)
     }
-    search = _Connected(prices, plan, axis)
-    found = next((v for v in search.values(value, settled=True) if v in pinned), None)
-    if found is not None:
-        chain = _chain(prices, search.before, found, value)
-        return Origin(name, layout[axis], str(pinned[found]), chain)
+    if pinned:
+        search = _Connected(prices, plan, axis)
+        found = next((v for v in search.values(value, settled=True) if v in pinned), None)
+        if found is not None:
+            chain = _chain(prices, search.before, found, value)
+            return Origin(name, layout[axis], str(pinned[found]), chain)
     search = _Connected(prices, plan, axis)
     for _ in search.values(value, settled=False):
         pass
@@ -112,7 +113,7 @@ class _Connected:
 
     def __init__(self, prices: StepPrices, plan: Plan, axis: int) -> None:
         self.prices, self.plan, self.axis = prices, plan, axis
-        self.chosen = ChosenStrategies(plan.decisions, prices.mesh_shape)
+        self.chosen = ChosenStrategies(plan.decisions, prices.mesh_shape, prices.evaluated)
         self.before: dict[int, int] = {}
         self.cut: dict[int, None] = {}
 
@@ -163,13 +164,16 @@ def _saved(
 ) -> float:
     """Compute seconds in a step that an op would take more without the axis."""
     op = prices.program.ops[number]
-    strategy = chosen(op)
-    assignment = strategy.assignment.copy()
-    assignment[:, axis] = -1
-    whole = project_assignment(op.rule, assignment, strategy.written, prices.mesh_shape)
-    less = replace(whole, stored=whole.written)
-    seconds = prices.compute_seconds(op, less) - prices.compute_seconds(op, strategy)
-    return float(np.asarray(seconds)[0]) * op.trips * op.weight
+    strategy, known = chosen(op), prices.evaluated
+    key = "saved", number, id(strategy), axis
+    if key not in known:
+        assignment = strategy.assignment.copy()
+        assignment[:, axis] = -1
+        whole = project_assignment(op.rule, assignment, strategy.written, prices.mesh_shape)
+        less = replace(whole, stored=whole.written)
+        seconds = prices.compute_seconds(op, less) - prices.compute_seconds(op, strategy)
+        known[key] = float(np.asarray(seconds)[0]) * op.trips * op.weight
+    return known[key]
 
 
 def _chain(prices: StepPrices, before: dict[int, int], start: int, end: int) -> tuple[str, ...]:

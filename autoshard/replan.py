@@ -19,10 +19,11 @@ from typing import Any
 
 from autoshard.assemble import assemble, prices_of
 from autoshard.binding import bind
+from autoshard.consistency import InconsistentPlanError
 from autoshard.decisions import Decisions
 from autoshard.demands import demands_of
 from autoshard.earlier import is_like
-from autoshard.evaluate import InconsistentPlanError, evaluate
+from autoshard.evaluate import evaluate
 from autoshard.kept import changed
 from autoshard.layout import divides
 from autoshard.layout_pattern import Dimension, LayoutPattern

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from autoshard.build import ANEW, BACKWARD, FORWARD, KEPT
+from autoshard.consistency import InconsistentPlanError
 from autoshard.dataflow import Phase
-from autoshard.evaluate import InconsistentPlanError, evaluate, tidy
+from autoshard.evaluate import evaluate, tidy
 from autoshard.solve.evaluate import evaluate as evaluate_problem
 from tests.helpers import _toss, case, toy_machine
 from tests.random_programs import random_case

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from autoshard.evaluate import InconsistentPlanError, evaluate, tidy
+from autoshard.consistency import InconsistentPlanError
+from autoshard.evaluate import evaluate, tidy
 from autoshard.machine import load
 from autoshard.solve.evaluate import evaluate as price_of_choices
 from tests.helpers import MESHES, case, random_plan

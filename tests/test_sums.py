@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from autoshard.evaluate import InconsistentPlanError, evaluate
+from autoshard.consistency import InconsistentPlanError
+from autoshard.evaluate import evaluate
 from autoshard.layout import UNREDUCED
 from autoshard.search import search
 from tests.helpers import case, toy_machine

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from autoshard.chosen import ChosenStrategies
 from autoshard.copies import ANEW, VISIBLE
 from autoshard.display.profile import Profile
-from autoshard.evaluate import ChosenStrategies
 from autoshard.layout import Layout, format_type
 from autoshard.plan import Move
 from autoshard.planned_moves import copy_moves

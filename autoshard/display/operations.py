@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from autoshard.chosen import ChosenStrategies
 from autoshard.display.profile import Profile
-from autoshard.evaluate import ChosenStrategies
 from autoshard.layout import Layout, format_type
 from autoshard.program import Op
 from autoshard.report_moves import shared_scope

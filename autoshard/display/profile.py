@@ -11,16 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from autoshard.assemble import prices_of
+from autoshard.chosen import ChosenStrategies
+from autoshard.consistency import InconsistentPlanError
 from autoshard.copies import ANEW, BACKWARD, FORWARD
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase
-from autoshard.evaluate import (
-    ChosenStrategies,
-    Evaluation,
-    InconsistentPlanError,
-    compute_seconds,
-    evaluate,
-)
+from autoshard.evaluate import Evaluation, compute_seconds, evaluate
 from autoshard.machine import Machine
 from autoshard.plan import Move, Plan, PlanError
 from autoshard.planned_moves import copy_moves, settlement_moves

@@ -26,10 +26,10 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
+from autoshard.chosen import ChosenStrategies
 from autoshard.copies import ANEW, VISIBLE
 from autoshard.dataflow import Phase, analyse
 from autoshard.decisions import Decisions
-from autoshard.evaluate import ChosenStrategies
 from autoshard.flatten import INLINED, op_count
 from autoshard.layout import UNREDUCED, Layout, to_partition_spec
 from autoshard.lower.terms import add_up, terms_of_product

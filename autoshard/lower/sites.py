@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from autoshard.chosen import ChosenStrategies
 from autoshard.copies import ANEW, BACKWARD
 from autoshard.cost.flops import is_matrix_op
-from autoshard.evaluate import ChosenStrategies
 from autoshard.layout import dimension_axes
 from autoshard.plan import Plan
 from autoshard.program import Op, Program

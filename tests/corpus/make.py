@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from autoshard.evaluate import InconsistentPlanError
+from autoshard.consistency import InconsistentPlanError
 from autoshard.plan import Plan
 from autoshard.units import format_gap, format_seconds
 from tests.corpus.cases import CASES, Case

@@ -1,0 +1,45 @@
+"""The strategies that decisions give to the ops of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from autoshard.decisions import Decisions
+from autoshard.program import Op
+from autoshard.strategy import Strategies, project_assignment
+
+
+class ChosenStrategies:
+    """The strategy that decisions give to each op, in arrays of one row; equal ones are shared.
+
+    `made` are those of other decisions on the same mesh and rules, and takes in those of these.
+    """
+
+    def __init__(
+        self,
+        decisions: Decisions,
+        mesh_shape: Sequence[int],
+        made: dict[object, Any] | None = None,
+    ) -> None:
+        self._decisions = decisions
+        self._mesh_shape = tuple(mesh_shape)
+        self._made: dict[object, Any] = {} if made is None else made
+
+    def __call__(self, op: Op) -> Strategies:
+        """The strategy of `op`, which must not be free."""
+        assigned = self._decisions.assignment[op.index]
+        assert assigned is not None
+        whole = (-1,) * len(assigned)
+        stored = tuple(self._decisions.stored[o] or whole for o in op.outputs)
+        key = ("strategy", id(op.rule), assigned, stored)
+        if key not in self._made:
+            self._made[key] = project_assignment(
+                op.rule,
+                np.array([assigned], dtype=np.int64),
+                tuple(np.array([layout], dtype=np.int64) for layout in stored),
+                self._mesh_shape,
+            )
+        return self._made[key]
