@@ -4,6 +4,7 @@ A plan that is solved for anew differs from the one before wherever two choices 
 x the first plan and y the second, the plan sought takes x_i or y_i at every node, costs no more
 than y, keeps the memory limit, and takes as few y_i as possible. Costs stand as one more memory
 row, so this is a problem of the same kind, of the nodes that differ, with at most two choices each.
+Where y is among the cheapest plans, elimination finds it in one go.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ from itertools import pairwise
 import numpy as np
 
 from autoshard.solve import Node, Problem, Usage
+from autoshard.solve.elimination import cheapest
+from autoshard.solve.neighbourhood import Neighbourhoods
 from autoshard.solve.pipeline import solve
 from autoshard.solve.problem import Floats, Integers
 
 ROUNDING = 1e-9
+EXCHANGE = 0.25
+"""Changes that are worth as much as what rounding may cost."""
+LEAST_CHANGE = 1.0
+"""What one change counts at least."""
 
 
 def closest(
@@ -36,58 +43,69 @@ def closest(
     Args:
       problem: of both; its pairs cost nothing or are forbidden.
       before, after: choices of all nodes; `after` keeps all limits.
-      weights: by node, what a change of it counts; others count nothing.
+      weights: by node, what a change of it counts, at least 1; others count nothing.
       price: of `after`.
       kept: nodes that stay as in `after`.
       time_limit: seconds; what is found by then stands.
     """
-    sides = {
+    differing = {
         node: np.array((old, new))
         for node, (old, new) in enumerate(zip(before, after, strict=True))
         if old != new and node not in kept
     }
-    if not sides:
+    if not differing:
         return tuple(after)
-    touching = [edge for edge in problem.edges if edge.u in sides or edge.v in sides]
-    for edge in touching:  # what stays as in `after` may forbid what was before
-        if edge.u not in sides:
-            allowed = edge.table[edge.left[after[edge.u]], edge.right[sides[edge.v]]] < np.inf
-            sides[edge.v] = sides[edge.v][allowed]
-        elif edge.v not in sides:
-            allowed = edge.table[edge.left[sides[edge.u]], edge.right[after[edge.v]]] < np.inf
-            sides[edge.u] = sides[edge.u][allowed]
-    numbers = {node: number for number, node in enumerate(sides)}
-    nodes, spent = [], []
-    for node, side in sides.items():
-        changes = np.zeros(len(side))
-        changes[-1] = weights.get(node, 0.0) if len(side) > 1 else 0.0
-        nodes.append(Node(problem.nodes[node].name, changes))
-        spent.append(problem.nodes[node].costs[side] - problem.nodes[node].costs[side].min())
-    edges = tuple(
-        edge.among(sides, numbers) for edge in touching if edge.u in sides and edge.v in sides
-    )
-    limit = problem.limit
+    cut = Neighbourhoods.of(problem).cut(differing, after)
+    assert cut is not None, "the plan after breaks a rule"
+    sides, numbers = cut.kept, {node: number for number, node in enumerate(cut.kept)}
+    changes = [np.zeros(side.size) for side in sides.values()]
+    for node, number in numbers.items():
+        if sides[node].size > 1:
+            changes[number][-1] = weights.get(node, 0.0)
+    spent = [node.costs - node.costs.min() for node in cut.problem.nodes]
+    slack = ROUNDING * max(abs(price), 1e-300)
+    room = sum(float(one[-1]) for one in spent) + slack
     usages = _usages(problem, sides, numbers, before, after)
+    if not usages:
+        found = _by_elimination(cut.problem, changes, spent, room, slack)
+        if found is not None:
+            return cut.expand(found, after)
+    nodes = [Node(node.name, one) for node, one in zip(cut.problem.nodes, changes, strict=True)]
     if any(usage.node == len(nodes) for usage in usages):
         nodes.append(Node("what does not change", np.zeros(1)))
-    if limit is None or not usages:
-        usages, limit = [], 1.0
-    room = sum(float(one[-1]) for one in spent) + ROUNDING * max(abs(price), 1e-300)
+    limit = problem.limit if usages and problem.limit is not None else 1.0
     end = max((usage.stop for usage in usages), default=0)
     usages += [
         Usage(number, one * (limit / room), end, end + 1)
         for number, one in enumerate(spent)
         if one.any()
     ]
-    between = Problem(tuple(nodes), edges, tuple(usages), limit)
-    start = [*(len(side) - 1 for side in sides.values()), *(0 for _ in nodes[len(sides) :])]
+    between = Problem(tuple(nodes), cut.problem.edges, tuple(usages), limit)
+    start = [*(side.size - 1 for side in sides.values()), *(0 for _ in nodes[len(sides) :])]
     outcome = solve(between, time_limit=time_limit, gap=0.0, warm_start=[start])
     if outcome.solution is None:
         return tuple(after)
-    found = list(after)
-    for side, (node, number) in zip(sides.values(), numbers.items(), strict=True):
-        found[node] = int(side[outcome.solution.choices[number]])
-    return tuple(found)
+    return cut.expand(outcome.solution.choices, after)
+
+
+def _by_elimination(
+    whole: Problem, changes: Sequence[Floats], spent: Sequence[Floats], room: float, slack: float
+) -> tuple[int, ...] | None:
+    """The plan of least changes f that spends g <= room, where one elimination shows it.
+
+    With the least f + p g of all plans, any other plan within the room has f' >= f - p (room - g).
+    Where that allows for less than one change, f is the least.
+    """
+    price = EXCHANGE / slack
+    nodes = tuple(
+        Node(node.name, one + price * cost)
+        for node, one, cost in zip(whole.nodes, changes, spent, strict=True)
+    )
+    found = cheapest(replace(whole, nodes=nodes))
+    if found is None:
+        return None
+    least = room - sum(float(one[choice]) for one, choice in zip(spent, found, strict=True))
+    return found if 0 <= least < LEAST_CHANGE / price else None
 
 
 def _usages(

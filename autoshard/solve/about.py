@@ -70,25 +70,38 @@ class SolvesAbout:
     def solve(self, group: int, *, time_limit: float = 60.0, gap: float = 0.0) -> Outcome:
         """The cheapest plan in which the node takes a choice of a group."""
         started = time.monotonic()
-        reduced = self._reduced
-        if reduced is not None:
-            pinned = np.flatnonzero(reduced.groups == group)
-            if not pinned.size:
-                return _infeasible(started)
-            found = reduced.solves.solve(
-                reduced.node, pinned, reduced.before, time_limit=time_limit, gap=gap
-            )
-            if found.status is Status.INFEASIBLE:
-                return found
-            if found.solution is not None:
-                plan = reduced.trail.expand(found.solution.choices)[: len(self._before)]
-                priced = evaluate(self._base.problem, plan)
-                if not priced.violations:
-                    report = replace(found.report, objective=priced.objective)
-                    return Outcome(found.status, Solution(plan), report, Duals())
         choices = np.flatnonzero(self._groups == group)
-        left = max(time_limit - (time.monotonic() - started), 0.1)
-        return self._base.solve(self._node, choices, self._before, time_limit=left, gap=gap)
+        reduced = self._reduced
+        if reduced is None:
+            return self._base.solve(
+                self._node, choices, self._before, time_limit=time_limit, gap=gap
+            )
+        pinned = np.flatnonzero(reduced.groups == group)
+        if not pinned.size:
+            return _infeasible(started)
+        found = reduced.solves.solve(
+            reduced.node, pinned, reduced.before, time_limit=time_limit, gap=gap
+        )
+        if found.status is Status.INFEASIBLE:
+            return found
+        plans = []
+        if found.solution is not None:
+            plan = reduced.trail.expand(found.solution.choices)[: len(self._before)]
+            priced = evaluate(self._base.problem, plan)
+            if not priced.violations:
+                report = replace(found.report, objective=priced.objective)
+                return Outcome(found.status, Solution(plan), report, Duals())
+            plans.append(plan)
+        # Messages know nothing of memory, so that they would only prove again what is known.
+        return self._base.search(
+            self._node,
+            choices,
+            until=started + time_limit,
+            gap=gap,
+            bound=found.report.bound,
+            duals=Duals(),
+            plans=plans,
+        )
 
 
 def _reduce(
@@ -96,7 +109,8 @@ def _reduce(
 ) -> _Reduced | None:
     """None where presolve did not keep the groups apart in one node."""
     try:
-        problem, trail = presolve(_with_rows(base.problem, node, groups))
+        rows = _with_rows(base.problem, node, groups)
+        problem, trail = presolve(rows, compared=base.compared)
     except InfeasibleError:
         return None
     rows = [usage for usage in problem.usages if problem.nodes[usage.node].costs.size != 2]

@@ -20,6 +20,9 @@ although it takes memory is the simplest case.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
+
 import numpy as np
 
 from autoshard.solve.dominance_loops import FORBIDDEN, Compared, compare
@@ -45,10 +48,10 @@ def drop_dominated(space: Workspace) -> bool:
     """Drop replaceable choices of the nodes that changed, join nodes; True on any change."""
     changed = False
     while space.uncompared.any():
-        sides = _Sides(space)
+        sides = _Sides(space, _able(space))
         if sides.nodes.size == 0:
             continue
-        sides.compare(space)
+        _compare(space, sides)
         joins = sides.joins(space)
         before = space.size.copy()
         hit = np.flatnonzero(np.add.reduceat(sides.dropped, sides.node_start[:-1]))
@@ -58,6 +61,51 @@ def drop_dominated(space: Workspace) -> bool:
     return changed
 
 
+def _able(space: Workspace) -> np.ndarray:
+    """The changed nodes that are compared next, as a mask; they no longer count as changed."""
+    wanted = space.uncompared & (space.size > 1)
+    ends = np.concatenate([space.u, space.v])
+    numbers = np.flatnonzero(wanted[ends])
+    turned = numbers >= space.u.size
+    tables, _, _ = space.kinds.parts(space.kind[numbers - space.u.size * turned])
+    rows, columns = _shapes(space, tables, turned)
+    owner = ends[numbers]
+    degree = np.bincount(owner, minlength=space.count)
+    steps = np.bincount(owner, rows * rows * columns, minlength=space.count)
+    steps = steps + space.size**2 * np.maximum(degree, 1)
+    size = np.bincount(owner, 8 * rows * rows + space.size[owner] * columns, space.count)
+    able = wanted & (steps <= STEPS)
+    filled = np.cumsum(np.where(able, size, 0.0))
+    taken = filled <= max(BYTES, filled[able][0] if able.any() else 0.0)
+    space.uncompared &= ~taken
+    return able & taken
+
+
+def _shapes(space: Workspace, tables: Integers, turned: np.ndarray) -> tuple[Integers, Integers]:
+    """Rows and columns of tables, seen from the sides that are `turned` or not."""
+    used, place = np.unique(tables, return_inverse=True)
+    shapes = [space.kinds.tables[number].shape for number in used.tolist()]
+    heights, widths = np.array(shapes, dtype=np.int64).reshape(-1, 2)[place].T
+    return np.where(turned, widths, heights), np.where(turned, heights, widths)
+
+
+def _compare(space: Workspace, sides: _Sides) -> None:
+    """Fill in `dropped` and `dead`, from what is known of nodes that look just like these."""
+    if space.compared is None:
+        sides.compare(space)
+        return
+    keys = sides.keys(space)
+    new = np.zeros(space.count, dtype=bool)
+    new[sides.nodes[[key not in space.compared for key in keys]]] = True
+    if new.any():
+        part = _Sides(space, new)
+        part.compare(space)
+        for key, answers in zip(part.keys(space), part.answers(), strict=True):
+            space.compared[key] = answers[0].copy(), answers[1].copy()
+    for key, (dropped, dead) in zip(keys, sides.answers(), strict=True):
+        dropped[:], dead[:] = space.compared[key]
+
+
 class _Sides:
     """Changed nodes, and every link of theirs seen from their side; see `Compared`.
 
@@ -65,41 +113,47 @@ class _Sides:
     `own` and `theirs` are the maps of both ends, `turned` says that the node is v of the link.
     """
 
-    def __init__(self, space: Workspace) -> None:
-        wanted = space.uncompared & (space.size > 1)
-        count = space.u.size
+    def __init__(self, space: Workspace, able: np.ndarray) -> None:
         ends = np.concatenate([space.u, space.v])
-        numbers = np.flatnonzero(wanted[ends])
+        numbers = np.flatnonzero(able[ends])
         numbers = numbers[np.argsort(ends[numbers], kind="stable")]
-        turned = numbers >= count
-        link = numbers - count * turned
-        tables, left, right = space.kinds.parts(space.kind[link])
-        used, place = np.unique(tables, return_inverse=True)
-        shapes = [space.kinds.tables[number].shape for number in used.tolist()]
-        heights, widths = np.array(shapes, dtype=np.int64).reshape(-1, 2)[place].T
-        rows, columns = np.where(turned, (widths, heights), (heights, widths))
-        owner = ends[numbers]
-        degree = np.bincount(owner, minlength=space.count)
-        steps = np.bincount(owner, rows * rows * columns, minlength=space.count)
-        steps = steps + space.size**2 * np.maximum(degree, 1)
-        size = np.bincount(owner, 8 * rows * rows + space.size[owner] * columns, space.count)
-        able = wanted & (steps <= STEPS)
-        filled = np.cumsum(np.where(able, size, 0.0))
-        taken = filled <= max(BYTES, filled[able][0] if able.any() else 0.0)
-        space.uncompared &= ~taken
-        able &= taken
+        count = space.u.size
         self.nodes = np.flatnonzero(able)
-        mine = able[owner]
-        self.owner, self.link, self.turned = owner[mine], link[mine], turned[mine]
-        self.table, self.rows, self.columns = tables[mine], rows[mine], columns[mine]
-        self.own, self.theirs = np.where(turned, (right, left), (left, right))[:, mine]
+        self.owner, self.turned = ends[numbers], numbers >= count
+        self.link = numbers - count * self.turned
+        self.table, left, right = space.kinds.parts(space.kind[self.link])
+        self.rows, self.columns = _shapes(space, self.table, self.turned)
+        self.own, self.theirs = np.where(self.turned, (right, left), (left, right))
         self.other = np.where(self.turned, space.u[self.link], space.v[self.link])
         self.size = space.size[self.nodes]
         self.node_start = starts_of(self.size)
+        degree = np.bincount(self.owner, minlength=space.count)
         self.near_start = starts_of(degree[self.nodes])
         self.pair_start = starts_of(space.size[self.owner] * self.columns)
         self.dropped = np.zeros(int(self.node_start[-1]), dtype=bool)
         self.dead = np.zeros(int(self.pair_start[-1]), dtype=bool)
+
+    def keys(self, space: Workspace) -> list[bytes]:
+        """By node, what says all that its answers depend on."""
+        vectors, vector_start = self._vectors(space)
+        items, tables, maps = space.memory.vectors.items, space.kinds.digests, space.maps.items
+        found = []
+        for position, node in enumerate(self.nodes.tolist()):
+            hashed = hashlib.blake2b(space.costs_of(node).tobytes(), digest_size=16)
+            for side in range(self.near_start[position], self.near_start[position + 1]):
+                hashed.update(tables[self.table[side]] + (b"v" if self.turned[side] else b"u"))
+                hashed.update(maps[self.own[side]].tobytes())
+            for number in vectors[vector_start[position] : vector_start[position + 1]].tolist():
+                hashed.update(b"takes" + items[number].tobytes())
+            found.append(hashed.digest())
+        return found
+
+    def answers(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """By node, its part of `dropped` and of `dead`."""
+        pairs = self.pair_start[self.near_start]
+        for position in range(self.nodes.size):
+            begin, end = self.node_start[position : position + 2]
+            yield self.dropped[begin:end], self.dead[pairs[position] : pairs[position + 1]]
 
     def compare(self, space: Workspace) -> None:
         """Fill in `dropped` and `dead`."""

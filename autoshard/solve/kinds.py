@@ -50,12 +50,13 @@ class Kinds:
     def __init__(self, maps: Interned) -> None:
         self.maps = maps
         self.tables: list[Floats] = []
+        self.digests: list[bytes] = []  # of the tables and their shapes
         self.table: list[int] = []
         self.left: list[int] = []
         self.right: list[int] = []
         self.facts: list[Fact | None] = []
         self._numbers: dict[tuple[int, int, int], int] = {}
-        self._tables: dict[tuple[object, bytes], int] = {}
+        self._tables: dict[bytes, int] = {}
         self._results: dict[str, dict[tuple[int, ...], int]] = {}
         self._diagonals: dict[int, Floats] = {}
         self._support: dict[int, np.ndarray | None] = {}
@@ -79,11 +80,14 @@ class Kinds:
     def add_table(self, table: Floats) -> int:
         """The number of a table; equal tables have one number."""
         table = np.ascontiguousarray(table)
-        key = (table.shape, hashlib.blake2b(table.tobytes(), digest_size=16).digest())
+        hashed = hashlib.blake2b(table.tobytes(), digest_size=16)
+        hashed.update(str(table.shape).encode())
+        key = hashed.digest()
         number = self._tables.get(key)
         if number is None:
             number = self._tables[key] = len(self.tables)
             self.tables.append(table)
+            self.digests.append(key)
         return number
 
     def of_edges(self, edges: tuple[Edge, ...]) -> Integers:

@@ -3,29 +3,37 @@
 What every solve would find anew is found once: the problem laid flat, its memory rows, the messages
 of the first solve and the choices without support. From there
 
-1. messages pass with the pinned node cut down, a few at a time;
-2. nodes whose choice in the plan before is within a hair of the bound keep it, and those that must
-   change, then also the nodes around them, are solved alone. Where that plan costs what the bound
-   proves, it is optimal, and close to the plan before;
-3. where neither the bound rises nor such a plan is found, the solve is an ordinary one
-   that begins with the messages and the plan.
+1. messages pass with the pinned node cut down, a few at a time. They bound what a plan with any
+   choice costs at least;
+2. the cheapest plan among some choices of the least such bounds is found by exact elimination, with
+   choices of the plan before where others are as good. No plan with another choice costs less than
+   the least bound among those, so that a plan that is below it is optimal. Else it is looked among
+   more choices, after more messages: all that may belong to a better plan than that found, where
+   they are few enough;
+3. where all of this leaves a gap, the solve is an ordinary one that begins with the messages and
+   the plan.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
+from autoshard.solve.conflict import memory_conflict
 from autoshard.solve.dual import DualAscent
+from autoshard.solve.elimination import cheapest
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.kernels import GONE
+from autoshard.solve.neighbourhood import Neighbourhoods
 from autoshard.solve.pipeline import solve
+from autoshard.solve.presolve import presolve
 from autoshard.solve.problem import (
     Duals,
-    Node,
     Outcome,
     Problem,
     Report,
@@ -34,19 +42,26 @@ from autoshard.solve.problem import (
     relative_gap,
 )
 from autoshard.solve.state import OPTIMAL_GAP
+from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.whole import ascent_of
+from autoshard.solve.workspace import Compared
 
 PASSES = 10
-"""Passes of messages between two looks for a plan."""
+"""Passes of messages between two looks at the bound."""
 SETTLED = 1e-3
-"""A look pays once the passes raise the bound by less than this part of its rise so far."""
+"""A look for a plan pays once the passes raise the bound by less than this part of its rise."""
+CLOSES = 20.0
+"""The same of the gap to the plan that is known: so many times as large a part."""
 ROUNDS = 5
 """A look is taken after so many times as many passes in any case."""
-HAIRS = (1e-9, 1e-7)
-"""Choices this close to the bound, relatively, may belong to a plan that costs no more than it;
-look by look. After the last the solve is an ordinary one."""
-RINGS = (0, 2, 6)
-"""How far around the nodes that must change others may change too, in links."""
+HAIR = 1e-9
+"""Choices this close to the bound, relatively, are always looked among."""
+LOOKS = (6, 10, 20, 40, 60, 90)
+"""So many choices a node are looked among, look by look."""
+SMALL = 100_000
+"""Where elimination needs no larger arrays than this it is quicker than presolve."""
+ROUNDING = 1e-12
+"""What sums of costs may be off by, relatively."""
 
 
 @dataclass(slots=True, eq=False)
@@ -57,18 +72,16 @@ class PinnedSolves:
     outcome: Outcome
     _ascent: DualAscent | None
     _times: np.ndarray
-    _edges: list[list[int]]
+    near: Neighbourhoods
+    compared: Compared = field(default_factory=dict)
+    """What comparing choices gave, for the reductions of this problem."""
 
     @classmethod
     def of(cls, problem: Problem, outcome: Outcome) -> PinnedSolves:
         """Prepare; `tightened` makes the outcome worth more here."""
-        edges: list[list[int]] = [[] for _ in problem.nodes]
-        for number, edge in enumerate(problem.edges):
-            edges[edge.u].append(number)
-            edges[edge.v].append(number)
         warm = outcome.duals.messages is not None
         ascent, times = ascent_of(problem, outcome.duals) if warm else (None, np.zeros(0))
-        return cls(problem, outcome, ascent, times, edges)
+        return cls(problem, outcome, ascent, times, Neighbourhoods.of(problem))
 
     def solve(
         self,
@@ -87,58 +100,55 @@ class PinnedSolves:
           time_limit, gap: as in `autoshard.solve.pipeline.solve`.
         """
         started = time.monotonic()
-        plans: list[tuple[int, ...]] = []
-        duals, proven = self.outcome.duals, -np.inf
-        if self._ascent is not None:
-            ascent = self._begun(node, choices)
-            plan, proven = self._quickly(ascent, node, choices, before, started + time_limit)
-            if plan is not None:
-                objective = evaluate(self.problem, plan).objective
-                bound = min(proven, objective)
-                if relative_gap(objective, bound) <= max(OPTIMAL_GAP, gap):
-                    return _outcome(plan, objective, bound, started)
-                plans.append(plan)
-            pairs = zip(self._times.tolist(), ascent.best_prices.tolist(), strict=True)
-            messages = np.where(np.abs(ascent.best_messages) < GONE, ascent.best_messages, 0.0)
-            duals = Duals(tuple((when, price) for when, price in pairs if price > 0), messages)
+        until = started + time_limit
+        if self._ascent is None:
+            return self.search(node, choices, until=until, gap=gap)
+        looks = _Looks(self.near, self._begun(node, choices), tuple(before))
+        try:
+            looks.run(until, max(OPTIMAL_GAP, gap))
+        except InfeasibleError:
+            return _outcome(None, np.inf, np.inf, started)
+        if looks.plan is not None and looks.gap <= max(OPTIMAL_GAP, gap):
+            return _outcome(looks.plan, looks.cost, looks.bound, started)
+        return self.search(
+            node,
+            choices,
+            until=until,
+            gap=gap,
+            bound=looks.bound,
+            duals=_duals(looks.ascent, self._times),
+            plans=() if looks.plan is None else (looks.plan,),
+        )
+
+    def search(
+        self,
+        node: int,
+        choices: np.ndarray,
+        *,
+        until: float,
+        gap: float = 0.0,
+        bound: float = -np.inf,
+        duals: Duals | None = None,
+        plans: Sequence[tuple[int, ...]] = (),
+    ) -> Outcome:
+        """The same by an ordinary solve.
+
+        Args:
+          node, choices: what is pinned.
+          until: when to stop, on the clock of `time.monotonic`.
+          gap: as in `autoshard.solve.pipeline.solve`.
+          bound: no such plan is known to cost less.
+          duals, plans: to begin with; by default those without pins, and none.
+        """
         return solve(
             self.problem,
             pins={node: choices},
             warm_start=plans,
-            warm_duals=duals,
-            known_bound=max(self.outcome.report.bound, proven),
-            time_limit=max(time_limit - (time.monotonic() - started), 0.1),
+            warm_duals=self.outcome.duals if duals is None else duals,
+            known_bound=max(self.outcome.report.bound, bound),
+            time_limit=max(until - time.monotonic(), 0.1),
             gap=gap,
         )
-
-    def _quickly(
-        self,
-        ascent: DualAscent,
-        node: int,
-        choices: np.ndarray,
-        before: Sequence[int],
-        until: float,
-    ) -> tuple[tuple[int, ...] | None, float]:
-        """The best plan met, and a bound of all."""
-        offset = self.problem.offset
-        best, cost = None, np.inf
-        first = ascent.bound
-        for hair in HAIRS:
-            for _ in range(ROUNDS):
-                bound = ascent.bound
-                ascent.run(np.inf, until, PASSES)
-                if ascent.bound - bound <= SETTLED * (ascent.bound - first):
-                    break
-            value, _, extra = ascent.appraisal()
-            good = extra <= hair * abs(value + offset)
-            plan = self._around(node, choices, tuple(before), good, until)
-            if plan is not None:
-                found = evaluate(self.problem, plan)
-                if not found.violations and found.objective < cost:
-                    best, cost = plan, found.objective
-            if relative_gap(cost, value + offset) <= OPTIMAL_GAP or time.monotonic() >= until:
-                break
-        return best, ascent.check() + offset
 
     def _begun(self, node: int, choices: np.ndarray) -> DualAscent:
         """An ascent where that without pins ended."""
@@ -155,79 +165,124 @@ class PinnedSolves:
         ascent.bound = ascent.check()
         return ascent
 
-    def _around(
-        self,
-        pinned: int,
-        choices: np.ndarray,
-        before: tuple[int, ...],
-        good: np.ndarray,
-        until: float,
-    ) -> tuple[int, ...] | None:
-        """The cheapest plan of good choices that changes only nodes about those that must change.
 
-        The memory limit is left aside.
+@dataclass(slots=True, eq=False)
+class _Looks:
+    """Passes of messages and looks for a plan, of one solve.
+
+    `plan` is the best one met, which costs `cost`; no plan costs less than `bound`.
+    """
+
+    near: Neighbourhoods
+    ascent: DualAscent
+    before: tuple[int, ...]
+    plan: tuple[int, ...] | None = None
+    cost: float = np.inf
+    bound: float = -np.inf
+
+    @property
+    def gap(self) -> float:
+        return relative_gap(self.cost, self.bound)
+
+    def run(self, until: float, enough: float) -> None:
+        """Look until the gap is small enough, or no look helps; raises InfeasibleError."""
+        first = self.ascent.bound
+        for number, choices in enumerate(LOOKS):
+            self._pass(first, until)
+            value, _, extra = self.ascent.appraisal()
+            if value > self.ascent.worst:
+                raise InfeasibleError("the bound exceeds what any plan costs")
+            if number == 0:
+                self._check_memory(extra)
+            value += self.near.problem.offset
+            self.bound = max(self.bound, value)
+            most = min(choices * len(self.before), extra.size - 1)
+            width = max(float(np.partition(extra, most)[most]), HAIR * abs(value))
+            if not self._look_within(extra, value, min(width, self.cost - value)):
+                return
+            if enough < self.gap and self.cost - value <= width:
+                self._look_within(extra, value, self.cost - value)
+            if self.gap <= enough or time.monotonic() >= until:
+                return
+
+    def _pass(self, first: float, until: float) -> None:
+        """Passes until they gain little, of what they gained so far or of the gap that is left."""
+        ascent, offset = self.ascent, self.near.problem.offset
+        for _ in range(ROUNDS):
+            bound = ascent.bound
+            ascent.run(np.inf, until, PASSES)
+            left = min(ascent.bound - first, CLOSES * max(self.cost - offset - bound, 0.0))
+            if ascent.bound - bound <= SETTLED * left:
+                return
+
+    def _check_memory(self, extra: np.ndarray) -> None:
+        """Raises InfeasibleError where all choices that still have partners are too large."""
+        if self.near.problem.limit is not None:
+            start = self.ascent.flat.node_start
+            allowed = [extra[a:b] < GONE for a, b in pairwise(start.tolist())]
+            if not all(one.any() for one in allowed):
+                raise InfeasibleError("no choice is left")
+            if reason := memory_conflict(self.near.problem, allowed):
+                raise InfeasibleError(reason)
+
+    def _look_within(self, extra: np.ndarray, value: float, width: float) -> bool:
+        """For the cheapest plan of all that cost at most so much more than the bound `value`.
+
+        False where they are too many to be told apart by elimination.
         """
-        assert self._ascent is not None
-        start = self._ascent.flat.node_start
-        must = {pinned, *np.flatnonzero(~good[start[:-1] + np.array(before)]).tolist()}
-        for ring in RINGS:
-            free = self._ring(must, ring)
-            kept = {n: np.flatnonzero(good[start[n] : start[n + 1]]) for n in free}
-            kept[pinned] = np.intersect1d(kept[pinned], choices)
-            if not all(len(left) for left in kept.values()):
-                return None
-            small = self._part(kept, before)
-            if small is None:
-                continue
-            outcome = solve(small, time_limit=max(0.2 * (until - time.monotonic()), 0.05))
-            if outcome.solution is not None:
-                plan = list(before)
-                for choice, (n, left) in zip(outcome.solution.choices, kept.items(), strict=True):
-                    plan[n] = int(left[choice])
-                return tuple(plan)
-        return None
+        good = extra <= min(width + ROUNDING * abs(value), GONE)
+        starts = self.ascent.flat.node_start.tolist()
+        kept = {n: np.flatnonzero(good[a:b]) for n, (a, b) in enumerate(pairwise(starts))}
+        for n, one in enumerate(self.before):  # of choices that are as good the first is taken
+            if good[starts[n] + one]:
+                kept[n] = np.concatenate([[one], kept[n][kept[n] != one]])
+        least = np.inf
+        if all(left.size for left in kept.values()):
+            plan = [int(left[0]) for left in kept.values()]
+            cut = self.near.cut({n: left for n, left in kept.items() if left.size > 1}, plan)
+            if cut is not None:
+                found = _cheapest(cut.problem)
+                if found is None:
+                    return False
+                least = self._take(cut.expand(found, plan))
+        self.bound = max(self.bound, min(least, value + width))
+        return True
 
-    def _ring(self, nodes: set[int], links: int) -> list[int]:
-        """The nodes within so many links of some."""
-        found = set(nodes)
-        for _ in range(links):
-            edges = {number for node in found for number in self._edges[node]}
-            found |= {
-                end for e in edges for end in (self.problem.edges[e].u, self.problem.edges[e].v)
-            }
-        return sorted(found)
-
-    def _part(self, kept: dict[int, np.ndarray], before: tuple[int, ...]) -> Problem | None:
-        """The problem of some nodes, all others as before; None where a node has no choice.
-
-        The choices kept are cut down to those that the nodes around allow. There is no limit.
-        """
-        problem = self.problem
-        numbers = {n: k for k, n in enumerate(kept)}
-        touching = [problem.edges[e] for e in sorted({e for n in kept for e in self._edges[n]})]
-        costs = {n: problem.nodes[n].costs[left] for n, left in kept.items()}
-        for edge in touching:
-            if edge.v not in kept:
-                row = edge.table[edge.left[kept[edge.u]], edge.right[before[edge.v]]]
-                costs[edge.u] = costs[edge.u] + edge.weight * row
-            elif edge.u not in kept:
-                row = edge.table[edge.left[before[edge.u]], edge.right[kept[edge.v]]]
-                costs[edge.v] = costs[edge.v] + edge.weight * row
-        for n, cost in costs.items():
-            kept[n] = kept[n][cost < np.inf]
-            if not len(kept[n]):
-                return None
-        nodes = tuple(Node(problem.nodes[n].name, c[c < np.inf]) for n, c in costs.items())
-        edges = tuple(
-            edge.among(kept, numbers) for edge in touching if edge.u in kept and edge.v in kept
-        )
-        return Problem(nodes, edges, (), None)
+    def _take(self, plan: tuple[int, ...]) -> float:
+        """Keep a plan if it is the best; what it costs, its memory left aside."""
+        found = evaluate(self.near.problem, plan)
+        if not found.violations and found.objective < self.cost:
+            self.plan, self.cost = plan, found.objective
+        return found.objective
 
 
-def _outcome(plan: tuple[int, ...], objective: float, bound: float, started: float) -> Outcome:
+def _cheapest(problem: Problem) -> tuple[int, ...] | None:
+    """The cheapest plan of a problem without a limit, if elimination finds it."""
+    found = cheapest(problem, entries=SMALL)
+    if found is None:
+        with contextlib.suppress(InfeasibleError):
+            reduced, trail = presolve(problem)
+            return None if reduced.nodes else trail.expand(())
+    return found
+
+
+def _duals(ascent: DualAscent, times: np.ndarray) -> Duals:
+    """What an ascent has found, for a solve that begins with it."""
+    pairs = zip(times.tolist(), ascent.best_prices.tolist(), strict=True)
+    messages = np.where(np.abs(ascent.best_messages) < GONE, ascent.best_messages, 0.0)
+    return Duals(tuple((when, price) for when, price in pairs if price > 0), messages)
+
+
+def _outcome(
+    plan: tuple[int, ...] | None, objective: float, bound: float, started: float
+) -> Outcome:
+    seconds = time.monotonic() - started
+    if plan is None:
+        report = Report(Status.INFEASIBLE, np.inf, np.inf, np.inf, seconds)
+        return Outcome(Status.INFEASIBLE, None, report, Duals())
+    bound = min(bound, objective)
     gap = relative_gap(objective, bound)
     status = Status.OPTIMAL if gap <= OPTIMAL_GAP else Status.FEASIBLE
     hit = None if status is Status.OPTIMAL else "gap"
-    seconds = time.monotonic() - started
     report = Report(status, objective, bound, gap, seconds, hit, ())
     return Outcome(status, Solution(plan), report, Duals())

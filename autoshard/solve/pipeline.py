@@ -15,14 +15,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from autoshard.solve.conflict import lightest_peak, memory_conflict
+from autoshard.solve.evaluate import evaluate
 from autoshard.solve.flat_memo import FlatMemo
 from autoshard.solve.limited import Limited
-from autoshard.solve.problem import Duals, Outcome, Problem, ProblemError, Progress
-from autoshard.solve.state import DoneError, Search
+from autoshard.solve.problem import (
+    Duals,
+    Outcome,
+    Problem,
+    ProblemError,
+    Progress,
+    relative_gap,
+)
+from autoshard.solve.state import OPTIMAL_GAP, DoneError, Search
 from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.unlimited import solve_unlimited
 from autoshard.solve.whole import bound_whole
@@ -79,9 +88,10 @@ def solve(
         search.raise_bound(known_bound)
         filled = _filled(search)
         bound_whole(search, warm_duals, starts, memo)
-        broken = solve_unlimited(search) if filled < TIGHT else None
-        if broken is not None:
-            starts.insert(0, broken)
+        if filled < TIGHT and not any(_only_too_large(search, plan) for plan in starts):
+            broken = solve_unlimited(search)
+            if broken is not None:
+                starts.insert(0, broken)
         search.phase = "presolve"
         search.descend(search.kept)
         Limited(search, starts).run(Duals(search.prices))
@@ -114,6 +124,13 @@ def _filled(search: Search) -> float:
         raise InfeasibleError(reason)
     peak, _ = lightest_peak(problem, allowed)
     return peak / problem.limit if problem.limit > 0 else 1.0
+
+
+def _only_too_large(search: Search, plan: tuple[int, ...]) -> bool:
+    """Whether a plan would be optimal without the memory limit, so that the relaxation is known."""
+    free = evaluate(replace(search.problem, limit=None), plan)
+    allowed = search.keeps(plan) and not free.violations
+    return allowed and relative_gap(free.objective, search.bound) <= OPTIMAL_GAP
 
 
 def _checked_pins(

@@ -31,7 +31,7 @@ from autoshard.solve.link_rules import contract, examine_links, merge_parallel
 from autoshard.solve.node_rules import fold_isolated, fold_leaves, fold_middles, fold_twins
 from autoshard.solve.problem import Integers, Problem
 from autoshard.solve.trail import InfeasibleError, Trail
-from autoshard.solve.workspace import Workspace
+from autoshard.solve.workspace import Compared, Workspace
 
 
 def presolve(
@@ -40,15 +40,16 @@ def presolve(
     *,
     dominance: bool = True,
     deadline: float = math.inf,
+    compared: Compared | None = None,
 ) -> tuple[Problem, Trail]:
     """The reduced problem and the way back.
 
     `pins` restricts nodes to subsets of their choices; `dominance` compares choices with each
     other, which is most of the time on nodes of thousands. No rule is begun after the `deadline`
-    (of time.monotonic): what is reached by then is the answer. Raises `InfeasibleError` when no
-    plan exists.
+    (of time.monotonic): what is reached by then is the answer. `compared` remembers comparisons
+    from one reduction to the next. Raises `InfeasibleError` when no plan exists.
     """
-    space = Workspace.of(problem)
+    space = Workspace.of(problem, compared)
     if pins:
         keep = [np.unique(np.asarray(allowed, dtype=np.int64)) for allowed in pins.values()]
         space.restrict(np.array(list(pins), dtype=np.int64), keep)

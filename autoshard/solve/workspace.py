@@ -8,6 +8,8 @@ Flags say what has to be looked at again: `fresh` links whose kind was not exami
 changed, `determined` links one of whose ends follows from the other, `tangled` when links may have
 become parallel, `priced` nodes that may have a choice of cost +inf; nodes about which something
 changed since they were last folded (`unfolded`) or their choices compared (`uncompared`).
+
+`compared` is what comparisons gave, here and in other reductions of nearly the same problem.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from autoshard.solve.kinds import Kinds
 from autoshard.solve.memory_rows import Memory
 from autoshard.solve.problem import Floats, Integers, Problem
 from autoshard.solve.trail import Fixed, Follow, FollowPair, InfeasibleError, Join, Restrict, Trail
+
+Compared = dict[bytes, tuple[np.ndarray, np.ndarray]]
+"""What comparing the choices of nodes gave, by what it depends on: see `solve.dominance`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,9 +51,10 @@ class Workspace:
     uncompared: np.ndarray
     tangled: bool = True
     steps: list[tuple] = field(default_factory=list)
+    compared: Compared | None = None
 
     @classmethod
-    def of(cls, problem: Problem) -> Workspace:
+    def of(cls, problem: Problem, compared: Compared | None = None) -> Workspace:
         count = len(problem.nodes)
         size = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
         maps = Interned(np.int64)
@@ -70,6 +76,7 @@ class Workspace:
             priced=np.zeros(count, dtype=bool),
             unfolded=np.ones(count, dtype=bool),
             uncompared=np.ones(count, dtype=bool),
+            compared=compared,
         )
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 from autoshard.solve import Edge, Node, Problem, Usage, evaluate
 from autoshard.solve.dominance import drop_dominated
 from autoshard.solve.finish import finish
+from autoshard.solve.presolve import presolve
 from autoshard.solve.trail import InfeasibleError, Restrict
-from autoshard.solve.workspace import Workspace
+from autoshard.solve.workspace import Compared, Workspace
 from tests.solve.helpers import SHAPES, brute_force, random_problem
 
 
@@ -102,3 +105,43 @@ def test_one_comparison_keeps_the_best_cost(seed, shape, tightness, integers, al
             evaluate(small, picked).objective, rel=1e-12
         )
         assert trail.project(expanded) == tuple(picked)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    shape=st.sampled_from(SHAPES),
+    tightness=st.sampled_from([None, 0.5]),
+    changed=st.integers(0, 3),
+)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_what_is_remembered_of_a_problem_like_it_changes_nothing(seed, shape, tightness, changed):
+    problem = random_problem(seed, shape=shape, tightness=tightness, forbidden=0.1)
+    nodes = list(problem.nodes)
+    changed %= len(nodes)
+    nodes[changed] = Node(nodes[changed].name, nodes[changed].costs[::-1] + 1.0)
+    like_it = replace(problem, nodes=tuple(nodes))
+    known: Compared = {}
+    for one in (problem, like_it, problem):
+        try:
+            alone, trail = presolve(one)
+        except InfeasibleError:
+            with pytest.raises(InfeasibleError):
+                presolve(one, compared=known)
+            continue
+        small, way = presolve(one, compared=known)
+        assert [node.costs.tolist() for node in small.nodes] == [
+            node.costs.tolist() for node in alone.nodes
+        ]
+        start = [0] * len(small.nodes)
+        assert way.expand(start) == trail.expand(start)
+
+
+def test_comparisons_are_remembered():
+    problem = knot([0.0, 0.0], np.zeros((2, 3)), [1.0, 1.0])
+    known: Compared = {}
+    presolve(problem, compared=known)
+    once = dict(known)
+    assert once
+    presolve(problem, compared=known)
+    assert known.keys() == once.keys()
+    assert all(known[key] is once[key] for key in once)
