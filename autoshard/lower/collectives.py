@@ -113,9 +113,14 @@ def explicit_collectives(
     module = module_or_lowered
     if hasattr(module, "compiler_ir"):
         module = module.compiler_ir("stablehlo")
-    copy = compat.with_explicit_collectives(module)
-    reader = _Reader(dict(trip_counts or {}))
-    return reader.read(copy)
+    return read_collectives(compat.with_explicit_collectives(module), trip_counts=trip_counts)
+
+
+def read_collectives(
+    explicit: Any, *, trip_counts: Mapping[str, int] | None = None
+) -> list[Collective]:
+    """The same of a module in which Shardy has made every collective an operation already."""
+    return _Reader(dict(trip_counts or {})).read(explicit)
 
 
 # -- reading a module ----------------------------------------------------------------------------

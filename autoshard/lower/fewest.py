@@ -27,7 +27,8 @@ import jax
 from autoshard import compat
 from autoshard.assemble import priced_anew, prices_of
 from autoshard.conflicts import minimal_conflict
-from autoshard.lower.collectives import explicit_collectives
+from autoshard.dataflow import analyse
+from autoshard.lower.collectives import read_collectives
 from autoshard.lower.compare import Tally, compare
 from autoshard.lower.interpret import Interpreter, LoweringError
 from autoshard.lower.sites import Key, Place, Site, named, places_of
@@ -35,8 +36,10 @@ from autoshard.lower.spmd import Lowered
 from autoshard.machine import Machine, load
 from autoshard.plan import Plan
 from autoshard.program import Op, Program
+from autoshard.readers import Reader
 from autoshard.sums import settled
 
+Readers = tuple[tuple[Reader, ...], ...]
 _PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 BREADTH = (8, 32)
 """So many sites are tried at a time; more where none of those helps."""
@@ -183,17 +186,18 @@ class _Checker:
         self.lowered, self.places, self.heard = lowered, places, heard
         self.sites = list(dict.fromkeys(place.site for place in places))
         self.known: dict[frozenset[int], _Mismatch] = {}
+        self.readers = analyse(lowered.program).readers
 
     @cached_property
     def products(self) -> list[str]:
         """How all products are to be cut, in program order."""
-        return _cuts(self.lowered.lower(platforms=("tpu",)).compiler_ir("stablehlo"))
+        return _cuts(_explicit(self.lowered))
 
     def mismatch(self, chosen: frozenset[int]) -> _Mismatch:
         if chosen not in self.known:
-            module = self.annotated(chosen).lower(platforms=("tpu",)).compiler_ir("stablehlo")
-            found = compare(self.lowered.plan.moves, explicit_collectives(module))
-            wrong = sum(a != b for a, b in zip(_cuts(module), self.products, strict=True))
+            explicit = _explicit(self.annotated(chosen))
+            found = compare(self.lowered.plan.moves, read_collectives(explicit))
+            wrong = sum(a != b for a, b in zip(_cuts(explicit), self.products, strict=True))
             self.known[chosen] = _Mismatch((*found.missing, *found.unplanned), wrong)
             if self.heard is not None:
                 self.heard(len(chosen), not self.known[chosen].wrong)
@@ -216,7 +220,8 @@ class _Checker:
 
     def annotated(self, chosen: frozenset[int]) -> Lowered:
         some = {self.sites[number] for number in chosen}
-        return _sparse(self.lowered, frozenset(p.key for p in self.places if p.site in some))
+        keys = frozenset(place.key for place in self.places if place.site in some)
+        return _sparse(self.lowered, self.readers, keys)
 
     def result(self, chosen: Sequence[int]) -> Fewest:
         kept = tuple(named(self.sites[number], self.places) for number in sorted(chosen))
@@ -229,8 +234,10 @@ class _Checker:
 class _Sparse(Interpreter):
     """Writes only some of the constraints of a plan."""
 
-    def __init__(self, program: Program, plan: Plan, mesh: Any, keys: frozenset[Key]) -> None:
-        super().__init__(program, plan, mesh)
+    def __init__(
+        self, program: Program, plan: Plan, mesh: Any, readers: Readers, keys: frozenset[Key]
+    ) -> None:
+        super().__init__(program, plan, mesh, readers)
         self.keys = keys
 
     def _fix(self, value: int, array: Any) -> Any:
@@ -250,8 +257,11 @@ class _Sparse(Interpreter):
         return list(results)
 
 
-def _sparse(lowered: Lowered, keys: frozenset[Key]) -> Lowered:
-    return _written(lowered, lambda program, plan, mesh: _Sparse(program, plan, mesh, keys))
+def _sparse(lowered: Lowered, readers: Readers, keys: frozenset[Key]) -> Lowered:
+    def writer(program: Program, plan: Plan, mesh: Any) -> Interpreter:
+        return _Sparse(program, plan, mesh, readers, keys)
+
+    return _written(lowered, writer)
 
 
 def _written(lowered: Lowered, writer: Callable[[Program, Plan, Any], Interpreter]) -> Lowered:
@@ -266,9 +276,14 @@ def _written(lowered: Lowered, writer: Callable[[Program, Plan, Any], Interprete
     return replace(lowered, fn=step)
 
 
-def _cuts(module: Any) -> list[str]:
+def _explicit(lowered: Lowered) -> Any:
+    """The step as Shardy makes it, every collective an operation."""
+    module = lowered.lower(platforms=("tpu",)).compiler_ir("stablehlo")
+    return compat.with_explicit_collectives(module)
+
+
+def _cuts(explicit: Any) -> list[str]:
     """How every product of a module is cut, in program order."""
-    explicit = compat.with_explicit_collectives(module)
     found: list[str] = []
 
     def walk(operation: Any) -> None:

@@ -35,6 +35,7 @@ from autoshard.layout import UNREDUCED, Layout, to_partition_spec
 from autoshard.lower.terms import add_up, terms_of_product
 from autoshard.plan import Plan
 from autoshard.program import Op, Program
+from autoshard.readers import Reader
 
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 _REMAT = frozenset({"remat", "remat2", "checkpoint"})
@@ -53,7 +54,13 @@ Recipe = tuple[Any, list[tuple[Any, int]], int]
 class Interpreter:
     """One re-trace of a program under decisions; make a new one for every trace."""
 
-    def __init__(self, program: Program, plan: Plan, mesh: Any) -> None:
+    def __init__(
+        self,
+        program: Program,
+        plan: Plan,
+        mesh: Any,
+        readers: tuple[tuple[Reader, ...], ...] | None = None,
+    ) -> None:
         self.program = program
         self.decisions: Decisions = plan.decisions
         self.reshards = {(r.shape, r.itemsize, r.before, r.after): r.states for r in plan.reshards}
@@ -65,7 +72,7 @@ class Interpreter:
         self.fixed: set[int] = set()
         self.recipes: dict[int, Recipe] = {}
         self.cursor = 0
-        self.readers = analyse(program).readers
+        self.readers = analyse(program).readers if readers is None else readers
         self._phases = {(use.op, use.position): use.phase for uses in self.readers for use in uses}
         self._specs: dict[tuple[Layout, int], NamedSharding] = {}
 
