@@ -52,9 +52,9 @@ def search_meshes_command(options: argparse.Namespace) -> int:
 def _found(options: argparse.Namespace, line: ProgressLine, started: float) -> PipelinePlan:
     from autoshard.cluster import ClusterError, load_cluster
     from autoshard.mpmd.accumulate import MicrobatchError
-    from autoshard.mpmd.blocks import StageError
     from autoshard.mpmd.inference import PlacementError
     from autoshard.mpmd.loop import LoopError
+    from autoshard.mpmd.stages import StageError
     from autoshard.placement.search import search_meshes
     from autoshard.program import TraceError
     from autoshard.reference import ProgramError

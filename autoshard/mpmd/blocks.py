@@ -1,4 +1,4 @@
-"""The repeated blocks of a program, and which of them make a stage.
+"""The repeated blocks of a program, of which stages are made (`autoshard.mpmd.stages`).
 
 Blocks are found without annotation, in the forward pass of one microbatch:
 
@@ -6,17 +6,12 @@ Blocks are found without annotation, in the forward pass of one microbatch:
                               `jax.named_scope`); the outermost such scopes
     layers[0], layers[1], ... the iterations of a scan with a carry
     block 0, block 1, ...     where there is neither: the copies of the longest repeated run of ops
-
-A stage is a run of consecutive blocks. What stands outside of all blocks (embedding, loss, ...)
-is placed by `autoshard.mpmd.inference`.
 """
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autoshard.mpmd.graph import Graph, Node
@@ -25,14 +20,6 @@ from autoshard.repeats import longest_run
 _TRANSFORMS = re.compile(r"\b(?:jvp|transpose|vmap|remat|checkpoint)\(|\)")
 _IGNORED = frozenset({"", "rematted_computation", "checkpoint", "remat"})
 _NUMBERED = re.compile(r"^(.*?)(\d+)$")
-_ITERATIONS = re.compile(r"^(.*)\[(\d+)(?::(\d+))?\]$")
-
-Part = tuple[int, int, int]
-"""Iterations `start <= i < stop` of a scan in a stage: (stage, start, stop)."""
-
-
-class StageError(ValueError):
-    """Stages that the program does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +31,6 @@ class Block:
     nodes: tuple[int, ...] = ()
     scans: tuple[int, ...] = ()
     iteration: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Stages:
-    """What is known of the stages of a graph.
-
-    Attributes:
-      names: for every stage the names of its blocks.
-      labels: the stage of nodes that belong to one.
-      scans: for every scan that is cut its parts, by stage.
-    """
-
-    names: tuple[tuple[str, ...], ...]
-    labels: Mapping[int, int]
-    scans: Mapping[int, tuple[Part, ...]]
-
-    def __len__(self) -> int:
-        return len(self.names)
 
 
 def path_of(node: Node) -> tuple[str, ...]:
@@ -82,7 +51,7 @@ def find_blocks(graph: Graph) -> tuple[Block, ...]:
         for prefix, numbers in prefixes.items()
     ]
     inside = {number for numbers in prefixes.values() for number in numbers}
-    for scans in _scans(graph, paths):
+    for scans in layer_scans(graph, paths):
         if inside.isdisjoint(scans):
             first = graph.nodes[scans[0]]
             length = first.equation.params["length"]
@@ -92,184 +61,6 @@ def find_blocks(graph: Graph) -> tuple[Block, ...]:
     if not blocks:
         return tuple(_repeated(graph))
     return tuple(block for _, several in sorted(blocks, key=lambda b: b[0]) for block in several)
-
-
-def counted_stages(graph: Graph, counts: Sequence[int]) -> Stages:
-    """Cut the blocks into stages of so many blocks each.
-
-    Raises:
-      StageError: a stage has no block, or all together are not those of the program.
-    """
-    blocks = find_blocks(graph)
-    if sum(counts) != len(blocks) or min(counts, default=0) < 1:
-        raise StageError(
-            f"stages of {', '.join(map(str, counts))} blocks were asked for, but the program has "
-            f"{len(blocks)} repeated blocks: give every stage one or more, {len(blocks)} in all"
-        )
-    stops = list(itertools.accumulate(counts))
-    runs = list(zip([0, *stops], stops, strict=False))
-    return _of_blocks(graph, blocks, runs)
-
-
-def even_stages(graph: Graph, count: int, speeds: Sequence[float] | None = None) -> Stages:
-    """Cut the blocks into `count` stages, the dearest of which is as cheap as possible.
-
-    Stages are compared by forward FLOP over their speed; what stands before the first block counts
-    for the first stage, all else outside of the blocks for the last.
-
-    Args:
-      count: how many stages.
-      speeds: of every stage, in any unit; by default all are alike.
-
-    Raises:
-      StageError: there are fewer blocks than stages, or not as many speeds as stages.
-    """
-    speeds = (1.0,) * count if speeds is None else tuple(speeds)
-    if len(speeds) != count or not all(speed > 0 for speed in speeds):
-        raise StageError(f"speeds {speeds} are not one positive number for each of {count} stages")
-    blocks = find_blocks(graph)
-    if count < 1 or count > len(blocks):
-        found = ", ".join(block.name for block in blocks) or "none"
-        raise StageError(
-            f"{count} stages were asked for, but the program has {len(blocks)} repeated blocks "
-            f"({found}): ask for {'1 to ' if len(blocks) > 1 else ''}{max(len(blocks), 1)} stages, "
-            "or name the scopes of every stage"
-        )
-    inside = {number for block in blocks for number in (*block.nodes, *block.scans)}
-    first = min(inside, default=0)
-    outside = [
-        (number < first, node.flops)
-        for number, node in enumerate(graph.nodes)
-        if number not in inside and not node.backward
-    ]
-    costs = [block.flops for block in blocks]  # forward
-    costs[0] += sum(flops for early, flops in outside if early)
-    costs[-1] += sum(flops for early, flops in outside if not early)
-    return _of_blocks(graph, blocks, _balanced(costs, speeds))
-
-
-def _of_blocks(graph: Graph, blocks: Sequence[Block], runs: Sequence[tuple[int, int]]) -> Stages:
-    stages = _stages([blocks[i:j] for i, j in runs])
-    inside = {number for block in blocks for number in (*block.nodes, *block.scans)}
-    if any(graph.nodes[number].backward for number in inside):
-        return stages
-    return Stages(stages.names, _with_backward(graph, stages.labels), stages.scans)
-
-
-def named_stages(graph: Graph, stages: Sequence[Sequence[str]]) -> Stages:
-    """Stages by the scopes that belong to each: `[("embed", "layers[0:2]"), ("layers[2:4]",)]`.
-
-    A name is a scope, or several with `/` between them, anywhere in a node's path; with iterations
-    in brackets it is a scan.
-
-    Raises:
-      StageError: no node bears a name, or a scan is only partly covered; all faults are listed.
-    """
-    paths = [path_of(node) for node in graph.nodes]
-    groups = _scans(graph, paths)
-    labels: dict[int, int] = {}
-    parts: dict[int, list[Part]] = {}
-    faults = []
-    for stage, names in enumerate(stages):
-        for name in names:
-            matched = _ITERATIONS.match(name)
-            scope = tuple((matched[1] if matched else name).split("/"))
-            found = [number for number, path in enumerate(paths) if _contains(path, scope)]
-            if matched:
-                start = int(matched[2])
-                stop = int(matched[3]) if matched[3] else start + 1
-                scans = [n for group in groups if group[0] in found for n in group]
-                for number in scans:
-                    parts.setdefault(number, []).append((stage, start, stop))
-                found = scans
-            else:
-                labels.update(dict.fromkeys(found, stage))
-            if not found:
-                faults.append(f"{name!r} (stage {stage}) is borne by no op{_near(scope, paths)}")
-    for group in groups:
-        if group[0] in parts:
-            length = graph.nodes[group[0]].equation.params["length"]
-            covered = [i for _, start, stop in parts[group[0]] for i in range(start, stop)]
-            if covered != list(range(length)):
-                name = "/".join(paths[group[0]])
-                faults.append(
-                    f"the stages hold iterations {covered} of {name}, which has "
-                    f"{length}: every one must be in one stage, in order"
-                )
-    if faults:
-        raise StageError(
-            "the stages do not fit the program:" + "".join(f"\n  * {f}" for f in faults)
-        )
-    for number in parts:
-        labels.pop(number, None)
-    names = tuple(tuple(names) for names in stages)
-    return Stages(names, labels, {number: tuple(found) for number, found in parts.items()})
-
-
-def _stages(groups: Sequence[Sequence[Block]]) -> Stages:
-    labels: dict[int, int] = {}
-    parts: dict[int, list[Part]] = {}
-    for stage, blocks in enumerate(groups):
-        for block in blocks:
-            labels.update(dict.fromkeys(block.nodes, stage))
-            for number in block.scans:
-                found = parts.setdefault(number, [])
-                if found and found[-1][0] == stage:
-                    found[-1] = (stage, found[-1][1], block.iteration + 1)
-                else:
-                    found.append((stage, block.iteration, block.iteration + 1))
-    names = tuple(tuple(block.name for block in blocks) for blocks in groups)
-    return Stages(names, labels, {number: tuple(found) for number, found in parts.items()})
-
-
-def _with_backward(graph: Graph, labels: Mapping[int, int]) -> dict[int, int]:
-    """Labels of forward nodes, and those of backward nodes that follow from them.
-
-    The gradient comes through the stages from the last to the first. So an op of the backward pass
-    belongs to the earliest stage of which it reads something: what the forward pass kept (the last
-    stage that made or read it), a weight that one stage alone reads, or a gradient.
-    """
-    result = dict(labels)
-    of: dict[int, int] = {}
-    readers: dict[int, set[int]] = {}
-    for number, node in enumerate(graph.nodes):
-        if number in labels:
-            of.update(dict.fromkeys(node.outputs, labels[number]))
-            for value in node.inputs:
-                readers.setdefault(value, set()).add(labels[number])
-    of = {value: max({stage} | readers.get(value, set())) for value, stage in of.items()}
-    of |= {v: min(readers[v]) for v in graph.inputs if len(readers.get(v, ())) == 1}
-    for number, node in enumerate(graph.nodes):
-        found = [of[value] for value in node.inputs if value in of]
-        if node.backward and found:
-            result[number] = min(found)
-            of.update(dict.fromkeys(node.outputs, result[number]))
-    return result
-
-
-def _balanced(costs: Sequence[float], speeds: Sequence[float]) -> list[tuple[int, int]]:
-    """Cut `costs` into one run for each of `speeds`, the dearest as cheap as possible.
-
-    dearest[k, j] = min over i < j of max(dearest[k - 1, i], sum(costs[i:j]) / speeds[k - 1]), for k
-    runs of the first j costs; of equal cuts that with the longer earlier runs.
-    """
-    count = len(speeds)
-    total = [0.0, *itertools.accumulate(costs)]
-    dearest = {(0, 0): 0.0}
-    begin: dict[tuple[int, int], int] = {}
-    for k in range(1, count + 1):
-        for j in range(k, len(costs) + 1):
-            dearest[k, j], last = min(
-                (max(dearest[k - 1, i], (total[j] - total[i]) / speeds[k - 1]), -i)
-                for i in range(k - 1, j)
-                if (k - 1, i) in dearest
-            )
-            begin[k, j] = -last
-    runs, stop = [], len(costs)
-    for k in range(count, 0, -1):
-        runs.append((begin[k, stop], stop))
-        stop = begin[k, stop]
-    return runs[::-1]
 
 
 def _block_of(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...] | None]:
@@ -291,7 +82,7 @@ def _forward_flops(graph: Graph, numbers: Sequence[int]) -> float:
     return sum(graph.nodes[n].flops for n in numbers if not graph.nodes[n].backward)
 
 
-def _scans(graph: Graph, paths: Sequence[tuple[str, ...]]) -> list[tuple[int, ...]]:
+def layer_scans(graph: Graph, paths: Sequence[tuple[str, ...]]) -> list[tuple[int, ...]]:
     """Scans over layers, each with the scans of its backward pass.
 
     They have the same scope and length. Where several loops have, the first in the forward pass
@@ -329,13 +120,3 @@ def _repeated(graph: Graph) -> Iterator[Block]:
     for copy in range(copies):
         numbers = tuple(forward[start + copy * period : start + (copy + 1) * period])
         yield Block(f"block {copy}", _forward_flops(graph, numbers), numbers)
-
-
-def _contains(path: tuple[str, ...], scope: tuple[str, ...]) -> bool:
-    return any(path[k : k + len(scope)] == scope for k in range(len(path) - len(scope) + 1))
-
-
-def _near(scope: tuple[str, ...], paths: Sequence[tuple[str, ...]]) -> str:
-    known = sorted({"/".join(path[: k + 1]) for path in set(paths) for k in range(len(path))})
-    near = difflib.get_close_matches("/".join(scope), known, n=3, cutoff=0.5)
-    return f"; near names: {', '.join(near)}" if near else ""

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from autoshard.mpmd.blocks import counted_stages, even_stages, named_stages
 from autoshard.mpmd.deal import Deal
 from autoshard.mpmd.fragments import Cut, Output
 from autoshard.mpmd.graph import Graph, Node, needed
 from autoshard.mpmd.inference import FLOPS_PER_BYTE, Question, forbid, free_nodes, infer
 from autoshard.mpmd.pieces import in_pieces
+from autoshard.mpmd.stages import counted_stages, even_stages, named_stages
 
 _ADDS = frozenset({"add", "add_any"})
 

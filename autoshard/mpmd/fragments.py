@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from autoshard.mpmd.blocks import Stages
 from autoshard.mpmd.graph import Graph, Node
 from autoshard.mpmd.pieces import Bounds, Pieces
+from autoshard.mpmd.stages import Stages
 from autoshard.schedule import Kind
 
 SHARED = -1

@@ -14,7 +14,8 @@ from typing import Any
 
 from autoshard import compat
 from autoshard.mpmd.accumulate import MICROBATCH
-from autoshard.mpmd.graph import Graph, Node, graph_of, needed
+from autoshard.mpmd.flat import graph_of
+from autoshard.mpmd.graph import Graph, Node, needed
 
 
 class LoopError(ValueError):

@@ -7,21 +7,24 @@ a graph so that such ops work on pieces, and inputs and outputs are pieces where
 together with those of a loop that is cut. Where an op needs the whole, the pieces are joined;
 where a piece of a whole is needed, it is sliced.
 
-Whether an op can work piece by piece is in the table below; to be absent there costs a join.
+Whether an op can work piece by piece is in the table of `autoshard.mpmd.rows`; to be absent there
+costs a join.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
-from autoshard.mpmd.blocks import Part
-from autoshard.mpmd.graph import Builder, Graph, Node, bound
+from autoshard.mpmd.flat import bound
+from autoshard.mpmd.graph import Builder, Graph, Node
+from autoshard.mpmd.rows import COMBINE, changed_params, row_operands
 from autoshard.mpmd.scans import Loop, added, part_of_scan, zeros
+from autoshard.mpmd.stages import Part
 
 Bounds = tuple[tuple[int, int], ...]
 """Rows `start <= row < stop` of every piece, in order."""
@@ -44,27 +47,6 @@ class Rewritten:
     outputs: tuple[int | Pieces, ...]
 
 
-ELEMENTWISE = frozenset(
-    {
-        "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2",
-        "atanh", "cbrt", "ceil", "clamp", "convert_element_type", "copy", "cos", "cosh",
-        "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor",
-        "ge", "gt", "imag", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p",
-        "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not",
-        "optimization_barrier", "or", "pow", "real", "reduce_precision", "rem", "round",
-        "rsqrt", "select_n", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient",
-        "sub", "tan", "tanh", "xor",
-    }
-)  # fmt: skip
-_COMBINE: Mapping[str, Callable[[Any, Any], Any]] = {
-    "reduce_sum": jax.lax.add,
-    "reduce_max": jax.lax.max,
-    "reduce_min": jax.lax.min,
-    "reduce_and": jax.lax.bitwise_and,
-    "reduce_or": jax.lax.bitwise_or,
-}
-
-
 def in_pieces(
     graph: Graph,
     *,
@@ -81,47 +63,6 @@ def in_pieces(
     return _Rewriting(graph, scans or {}, cut or {}).run()
 
 
-def _rows(graph: Graph, node: Node) -> tuple[list[int], list[int]] | None:
-    """Inputs and outputs whose rows (first dimension) belong together; None: the op has none."""
-    name = node.name
-    if node.equation is None:
-        return None
-    avals = graph.avals
-    results = list(node.outputs)
-    if name in ELEMENTWISE:
-        shape = avals[results[0]].shape
-        operands = [v for v in node.inputs if avals[v].shape == shape]
-        same = len(operands) == sum(1 for v in node.inputs if avals[v].shape)
-        literal = any(getattr(one, "shape", ()) for one in node.literals)
-        return (operands, results) if shape and same and not literal else None
-    params = node.equation.params
-    if name == "broadcast_in_dim" and params["shape"] and 0 not in params["broadcast_dimensions"]:
-        return [], results
-    if not node.inputs or not avals[node.inputs[0]].shape:
-        return None
-    operand = node.inputs[0]
-    shape, made = avals[operand].shape, avals[results[0]].shape
-    if name in _COMBINE:
-        return [operand], ([] if 0 in params["axes"] else results)
-    kept = (
-        (name == "transpose" and params["permutation"][0] == 0)
-        or (name == "reshape" and made[:1] == shape[:1] and params.get("dimensions") is None)
-        or (name == "broadcast_in_dim" and params["broadcast_dimensions"][0] == 0)
-    )
-    kept = kept and len(node.inputs) == 1 and made[:1] == shape[:1]
-    return ([operand], results) if kept else None
-
-
-def _changed(node: Node, rows: int) -> Mapping[str, Any]:
-    """The parameters of a node that works on `rows` rows."""
-    params = node.equation.params
-    if node.name == "reshape":
-        return {"new_sizes": (rows, *params["new_sizes"][1:])}
-    if node.name == "broadcast_in_dim":
-        return {"shape": (rows, *params["shape"][1:])}
-    return {}
-
-
 class _Rewriting:
     def __init__(
         self, graph: Graph, scans: Mapping[int, Sequence[Part]], cut: Mapping[int, Bounds]
@@ -131,7 +72,7 @@ class _Rewriting:
         self.cut = cut
         self.builder = Builder()
         self.rows = [
-            None if number in scans else _rows(graph, node)
+            None if number in scans else row_operands(graph, node)
             for number, node in enumerate(graph.nodes)
         ]
         self.bounds = self._spread(cut)
@@ -246,7 +187,7 @@ class _Rewriting:
             if results:
                 avals = [_of_rows(aval, stop - start) for aval in avals]
             outputs = tuple(map(self.builder.value, avals))
-            changed = _changed(node, stop - start)
+            changed = changed_params(node, stop - start)
             share = (stop - start) / (bounds[-1][1] - bounds[0][0])
             made.append(
                 self.builder.add(
@@ -265,7 +206,7 @@ class _Rewriting:
                 self.now[value] = Pieces(tuple(one[k] for one in made), bounds)
             return True
         total = made[0][0]
-        combine = _COMBINE[node.name]
+        combine = COMBINE[node.name]
         for (part,) in made[1:]:
             (total,) = self.builder.call(
                 _NAMES.get(node.name, node.name),

@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 
 from autoshard import compat
-from autoshard.mpmd.graph import Builder, Graph, Node, bound, graph_of, needed, run
+from autoshard.mpmd.flat import bound, graph_of
+from autoshard.mpmd.graph import Builder, Graph, Node, needed, run
 
 _ADDS = frozenset({"add", "add_any"})
 

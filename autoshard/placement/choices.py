@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autoshard.cluster import Cluster
-from autoshard.mpmd.blocks import StageError
+from autoshard.mpmd.stages import StageError
 from autoshard.placement.stage_program import Mode
 
 

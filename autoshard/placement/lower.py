@@ -20,8 +20,8 @@ from jax.sharding import AxisType, Mesh
 
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.mpmd import LoweredMpmd, place_partition
-from autoshard.mpmd.blocks import StageError
 from autoshard.mpmd.partition import Partition, partition_step
+from autoshard.mpmd.stages import StageError
 from autoshard.placement.layouts import slot_specs
 from autoshard.placement.plan import PipelinePlan
 from autoshard.placement.problem import TICK

@@ -7,8 +7,8 @@ import pytest
 
 import autoshard
 from autoshard.mpmd.accumulate import MicrobatchError
-from autoshard.mpmd.blocks import StageError
 from autoshard.mpmd.partition import partition_step
+from autoshard.mpmd.stages import StageError
 from autoshard.schedule import NAMED, ScheduleError, Task, simulate
 from autoshard.solve.schedule import InfeasibleLimitError, solve
 from tests.mpmd.cases import small_step, tiny_llama

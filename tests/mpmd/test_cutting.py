@@ -9,10 +9,11 @@ import pytest
 
 import autoshard
 from autoshard.lower.numeric import compare_outputs
-from autoshard.mpmd.blocks import StageError, find_blocks
+from autoshard.mpmd.blocks import find_blocks
 from autoshard.mpmd.fragments import SHARED
 from autoshard.mpmd.graph import run
 from autoshard.mpmd.inference import PlacementError
+from autoshard.mpmd.stages import StageError
 from tests.mpmd.cases import cut_of, run_cut, small_step, taken_apart, tiny_llama
 
 

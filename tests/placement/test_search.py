@@ -11,8 +11,8 @@ import pytest
 from autoshard.cli import main
 from autoshard.cli_progress import ProgressLine
 from autoshard.cluster import load_cluster
-from autoshard.mpmd.blocks import StageError
 from autoshard.mpmd.partition import partition_step
+from autoshard.mpmd.stages import StageError
 from autoshard.placement.choices import mesh_speeds, placements
 from autoshard.placement.plan import PipelinePlan
 from autoshard.placement.price import StagePrice
