@@ -87,8 +87,8 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True)
-class Pin(Requirement):
-    """The values at `target` are stored in a layout of `layout`."""
+class _OfLayout(Requirement):
+    """What is asked of the layout of the values at `target`."""
 
     target: str
     layout: LayoutPattern
@@ -96,6 +96,11 @@ class Pin(Requirement):
     @property
     def axes(self) -> tuple[str, ...]:
         return self.layout.axes
+
+
+@dataclass(frozen=True, slots=True)
+class Pin(_OfLayout):
+    """The values at `target` are stored in a layout of `layout`."""
 
     def __str__(self) -> str:
         layout = self.layout
@@ -105,15 +110,8 @@ class Pin(Requirement):
 
 
 @dataclass(frozen=True, slots=True)
-class Forbid(Requirement):
+class Forbid(_OfLayout):
     """The values at `target` are nowhere in a layout of `layout`: neither stored nor copied."""
-
-    target: str
-    layout: LayoutPattern
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        return self.layout.axes
 
     def __str__(self) -> str:
         return self._prefixed(f"forbid {self.target} {self.layout}")
