@@ -108,7 +108,7 @@ class Pricer:
             found = self._known(key, limit, rough)
             if found is None:
                 share, begun = seconds / len(least), time.monotonic()
-                times = (min(share, self.seconds), share, max(share, most / len(least)))
+                times = share, max(share, most / len(least))
                 made = self._plan(program, stage, machine, shape, limit, times, bound, rough)
                 found = made.found
                 self.slowest = max(self.slowest, time.monotonic() - begun)
@@ -162,7 +162,7 @@ class Pricer:
         machine: Machine,
         shape: MeshShape,
         limit: float,
-        times: tuple[float, float, float],
+        times: tuple[float, float],
         bound: float,
         rough: bool,
     ) -> Known:
@@ -175,8 +175,11 @@ class Pricer:
             best = start.estimate.step_seconds * (1 - GAP) <= bound
             return Known(limit, price(start, program, machine, stage.arguments), rough=not best)
         mesh = dict(zip(shape.names, shape.sizes, strict=True))
-        for allowed in dict.fromkeys(times):
-            if plan is not None and allowed > times[1]:
+        usual, most = times
+        # Where there is nothing to begin with, what is found will be the beginning of others.
+        few = min(self.seconds, usual if start is not None else most)
+        for allowed in sorted({few, max(few, usual), max(few, most)}):
+            if plan is not None and allowed > usual:
                 break
             try:
                 plan = search(
@@ -195,7 +198,7 @@ class Pricer:
                     break
                 start = plan  # and on with more time, if there is
             except NoPlanError as error:
-                if allowed == times[-1] and plan is None:
+                if allowed == max(few, most) and plan is None:
                     return Known(limit, f"no time: {error}")
             except ValueError as error:  # no plan fits, or an axis divides nothing
                 return Known(limit, str(error))
