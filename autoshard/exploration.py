@@ -10,13 +10,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from autoshard.conflicts import Conflict
 from autoshard.decisions import Decisions
 from autoshard.evaluate import evaluate
 from autoshard.mesh_search import MeshSearcher
 from autoshard.plan import MeshShape
-from autoshard.solve import Status
+from autoshard.solve import Problem, Status
+from autoshard.solve.conflict import lightest_peak
 from autoshard.solve.minimum import minimum_limit
+from autoshard.solve.problem import ProblemError
 from autoshard.units import format_bytes
 
 LIMIT_SECONDS = 15.0
@@ -106,17 +110,33 @@ def _failure(searcher: MeshSearcher) -> Exception:
         text = f"no plan keeps all requirements on {searcher.machine.name}: {conflict}"
         return InfeasibleError(text, conflict)
     reserved = searcher.program.constant_bytes
+    said = (
+        f"no plan fits the memory limit of {format_bytes(searcher.limit)} per device on "
+        f"{searcher.machine.name}"
+    )
     smallest = math.inf
-    for result in list(searcher.found.values())[:3]:  # the coarsest shapes come first
-        needed = minimum_limit(
-            result.built.problem,
-            refused=max(searcher.limit - reserved, 0.0),
-            time_limit=min(LIMIT_SECONDS, max(searcher.left(), 1.0)),
-        )
+    shapes = list(searcher.found.values()) if searcher.seeks_limit else []
+    for result in shapes[:3]:  # the coarsest come first
+        try:
+            needed = minimum_limit(
+                result.built.problem,
+                refused=max(searcher.limit - reserved, 0.0),
+                time_limit=min(LIMIT_SECONDS, max(searcher.left(), 1.0)),
+            )
+        except ProblemError:
+            continue
         smallest = min(smallest, needed.achieved + reserved)
+    if math.isinf(smallest):
+        least = min(_least_bytes(result.built.problem) for result in searcher.found.values())
+        return InfeasibleError(f"{said}; every one needs {format_bytes(least + reserved)} or more")
     unit, name = (2**20, "MiB") if smallest >= 2**24 else (2**10, "KiB")
     return InfeasibleError(
-        f"no plan fits the memory limit of {format_bytes(searcher.limit)} per device on "
-        f"{searcher.machine.name}; the smallest limit for which one was found is "
-        f"{format_bytes(smallest)}: try --memory-limit {math.ceil(smallest / unit)}{name}"
+        f"{said}; the smallest limit for which one was found is {format_bytes(smallest)}: try "
+        f"--memory-limit {math.ceil(smallest / unit)}{name}"
     )
+
+
+def _least_bytes(problem: Problem) -> float:
+    """What even the lightest choices take."""
+    allowed = [np.ones(node.costs.size, dtype=np.bool_) for node in problem.nodes]
+    return lightest_peak(problem, allowed)[0]

@@ -69,7 +69,8 @@ class MeshSearcher:
     """Solves mesh shapes of one program and machine; coarser shapes first, as starting points.
 
     With `only_better`, a mesh shape is searched for plans that are cheaper than `cutoff` alone, and
-    may have none.
+    may have none. With `seeks_limit`, what is infeasible is told the smallest limit that works,
+    which takes several searches.
     """
 
     program: Program
@@ -91,6 +92,7 @@ class MeshSearcher:
     earlier: Mapping[tuple[int, ...], Earlier] = field(default_factory=dict)
     shared: dict[tuple[int, ...], Shared] = field(default_factory=dict)
     only_better: bool = False
+    seeks_limit: bool = True
 
     def left(self) -> float:
         """Seconds until the time limit."""

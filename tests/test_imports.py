@@ -21,6 +21,7 @@ LAYERS = (
      "subaxes", "quiet", "trace_events"),
     ("machine", "layout"),
     ("machine_numbers",),
+    ("better_machines",),
     ("cluster",),
     ("layout_pattern",),
     ("requirements",),

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoshard.better_machines import OVERLAP
 from autoshard.cost.flops import is_matrix_op
 from autoshard.display.profile import Profile
-from autoshard.display.sensitivity import OVERLAP, Gain
+from autoshard.display.sensitivity import Gain
 from autoshard.plan import Plan
 from autoshard.report import proof_text, share
 from autoshard.report_moves import alike_moves, collective_name

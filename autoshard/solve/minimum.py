@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.pipeline import solve
-from autoshard.solve.problem import Problem, ProblemError
+from autoshard.solve.problem import Problem, ProblemError, Status
 
 ANY_GAP = 1e9
 
@@ -43,15 +43,17 @@ def minimum_limit(
       time_limit: seconds in all.
 
     Raises:
-      ProblemError: no plan exists, whatever the limit.
+      ProblemError: no plan exists, whatever the limit, or none was found in the time.
     """
     deadline = time.monotonic() + time_limit
     free = replace(problem, limit=None)
     plans = [tuple(plan) for plan in warm_start]
     if not plans:
         outcome = solve(free, time_limit=time_limit, gap=0.05)
-        if outcome.solution is None:
+        if outcome.status is Status.INFEASIBLE:
             raise ProblemError("no plan exists, whatever the memory limit: choices exclude another")
+        if outcome.solution is None:
+            raise ProblemError(f"no plan was found in {time_limit:g} s, even without a limit")
         plans = [outcome.solution.choices]
     best = min(plans, key=lambda plan: evaluate(free, plan).peak)
     achieved, low = evaluate(free, best).peak, min(refused, evaluate(free, best).peak)

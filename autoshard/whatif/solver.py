@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from autoshard.better_machines import MORE
 from autoshard.build import Shared
 from autoshard.dataflow import Dataflow, analyse
 from autoshard.earlier import Earlier
@@ -188,7 +189,7 @@ class Solver:
         if self.shared_for != (case.sizes, machine.chips):
             self.shared, self.shared_for = {}, (case.sizes, machine.chips)
         searcher.earlier, searcher.shared = dict(self.earlier), self.shared
-        searcher.only_better = True
+        searcher.only_better, searcher.seeks_limit = True, False
         shapes = [*self._coarse(machine), *sorted(shapes, key=self._promise)]
         try:
             found = explore(searcher, shapes)
@@ -246,7 +247,7 @@ class Solver:
             tokens_per_second=per_second,
             tokens_per_second_per_chip=None if per_second is None else per_second / machine.chips,
             utilisation=facts.utilisation(traced.flops, machine.chip, machine.chips, step),
-            binds=gains.binding(saved, price_of_byte * gains.MORE * row.limit_bytes),
+            binds=gains.binding(saved, price_of_byte * MORE * row.limit_bytes),
             saved_seconds=saved,
             seconds_per_gib=price_of_byte * GIB,
         )

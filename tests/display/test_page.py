@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec
 
+from autoshard.better_machines import OVERLAP
 from autoshard.cli import main
 from autoshard.display.page import Material, page
 from autoshard.display.profile import profile
-from autoshard.display.sensitivity import OVERLAP, Gain
+from autoshard.display.sensitivity import Gain
 from autoshard.display.sources import figures, machine_text
 from autoshard.display.trace import chrome_trace
 from autoshard.display.verdict import verdict

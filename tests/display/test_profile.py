@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autoshard.better_machines import better_machines
 from autoshard.display.memory import CLASSES, memory
 from autoshard.display.operations import work
 from autoshard.display.profile import profile
-from autoshard.display.sensitivity import better_machines, gains
+from autoshard.display.sensitivity import gains
 from autoshard.machine import load
 from autoshard.plan import PlanError
 from tests.helpers import MESHES, case, random_plan
@@ -68,8 +69,9 @@ def test_every_better_machine_is_one_and_none_makes_the_plan_slower():
     for name in ("v5p-8", "h100-16", "2xv5e-8"):
         machine = load(name)
         better = list(better_machines(machine))
-        assert len({change for change, _, _ in better}) == len(better)
-        assert all(one != machine for _, _, one in better)
+        assert len({one.change for one in better}) == len({one.part for one in better})
+        assert len({one.change for one in better}) == len(better)
+        assert all(one.machine != machine for one in better)
     for found in list(profiles())[::5]:
         ranked = gains(found)
         assert [g.step_seconds for g in ranked] == sorted(g.step_seconds for g in ranked)
