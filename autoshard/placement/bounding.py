@@ -15,6 +15,9 @@ from autoshard.placement.ranking import Ranked, Ranking
 from autoshard.placement.request import Request
 from autoshard.program import trace
 
+QUESTION_SHARE = 0.25
+"""Of the time that is left for asking, what one question gets at most."""
+
 
 @dataclass(slots=True)
 class Bounding:
@@ -82,7 +85,7 @@ class Bounding:
             m, mode = choice.microbatches, choice.mode
             self.say(f"bounding the blocks of {m} microbatches, backward {mode}")
             begun = time.monotonic()
-            self.ranking.ask(choice, self.seconds - self.spent)
+            self.ranking.ask(choice, QUESTION_SHARE * (self.seconds - self.spent))
             took = time.monotonic() - begun
             self.spent, self.slowest = self.spent + took, max(self.slowest, took)
             self.choices = self.ranking.choices()
