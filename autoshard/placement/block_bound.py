@@ -20,7 +20,9 @@ shared. What is fused with what just outside of the border is taken to be the sa
 with a scan over layers nothing is.
 
 The work of k times as many microbatches, each of a k-th of the rows, is no less: what moves and is
-computed for rows is the same, for weights k times as much (`BlockBound.finer`).
+computed for rows is the same, for weights k times as much (`BlockBound.finer`). Where no
+transposition is priced, the same is true of all that is bounded: layouts that cut a part into equal
+parts cut the whole.
 """
 
 from __future__ import annotations
@@ -74,11 +76,11 @@ class BlockBound:
         known = max(self.by_shape.get(shape, self.work_seconds), seconds)
         return replace(self, by_shape={**self.by_shape, shape: known})
 
-    def finer(self, times: int) -> BlockBound:
-        """What the work alone says of `times` as many microbatches."""
+    def finer(self, times: int, *, solved: bool = False) -> BlockBound:
+        """What this says of `times` as many microbatches: the work alone, or all that is known."""
         return replace(
             self,
-            by_shape=dict.fromkeys(self.by_shape, self.work_seconds),
+            by_shape=self.by_shape if solved else dict.fromkeys(self.by_shape, self.work_seconds),
             forward_seconds=self.forward_seconds / times,
             loop_seconds=self.loop_seconds / times,
         )

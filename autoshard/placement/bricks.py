@@ -67,11 +67,12 @@ class Bricks:
             if name in wanted
         )
 
-    def finer(self, microbatches: int) -> Bricks:
-        """What the work says of a multiple of the microbatches (`BlockBound.finer`)."""
+    def finer(self, microbatches: int, *, solved: bool = False) -> Bricks:
+        """What these say of a multiple of the microbatches (`BlockBound.finer`)."""
         times = microbatches // self.microbatches
         bounds = tuple(
-            {name: one.finer(times) for name, one in by_name.items()} for by_name in self.bounds
+            {name: one.finer(times, solved=solved) for name, one in by_name.items()}
+            for by_name in self.bounds
         )
         sent = self.sent_bytes / times
         return replace(self, microbatches=microbatches, bounds=bounds, sent_bytes=sent)

@@ -121,7 +121,7 @@ class Ranking:
 
     def _choice(self, m: int, placement: Placement, mode: Mode, dearer: float) -> Ranked:
         quarry = self.quarries[m, mode]
-        found = quarry.bricks
+        found = max(self._known(m, mode), key=_over_work)
         known = self.known.get((m, placement, mode))
         if known is not None and known.bricks is found:
             relaxed, bound = known.relaxed, known.bound
@@ -134,6 +134,18 @@ class Ranking:
         choice = Ranked(m, placement, mode, found, relaxed, bound, promise, not quarry.open)
         self.known[m, placement, mode] = choice
         return choice
+
+    def _known(self, m: int, mode: Mode) -> list[Bricks]:
+        """What bounds the blocks of a choice: its own, and others where transpositions are free."""
+        known = [self.quarries[m, mode].bricks]
+        cluster = self.request.cluster
+        if not any(mesh.chip.transaction_bytes for mesh in cluster.meshes):
+            known += [
+                quarry.bricks.finer(m, solved=True)
+                for (other, its), quarry in self.quarries.items()
+                if m % other == 0 and (other, its) != (m, mode) and its in (mode, self.modes[0])
+            ]
+        return known
 
 
 def _by_promise(choice: Ranked) -> float:
