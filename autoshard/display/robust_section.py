@@ -52,10 +52,10 @@ def robust_section(found: Robust) -> Markup:
 
 def _number(row: NumberRow) -> tuple[Cell | str, ...]:
     return (
-        row.name,
+        _unbroken(row.name),
         Cell(amount(row.taken), row.taken),
-        f"{amount(row.low)} to {amount(row.high)}",
-        stays(row),
+        _unbroken(f"{amount(row.low)} to {amount(row.high)}"),
+        _unbroken(stays(row)),
         _share(row.within),
         _share(row.saved),
         _share(row.most_saved),
@@ -80,6 +80,11 @@ def _plan(found: Robust, number: int, row: PlanRow) -> tuple[Cell | str, ...]:
         _share(row.anywhere),
         row.layouts,
     )
+
+
+def _unbroken(text: str) -> str:
+    """Text that stays on one line, so that rows stay low."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _share(share: float | None) -> Cell:

@@ -110,7 +110,12 @@ def _side(plans: Plans, axis: int, plan: int, tolerance: float, end: float) -> S
         if (lost is None or not _beyond(tried, lost, one.taken)) and behind <= 2 * tolerance:
             proven = tried
             sag = one.sag(min(tried, one.taken), max(tried, one.taken))
-            within = (1 + max(within, behind)) * (1 + sag) - 1
+            # Two bounds: by how far prices sag, and by what neither price can leave.
+            slow, fast = max(tried, one.taken), min(tried, one.taken)
+            above = plans.seconds(plans.box.along(axis, slow), plan)
+            least = plans.least(plans.box.along(axis, fast))
+            apart = above / least - 1 if least > 0 else math.inf
+            within = min((1 + max(within, behind)) * (1 + sag) - 1, apart)
             break
         # Where no plan refutes it, nothing has proven it either: nearer by.
         tried = _between(one.taken, tried) if lost is None else lost

@@ -58,7 +58,9 @@ def verdict(found: Robust) -> list[str]:
 
 
 def percent(share: float) -> str:
-    """A share, as percent."""
+    """A share, as percent; what is less than a millionth is rounding."""
+    if abs(share) < 1e-6:
+        return "0 %"
     return f"{100 * share:.2g} %" if abs(share) < 0.1 else f"{100 * share:.3g} %"
 
 

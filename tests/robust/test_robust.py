@@ -204,7 +204,7 @@ def test_the_command_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["report", str(plan), "--robust", str(record), "-o", str(html)]) == 0
     text = html.read_text()
     assert "What is not known of the machine" in text
-    assert "bandwidth of inside" in text
+    assert "bandwidth\N{NO-BREAK SPACE}of\N{NO-BREAK SPACE}inside" in text
     capsys.readouterr()
     assert main(["report", str(plan), "--robust", str(plan), "-o", str(html)]) == 2
     assert "is not what `autoshard robust --record` wrote" in capsys.readouterr().err
