@@ -69,6 +69,7 @@ class Dataflow:
         take the place of a donated one.
       fetched: per op and operand, the bytes that are read from memory for it, see
         `autoshard.fusion.Fusion`.
+      joined: the ops that run in the kernel of an earlier op, see there.
       exponentials: per op, the transcendental work of the kernel that it is, see there.
       transposed: by op index, the operands that lie otherwise than the op reads them.
       turned: the same copies' lives.
@@ -88,6 +89,7 @@ class Dataflow:
     end: int
     temporary: tuple[bool, ...]
     fetched: tuple[tuple[int, ...], ...]
+    joined: frozenset[int]
     exponentials: tuple[float, ...]
     transposed: Mapping[int, tuple[Transposition, ...]]
     turned: Mapping[int, tuple[Turned, ...]]
@@ -104,6 +106,7 @@ class Dataflow:
         written = tuple(self.materialised[o] for o in op.outputs)
         return (
             self.fetched[op.index],
+            op.index in self.joined,
             self.exponentials[op.index],
             written,
             self.transposed.get(op.index),
@@ -162,6 +165,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         end=len(program.ops) + 1,
         temporary=temporary,
         fetched=fusion.fetched,
+        joined=fusion.joined,
         exponentials=fusion.exponentials,
         transposed=turned.of_op,
         turned=find_turned(program, readers, fusion, when, turned),

@@ -9,6 +9,8 @@ result of `b` bytes that is made of values of `s` bytes is fused where
 where `e` is what memory could move while the transcendental functions in it are computed once more.
 So what the backward pass wants of an activation function is computed from its argument, which waits
 in memory, and a residual stream that many read is written. XLA's fusion is led by such costs too.
+
+Kernels that read the same arrays are run as one, see `autoshard.siblings`.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dataclasses import dataclass
 from autoshard.cost.flops import TRANSCENDENTAL, is_matrix_op
 from autoshard.graph import Op, Program
 from autoshard.machine import Chip
+from autoshard.siblings import at_hand
 from autoshard.strategy import is_layout_determined
 
 FUSING_REDUCTIONS = frozenset(
@@ -41,10 +44,11 @@ class Fusion:
       materialised: per value, whether it is written to memory.
       fetched: per op and operand, the bytes of whole values that are read from memory for it:
         those of the operand, or where it is fused of what its maker reads; what two operands have
-        in common counts for the first.
+        in common counts for the first, and what ops of one kernel have for the first op.
       exponentials: per op, what it computes of transcendental functions, with what is fused into
         it, see `autoshard.cost.flops`; 0 where it is itself fused.
       sources: per value, what is read from memory for a reader of it: itself, where it is written.
+      joined: ops whose results are written by the kernel of an earlier op.
     """
 
     elementwise: tuple[bool, ...]
@@ -52,6 +56,7 @@ class Fusion:
     fetched: tuple[tuple[int, ...], ...]
     exponentials: tuple[float, ...]
     sources: tuple[frozenset[int], ...]
+    joined: frozenset[int]
 
 
 def fuse(program: Program, chip: Chip | None = None) -> Fusion:
@@ -83,11 +88,18 @@ def fuse(program: Program, chip: Chip | None = None) -> Fusion:
         anew = again_bytes * _exponentials(program, computed)
         if len(uses) * again + (len(uses) - 1) * anew <= again + (1 + len(uses)) * value.bytes:
             materialised[-1], sources[-1], inside[-1] = False, made_of, computed
+    kernels = {
+        op.index: values[(op.inputs if op.primitive in FUSING_REDUCTIONS else op.outputs)[0]].shape
+        for op in program.ops
+        if any(materialised[o] for o in op.outputs)
+        if elementwise[op.index] or op.primitive in FUSING_REDUCTIONS
+    }
+    there = at_hand(program, kernels, sources)
     fetched, computed_by = [], []
     for op in program.ops:
         launched = any(materialised[o] for o in op.outputs)
         computed_by.append(_exponentials(program, _inside(program, op, inside)) * launched)
-        seen: set[int] = set()
+        seen = set(there.get(op.index, ()))
         sizes = []
         for value in op.inputs:
             fresh = sources[value] - seen if value >= 0 else frozenset[int]()
@@ -95,7 +107,12 @@ def fuse(program: Program, chip: Chip | None = None) -> Fusion:
             sizes.append(sum(values[one].bytes for one in fresh))
         fetched.append(tuple(sizes))
     return Fusion(
-        elementwise, tuple(materialised), tuple(fetched), tuple(computed_by), tuple(sources)
+        elementwise,
+        tuple(materialised),
+        tuple(fetched),
+        tuple(computed_by),
+        tuple(sources),
+        frozenset(there),
     )
 
 

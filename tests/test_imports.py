@@ -34,6 +34,7 @@ LAYERS = (
     ("program",),
     ("program_constraints", "targets"),
     ("strategy", "coalescing"),
+    ("siblings",),
     ("fusion", "order_maps", "orders", "unbatched"),
     ("sequence", "readers"),
     ("slices", "liveness"),

@@ -108,10 +108,11 @@ class StepPrices:
         return op.flops + (0.0 if is_matrix_op(op.primitive) else work)
 
     def _busy(self, op: Op, flops: Floats, traffic: Floats) -> Floats:
-        """Seconds of `op` for local FLOP and bytes; a fused op is not launched on its own."""
+        """Seconds of `op` for local FLOP and bytes; what is fused or joined is not launched."""
         unit = "matrix" if is_matrix_op(op.primitive) else "vector"
         seconds = op_seconds(self.machine.chip, flops, traffic, self._dtype(op), unit=unit)
-        launches = any(self.dataflow.materialised[o] for o in op.outputs)
+        writes = any(self.dataflow.materialised[o] for o in op.outputs)
+        launches = writes and op.index not in self.dataflow.joined
         busy = np.asarray(seconds) - (0.0 if launches else self.machine.chip.launch_seconds)
         return busy * self.corrections.factor(op)
 
