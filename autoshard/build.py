@@ -261,7 +261,7 @@ class _Builder:
                 strategy[rows[::-1]] = np.arange(len(rows))[::-1]
         readable, phases = self._readable(members, table)
         considered = self._transitions(table)
-        if not self.flow.materialised[value]:
+        if not self.flow.can_be_copied(self.program, value):
             considered = np.zeros_like(considered)
         elif record.producer >= 0 and self.program.ops[record.producer].primitive == "enter":
             # A closed-over value is gathered outside of the loop, where the compiler moves it; a

@@ -70,6 +70,7 @@ class Dataflow:
       fetched: per op and operand, the bytes that are read from memory for it, see
         `autoshard.fusion.Fusion`.
       joined: the ops that run in the kernel of an earlier op, see there.
+      accumulated: by addition, the product that makes it, see there.
       exponentials: per op, the transcendental work of the kernel that it is, see there.
       transposed: by op index, the operands that lie otherwise than the op reads them.
       turned: the same copies' lives.
@@ -90,6 +91,7 @@ class Dataflow:
     temporary: tuple[bool, ...]
     fetched: tuple[tuple[int, ...], ...]
     joined: frozenset[int]
+    accumulated: Mapping[int, int]
     exponentials: tuple[float, ...]
     transposed: Mapping[int, tuple[Transposition, ...]]
     turned: Mapping[int, tuple[Turned, ...]]
@@ -101,12 +103,20 @@ class Dataflow:
         """Whether the step was analysed for a chip of this kind, if not of its rates."""
         return _habits(self.chip) == _habits(chip)
 
+    def can_be_copied(self, program: Program, value: int) -> bool:
+        """Whether a resharded copy of a value can be made: it is in memory, or would be then."""
+        maker = program.values[value].producer
+        return self.materialised[value] or (
+            maker >= 0 and is_matrix_op(program.ops[maker].primitive)
+        )
+
     def surroundings(self, op: Op) -> Hashable:
         """What stands around `op` and changes its price: copies of a block may differ in it."""
         written = tuple(self.materialised[o] for o in op.outputs)
         return (
             self.fetched[op.index],
             op.index in self.joined,
+            op.index in self.accumulated,
             self.exponentials[op.index],
             written,
             self.transposed.get(op.index),
@@ -166,6 +176,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         temporary=temporary,
         fetched=fusion.fetched,
         joined=fusion.joined,
+        accumulated=fusion.accumulated,
         exponentials=fusion.exponentials,
         transposed=turned.of_op,
         turned=find_turned(program, readers, fusion, when, turned),

@@ -10,15 +10,17 @@ where `e` is what memory could move while the transcendental functions in it are
 So what the backward pass wants of an activation function is computed from its argument, which waits
 in memory, and a residual stream that many read is written. XLA's fusion is led by such costs too.
 
-Kernels that read the same arrays are run as one, see `autoshard.siblings`.
+Kernels that read the same arrays are run as one, see `autoshard.siblings`; what a product adds to
+is read by the product, see `autoshard.accumulation`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from autoshard.accumulation import find_accumulated
 from autoshard.cost.flops import TRANSCENDENTAL, is_matrix_op
 from autoshard.graph import Op, Program
 from autoshard.machine import Chip
@@ -49,6 +51,7 @@ class Fusion:
         it, see `autoshard.cost.flops`; 0 where it is itself fused.
       sources: per value, what is read from memory for a reader of it: itself, where it is written.
       joined: ops whose results are written by the kernel of an earlier op.
+      accumulated: by addition, the product that makes it, see `autoshard.accumulation`.
     """
 
     elementwise: tuple[bool, ...]
@@ -57,6 +60,7 @@ class Fusion:
     exponentials: tuple[float, ...]
     sources: tuple[frozenset[int], ...]
     joined: frozenset[int]
+    accumulated: Mapping[int, int]
 
 
 def fuse(program: Program, chip: Chip | None = None) -> Fusion:
@@ -65,6 +69,11 @@ def fuse(program: Program, chip: Chip | None = None) -> Fusion:
     readers = program.consumers()
     elementwise = tuple(is_elementwise(op) for op in program.ops)
     values = program.values
+    accumulated = find_accumulated(program, readers)
+    products = set(accumulated.values())
+    written = {
+        value for op in accumulated for value in (*program.ops[op].inputs, *program.ops[op].outputs)
+    }
     materialised: list[bool] = []
     sources: list[frozenset[int]] = []
     inside: list[frozenset[int]] = []  # the transcendental ops that are fused into the value
@@ -72,14 +81,21 @@ def fuse(program: Program, chip: Chip | None = None) -> Fusion:
         materialised.append(not value.free)
         sources.append(frozenset() if value.free else frozenset((value.index,)))
         inside.append(frozenset())
+        if value.producer in products:
+            made_of = (sources[i] for i in program.ops[value.producer].inputs if i >= 0)
+            materialised[-1], sources[-1] = False, frozenset().union(*made_of)
         if value.free or value.producer < 0 or not elementwise[value.producer]:
             continue
         maker = program.ops[value.producer]
         uses = readers[value.index]
-        if not uses or not all(
-            (elementwise[reader] or program.ops[reader].primitive in FUSING_REDUCTIONS)
-            and program.ops[reader].region == maker.region
-            for reader, _ in uses
+        if (
+            not uses
+            or value.index in written
+            or not all(
+                (elementwise[reader] or program.ops[reader].primitive in FUSING_REDUCTIONS)
+                and program.ops[reader].region == maker.region
+                for reader, _ in uses
+            )
         ):
             continue
         made_of = frozenset().union(*(sources[i] for i in maker.inputs if i >= 0))
@@ -93,6 +109,7 @@ def fuse(program: Program, chip: Chip | None = None) -> Fusion:
         for op in program.ops
         if any(materialised[o] for o in op.outputs)
         if elementwise[op.index] or op.primitive in FUSING_REDUCTIONS
+        if op.index not in accumulated
     }
     there = at_hand(program, kernels, sources)
     fetched, computed_by = [], []
@@ -113,6 +130,7 @@ def fuse(program: Program, chip: Chip | None = None) -> Fusion:
         tuple(computed_by),
         tuple(sources),
         frozenset(there),
+        accumulated,
     )
 
 

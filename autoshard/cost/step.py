@@ -111,8 +111,9 @@ class StepPrices:
         """Seconds of `op` for local FLOP and bytes; what is fused or joined is not launched."""
         unit = "matrix" if is_matrix_op(op.primitive) else "vector"
         seconds = op_seconds(self.machine.chip, flops, traffic, self._dtype(op), unit=unit)
-        writes = any(self.dataflow.materialised[o] for o in op.outputs)
-        launches = writes and op.index not in self.dataflow.joined
+        flow = self.dataflow
+        writes = any(flow.materialised[o] for o in op.outputs) or is_matrix_op(op.primitive)
+        launches = writes and op.index not in flow.joined
         busy = np.asarray(seconds) - (0.0 if launches else self.machine.chip.launch_seconds)
         return busy * self.corrections.factor(op)
 
@@ -221,7 +222,10 @@ class StepPrices:
         if op.primitive in PARTIAL:
             return 2.0 * self._moved(op, strategies)
         if all(not flow.materialised[o] for o in op.outputs):
-            return touched  # its readers do
+            if not is_matrix_op(op.primitive):
+                return touched  # its readers do
+            # What it adds to is read, and written.
+            touched = 2.0 * self.local_bytes(op.outputs[0], strategies.written[0])
         for position, size in enumerate(flow.fetched[op.index]):
             if size:
                 touched = touched + size / self._shards(strategies.reads[position])
@@ -231,7 +235,10 @@ class StepPrices:
         return touched
 
     def _moves_nothing(self, op: Op) -> bool:
-        return op.primitive in MOVES_NOTHING and op.index not in self.dataflow.copied
+        flow = self.dataflow
+        if op.index in flow.accumulated:
+            return True  # the product does it
+        return op.primitive in MOVES_NOTHING and op.index not in flow.copied
 
     def _moved(self, op: Op, strategies: Strategies) -> Floats:
         """Bytes per device of the slice that a partial op reads or writes."""

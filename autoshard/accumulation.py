@@ -1,0 +1,48 @@
+"""Products that are added to what is there already.
+
+    dx = dq Wq^T + dk Wk^T + dv Wv^T
+
+A matrix product can start from an array instead of zero (``beta = 1`` of BLAS), and compilers make
+the sum of a product and an array of its shape so. Then the product has no buffer of its own, the
+addition costs nothing, and the sum lies where the other term lay, if nothing else reads that. XLA
+tries the left operand first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from autoshard.graph import Program
+
+_ADDITIONS = frozenset({"add", "add_any"})
+
+
+def find_accumulated(
+    program: Program, readers: Sequence[Sequence[tuple[int, int]]]
+) -> Mapping[int, int]:
+    """By addition, the product that makes it: op indices.
+
+    Args:
+      program: the step.
+      readers: per value, the (op, operand) pairs that read it.
+    """
+    values, found = program.values, {}
+    for op in program.ops:
+        if op.primitive not in _ADDITIONS or len(op.inputs) != 2 or min(op.inputs) < 0:
+            continue
+        for number, term in enumerate(op.inputs):
+            other, sum_ = values[op.inputs[1 - number]], values[op.outputs[0]]
+            maker = values[term].producer
+            if (
+                maker >= 0
+                and program.ops[maker].primitive == "dot_general"
+                and program.ops[maker].region == op.region
+                and len(readers[term]) == 1
+                and term not in program.outputs
+                and not (other.free or sum_.free)
+                and values[term].shape == other.shape == sum_.shape
+                and values[term].dtype == other.dtype == sum_.dtype
+            ):
+                found[op.index] = maker
+                break
+    return found
