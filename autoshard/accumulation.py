@@ -3,9 +3,11 @@
     dx = dq Wq^T + dk Wk^T + dv Wv^T
 
 A matrix product can start from an array instead of zero (``beta = 1`` of BLAS), and compilers make
-the sum of a product and an array of its shape so. Then the product has no buffer of its own, the
-addition costs nothing, and the sum lies where the other term lay, if nothing else reads that. XLA
-tries the left operand first.
+sums of products so. Then one of two products has no buffer of its own, the addition costs nothing,
+and the sum lies where the other term lay, if nothing else reads that. XLA tries the left operand
+first. It does so, too, where a product is added to another array, such as a residual stream; that
+is left out here, for under many plans the product is partial, and settled before it is added. Terms
+of a sum stay partial together (`autoshard.sums`).
 """
 
 from __future__ import annotations
@@ -39,10 +41,14 @@ def find_accumulated(
                 and program.ops[maker].region == op.region
                 and len(readers[term]) == 1
                 and term not in program.outputs
-                and not (other.free or sum_.free)
+                and _is_product(program, other.producer, found)
                 and values[term].shape == other.shape == sum_.shape
                 and values[term].dtype == other.dtype == sum_.dtype
             ):
                 found[op.index] = maker
                 break
     return found
+
+
+def _is_product(program: Program, maker: int, sums: Mapping[int, int]) -> bool:
+    return maker in sums or (maker >= 0 and program.ops[maker].primitive == "dot_general")

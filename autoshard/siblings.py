@@ -49,7 +49,7 @@ def at_hand(
         candidates = (
             kernel for value in whole for kernel in open_kernels.get((op.region, domain, value), ())
         )
-        kernel = next((one for one in candidates if _may_join(program, op, read, one)), None)
+        kernel = next((one for one in candidates if _may_join(program, op, read, one, whole)), None)
         if kernel is None:
             kernel = _Kernel(index)
         else:
@@ -61,9 +61,17 @@ def at_hand(
     return found
 
 
-def _may_join(program: Program, op: Op, read: Iterable[int], kernel: _Kernel) -> bool:
-    """Whether nothing that is to run before `op` needs what `kernel` makes."""
-    makers = (program.values[value].producer for value in read)
+def _may_join(
+    program: Program, op: Op, read: Iterable[int], kernel: _Kernel, whole: Iterable[int]
+) -> bool:
+    """Whether nothing that is to run before `op` needs what `kernel` makes.
+
+    Of what it makes `op` may read the arrays that are `whole`, index by index, and no reduced one.
+    """
+    makers = {program.values[value].producer for value in read}
+    own = {program.values[value].producer for value in whole} & kernel.ops
+    if not own.issuperset(makers & kernel.ops):
+        return False
     return kernel.ops.isdisjoint(_before(program, kernel, makers))
 
 

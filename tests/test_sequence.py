@@ -65,6 +65,23 @@ def test_gradients_of_weights_wait_for_those_of_activations() -> None:
     assert min(when[op.index] for op in weights) > max(when[op.index] for op in activations)
 
 
-def test_the_outermost_ops_run_as_written() -> None:
-    program = trace(lambda x, w: (jnp.sum(x @ w), jnp.sum(w @ x)), array(8, 8), array(8, 8))
-    assert sequence(program, fuse(program)) == tuple(range(len(program.ops)))
+def test_outside_of_loops_a_gradient_is_made_where_that_frees_memory() -> None:
+    """Unrolled, the gradients of weights come between those of activations."""
+
+    def step(x: Any, weights: Any) -> Any:
+        def loss(weights: Any) -> Any:
+            y = x
+            for one in weights:
+                y = jnp.tanh(y @ one)
+            return jnp.sum(y)
+
+        return jax.grad(loss)(weights)
+
+    program = trace(step, array(4096, 8), [array(8, 8)] * 4)
+    assert_runs(program)
+    when = sequence(program, fuse(program))
+    backward = [op for op in program.ops if op.primitive == "dot_general" and op.backward]
+    weights = [op for op in backward if 4096 not in program.values[op.outputs[0]].shape]
+    last = max(when[op.index] for op in backward if op not in weights)
+    assert len(weights) == 4
+    assert sum(when[op.index] < last for op in weights) >= 3

@@ -55,6 +55,13 @@ def test_a_kernel_waits_for_what_another_makes_of_its_result() -> None:
     assert not {op.primitive for op in program.ops if op.index in fusion.joined} & {"add"}
 
 
+def test_a_reduction_is_finished_before_another_kernel_reads_it() -> None:
+    """A softmax reads its argument for the sum, and again to divide by it."""
+    program = trace(lambda x: x / jnp.sum(x, axis=1, keepdims=True), array(64, 32))
+    assert fetched(program)["div"] >= SIZE
+    assert fetched(program)["reduce_sum"] == SIZE
+
+
 def test_kernels_of_other_shapes_or_without_common_arrays_stay_apart() -> None:
     def fn(x: Any, y: Any, bias: Any) -> Any:
         return x + bias, y + bias, jnp.sum(x[:, :16] * 2.0, axis=0)

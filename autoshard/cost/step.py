@@ -224,8 +224,7 @@ class StepPrices:
         if all(not flow.materialised[o] for o in op.outputs):
             if not is_matrix_op(op.primitive):
                 return touched  # its readers do
-            # What it adds to is read, and written.
-            touched = 2.0 * self.local_bytes(op.outputs[0], strategies.written[0])
+            touched = self._added(op, strategies)
         for position, size in enumerate(flow.fetched[op.index]):
             if size:
                 touched = touched + size / self._shards(strategies.reads[position])
@@ -233,6 +232,17 @@ class StepPrices:
             if flow.materialised[value]:
                 touched = touched + self.local_bytes(value, strategies.written[number])
         return touched
+
+    def _added(self, op: Op, strategies: Strategies) -> Floats:
+        """Bytes for the results of a product that is added to an array.
+
+        That is read and written. A sum that is partial is settled first, and then added as such:
+        the product is written, both are read, and their sum is written.
+        """
+        written = self.local_bytes(op.outputs[0], strategies.written[0])
+        settled = strategies.reduced.any(axis=1) & ~strategies.pending
+        stored = self.local_bytes(op.outputs[0], strategies.stored[0])
+        return np.where(settled, written + 3.0 * stored, 2.0 * written)
 
     def _moves_nothing(self, op: Op) -> bool:
         flow = self.dataflow
