@@ -45,7 +45,8 @@ def _plan(case: Case, time_limit: float) -> Plan:
     if before is not None:
         old = before.estimate.step_seconds
         news = f"was {format_seconds(old)}"
-        if step >= old * (1 - SAME):
+        fits = before.estimate.peak_bytes <= before.memory_limit
+        if fits and step >= old * (1 - SAME):
             plan, news = priced(case, before.decisions, bound), "the plan stays"
     gap = format_gap(plan.proof.gap)
     print(f"{case.name}: {format_seconds(step)}, gap {gap}; {news}", flush=True)
