@@ -24,8 +24,11 @@ PROGRAMS = (
 )
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("name", PROGRAMS)
+# U-Net's many convolutions take the compiler a minute on the larger meshes.
+WRITTEN = [(name, mesh) for name in PROGRAMS for mesh in MESHES if name != "unet" or mesh == "8"]
+
+
+@pytest.mark.parametrize(("name", "mesh"), WRITTEN)
 def test_the_compiler_makes_the_planned_collectives(name, mesh):
     fn, args, options = models.tiny(name)
     given = case(fn, *args, mesh=MESHES[mesh], **options)
