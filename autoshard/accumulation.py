@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 
 from autoshard.graph import Program
 
-_ADDITIONS = frozenset({"add", "add_any"})
+ADDITIONS = frozenset({"add", "add_any"})
+"""Ops that add up two arrays."""
 
 
 def find_accumulated(
@@ -30,7 +31,7 @@ def find_accumulated(
     """
     values, found = program.values, {}
     for op in program.ops:
-        if op.primitive not in _ADDITIONS or len(op.inputs) != 2 or min(op.inputs) < 0:
+        if op.primitive not in ADDITIONS or len(op.inputs) != 2 or min(op.inputs) < 0:
             continue
         for number, term in enumerate(op.inputs):
             other, sum_ = values[op.inputs[1 - number]], values[op.outputs[0]]

@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from autoshard.accumulation import ADDITIONS
 from autoshard.dataflow import Dataflow
 from autoshard.decisions import Decisions
 from autoshard.layout import UNREDUCED
 from autoshard.program import Program
 from autoshard.repeats import Classes
-
-_ADDITIONS = frozenset({"add", "add_any"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ def find_sums(program: Program, flow: Dataflow, classes: Classes | None = None) 
     values, ops = program.values, program.ops
     alike_values = classes.value_members if classes else [[v.index] for v in values]
     alike_ops = classes.op_members if classes else [[op.index] for op in ops]
-    joins = {op.index for op in ops if op.primitive in _ADDITIONS and len(op.inputs) == 2}
+    joins = {op.index for op in ops if op.primitive in ADDITIONS and len(op.inputs) == 2}
     while True:
         pending = {
             value.index

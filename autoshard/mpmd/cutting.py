@@ -14,14 +14,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from autoshard.accumulation import ADDITIONS
 from autoshard.mpmd.deal import Deal
 from autoshard.mpmd.fragments import Cut, Output
 from autoshard.mpmd.graph import Graph, Node, needed
 from autoshard.mpmd.inference import FLOPS_PER_BYTE, Question, forbid, free_nodes, infer
 from autoshard.mpmd.pieces import in_pieces
 from autoshard.mpmd.stages import counted_stages, even_stages, named_stages
-
-_ADDS = frozenset({"add", "add_any"})
 
 
 def cut_microbatch(
@@ -113,7 +112,7 @@ def _terms(graph: Graph, output: int) -> list[int]:
         value = pending.pop()
         maker = graph.nodes[makers[value]] if value in makers else None
         uses = len(readers.get(value, ())) + graph.outputs.count(value)
-        if maker is not None and maker.name in _ADDS and uses == 1 and len(maker.inputs) == 2:
+        if maker is not None and maker.name in ADDITIONS and uses == 1 and len(maker.inputs) == 2:
             pending += reversed(maker.inputs)
         else:
             terms.append(value)

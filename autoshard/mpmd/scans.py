@@ -20,10 +20,9 @@ import jax
 import jax.numpy as jnp
 
 from autoshard import compat
+from autoshard.accumulation import ADDITIONS
 from autoshard.mpmd.flat import bound, graph_of
 from autoshard.mpmd.graph import Builder, Graph, Node, needed, run
-
-_ADDS = frozenset({"add", "add_any"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +59,7 @@ class Loop:
         for atom in (*(a for e in jaxpr.eqns for a in e.invars), *jaxpr.outvars):
             if not compat.is_literal(atom):
                 uses[atom] = uses.get(atom, 0) + 1
-        made = {e.outvars[0]: e for e in jaxpr.eqns if e.primitive.name in _ADDS}
+        made = {e.outvars[0]: e for e in jaxpr.eqns if e.primitive.name in ADDITIONS}
         return frozenset(
             k
             for k in range(self.carries)
