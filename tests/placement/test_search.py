@@ -164,6 +164,15 @@ def test_microbatches_that_do_not_divide(capsys):
     assert "the batch cannot be cut into 3 equal microbatches" in capsys.readouterr().err
 
 
+@pytest.fixture
+def _interruptible():
+    """Ctrl-C interrupts, also where the tests run in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 @pytest.mark.parametrize("moment", ["4 stages", "improving the stages"])
 def test_an_interrupt_leaves_the_best_plan_so_far(moment, tmp_path, capsys, monkeypatch):
     program = tmp_path / "small.py"
@@ -189,6 +198,7 @@ def test_an_interrupt_leaves_the_best_plan_so_far(moment, tmp_path, capsys, monk
     assert ", interrupted" in told.out
 
 
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupt_before_any_plan(tmp_path, monkeypatch):
     program = tmp_path / "small.py"
     program.write_text(PROGRAM)
