@@ -13,6 +13,8 @@ from autoshard.cli_progress import ProgressLine
 from autoshard.cli_search import find_machine, find_program, load_plan
 
 MOST = 6
+NOT_REACHED = 5
+"""The exit code where no lines make the plan: what was asked for could not be verified."""
 
 
 def explain_command(options: argparse.Namespace) -> int:
@@ -68,10 +70,11 @@ def annotate_command(options: argparse.Namespace) -> int:
                 nonlocal checks
                 checks += 1
                 verdict = "enough" if enough else "not enough"
-                line.show(f"check {checks}: {count} places are {verdict}", group="annotate")
+                line.show(f"check {checks}: {count} lines are {verdict}", group="annotate")
 
-            few = fewest(lower(plan, found.fn, *found.args), machine=machine, heard=heard)
+            lowered = lower(plan, found.fn, *found.args)
+            few = fewest(lowered, found.fn, machine=machine, heard=heard)
     except (PlanError, LoweringError) as error:
         raise CommandError(str(error)) from error
     print(few)
-    return 0
+    return 0 if few.enough else NOT_REACHED

@@ -7,8 +7,10 @@ collectives, compiling.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -155,6 +157,109 @@ def shape_struct(aval: Any, shape: Sequence[int] | None = None) -> Any:
         aval.dtype,
         weak_type=bool(getattr(aval, "weak_type", False)),
     )
+
+
+# -- what user code computes -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A function that is being called.
+
+    Attributes:
+      file, function, line: where it stands.
+      place: of the call, in the code of the function.
+      user: whether the code is the user's, and not that of JAX or of Python itself.
+    """
+
+    file: str
+    function: str
+    line: int
+    place: int
+    user: bool
+
+
+Change = Callable[[str, tuple[Frame, ...], list[Any]], list[Any]]
+
+
+def arrays_of_user_code(*, reads: Change, makes: Change, within: str) -> Any:
+    """A context in which what operations of user code read and make goes through functions.
+
+    Each is given the primitive's name, the frames (innermost first, up to the first one of the file
+    `within`) and the operands or results, and returns those to go on with. What differentiation,
+    vectorisation and the rules of JAX make of an operation is not user code: arrays are changed
+    before they are differentiated, and what JAX derives from the changed program follows. What JAX
+    traced before is not taken from its caches.
+    """
+    return _UserCode(reads, makes, within)
+
+
+class _UserCode:
+    """See `arrays_of_user_code`."""
+
+    def __init__(self, reads: Change, makes: Change, within: str) -> None:
+        from jax.experimental.xla_metadata import set_xla_metadata
+
+        self.reads, self.makes, self.within = reads, makes, within
+        self.inside = False
+        self.frames: dict[tuple[int, int], tuple[Any, Frame]] = {}
+        # Part of the key of JAX's caches of traced functions.
+        self.fresh = set_xla_metadata(traced=str(id(self)))
+
+    def __enter__(self) -> None:
+        from jax._src import core, source_info_util
+
+        if source_info_util.is_user_filename(__file__):  # `bind` below is no line of the user's
+            source_info_util.register_exclusion(__file__)
+        self.original = original = core.Primitive.bind
+        self.thread = threading.get_ident()
+
+        def bind(primitive: Any, *operands: Any, **parameters: Any) -> Any:
+            known = source_info_util._source_info_context.context.traceback is not None
+            if self.inside or known or threading.get_ident() != self.thread:
+                return original(primitive, *operands, **parameters)
+            self.inside = True
+            try:
+                name, frames = primitive.name, self._frames()
+                read = self.reads(name, frames, list(operands))
+                results = original(primitive, *read, **parameters)
+                if primitive.multiple_results:
+                    return self.makes(name, frames, list(results))
+                return self.makes(name, frames, [results])[0]
+            finally:
+                self.inside = False
+
+        primitives: Any = core.Primitive
+        primitives.bind = bind
+        self.fresh.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        from jax._src import core
+
+        self.fresh.__exit__(*error)
+        primitives: Any = core.Primitive
+        primitives.bind = self.original
+
+    def _frames(self) -> tuple[Frame, ...]:
+        from jax._src import source_info_util
+        from jaxlib._jax import Traceback
+
+        codes, places = Traceback.get_traceback().raw_frames()
+        found = []
+        for code, place in zip(codes, places, strict=True):
+            if code.co_filename == self.within:
+                break
+            if code.co_filename == __file__:
+                continue
+            key = id(code), place
+            if key not in self.frames:
+                file = code.co_filename
+                user = source_info_util.is_user_filename(file)
+                line = Traceback.code_addr2location(code, place)[0]
+                # The code is kept, so that its number stays its own.
+                self.frames[key] = code, Frame(file, code.co_qualname, line, place, user)
+            found.append(self.frames[key][1])
+        return tuple(found)
 
 
 # -- Shardy's rules ----------------------------------------------------------------------------
@@ -329,15 +434,22 @@ _COLLECTIVE_PIPELINES = (
 def with_explicit_collectives(module: Any) -> Any:
     """A copy of a lowered module in which Shardy has made every collective an operation.
 
-    Jaxlib's `inline` pass leaves `func.call`s as they are, so the copy still has calls.
+    Jaxlib's `inline` pass leaves `func.call`s as they are, so the copy still has calls. What JAX
+    lowers is not verified again after every pass, which would take twice as long as the passes.
     """
+    copy = module.operation.clone()
+    make_collectives_explicit(copy)
+    return copy
+
+
+def make_collectives_explicit(module: Any) -> None:
+    """Have Shardy make every collective of a module an operation, in the module itself."""
     from jaxlib.mlir import passmanager
 
-    copy = module.operation.clone()
-    with module.context:
-        for pipeline in _COLLECTIVE_PIPELINES:
-            passmanager.PassManager.parse(pipeline).run(copy.operation)
-    return copy
+    for pipeline in _COLLECTIVE_PIPELINES:
+        passes = passmanager.PassManager.parse(pipeline, module.context)
+        passes.enable_verifier(False)
+        passes.run(module.operation)
 
 
 def shardy_mesh_axes(attribute: Any) -> tuple[tuple[str, int], ...]:
@@ -401,6 +513,11 @@ def _sharding_of_number(attributes: Any, number: int, sdy: Any) -> Any | None:
         return None
     shardings = list(sdy.TensorShardingPerValueAttr(attributes["sdy.sharding"]).shardings)
     return shardings[number] if number < len(shardings) else None
+
+
+def elements(kind: Any) -> int:
+    """How many elements a value of an MLIR type has; 0 for one that is no array."""
+    return math.prod(getattr(kind, "shape", ())) if getattr(kind, "has_static_shape", False) else 0
 
 
 def is_block_argument(value: Any) -> int | None:

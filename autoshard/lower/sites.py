@@ -1,169 +1,260 @@
-"""Places in the user's code where a layout of a plan can be written down.
+"""Lines that could be written into the user's code, with the layouts that a plan has there.
 
-A **site** is a line on which an operation makes values, or reads values that are resharded before.
-Values of one line, one outermost scope and one layout share a site: one constraint on that line
-serves all layers, and all arrays that pass a function.
+A **line** is one `with_sharding_constraint` in the user's code (`autoshard.lower.source_lines`),
+for what an expression is, or for an operand before it is read. It may be written where it is
+reached by one call only, or in a helper that several call. Its layouts are those in which the plan
+stores the array, what is computed again of it, its cotangent, or their copies.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from autoshard.chosen import ChosenStrategies
-from autoshard.copies import ANEW, BACKWARD
-from autoshard.cost.flops import is_matrix_op
-from autoshard.layout import dimension_axes
+import jax
+
+from autoshard.compat import Frame
+from autoshard.layout import UNREDUCED, Layout, to_partition_spec
+from autoshard.lower.marks import marked_values, scope_of
+from autoshard.lower.source_lines import Constraint, Spot, Visit, line_of, visits, with_lines
 from autoshard.plan import Plan
-from autoshard.program import Op, Program
-from autoshard.targets import group_path, scope_names, shown_path
+from autoshard.program import Program
+from autoshard.targets import scope_names, shown_path
 
+LAYOUTS = 4
+"""So many layouts are tried at a spot."""
 SHOWN = 4
-"""So many values of a site are named."""
-Key = tuple[str, int]
-"""("value", number of a value) or ("copy", number of a value)."""
+"""So many arrays of a line are named."""
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """A place for one `with_sharding_constraint`, or for a few that follow each other.
+class Line:
+    """One `with_sharding_constraint` in the user's code.
 
     Attributes:
-      what: the values, as the user knows them: the operation that makes one, or its tree path.
-      block: the outermost scope, with `*` for numbers.
-      line: of the user's code; for a value that is resharded, where it is read first.
-      specs: one `PartitionSpec` after another, as text.
-      type: of a whole value, where it is one for all.
-      copy: whether the value is resharded there; it is stored otherwise.
-      backward: whether that is in the backward pass.
-      anew: whether the copy is made once more for the backward pass, behind an
-        `optimization_barrier`.
+      places: where it holds, and the layout there.
+      where: the user's lines, the one to write it on first.
+      names: of the arrays: a tree path, or the operation that makes or reads it, and its type.
+      block: whether it is in a repeated block.
+      weight: bytes of all arrays that it names, all repetitions.
     """
 
-    what: str = field(compare=False)
-    block: str
-    line: str
-    specs: tuple[str, ...]
-    type: str = field(compare=False)
-    copy: bool
-    backward: bool
-    anew: bool = False
+    places: tuple[tuple[Spot, Constraint], ...]
+    where: tuple[str, ...] = field(compare=False)
+    names: tuple[str, ...] = field(compare=False)
+    block: bool = field(compare=False)
+    weight: float = field(compare=False)
+
+    @property
+    def spots(self) -> tuple[Spot, ...]:
+        """Where it holds."""
+        return tuple(spot for spot, _ in self.places)
+
+    @property
+    def says(self) -> tuple[Constraint, ...]:
+        """What it says, each once."""
+        return tuple(dict.fromkeys(constraint for _, constraint in self.places))
 
     def __str__(self) -> str:
-        call = "x"
-        for spec in self.specs:
-            call = f"with_sharding_constraint({call}, {spec})"
-        what = f"{self.what}, {self.type}" if self.type else self.what
-        notes = [what, "before it is read" if self.copy else "once made"]
-        if self.backward:
-            notes.append("in the backward pass")
-        if self.anew:
-            notes.append("and again behind an optimization_barrier for the backward pass")
-        return f"{self.line or '(no line)'}: x = {call}  # {', '.join(notes)}"
+        first, *callers = self.where
+        via = f", called at {' and '.join(callers)}" if callers else ""
+        calls = []
+        for constraint in self.says:
+            function = "one_way_constraint" if constraint.one_way else "with_sharding_constraint"
+            each = list(
+                dict.fromkeys(
+                    n for n, c in zip(self.names, self.places, strict=True) if c[1] == constraint
+                )
+            )
+            more = f" and {len(each) - SHOWN} more" if len(each) > SHOWN else ""
+            calls.append(f"x = {function}(x, {constraint})  # {', '.join(each[:SHOWN])}{more}")
+        return f"{first}{via}: " + f"\n{' ' * len(first)}    ".join(calls)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sites:
+    """All lines that could be written, and how their spots are marked.
+
+    Attributes:
+      lines: those that name most bytes first.
+      marks: for every spot its number and its layouts.
+    """
+
+    lines: tuple[Line, ...]
+    marks: Mapping[Spot, tuple[int, tuple[Constraint, ...]]]
+
+    def marked(self, fn: Callable[..., Any], mesh: Any) -> Callable[..., Any]:
+        """`fn` with every constraint of every line, each under the scope of its mark."""
+
+        def constrain(spot: Spot, array: Any) -> Any:
+            number, constraints = self.marks.get(spot, (0, ()))
+            for k, constraint in enumerate(constraints):
+                with jax.named_scope(scope_of(number, k)):
+                    array = constraint(array, mesh)
+            return array
+
+        return with_lines(fn, constrain)
+
+    def marks_of(self, lines: Sequence[Line]) -> frozenset[tuple[int, int]]:
+        """The marks of some lines."""
+        found = set()
+        for line in lines:
+            for spot, constraint in line.places:
+                number, constraints = self.marks[spot]
+                found.add((number, constraints.index(constraint)))
+        return frozenset(found)
+
+
+def written(fn: Callable[..., Any], lines: Sequence[Line], mesh: Any) -> Callable[..., Any]:
+    """`fn` with these lines written into it."""
+    wanted: dict[Spot, list[Constraint]] = defaultdict(list)
+    for line in lines:
+        for spot, constraint in line.places:
+            wanted[spot].append(constraint)
+
+    def constrain(spot: Spot, array: Any) -> Any:
+        for constraint in wanted.get(spot, ()):
+            array = constraint(array, mesh)
+        return array
+
+    return with_lines(fn, constrain)
+
+
+def sites_of(program: Program, plan: Plan, mesh: Any, fn: Callable[..., Any], *args: Any) -> Sites:
+    """Every line that could be written into `fn` for a plan."""
+    seen: dict[Spot, list[Visit]] = {}
+    for visit in visits(fn, *args):
+        if visit.last and "site-packages" not in visit.spot.user[0].file:
+            seen.setdefault(visit.spot, []).append(visit)
+    numbers = {spot: number for number, spot in enumerate(seen)}
+    marked = marked_values(program, mesh, fn, args, numbers)
+    found: dict[Spot, _Spot] = {}
+    for spot, those in seen.items():
+        values = [one.value for one in marked.get(numbers[spot], ())]
+        layouts = _layouts(program, plan, values, read=spot.read)
+        if layouts:
+            first = marked[numbers[spot]][0]
+            loops = first.trips > 1 or len(those) > 1
+            path = shown_path(program, first.value) if first.value in program.inputs else ""
+            found[spot] = _Spot(those[0], layouts, loops, first.scope, path)
+    lines = sorted(
+        _lines(found, plan.mesh.names, backward=any(op.backward for op in program.ops)),
+        key=lambda line: -line.weight,
+    )
+    wanted: dict[Spot, dict[Constraint, None]] = defaultdict(dict)
+    for line in lines:
+        for spot, constraint in line.places:
+            wanted[spot][constraint] = None
+    marks = {spot: (numbers[spot], tuple(said)) for spot, said in wanted.items()}
+    return Sites(tuple(lines), marks)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One value of a site.
+class _Spot:
+    visit: Visit
+    layouts: Mapping[Layout, float]
+    block: bool
+    scope: str
+    path: str
 
-    Attributes:
-      key: the value, and whether it is its copy.
-      site: shared by the values of all blocks.
-      scopes: of the ops that make and read it, as collectives name theirs: scope and line.
-      trips: how often a step comes by.
-    """
-
-    key: Key
-    site: Site
-    scopes: frozenset[str]
-    trips: int
+    @property
+    def rank(self) -> int:
+        return len(self.visit.shape)
 
 
-def places_of(program: Program, plan: Plan) -> list[Place]:
-    """Every value that can be constrained, those most worth it first.
-
-    Results of products and reads of inputs come before the rest, the forward pass before the
-    backward pass, since those are what people write.
-    """
-    found = [*_copies(program, plan), *_results(program, plan)]
-    found.sort(key=lambda one: (one[1].site.backward, one[0]))
-    return [place for _, place in found]
-
-
-def _copies(program: Program, plan: Plan) -> Iterator[tuple[int, Place]]:
-    decisions = plan.decisions
-    readers = program.consumers()
-    states = {(r.shape, r.itemsize, r.before, r.after): r.states for r in plan.reshards}
-    for value in program.values:
-        before, after = decisions.stored[value.index], decisions.copy[value.index]
-        if before is None or after is None or not value.shape:
-            continue
-        mode = decisions.mode[value.index]
-        backward = mode == BACKWARD
-        at = [program.ops[op] for op, _ in readers[value.index] if program.ops[op].line]
-        line = next((op.line for op in at if op.backward == backward), "")
-        way = states[value.shape, value.itemsize, before, after]
-        specs = tuple(_spec([[plan.mesh.names[a] for a in axes] for axes in one]) for one in way)
-        name = name_of(program, value.index)
-        block = _block(at[0]) if at else ""
-        site = Site(name, block, line, specs, str(value), True, backward, mode == ANEW)
-        trips = max((op.trips for op in at), default=1)
-        yield 0, Place(("copy", value.index), site, _scopes(at), trips)
+def _layouts(
+    program: Program, plan: Plan, values: Sequence[int], *, read: bool
+) -> Mapping[Layout, float]:
+    """The layouts that a plan gives these values, those of most bytes first."""
+    found: defaultdict[Layout, float] = defaultdict(float)
+    for value in dict.fromkeys(values):
+        record = program.values[value]
+        size = float(record.bytes * record.trips)
+        stored, copy = plan.decisions.stored[value], plan.decisions.copy[value]
+        if record.free:  # computed wherever it is needed in the plan, but once in the user's code
+            stored = (-1,) * len(plan.mesh.names)
+        if copy is not None:
+            found[copy] += size / 2
+        if stored is not None and not read and UNREDUCED not in stored:
+            found[stored] += size
+    most = sorted(found, key=lambda layout: -found[layout])[:LAYOUTS]
+    return {layout: found[layout] for layout in most}
 
 
-def _results(program: Program, plan: Plan) -> Iterator[tuple[int, Place]]:
-    chosen = ChosenStrategies(plan.decisions, plan.mesh.sizes)
-    readers = program.consumers()
-    for op in program.ops:
-        if plan.decisions.assignment[op.index] is None or op.primitive == "return":
-            continue
-        written = chosen(op).written
-        for number, value in enumerate(op.outputs):
-            stored = plan.decisions.stored[value]
-            record = program.values[value]
-            if stored is None or not record.shape:
-                continue
-            ways = dict.fromkeys([tuple(written[number][0].tolist()), stored])
-            axes = [dimension_axes(len(record.shape), layout) for layout in ways]
-            specs = tuple(_spec([[plan.mesh.names[a] for a in d] for d in one]) for one in axes)
-            name = name_of(program, value)
-            site = Site(name, _block(op), op.line, specs, str(record), False, op.backward)
-            rank = 1 if is_matrix_op(op.primitive) else 2
-            around = [op, *(program.ops[reader] for reader, _ in readers[value])]
-            yield rank + op.boundary, Place(("value", value), site, _scopes(around), op.trips)
+def _lines(found: Mapping[Spot, _Spot], names: Sequence[str], *, backward: bool) -> Iterator[Line]:
+    helpers: dict[Any, list[Spot]] = defaultdict(list)
+    calls: dict[Any, list[Spot]] = defaultdict(list)
+    for spot in found:
+        helpers[_expression(spot)].append(spot)
+        if spot.read:
+            calls[spot.frames, spot.primitive].append(spot)
+    offered: list[dict[Spot, Layout]] = []
+    for spots in [*([spot] for spot in found), *helpers.values()]:
+        kinds = {(found[one].rank, layout): None for one in spots for layout in found[one].layouts}
+        for rank, layout in kinds:
+            offered.append(
+                {
+                    spot: layout
+                    for spot in spots
+                    if found[spot].rank == rank and layout in found[spot].layouts
+                }
+            )
+    for spots in calls.values():  # all operands of a call, as one tree
+        offered.append({spot: next(iter(found[spot].layouts)) for spot in spots})
+    lines = {}
+    for layouts in offered:
+        copies = all(spot.read for spot in layouts)
+        for one_way in (False, True)[: 1 + (copies and backward)]:
+            line = _line(layouts, found, helpers, names, one_way=one_way)
+            lines.setdefault(line, line)
+    yield from lines
 
 
-def name_of(program: Program, value: int) -> str:
-    path = shown_path(program, value)
-    if path:
-        shared = group_path("[0]." + path)
-        return shared.removeprefix("[0].")
-    op = program.ops[program.values[value].producer]
-    return re.sub(r"\d+", "*", f"{op.primitive} in {'/'.join(scope_names(op.scope)) or 'the step'}")
+def _expression(spot: Spot) -> Any:
+    """The expression in the user's code, whoever called the function that it is in."""
+    inside = next(k for k, frame in enumerate(spot.frames) if frame.user)
+    return spot.frames[: inside + 1], spot.primitive, spot.number, spot.read
 
 
-def _spec(dimensions: Sequence[Sequence[str]]) -> str:
-    entries = [repr(tuple(d)) if len(d) > 1 else repr(d[0]) if d else "None" for d in dimensions]
-    while entries and entries[-1] == "None":
-        entries.pop()
-    return f"P({', '.join(entries)})"
+def _line(
+    layouts: Mapping[Spot, Layout],
+    found: Mapping[Spot, _Spot],
+    helpers: Mapping[Any, Sequence[Spot]],
+    names: Sequence[str],
+    *,
+    one_way: bool,
+) -> Line:
+    spot = next(iter(layouts))
+    places = tuple(
+        (one, Constraint(to_partition_spec(layout, names, found[one].rank), one_way))
+        for one, layout in layouts.items()
+    )
+    where = [line_of(spot.user[0])]
+    others = [other.user for other in helpers[_expression(spot)] if other not in layouts]
+    if others:  # who calls the function that the line is in
+        where += [_caller(one.user, others) for one in layouts]
+    return Line(
+        places,
+        tuple(dict.fromkeys(where)),
+        tuple(_name(one, found[one]) for one in layouts),
+        any(found[one].block for one in layouts),
+        sum(found[one].layouts[layout] for one, layout in layouts.items()),
+    )
 
 
-def _block(op: Op) -> str:
-    """The outermost scope of an op, with `*` for numbers."""
-    return re.sub(r"\d+", "*", next(iter(scope_names(op.scope)), ""))
+def _caller(user: Sequence[Frame], others: Sequence[Sequence[Frame]]) -> str:
+    """The innermost line that tells a call from the others."""
+    depth = next(
+        (k for k in range(1, len(user)) if all(o[: k + 1] != user[: k + 1] for o in others)), 0
+    )
+    return line_of(user[depth])
 
 
-def named(site: Site, places: Sequence[Place]) -> Site:
-    """The site with the names of all of its values."""
-    values = [place.site for place in places if place.site == site]
-    names = list(dict.fromkeys(value.what for value in values))
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    types = {value.type for value in values}
-    kind = types.pop() if len(types) == 1 else ""
-    return replace(site, what=", ".join(names[:SHOWN]) + more, type=kind)
-
-
-def _scopes(ops: Sequence[Op]) -> frozenset[str]:
-    return frozenset(" ".join(part for part in (op.scope, op.line) if part) for op in ops)
+def _name(spot: Spot, known: _Spot) -> str:
+    scope = "/".join(re.sub(r"\d+", "*", name) for name in scope_names(known.scope))
+    made = f"{spot.primitive} in {scope or 'the step'}"
+    name = known.path or (f"operand {spot.number} of {made}" if spot.read else made)
+    return f"{name}, {known.visit.dtype}[{', '.join(map(str, known.visit.shape))}]"

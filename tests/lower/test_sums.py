@@ -116,7 +116,7 @@ def test_constraints_settle_every_term_by_itself(folded):
 
     _, plan = folded
     assert [move.kind for move in plan.moves] == ["all_reduce"]
-    few = fewest(lower(plan, projections, *ODD), machine=toy_machine(8))
+    few = fewest(lower(plan, projections, *ODD), projections, machine=toy_machine(8))
     assert [move.kind for move in few.lowered.plan.moves] == ["all_reduce"] * 3
 
 

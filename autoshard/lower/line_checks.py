@@ -1,0 +1,201 @@
+"""What Shardy makes of a step with some lines written into it, beside its plan.
+
+The step is lowered once, with the constraints of all lines that could be written. For every set of
+lines the others are taken out of the module, and Shardy's passes are run. A set **makes the plan**
+where the collectives are the planned ones (kinds, axes, bytes, counts), and all matrix products are
+cut as in the step that `autoshard.lower` writes. How far it is from that is its **mismatch**.
+
+Equal reshards of one value are one collective here, as the compiler makes them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from autoshard import compat
+from autoshard.lower.collectives import KINDS, read_collectives
+from autoshard.lower.compare import Tally, compare
+from autoshard.lower.inlined import run_inlined
+from autoshard.lower.marks import mark_of
+from autoshard.lower.sites import Line, Sites, written
+from autoshard.lower.spmd import Lowered
+
+_PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
+_COLLECTIVES = frozenset(f"sdy.{kind}" for kind in KINDS)
+_CONSTRAINT = "sdy.sharding_constraint"
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """What is made otherwise than planned.
+
+    Attributes:
+      tallies: collectives that are missing, or were not planned.
+      products: how many matrix products are cut otherwise.
+      arrays: elements of the results that are laid out otherwise, of all operations.
+    """
+
+    tallies: tuple[Tally, ...]
+    products: int
+    arrays: float
+
+    @property
+    def wrong(self) -> int:
+        """How many things differ."""
+        return len(self.tallies) + self.products
+
+    @property
+    def bytes(self) -> float:
+        """Of the collectives that differ."""
+        return sum(abs(one.planned - one.found) * float(one.bytes) for one in self.tallies)
+
+
+class LineChecks:
+    """Runs Shardy's passes on a step with some lines written into it."""
+
+    def __init__(self, lowered: Lowered, sites: Sites, fn: Callable[..., Any]) -> None:
+        self.lowered, self.sites, self.fn = lowered, sites, fn
+        reference = _explicit(lowered)
+        self.products = _cuts(reference)
+        self.arrays = _arrays(reference)
+        self.module = _module(inlined(lowered, sites.marked(fn, lowered.mesh)))
+        self.marks = [
+            mark_of(compat.location_frames(one.location)[0])
+            for one in _constraints(self.module.operation)
+        ]
+        self.checks = 0
+
+    def mismatch(self, lines: Collection[Line]) -> Mismatch:
+        """Of a set of lines, by the module that holds them all."""
+        self.checks += 1
+        kept = self.sites.marks_of(tuple(lines))
+        copy = self.module.operation.clone()
+        for operation, mark in zip(_constraints(copy), self.marks, strict=True):
+            if mark is not None and mark not in kept:
+                operation.results[0].replace_all_uses_with(operation.operands[0])
+                operation.erase()
+        compat.make_collectives_explicit(copy)
+        return self._judged(copy)
+
+    def truth(self, lines: Sequence[Line]) -> Mismatch:
+        """Of a set of lines, by the step that is traced with these alone."""
+        self.checks += 1
+        return self._judged(_explicit(self.written(lines)))
+
+    def written(self, lines: Sequence[Line]) -> Lowered:
+        """The step with these lines in the user's own function."""
+        return inlined(self.lowered, written(self.fn, lines, self.lowered.mesh))
+
+    def _judged(self, explicit: Any) -> Mismatch:
+        _merge_equal(explicit)
+        found = compare(self.lowered.plan.moves, read_collectives(explicit))
+        cuts = _cuts(explicit)
+        if len(cuts) == len(self.products):
+            wrong = sum(a != b for a, b in zip(cuts, self.products, strict=True))
+        else:
+            wrong = _difference(Counter(cuts), Counter(self.products))
+        arrays = _difference(_arrays(explicit), self.arrays)
+        return Mismatch((*found.missing, *found.unplanned), int(wrong), arrays)
+
+
+def inlined(lowered: Lowered, fn: Callable[..., Any]) -> Lowered:
+    """The step `fn` with the shardings of inputs and results of `lowered`, its calls inlined."""
+    program = lowered.program
+
+    def step(*arguments: Any) -> Any:
+        closed = compat.drop_dead_code(jax.jit(fn).trace(*arguments).jaxpr)
+        results = run_inlined(closed, jax.tree.leaves(arguments))
+        return jax.tree.unflatten(program.out_tree, results)
+
+    step.__name__ = program.name
+    return replace(lowered, fn=step)
+
+
+def _difference(one: Counter[Any], other: Counter[Any]) -> float:
+    return sum(abs(one[key] - other[key]) for key in one.keys() | other.keys())
+
+
+# -- modules ---------------------------------------------------------------------------------------
+
+
+def _module(lowered: Lowered) -> Any:
+    return lowered.lower(platforms=("tpu",)).compiler_ir("stablehlo")
+
+
+def _explicit(lowered: Lowered) -> Any:
+    """The step as Shardy makes it, every collective an operation."""
+    return compat.with_explicit_collectives(_module(lowered))
+
+
+def _walk(operation: Any) -> Any:
+    """Every operation inside of one, with the operations of a block before those of its regions."""
+    for region in operation.regions:
+        for block in region.blocks:
+            for view in list(block.operations):
+                inner = view.operation
+                yield inner
+                if inner.regions:
+                    yield from _walk(inner)
+
+
+def _constraints(operation: Any) -> list[Any]:
+    return [inner for inner in _walk(operation) if inner.name == _CONSTRAINT]
+
+
+class _Cuts:
+    """How results are cut; every sharding is read once."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, tuple[Any, ...]] = {}
+
+    def __call__(self, value: Any) -> tuple[Any, ...]:
+        sharding = compat.shardy_sharding_of(value)
+        if sharding not in self.known:
+            dimensions = () if sharding is None else compat.shardy_layout(sharding)[1]
+            self.known[sharding] = dimensions if any(dimensions) else ()
+        return self.known[sharding]
+
+
+def _cuts(explicit: Any) -> list[str]:
+    """How every product of a module is cut, in program order."""
+    cut = _Cuts()
+    return [
+        f"{inner.results[0].type} {cut(inner.results[0])}"
+        for inner in _walk(explicit)
+        if inner.name in _PRODUCTS
+    ]
+
+
+def _arrays(explicit: Any) -> Counter[Any]:
+    """For every kind of operation, type and layout the elements of the results."""
+    cut = _Cuts()
+    found: Counter[Any] = Counter()
+    for inner in _walk(explicit):
+        if inner.name.startswith("stablehlo.") and len(inner.results) == 1:
+            kind = inner.results[0].type
+            found[inner.name, str(kind), cut(inner.results[0])] += compat.elements(kind)
+    return found
+
+
+def _merge_equal(operation: Any) -> None:
+    """Merge collectives of a block that do the same to one value."""
+    for region in operation.regions:
+        for block in region.blocks:
+            seen: dict[Any, Any] = {}
+            for view in list(block.operations):
+                inner = view.operation
+                if inner.name not in _COLLECTIVES:
+                    _merge_equal(inner)
+                    continue
+                what = tuple(str(inner.attributes[k]) for k in range(len(inner.attributes)))
+                key = inner.operands[0], inner.name, what
+                if key in seen:
+                    inner.results[0].replace_all_uses_with(seen[key])
+                    inner.erase()
+                else:
+                    seen[key] = inner.results[0]

@@ -1,0 +1,111 @@
+"""Which values of a program are at a spot of the user's code.
+
+The function is traced once more with a mark at every spot: a constraint under a scope with the
+spot's number. Without the marks its operations are those of the program, but for some that carry a
+marked array beside the same array unmarked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from autoshard import compat
+from autoshard.flatten import Flattener
+from autoshard.lower.source_lines import Spot, with_lines
+from autoshard.program import Program
+
+_MARK = re.compile(r"at_(\d+)_(\d+)_")
+
+
+def scope_of(number: int, constraint: int) -> str:
+    """The scope of what is constrained at a spot: its number, and that of the constraint."""
+    return f"at_{number}_{constraint}_"
+
+
+def mark_of(scope: str) -> tuple[int, int] | None:
+    """The numbers in a scope, or None where there is no mark."""
+    found = _MARK.search(scope)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A value of the program, and where it is at a spot."""
+
+    value: int
+    scope: str
+    trips: int
+
+
+def marked_values(
+    program: Program,
+    mesh: Any,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    numbers: Mapping[Spot, int],
+) -> dict[int, list[Marked]]:
+    """The values of a program at every spot: as they are made, made again, and their cotangents."""
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def mark(spot: Spot, array: Any) -> Any:
+        if spot not in numbers:
+            return array
+        with jax.named_scope(scope_of(numbers[spot], 0)):
+            return jax.lax.with_sharding_constraint(array, whole)
+
+    traced = jax.jit(with_lines(fn, mark)).trace(*args)
+    flat = Flattener(program.options.get("trip_counts", 1))
+    flat.run(
+        compat.drop_dead_code(traced.jaxpr), [""] * len(program.inputs), [""] * len(program.outputs)
+    )
+    behind: dict[int, int] = {}  # what a marked value is without its mark
+    at: list[tuple[int, int, Mapping[str, Any]]] = []
+    ops = []
+    for op in flat.ops:
+        found = mark_of(op["scope"]) if op["primitive"] == "sharding_constraint" else None
+        if found is not None:
+            source: int = op["inputs"][0]
+            behind[op["outputs"][0]] = behind.get(source, source)
+            at.append((found[0], behind[op["outputs"][0]], op))
+        else:
+            ops.append(op)
+
+    def key(primitive: str, scope: str, line: str, shapes: Sequence[Any]) -> tuple[Any, ...]:
+        return primitive, _MARK.sub("", scope).strip("/"), line, *shapes
+
+    ours = [
+        key(op["primitive"], op["scope"], op["line"], [flat.values[v].shape for v in op["outputs"]])
+        for op in ops
+    ]
+    theirs = [
+        key(op.primitive, op.scope, op.line, [program.values[v].shape for v in op.outputs])
+        for op in program.ops
+    ]
+    same: dict[int, int] = dict(zip(flat.inputs, program.inputs, strict=True))
+    for one, other in _aligned(ours, theirs):
+        outputs: Sequence[int] = ops[one]["outputs"]
+        same.update(zip(outputs, program.ops[other].outputs, strict=True))
+    marked: dict[int, list[Marked]] = defaultdict(list)
+    for number, value, op in at:
+        if value is not None and value in same:
+            scope = _MARK.sub("", op["scope"]).strip("/")
+            marked[number].append(Marked(same[value], scope, op["trips"]))
+    return marked
+
+
+def _aligned(ours: Sequence[Any], theirs: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """Positions of two almost equal sequences that belong together."""
+    if ours == theirs:
+        yield from ((k, k) for k in range(len(ours)))
+        return
+    matcher = difflib.SequenceMatcher(None, ours, theirs, autojunk=False)
+    for block in matcher.get_matching_blocks():
+        yield from ((block.a + k, block.b + k) for k in range(block.size))

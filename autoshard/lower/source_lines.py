@@ -1,0 +1,149 @@
+"""Constraints written into the user's own code, before it is differentiated.
+
+    with_sharding_constraint(x, P("data"))
+
+on a line of a model says more than how `x` is laid out: what `checkpoint` computes again is laid
+out alike, and so, by the transposition of the constraint, is the cotangent of `x`. All of this is
+one line. To see what a line does, the user's function is traced with the constraint in it.
+
+A **spot** is where user code makes an array: the lines of the calls that lead there, the primitive
+and which of its results. All passes over one spot (the layers of a Python loop) share a line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from autoshard import compat
+from autoshard.compat import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where user code makes an array.
+
+    Attributes:
+      frames: of all functions on the way, those of JAX too, innermost first.
+      primitive: that makes it, or reads it.
+      number: of the result, or the operand.
+      read: whether it is an operand there.
+    """
+
+    frames: tuple[Frame, ...]
+    primitive: str
+    number: int
+    read: bool = False
+
+    @property
+    def user(self) -> tuple[Frame, ...]:
+        """The frames of the user's functions."""
+        return tuple(frame for frame in self.frames if frame.user)
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One array that is made at a spot.
+
+    Attributes:
+      last: whether it is the value of the expression there: nothing else is made after it before
+        the user's code goes on.
+    """
+
+    spot: Spot
+    shape: tuple[int, ...]
+    dtype: str
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a line says of an array.
+
+    Attributes:
+      spec: how it is laid out.
+      one_way: the cotangent may be laid out otherwise.
+    """
+
+    spec: PartitionSpec
+    one_way: bool = False
+
+    def __call__(self, array: Any, mesh: Any) -> Any:
+        """The array, constrained."""
+        sharding = NamedSharding(mesh, self.spec)
+        if not self.one_way or not jnp.issubdtype(array.dtype, jnp.inexact):
+            return jax.lax.with_sharding_constraint(array, sharding)
+        function = jax.custom_vjp(lambda x: jax.lax.with_sharding_constraint(x, sharding))
+        function.defvjp(lambda x: (function(x), None), lambda _, cotangent: (cotangent,))
+        return function(array)
+
+    def __str__(self) -> str:
+        return f"P({', '.join(map(repr, self.spec))})"
+
+
+ONE_WAY = """@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def one_way_constraint(x, sharding):  # the cotangent may be laid out otherwise
+    return jax.lax.with_sharding_constraint(x, sharding)
+
+one_way_constraint.defvjp(
+    lambda x, sharding: (one_way_constraint(x, sharding), None), lambda sharding, _, ct: (ct,)
+)"""
+
+
+def line_of(frame: Frame) -> str:
+    """`file.py:12` of a frame."""
+    return f"{os.path.basename(frame.file)}:{frame.line}"
+
+
+def visits(fn: Callable[..., Any], *args: Any) -> list[Visit]:
+    """Every array that user code reads or makes when `fn(*args)` is traced, but for scalars."""
+    found: list[tuple[Spot, Any]] = []
+
+    def noted(read: bool) -> Any:
+        def note(primitive: str, frames: tuple[Frame, ...], arrays: list[Any]) -> list[Any]:
+            for number, array in enumerate(arrays):
+                found.append((Spot(frames, primitive, number, read), array))
+            return arrays
+
+        return note
+
+    jax.eval_shape(_traced(fn, noted(True), noted(False)), *args)
+    users = [spot.user for spot, _ in found]
+    last: list[bool] = []
+    after: Spot | None = None
+    for spot, _ in reversed(found):
+        same = after is not None and spot.frames == after.frames
+        last.append(last[-1] if same else after is None or spot.user != after.user)
+        after = spot
+    return [
+        Visit(spot, *compat.array_facts(jax.typeof(array))[:2], last)
+        for (spot, array), user, last in zip(found, users, reversed(last), strict=True)
+        if user and getattr(array, "ndim", 0)
+    ]
+
+
+def with_lines(fn: Callable[..., Any], constrain: Callable[[Spot, Any], Any]) -> Callable[..., Any]:
+    """`fn` in which every array at a spot is what `constrain` makes of it."""
+
+    def at(read: bool) -> Any:
+        def change(primitive: str, frames: tuple[Frame, ...], arrays: list[Any]) -> list[Any]:
+            spots = [Spot(frames, primitive, number, read) for number in range(len(arrays))]
+            return [constrain(spot, array) for spot, array in zip(spots, arrays, strict=True)]
+
+        return change
+
+    return _traced(fn, at(True), at(False))
+
+
+def _traced(fn: Callable[..., Any], reads: Any, makes: Any) -> Callable[..., Any]:
+    def traced(*args: Any) -> Any:
+        with compat.arrays_of_user_code(reads=reads, makes=makes, within=__file__):
+            return fn(*args)
+
+    return traced
