@@ -1,4 +1,7 @@
-"""`autoshard report`: a plan or a sweep as one HTML file; a plan in formats of other tools too."""
+"""`autoshard report`: a plan as one HTML file, and in formats of other tools.
+
+What is no plan for one mesh has pages of its own, see `autoshard.cli_report_pages`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli_errors import CommandError
+from autoshard.cli_report_pages import other_files, read_verification
 from autoshard.cli_search import (
     find_machine,
     find_program,
@@ -37,10 +41,11 @@ def report_command(options: argparse.Namespace) -> int:
         raise CommandError(f"nothing to write: name a file with -o, or with one of {words}")
     for path in paths.values():
         require_writable(path)
-    if (sweep := _sweep(options.plan)) is not None:
-        return _report_sweep(sweep, options, paths)
+    if (files := other_files(options, paths)) is not None:
+        write_files(files, quiet=False)
+        return 0
     plan = load_plan(options.plan)
-    verdicts = None if options.verification is None else _verification(options.verification)
+    verdicts = None if options.verification is None else read_verification(options.verification)
     needed = [name for name in paths if name in NEED_PROGRAM]
     found: Profile | None = None
     missing: tuple[str, ...] = ()
@@ -57,42 +62,6 @@ def report_command(options: argparse.Namespace) -> int:
         except OSError as error:
             raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
         print(f"autoshard: wrote {path}", file=sys.stderr)
-    return 0
-
-
-def _sweep(path: str) -> str | None:
-    """What is in the file, if that is a sweep."""
-    from autoshard.display.sweep_file import is_sweep
-
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None  # the reader of plans says why
-    return text if is_sweep(text) else None
-
-
-def _report_sweep(text: str, options: argparse.Namespace, paths: dict[str, str]) -> int:
-    from autoshard.display.sweep_file import SweepFileError, read_sweep
-    from autoshard.display.sweep_page import sweep_page
-
-    strange = [f"--{name.replace('_', '-')}" for name in paths if name != "output"]
-    for name in ("program", "machine", "verification", "robust"):
-        strange += [name if name == "program" else f"--{name}"] if getattr(options, name) else []
-    if strange:
-        raise CommandError(
-            f"{options.plan!r} is a sweep, of which -o makes a page; {', '.join(strange)} "
-            "is about one plan"
-        )
-    from autoshard.display.serving_page import is_serving, read_serving, serving_page
-
-    try:
-        if is_serving(text):
-            html = serving_page(read_serving(text))
-        else:
-            html = sweep_page(read_sweep(text))
-    except SweepFileError as error:
-        raise CommandError(f"{options.plan!r}: {error}") from error
-    write_files({paths["output"]: lambda: html}, quiet=False)
     return 0
 
 
@@ -172,16 +141,3 @@ def _robust(path: str) -> Robust:
         raise CommandError(f"cannot read {path!r}: {error.strerror or error}") from error
     except (ValueError, PlanError) as error:
         raise CommandError(f"{path!r} is not what `autoshard robust --record` wrote") from error
-
-
-def _verification(path: str) -> Any:
-    try:
-        read = json.loads(Path(path).read_text(encoding="utf-8"))
-        rows = read["verdicts"]
-        if all({"judge", "agrees", "text"} <= row.keys() for row in rows):
-            return read
-    except OSError as error:
-        raise CommandError(f"cannot read {path!r}: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError):
-        pass
-    raise CommandError(f"{path!r} is not what `autoshard verify --json` prints")

@@ -13,14 +13,15 @@ def add_report(commands: Any) -> None:
         commands,
         "report",
         "cli_report:report_command",
-        "write a plan or a sweep as an HTML page, a plan also in formats of tools that display it",
+        "write a plan, sweep or schedule as an HTML page, a plan also in formats of other tools",
         epilog="examples: autoshard report plan.json -o plan.html\n"
         "          autoshard report sweep.json -o sweep.html",
     )
     parser.add_argument(
         "plan",
         metavar="PLAN",
-        help="a file that `autoshard search -o` wrote, or `autoshard whatif` with -o or --csv",
+        help="what -o of `autoshard search`, `whatif`, `serving` or `schedule` wrote, or the "
+        "CSV of `whatif`",
     )
     parser.add_argument(
         "program",

@@ -1,10 +1,6 @@
 """`autoshard schedule`: the best order of a pipeline's tasks, drawn and written.
 
-The file that -o names is JSON:
-
-    name, objective, status ("optimal" or "feasible"), limit_hit (null, "time", "gap" or
-    "interrupted"), schedule ({"0": [["F", stage, microbatch], ...], ...}), makespan, span, bound
-    (of the objective), gap, seconds, memory_limit and peak_memory by mesh
+What -o writes is described in `autoshard.solve.schedule.outcome_json`; `autoshard report` draws it.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autoshard.cli_errors import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli_progress import ProgressLine
@@ -23,7 +19,7 @@ from autoshard.cli_search import require_writable, write_files
 
 if TYPE_CHECKING:
     from autoshard.schedule import Instance
-    from autoshard.solve.schedule import ScheduleOutcome, ScheduleProgress
+    from autoshard.solve.schedule import ScheduleProgress
     from autoshard.solve.schedule.placements import PlacementChoice
 
 
@@ -39,7 +35,7 @@ def schedule_command(options: argparse.Namespace) -> int:
     _print(choice, options.columns)
     if outcome.limit_hit == "interrupted":
         print("autoshard: interrupted; this is the best schedule so far", file=sys.stderr)
-    _write(outcome, options)
+    _write(choice, options)
     return 0
 
 
@@ -129,37 +125,16 @@ def _print(choice: PlacementChoice, columns: int) -> None:
     print(draw_text(timeline, columns), end="")
 
 
-def _write(outcome: ScheduleOutcome, options: argparse.Namespace) -> None:
+def _write(choice: PlacementChoice, options: argparse.Namespace) -> None:
     from autoshard.schedule.drawing import draw_svg
     from autoshard.schedule.trace import chrome_trace
+    from autoshard.solve.schedule.outcome_json import choice_to_json
 
-    assert outcome.timeline is not None
+    instance, timeline = choice.best.instance, choice.best.timeline
+    assert timeline is not None
     texts = {
-        options.output: lambda: json.dumps(_answer(outcome)),
-        options.svg: lambda: draw_svg(outcome.instance, outcome.timeline),  # pyright: ignore[reportArgumentType]
-        options.trace: lambda: json.dumps(chrome_trace(outcome.instance, outcome.timeline)),  # pyright: ignore[reportArgumentType]
+        options.output: lambda: json.dumps(choice_to_json(choice)),
+        options.svg: lambda: draw_svg(instance, timeline),
+        options.trace: lambda: json.dumps(chrome_trace(instance, timeline)),
     }
     write_files(texts, quiet=options.quiet)
-
-
-def _answer(outcome: ScheduleOutcome) -> dict[str, Any]:
-    from autoshard.schedule import order_to_json
-
-    timeline = outcome.timeline
-    assert timeline is not None
-    assert outcome.order is not None
-    limits = outcome.instance.memory_limit
-    return {
-        "name": outcome.instance.name,
-        "objective": outcome.objective,
-        "status": outcome.status.name.lower(),
-        "limit_hit": outcome.limit_hit,
-        "schedule": order_to_json(outcome.order),
-        "makespan": timeline.makespan,
-        "span": timeline.span,
-        "bound": outcome.bound,
-        "gap": outcome.gap,
-        "seconds": outcome.seconds,
-        "memory_limit": None if limits is None else list(limits),
-        "peak_memory": list(timeline.peak_memory),
-    }

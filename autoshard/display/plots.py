@@ -7,7 +7,7 @@ or dark) of the page.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -61,6 +61,8 @@ def stacked(
     *,
     limit: float,
     labels: Sequence[tuple[float, str]],
+    amount: Callable[[float], str] = format_bytes,
+    about: str = "bytes in use by class over the program points of a step",
 ) -> Markup:
     """Bytes by class over program points, one area on the other, with the limit and the peak.
 
@@ -68,6 +70,8 @@ def stacked(
       curves: `[classes, program points]`, bytes.
       limit: a dashed line, in bytes; left out where it is far above the curves.
       labels: what is written below, at parts of the width.
+      amount: how bytes are written, or what else the curves count.
+      about: what the drawing shows, for those who do not see it.
     """
     chosen = fullest(curves, COLUMNS)
     shown = curves[:, chosen]
@@ -94,9 +98,9 @@ def stacked(
         viewBox=f"0 0 {WIDE} {HIGH}",
         preserveAspectRatio="none",
         role="img",
-        aria_label="bytes in use by class over the program points of a step",
+        aria_label=about,
     )
-    ticks = [element("span", format_bytes(most * k / 4)) for k in (4, 3, 2, 1, 0)]
+    ticks = [element("span", amount(most * k / 4)) for k in (4, 3, 2, 1, 0)]
     below = [
         element("span", text, style=f"left:{100 * part:.2f}%") for part, text in labels if text
     ]

@@ -11,6 +11,7 @@ from autoshard.display.html import Cell, Column, Markup, element, join, table
 from autoshard.display.sections import bytes_cell, facts, seconds_cell
 from autoshard.display.sweep_file import SweepFileError, sweep_of
 from autoshard.display.sweep_page import number_cell
+from autoshard.display.sweep_verdict import helps
 from autoshard.display.verdict import Answer
 from autoshard.display.versions import versions
 from autoshard.units import format_bytes, format_gap, format_seconds
@@ -60,7 +61,7 @@ def serving_page(found: Serving) -> str:
         ("unfit", "Without a plan", _unfit(found)),
         ("versions", "Versions of this report", facts(list(versions()))),
     ]
-    return document(name, head(name, about, f"{line}.", answers), sections)
+    return document(name, head(name, about, f"{line[:1].upper()}{line[1:]}.", answers), sections)
 
 
 def _answers(found: Serving) -> list[Answer]:
@@ -74,23 +75,22 @@ def _answers(found: Serving) -> list[Answer]:
         return [*answers, Answer("How fast?", f"none{limit}", "", False)]
     row = best[0].row
     rate = row.tokens_per_second or 0.0
-    detail = f"{row.machine} {others(row)} at batch {row.sizes['batch']}, on mesh {row.mesh}"
-    answers.append(
-        Answer(
-            "How fast?",
-            f"{rate / row.chips:,.0f} tokens/s/chip{limit}",
-            f"{detail}: {format_seconds(row.step_seconds or 0.0)} a token, {rate:,.0f} tokens/s",
-        )
+    detail = (
+        f"{row.machine} {others(row)} at batch {row.sizes['batch']}, on mesh {row.mesh}: "
+        f"{format_seconds(row.step_seconds or 0.0)} a token, {rate:,.0f} tokens/s"
     )
+    if best[0].first_seconds is not None:
+        detail += (
+            f"; the first token after {format_seconds(best[0].first_seconds)} at least (prefill "
+            f"of {found.prompts} x {found.prompt} tokens)"
+        )
+    said = f"{rate / row.chips:,.0f} tokens/s/chip{limit}"
+    answers.append(Answer("How fast?", said, detail))
     answers.append(
         Answer("How sure?", f"within {format_gap(row.gap or 0.0)} of the best", "by the prices")
     )
     answers.append(Answer("What binds?", row.binds or "not known", "of that decode step"))
-    if best[0].first_seconds is not None:
-        said = f"{format_seconds(best[0].first_seconds)} at least"
-        words = f"prefill of {found.prompts} x {found.prompt} tokens there"
-        answers.append(Answer("First token?", said, words))
-    return answers
+    return [*answers, helps(row)]
 
 
 def _room(found: Serving) -> str:

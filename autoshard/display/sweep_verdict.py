@@ -19,7 +19,7 @@ def sweep_verdict(sweep: WhatIf) -> Verdict:
     fits = _fits(sweep)
     if best is None:
         return Verdict(f"{_counted(sweep)}: none can be recommended.", (fits,))
-    answers = (fits, _fast(sweep, best), _sure(best), _binds(sweep, best), _helps(best))
+    answers = (fits, _fast(sweep, best), _sure(best), _binds(sweep, best), helps(best))
     line = f"{_counted(sweep)}; best by {sweep.objective}: {best}, {answers[1].said} a step"
     cost = sweep.cost_per_million_tokens(best)
     if cost is not None:
@@ -87,7 +87,8 @@ def _binds(sweep: WhatIf, best: Row) -> Answer:
     return Answer("What binds?", best.binds or "not known", f"over all rows: {others}")
 
 
-def _helps(best: Row) -> Answer:
+def helps(best: Row) -> Answer:
+    """What a tenth more of a resource, or a byte more of memory, saves in a row."""
     question, step = "What would help most?", best.step_seconds or 0.0
     shares = {name: seconds / step for name, seconds in best.saved_seconds.items() if step > 0}
     ranked = sorted(shares, key=lambda name: -shares[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autoshard.better_machines import OVERLAP
@@ -119,14 +119,21 @@ def _sure(plan: Plan, verification: Mapping[str, Any] | None) -> Answer:
         said, good = "proven best", True
     else:
         said, good = f"within {format_gap(proof.gap).removeprefix('< ')} of the best", True
-    if verification is not None:
-        verdicts = verification.get("verdicts", ())
-        failed = [one["judge"] for one in verdicts if one["agrees"] is False]
-        agreed = [one["judge"] for one in verdicts if one["agrees"]]
-        if failed:
-            return Answer("How sure?", f"refuted by {', '.join(failed)}", detail, False)
-        detail += f"; verified: {', '.join(agreed) or 'nothing was run'}"
-    return Answer("How sure?", said, detail, good)
+    return verified(Answer("How sure?", said, detail, good), verification)
+
+
+def verified(sure: Answer, verification: Mapping[str, Any] | None) -> Answer:
+    """How sure a plan is, with what the judges of `autoshard verify` said of it."""
+    if verification is None:
+        return sure
+    verdicts = verification.get("verdicts", ())
+    failed = [one["judge"] for one in verdicts if one["agrees"] is False]
+    agreed = [one["judge"] for one in verdicts if one["agrees"]]
+    if failed:
+        return replace(sure, said=f"refuted by {', '.join(failed)}", good=False)
+    return replace(
+        sure, detail=f"{sure.detail}; verified: {', '.join(agreed) or 'nothing was run'}"
+    )
 
 
 def _binds(plan: Plan, gains: Sequence[Gain]) -> Answer:

@@ -129,7 +129,7 @@ def test_the_command(tmp_path: Path, capsys):
     capsys.readouterr()
     place = str(tmp_path / "sweep.json")
     assert main(["report", place, "-o", str(tmp_path / "a"), "--machine", "v5p-16"]) == 2
-    assert "is a sweep, of which -o makes a page; --machine is about one plan" in (
+    assert "is a sweep, of which -o makes a page; --machine is about a plan for one mesh" in (
         capsys.readouterr().err
     )
 
