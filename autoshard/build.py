@@ -49,6 +49,7 @@ from autoshard.repeats import Classes
 from autoshard.solve.flat_memo import FlatMemo
 from autoshard.solve.problem import Edge, Node, Problem, Usage
 from autoshard.strategy import Strategies, enumerate_strategies, is_layout_determined
+from autoshard.structure import same_classes, same_layouts, same_strategies, same_uses, same_wiring
 from autoshard.sums import NO_SUMS, Sums, find_sums
 
 
@@ -86,7 +87,9 @@ class Shared:
     """What builds of one program on meshes of equal sizes share, whatever the machine.
 
     `last` holds the build before this one at most. Where the machines of both let the program do
-    the same, and move and keep the same bytes, only the prices are found anew (`is_repriced`).
+    the same, and move and keep the same bytes, only the prices are found anew (`is_repriced`);
+    where only the decisions are the same (`autoshard.structure`), perhaps of the program at other
+    sizes, bytes are too.
     """
 
     strategies: dict[object, Strategies] = field(default_factory=dict)
@@ -125,6 +128,8 @@ def build(
     before, sums = shared.last[0] if shared.last else (None, NO_SUMS)
     if before is not None and sums == builder.sums and is_repriced(before, prices, classes):
         built = builder.repriced(before, limit)
+    elif before is not None and sums == builder.sums and builder.is_like(before):
+        built = builder.weighed_anew(before, limit)
     else:
         built = builder.run(limit)
     shared.last[:] = [(built, builder.sums)]
@@ -136,8 +141,7 @@ def is_repriced(built: Built, now: StepPrices, classes: Classes) -> bool:
     before = built.prices
     chips = before.machine.chip, now.machine.chip
     return (
-        np.array_equal(built.classes.op_class, classes.op_class)
-        and np.array_equal(built.classes.value_class, classes.value_class)
+        same_classes(built.classes, classes)
         and before.program is now.program
         and before.mesh_shape == now.mesh_shape
         and chips[0].heap_overhead == chips[1].heap_overhead
@@ -163,6 +167,8 @@ class _Builder:
         self.usages: list[Usage] = []
         self.strategies: dict[int, Strategies] = {}
         self.choices: dict[int, ValueChoices] = {}
+        self.tables: dict[int, LayoutTable] = {}
+        self._seconds: dict[int, tuple[LayoutTable, NDArray[np.float64]]] = {}
         self.value_node: dict[int, int] = {}
         self.op_node: dict[int, int] = {}
         self._by_rule, self._tables = shared.strategies, shared.tables
@@ -170,20 +176,15 @@ class _Builder:
 
     def run(self, limit: float | None) -> Built:
         program, classes = self.program, self.classes
-        for number, members in enumerate(classes.op_members):
-            self.strategies[number] = self._strategies_of(members[0])
+        self._find_strategies()
         for number, members in enumerate(classes.value_members):
             if not program.values[members[0]].free:
                 self._value(number, members)
         for number, members in enumerate(classes.op_members):
             self._op(number, members)
         self._connect()
-        reserved = float(program.constant_bytes)
         problem = Problem(
-            tuple(self.nodes),
-            tuple(self.edges),
-            tuple(self.usages),
-            None if limit is None else limit - reserved,
+            tuple(self.nodes), tuple(self.edges), tuple(self.usages), self._left(limit)
         )
         return Built(
             problem,
@@ -198,16 +199,72 @@ class _Builder:
     def repriced(self, before: Built, limit: float | None) -> Built:
         """The problem of an earlier build with the prices of this one; see `is_repriced`."""
         self.strategies, self.choices = before.op_strategies, before.value_choices
+        problem = replace(before.problem, nodes=self._priced_nodes(before), limit=self._left(limit))
+        return replace(before, problem=problem, prices=self.prices, classes=self.classes)
+
+    def is_like(self, before: Built) -> bool:
+        """Whether an earlier build has the same nodes and edges; finds strategies and layouts."""
+        then = before.prices
+        if not (
+            then.mesh_shape == self.mesh
+            and same_classes(before.classes, self.classes)
+            and same_wiring(then.program, self.program)
+            and same_uses(self.program, then.dataflow, self.flow)
+        ):
+            return False
+        self._find_strategies()
+        members = self.classes.value_members
+        self.tables = {number: self._table(members[number][0]) for number in before.value_choices}
+        tables = {number: one.table for number, one in before.value_choices.items()}
+        return same_strategies(before.op_strategies, self.strategies) and same_layouts(
+            tables, self.tables
+        )
+
+    def weighed_anew(self, before: Built, limit: float | None) -> Built:
+        """The problem of an earlier build with the prices and bytes of this one; see `is_like`."""
+        self.choices = {
+            number: replace(one, table=self.tables[number])
+            for number, one in before.value_choices.items()
+        }
+        self.value_node, self.op_node = before.value_node, before.op_node
+        for number, one in self.choices.items():
+            members = self.classes.value_members[number]
+            self._value_usages(members, one.table, one.stored, one.copy, one.mode)
+            if one.strategy is not None:
+                self._merged_scratch(number, one.strategy[one.stored])
+        for number in self.op_node:
+            self._op_usages(number, self.classes.op_members[number])
+        problem = Problem(
+            self._priced_nodes(before), before.problem.edges, tuple(self.usages), self._left(limit)
+        )
+        return Built(
+            problem,
+            self.prices,
+            self.classes,
+            self.value_node,
+            self.op_node,
+            self.choices,
+            self.strategies,
+        )
+
+    def _priced_nodes(self, before: Built) -> tuple[Node, ...]:
+        """The nodes of an earlier build with the prices of this one."""
         nodes = list(before.problem.nodes)
         for number, node in before.value_node.items():
             costs = self._value_seconds(number, self.classes.value_members[number])
             nodes[node] = Node(nodes[node].name, costs)
         for number, node in before.op_node.items():
             nodes[node] = Node(nodes[node].name, self._op_seconds(number))
-        reserved = float(self.program.constant_bytes)
-        left = None if limit is None else limit - reserved
-        problem = replace(before.problem, nodes=tuple(nodes), limit=left)
-        return replace(before, problem=problem, prices=self.prices, classes=self.classes)
+        return tuple(nodes)
+
+    def _left(self, limit: float | None) -> float | None:
+        """What a limit leaves beside the program's constants."""
+        return None if limit is None else limit - float(self.program.constant_bytes)
+
+    def _find_strategies(self) -> None:
+        for number, members in enumerate(self.classes.op_members):
+            if number not in self.strategies:
+                self.strategies[number] = self._strategies_of(members[0])
 
     # -- domains -------------------------------------------------------------------------
 
@@ -278,9 +335,14 @@ class _Builder:
         self.nodes.append(Node(f"{record.path or 'value'}#{value}", costs))
         self._value_usages(members, table, a, b, mode)
         if strategy is not None:
-            makers = [self.program.values[member].producer for member in members]
-            made = self.strategies[int(self.classes.op_class[record.producer])]
-            self._scratch(self.value_node[number], makers, made, strategy[a])
+            self._merged_scratch(number, strategy[a])
+
+    def _merged_scratch(self, number: int, rows: Rows) -> None:
+        """Copies of transposed operands of the op that a value's layout decides."""
+        values = self.program.values
+        makers = [values[member].producer for member in self.classes.value_members[number]]
+        made = self.strategies[int(self.classes.op_class[makers[0]])]
+        self._scratch(self.value_node[number], makers, made, rows)
 
     def _reads_itself(
         self,
@@ -387,10 +449,7 @@ class _Builder:
     ) -> NDArray[np.float64]:
         if (a == b).all():
             return np.zeros(len(a))
-        reshard = self.prices.reshard(members[0])
-        seconds = reshard.seconds[rows_in_order(reshard.layouts, table)][
-            :, rows_in_order(reshard.layouts, table)
-        ]
+        seconds = self._reshard_seconds(members[0], table)
         times = np.zeros(ANEW + 1)
         for value in members:
             exposed = self.prices.exposed(self.flow.prefetchable[value])
@@ -403,6 +462,14 @@ class _Builder:
             times[KEPT] += once * (forward or backward)
             times[ANEW] += once * (forward + backward)
         return seconds[a, b] * times[mode]
+
+    def _reshard_seconds(self, value: int, table: LayoutTable) -> NDArray[np.float64]:
+        """Seconds from every layout of `table` to every other; found once for values alike."""
+        if id(table) not in self._seconds:
+            reshard = self.prices.reshard(value)
+            rows = rows_in_order(reshard.layouts, table)
+            self._seconds[id(table)] = table, reshard.seconds[np.ix_(rows, rows)]
+        return self._seconds[id(table)][1]
 
     # -- memory --------------------------------------------------------------------------
 
@@ -443,9 +510,13 @@ class _Builder:
             return
         if len(op.outputs) == 1 and self._merged(op.outputs[0]):
             return
-        strategies = self.strategies[number]
         self.op_node[number] = len(self.nodes)
         self.nodes.append(Node(f"{op.primitive}#{op.index}", self._op_seconds(number)))
+        self._op_usages(number, members)
+
+    def _op_usages(self, number: int, members: Sequence[int]) -> None:
+        """What an op takes while it runs."""
+        op, strategies = self.program.ops[members[0]], self.strategies[number]
         extra = np.zeros(len(strategies))
         for k, output in enumerate(op.outputs):
             extra += np.maximum(

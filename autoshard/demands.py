@@ -17,6 +17,7 @@ import numpy as np
 from autoshard import statements
 from autoshard.binding import Bound, axes_of, bind, marks
 from autoshard.build import Built
+from autoshard.cost.step import StepPrices
 from autoshard.decisions import Decisions
 from autoshard.evaluate import Evaluation
 from autoshard.kept import broken, found_rules
@@ -64,12 +65,14 @@ class Demands:
             names = tuple(f"axis_{number}" for number in range(len(sizes)))
         return MeshShape(names, tuple(sizes))
 
-    def applied(self, built: Built, *, seconds: float) -> Built:
+    def applied(self, built: Built, *, seconds: float, counted: StepPrices | None = None) -> Built:
         """The problem under all requirements, priorities settled.
 
         Args:
           built: the problem without them.
           seconds: for settling priorities; what is found in that time stands.
+          counted: prices by which reshards have the sequences of collectives that limits count;
+            by default those of the problem.
 
         Raises:
           EmptyDomainError: no choice is left to some value.
@@ -77,7 +80,9 @@ class Demands:
         if not self.bounds:
             return built
         shape = self.mesh(built.prices.mesh_shape)
-        return _prioritised(restricted(built, self.bounds, shape), seconds)
+        asked = built if counted is None else replace(built, prices=counted)
+        found = _prioritised(restricted(asked, self.bounds, shape), seconds)
+        return found if counted is None else replace(found, prices=built.prices)
 
     def penalty(self, evaluation: Evaluation, decisions: Decisions, mesh: MeshShape) -> float:
         """The prices, in seconds, of the requirements that a plan breaks."""

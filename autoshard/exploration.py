@@ -15,7 +15,7 @@ import numpy as np
 from autoshard.conflicts import Conflict
 from autoshard.decisions import Decisions
 from autoshard.evaluate import evaluate
-from autoshard.mesh_search import MeshSearcher
+from autoshard.mesh_search import Found, MeshSearcher
 from autoshard.plan import MeshShape
 from autoshard.solve import Problem, Status
 from autoshard.solve.conflict import lightest_peak
@@ -65,19 +65,32 @@ def explore(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Explored:
     best: MeshShape | None = None
     decisions: Decisions | None = None
     limit_hit: str | None = None
-    for number, shape in enumerate(shapes):
+    # Where there is a plan to beat, large shapes are looked at before one of them is searched.
+    todo, looked = list(shapes), list[MeshShape]()
+    while todo or looked:
+        look = bool(todo) and searcher.only_better and best is not None and len(todo[0].sizes) > 2
+        if not todo:  # the most promising first: it may leave nothing to find on the others
+            looked.sort(key=lambda one: searcher.found[one.sizes].outcome.report.bound)
+        first = len(todo) == len(shapes)
+        shape = todo.pop(0) if todo else looked.pop(0)
         left = searcher.left()
-        if number and left <= 0:
+        known = searcher.found.get(shape.sizes)
+        if known is not None and known.was_looked_at and (left <= 0 or searcher.beats(known)):
+            table.append(_row(searcher, shape, known))
+            continue
+        if not first and left <= 0:
             table.append((str(shape), searcher.ideal, None))
             continue
-        # The first shape, most alike the network, gets half of the time; the rest share evenly.
-        rest = len(shapes) - number
-        share = left if rest == 1 else left * (0.5 if number == 0 else 1 / rest)
+        # The first shape, most alike the network, gets half of the time, and so does the most
+        # promising of those that were looked at; the rest share evenly.
+        rest = len(todo) + len(looked) + 1
+        share = left if rest == 1 else left * (0.5 if first or known is not None else 1 / rest)
         try:
-            result = searcher.solve(shape.sizes, share)
+            result = searcher.solve(shape.sizes, share, look=look)
         except KeyboardInterrupt:
             limit_hit = "interrupted"
-            table.extend((str(other), searcher.ideal, None) for other in shapes[number:])
+            others = [shape, *todo, *looked]
+            table.extend((str(other), searcher.ideal, None) for other in others)
             refined = searcher.refined(shape.sizes)
             if best is None and refined is None:
                 raise
@@ -87,16 +100,22 @@ def explore(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Explored:
                     best, decisions = shape, refined
             break
         report = result.outcome.report
-        solved = result.decisions is not None
-        table.append(
-            (str(shape), max(report.bound, searcher.ideal), report.objective if solved else None)
-        )
-        if solved and report.objective < searcher.cutoff:
+        if result.was_looked_at:
+            looked.append(shape)
+        else:
+            table.append(_row(searcher, shape, result))
+        if result.decisions is not None and report.objective < searcher.cutoff:
             best, searcher.cutoff = shape, report.objective
             decisions, limit_hit = result.decisions, report.limit_hit
     if best is None or decisions is None:
         raise _failure(searcher)
     return Explored(best, decisions, limit_hit, tuple(table))
+
+
+def _row(searcher: MeshSearcher, shape: MeshShape, found: Found) -> tuple[str, float, float | None]:
+    report = found.outcome.report
+    objective = None if found.decisions is None else report.objective
+    return str(shape), max(report.bound, searcher.ideal), objective
 
 
 def _failure(searcher: MeshSearcher) -> Exception:

@@ -31,6 +31,8 @@ from autoshard.solve import Outcome, Progress, Report, Status
 from autoshard.solve.pipeline import solve
 
 AXIS_NAMES = ("x", "y", "z")
+LOOKED = "bound"
+"""What ended the search on a mesh shape that was only looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ class Found:
     decisions: Decisions | None
     earlier: Earlier | None = None
 
+    @property
+    def was_looked_at(self) -> bool:
+        """Whether the search was content with a bound."""
+        return self.outcome.report.limit_hit == LOOKED
+
 
 @dataclass(slots=True)
 class MeshSearcher:
@@ -70,7 +77,8 @@ class MeshSearcher:
 
     With `only_better`, a mesh shape is searched for plans that are cheaper than `cutoff` alone, and
     may have none. With `seeks_limit`, what is infeasible is told the smallest limit that works,
-    which takes several searches.
+    which takes several searches. Limits on collectives count those that plans have on `counted_on`,
+    by default on the machine.
     """
 
     program: Program
@@ -93,6 +101,7 @@ class MeshSearcher:
     shared: dict[tuple[int, ...], Shared] = field(default_factory=dict)
     only_better: bool = False
     seeks_limit: bool = True
+    counted_on: Machine | None = None
 
     def left(self) -> float:
         """Seconds until the time limit."""
@@ -104,10 +113,30 @@ class MeshSearcher:
             return self.found[sizes].built.prices
         return step_prices(self.program, self.flow, self.machine, sizes, self.corrections)
 
-    def solve(self, sizes: tuple[int, ...], seconds: float) -> Found:
-        """The best plan of one mesh shape, found once."""
-        if sizes in self.found:
-            return self.found[sizes]
+    def beats(self, looked: Found) -> bool:
+        """Whether the best plan is within the gap of what any plan of a mesh shape costs."""
+        return looked.outcome.report.bound >= self.cutoff * (1 - self.gap)
+
+    def _built(self, sizes: tuple[int, ...], shared: Shared) -> Built:
+        prices = self.prices(sizes)
+        return build(
+            prices, self.classes, limit=self.limit, join_sums=self.join_sums, shared=shared
+        )
+
+    def _counted(self, sizes: tuple[int, ...]) -> StepPrices | None:
+        """Prices by which requirements count collectives, where those are not the machine's."""
+        if self.counted_on is None:
+            return None
+        return step_prices(self.program, self.flow, self.counted_on, sizes, self.corrections)
+
+    def solve(self, sizes: tuple[int, ...], seconds: float, *, look: bool = False) -> Found:
+        """The best plan of one mesh shape, found once.
+
+        A `look` at it is content with a bound; what another one finds begins with that.
+        """
+        looked = self.found.get(sizes)
+        if looked is not None and (look or not looked.was_looked_at):
+            return looked
         stop = time.monotonic() + seconds
         starts: list[Decisions] = []
         fixed = self.demands is not None and self.demands.fixed
@@ -122,16 +151,11 @@ class MeshSearcher:
             others = list(self.shared.values())
             self.shared[sizes] = others[0].beside() if others else Shared()
         shared = self.shared[sizes]
-        built = build(
-            self.prices(sizes),
-            self.classes,
-            limit=self.limit,
-            join_sums=self.join_sums,
-            shared=shared,
-        )
-        if self.demands is not None:
+        built = looked.built if looked is not None else self._built(sizes, shared)
+        if self.demands is not None and looked is None:
             try:
-                built = self.demands.applied(built, seconds=0.5 * (stop - time.monotonic()))
+                left = 0.5 * (stop - time.monotonic())
+                built = self.demands.applied(built, seconds=left, counted=self._counted(sizes))
             except EmptyDomainError:
                 self.found[sizes] = Found(built, _infeasible(), None)
                 return self.found[sizes]
@@ -142,6 +166,9 @@ class MeshSearcher:
         if sizes in self.earlier:
             plan, known = carried(built, self.earlier[sizes])
             plans = plans if plan is None else [plan, *plans]
+        duals = None if known is None else known.duals
+        if looked is not None:
+            duals = looked.outcome.duals
 
         beaten = False
 
@@ -157,11 +184,12 @@ class MeshSearcher:
             time_limit=max(stop - time.monotonic(), 0.5),
             gap=self.gap,
             warm_start=plans,
-            warm_duals=None if known is None else known.duals,
+            warm_duals=duals,
             progress=heard,
             known_bound=self.ideal,
             better_than=self.cutoff if self.only_better else math.inf,
             memo=shared.arrays,
+            only_bound=look,
         )
         decisions = None
         if outcome.solution is not None:

@@ -21,7 +21,7 @@ are never sharded, nor are ops on arrays of no elements.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,10 +119,7 @@ def enumerate_strategies(
         rows = np.flatnonzero(base.reduced.any(axis=1))
         kept = np.where(base.reduced, UNREDUCED, base.written[0])[rows]
         parts.append(_take(base, rows, kept, scattered=False))
-    whole, *rest = parts
-    for part in rest:
-        whole = _concatenate(whole, part, axes)
-    return whole
+    return _concatenate(parts, axes)
 
 
 def _assignments(rule: Rule, usable: Sequence[int], mesh_shape: Sequence[int]) -> Axes:
@@ -218,10 +215,7 @@ def _scatters(
                 parts.append(_take(base, rows[keep], stored[keep]))
     if not parts:
         return None
-    first, *rest = parts
-    for part in rest:
-        first = _concatenate(first, part, axes)
-    return first
+    return _concatenate(parts, axes)
 
 
 def _take(
@@ -238,18 +232,21 @@ def _take(
     )
 
 
-def _concatenate(first: Strategies, second: Strategies, axes: int) -> Strategies:
-    def join(a: NDArray, b: NDArray) -> NDArray:
-        return np.concatenate([a.reshape(-1, axes), b.reshape(-1, axes)])
+def _concatenate(parts: Sequence[Strategies], axes: int) -> Strategies:
+    if len(parts) == 1:
+        return parts[0]
+
+    def join(arrays: Iterable[NDArray]) -> NDArray:
+        return np.concatenate([array.reshape(-1, axes) for array in arrays])
 
     return Strategies(
-        join(first.assignment, second.assignment),
-        tuple(join(a, b) for a, b in zip(first.reads, second.reads, strict=True)),
-        tuple(join(a, b) for a, b in zip(first.written, second.written, strict=True)),
-        tuple(join(a, b) for a, b in zip(first.stored, second.stored, strict=True)),
-        join(first.reduced, second.reduced),
-        np.concatenate([first.scattered, second.scattered]),
-        np.concatenate([first.shards, second.shards]),
+        join(part.assignment for part in parts),
+        tuple(map(join, zip(*(part.reads for part in parts), strict=True))),
+        tuple(map(join, zip(*(part.written for part in parts), strict=True))),
+        tuple(map(join, zip(*(part.stored for part in parts), strict=True))),
+        join(part.reduced for part in parts),
+        np.concatenate([part.scattered for part in parts]),
+        np.concatenate([part.shards for part in parts]),
     )
 
 

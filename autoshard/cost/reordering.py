@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from autoshard.coalescing import is_coalesced
 from autoshard.layout import local_shape
-from autoshard.liveness import Turned
 from autoshard.orders import Transposition
 from autoshard.program import Op
 from autoshard.strategy import Strategies
@@ -36,20 +35,41 @@ def transposing(
     replaces, see `autoshard.liveness.Turned`. All are `[len(strategies)]`. A dimension that is
     cut to one element lies anywhere.
     """
+    turned = prices.dataflow.turned.get(op.index, ())
+    if not prices.machine.chip.transaction_bytes:
+        moved = np.zeros(len(strategies))
+        return moved, ((moved, moved),) * len(turned)
+    transposed = prices.dataflow.transposed.get(op.index, ())
+    replaced = tuple(life.replaces for life in turned)
+    kinds = tuple(
+        (prices.program.values[v].shape, prices.program.values[v].itemsize)
+        for v in (op.inputs[one.position] for one in transposed)
+    )
+    key = transposed, replaced, kinds, id(strategies)
+    if key not in prices.transpositions:
+        found = _transposing(prices, op, strategies, transposed, replaced)
+        prices.transpositions[key] = strategies, found  # so that no other is at its address
+    return prices.transpositions[key][1]
+
+
+def _transposing(
+    prices: StepPrices,
+    op: Op,
+    strategies: Strategies,
+    transposed: tuple[Transposition, ...],
+    replaced: tuple[float, ...],
+) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
     moved, copies = np.zeros(len(strategies)), []
     transaction = prices.machine.chip.transaction_bytes
-    turned = prices.dataflow.turned.get(op.index, ())
-    transposed = prices.dataflow.transposed.get(op.index, ())
-    if not transaction:
-        return moved, ((moved, moved),) * len(turned)
-    for one, life in zip(transposed, turned, strict=True):
+    for one, replaces in zip(transposed, replaced, strict=True):
         value = prices.program.values[op.inputs[one.position]]
         reads = strategies.reads[one.position]
-        patterns, rows = np.unique(reads, axis=0, return_inverse=True)
+        weights = (len(value.shape) + 2) ** np.arange(reads.shape[1], dtype=np.int64)
+        _, first, rows = np.unique((reads + 2) @ weights, return_index=True, return_inverse=True)
         found = []
-        for layout in patterns.tolist():
+        for layout in reads[first].tolist():
             sizes = local_shape(value.shape, tuple(layout), prices.mesh_shape)
-            found.append(_transposed(one, life, sizes, value.itemsize, transaction))
+            found.append(_transposed(one, replaces, sizes, value.itemsize, transaction))
         moves, made, held = np.array(found).T[:, rows.reshape(-1)]
         moved = moved + moves
         copies.append((made * prices.scratch_factor, held * prices.scratch_factor))
@@ -84,7 +104,7 @@ def stack_bytes(
 
 @functools.lru_cache(maxsize=65_536)
 def _transposed(
-    one: Transposition, life: Turned, sizes: tuple[int, ...], itemsize: int, transaction: float
+    one: Transposition, replaces: float, sizes: tuple[int, ...], itemsize: int, transaction: float
 ) -> tuple[float, float, float]:
     """(bytes moved besides what is read and written anyway, bytes of a copy, its net bytes)."""
     if one.alone is not None and one.alone != all(sizes[d] == 1 for d in one.batch):
@@ -95,5 +115,5 @@ def _transposed(
     elements = math.prod(sizes)
     jumps = one.jumps and not is_coalesced(sizes, lies, wanted[0])
     copy = float(elements * itemsize * one.copy)
-    held = max(copy - elements * life.replaces, 0.0) if jumps else 0.0
+    held = max(copy - elements * replaces, 0.0) if jumps else 0.0
     return 2 * copy + elements * max(transaction - itemsize, 0.0) * jumps, copy, held

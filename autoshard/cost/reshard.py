@@ -40,7 +40,7 @@ import numpy as np
 from numba import njit
 
 from autoshard.cost.collective import Kind, MeshTopology
-from autoshard.cost.states import ReshardError, State, StateGraph, layout_of, state_graph, state_of
+from autoshard.cost.states import ReshardError, State, StateGraph, state_graph, state_of
 from autoshard.layout import Layout, canonical, format_state, local_shape
 
 TICKS_PER_SECOND = 2.0**40
@@ -213,21 +213,20 @@ def reshard_table(
       LayoutError: a layout does not divide the shape.
     """
     shape, topology = tuple(shape), graph.topology
-    axes = len(topology.mesh_shape)
     valid = (np.array(shape, dtype=np.int64) % graph.wiring.shards == 0).all(axis=1)
     if layouts is None:
-        every = (layout_of(graph.wiring.states[state], axes) for state in np.flatnonzero(valid))
-        chosen = tuple(sorted(layout for layout in every if layout is not None))
+        pairs = [(layout, state) for layout, state in graph.wiring.layouts if valid[state]]
+        chosen = tuple(layout for layout, _ in pairs)
+        targets = np.array([state for _, state in pairs], dtype=np.int64)
     else:
         chosen = tuple(dict.fromkeys(canonical(layout, topology.mesh_shape) for layout in layouts))
         for layout in chosen:
             local_shape(shape, layout, topology.mesh_shape)
-    missing = [layout for layout in chosen if state_of(graph.rank, layout) not in graph.wiring.rows]
-    if missing:
-        raise ReshardError(f"layouts {missing} of {shape} are not in the state graph; rebuild it")
-    targets = np.array(
-        [graph.wiring.rows[state_of(graph.rank, layout)] for layout in chosen], dtype=np.int64
-    )
+        states = [graph.wiring.rows.get(state_of(graph.rank, layout)) for layout in chosen]
+        missing = [one for one, state in zip(chosen, states, strict=True) if state is None]
+        if missing:
+            raise ReshardError(f"layouts {missing} of {shape} are not in the state graph")
+        targets = np.array(states, dtype=np.int64)
     local_bytes = math.prod(shape) * itemsize / graph.wiring.shards.prod(axis=1)
     seconds = graph.latency_seconds + graph.seconds_per_byte * local_bytes[graph.wiring.sized_by]
     seconds = seconds + _transposing(graph, shape, local_bytes)

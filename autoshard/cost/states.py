@@ -59,6 +59,7 @@ class Wiring:
       sized_by: int array ``[edges]``, the state whose local bytes the collective counts.
       collectives: the distinct pairs of a kind and its axes.
       collective: int array ``[edges]``, which of them each edge is.
+      layouts: the layouts in ascending order, each with its state.
     """
 
     states: tuple[State, ...]
@@ -72,6 +73,7 @@ class Wiring:
     sized_by: np.ndarray
     collectives: tuple[tuple[Kind, tuple[int, ...]], ...]
     collective: np.ndarray
+    layouts: tuple[tuple[Layout, int], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,6 +161,7 @@ def _wiring(rank: int, mesh_shape: tuple[int, ...], allowed: tuple[tuple[int, ..
     for _, _, kind, axes, _ in edges:
         numbers.setdefault((kind, axes), len(numbers))
     source = np.array([edge[0] for edge in edges], dtype=np.int64)
+    every = ((layout_of(state, len(mesh_shape)), row) for row, state in enumerate(states))
     return Wiring(
         states=states,
         rows=rows,
@@ -171,6 +174,7 @@ def _wiring(rank: int, mesh_shape: tuple[int, ...], allowed: tuple[tuple[int, ..
         sized_by=np.array([edge[4] for edge in edges], dtype=np.int64),
         collectives=tuple(numbers),
         collective=np.array([numbers[edge[2:4]] for edge in edges], dtype=np.int64),
+        layouts=tuple(sorted((layout, row) for layout, row in every if layout is not None)),
     )
 
 

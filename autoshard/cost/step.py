@@ -62,7 +62,7 @@ class StepPrices:
     """The cost laws of one program on one machine and mesh (sizes of the mesh's axes).
 
     `corrections` are what compiled plans of the program have taught; `evaluated` is a memo of what
-    the evaluator asked, plan after plan.
+    the evaluator asked, plan after plan, `transpositions` of what copies take in another order.
     """
 
     program: Program
@@ -73,6 +73,7 @@ class StepPrices:
     reshards: ReshardCache
     corrections: Corrections = NONE
     evaluated: dict[object, Any] = field(init=False, repr=False, default_factory=dict)
+    transpositions: dict[object, Any] = field(init=False, repr=False, default_factory=dict)
 
     def reshard(self, value: int) -> ReshardTable:
         """The table of reshards between all layouts of one value."""

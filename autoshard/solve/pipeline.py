@@ -54,6 +54,7 @@ def solve(
     known_bound: float = -np.inf,
     better_than: float = np.inf,
     memo: FlatMemo | None = None,
+    only_bound: bool = False,
 ) -> Outcome:
     """The cheapest plan of a problem, with a proven bound.
 
@@ -69,6 +70,8 @@ def solve(
       known_bound: a bound on the objective that the caller can prove by other means.
       better_than: the cost of a plan that the caller has; the search is for cheaper ones, and ends
         with `limit_hit` "cutoff" when there are none within the gap. It may then have no plan.
+      only_bound: end with what the messages of stage 1 prove, with `limit_hit` "bound"; without a
+        cutoff or a large problem there are none, and the search goes on.
       memo: arrays of earlier problems that may be like this one; those of this one are kept there.
 
     Raises:
@@ -88,6 +91,9 @@ def solve(
         search.raise_bound(known_bound)
         filled = _filled(search)
         bound_whole(search, warm_duals, starts, memo)
+        if only_bound and search.messages is not None:
+            search.limit_hit = "bound"
+            raise DoneError
         if filled < TIGHT and not any(_only_too_large(search, plan) for plan in starts):
             broken = solve_unlimited(search)
             if broken is not None:

@@ -48,7 +48,7 @@ FEW_CHOICES = 20_000
 PASSES = 20
 """Passes between two looks at what is left."""
 LIMITED_PASSES = 100
-"""The first look at a bound with memory prices comes after so many: prices take their time."""
+"""The first look at a bound with new memory prices comes after so many: they take their time."""
 SUPPORT_PASSES = 4
 """Choices without support are looked for so many passes at a time: too few to move a price."""
 SHRINKS = 0.97
@@ -71,15 +71,17 @@ def bound_whole(
     starts: Sequence[tuple[int, ...]] = (),
     memo: FlatMemo | None = None,
 ) -> None:
-    """Bound the problem as given and drop choices, where it is large or messages are known.
+    """Bound the problem as given and drop choices, where that is worth it.
 
-    `starts` are plans that may break a rule. Prices without messages are left for later stages.
+    So it is where the problem is large, where messages are known, and where the caller has a plan:
+    often the bound alone says that there is none better. `starts` are plans that may break a rule.
+    Prices without messages are left for later stages.
     """
     large = sum(node.costs.size**2 for node in search.problem.nodes) >= COMPARISONS
     warm = duals is not None and duals.messages is not None
     if duals is not None:
         search.prices = duals.prices
-    if not warm and not large:
+    if not warm and not large and not np.isfinite(search.better_than):
         return
     search.phase = "bound"
     ascent, times = ascent_of(search.problem, duals, search.kept, memo=memo)
@@ -96,18 +98,20 @@ def bound_whole(
                     over = _passes(search, ascent, times, 1, until, CLOSES)
                     break
     if large and search.problem.limit is not None and np.isfinite(search.upper):
-        over = np.maximum(over, _with_limit(search, memo, until))
+        priced = duals is not None and bool(duals.prices)
+        passes = PASSES if priced else LIMITED_PASSES
+        over = np.maximum(over, _with_limit(search, memo, until, passes))
     search.tell()
     if np.isfinite(search.upper):
         search.dropped = True
         search.drop(_survivors(search, ascent.flat, over <= search.cutoff))
 
 
-def _with_limit(search: Search, memo: FlatMemo | None, until: float) -> np.ndarray:
+def _with_limit(search: Search, memo: FlatMemo | None, until: float, passes: int) -> np.ndarray:
     """Passes with prices on the memory rows, from the messages found without them."""
     duals = Duals(search.prices, search.messages)
     ascent, times = ascent_of(search.problem, duals, search.kept, limited=True, memo=memo)
-    return _passes(search, ascent, times, LIMITED_PASSES, until, CLOSES)
+    return _passes(search, ascent, times, passes, until, CLOSES)
 
 
 def _passes(

@@ -10,15 +10,15 @@ A solver belongs to one process. It keeps
 
 The mesh shape of the last row's plan is searched first. The others are then searched only for what
 is better by more than the gap: most are done with as soon as their bound says that there is no such
-plan. Rows may come in any order; those of equal sizes and chips are best asked for one
-after another, and alike chips among them.
+plan. Rows may come in any order; those of as many chips are best asked for one after another, alike
+chips among them, and of these equal sizes.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ from autoshard.whatif.row import Row
 GIB = 2.0**30
 TRACES = 8
 """So many traces are kept at most."""
+SHARED_SIZES = 4
+"""At most so many sizes of the program share strategies and layouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,6 @@ class Traced:
     program: Program
     flops: dict[str, float]
     options: Mapping[str, Any]
-    alive_bytes: float
 
 
 @dataclass(slots=True)
@@ -97,7 +98,8 @@ class Solver:
     flows: dict[tuple[tuple[tuple[str, Any], ...], Chip], Dataflow] = field(default_factory=dict)
     earlier: dict[tuple[int, ...], Earlier] = field(default_factory=dict)
     shared: dict[tuple[int, ...], Shared] = field(default_factory=dict)
-    shared_for: object = None
+    shared_for: int = 0
+    shared_sizes: set[tuple[tuple[str, Any], ...]] = field(default_factory=set)
     last_mesh: tuple[int, ...] = ()
     answered: list[tuple[Case, Row, Plan | None]] = field(default_factory=list)
 
@@ -130,12 +132,11 @@ class Solver:
             )
             program = trace(found.fn, *found.args, name=reference, **found.options)
             flops = facts.model_flops(program)
-            alive = _alive_bytes(program, analyse(program))
             while len(self.traces) >= TRACES:
                 oldest = next(iter(self.traces))
                 del self.traces[oldest]
                 self.flows = {key: flow for key, flow in self.flows.items() if key[0] != oldest}
-            self.traces[sizes] = Traced(sizes, program, flops, found.plan_options, alive)
+            self.traces[sizes] = Traced(sizes, program, flops, found.plan_options)
         return self.traces[sizes]
 
     def _from_higher_limit(self, case: Case) -> tuple[Row, Plan | None] | None:
@@ -175,9 +176,11 @@ class Solver:
             status="infeasible",
             tokens=self._tokens(case, traced),
         )
-        if traced.alive_bytes / machine.chips > case.limit:
-            return replace(row, why=_too_few(traced.alive_bytes, case)), None
         flow = self._flow(traced, machine.chip)
+        alive = _alive_bytes(traced.program, flow, machine.chip)
+        constants = float(traced.program.constant_bytes)
+        if alive / machine.chips + constants > case.limit:
+            return replace(row, why=_too_few(alive, constants, case)), None
         searcher, shapes = prepare(
             traced.program,
             machine,
@@ -186,13 +189,11 @@ class Solver:
             gap=self.asked.gap,
             analysed=flow,
         )
-        if self.shared_for != (case.sizes, machine.chips):
-            self.shared, self.shared_for = {}, (case.sizes, machine.chips)
+        self._share(case)
         searcher.earlier, searcher.shared = dict(self.earlier), self.shared
         searcher.only_better, searcher.seeks_limit = True, False
-        shapes = [*self._coarse(machine), *sorted(shapes, key=self._promise)]
         try:
-            found = explore(searcher, shapes)
+            found = explore(searcher, self._in_turn(shapes))
             if found.limit_hit == "interrupted":
                 raise KeyboardInterrupt  # half an answer is not kept
             (plan,) = finish(searcher, found, options=traced.options)
@@ -207,21 +208,32 @@ class Solver:
         price = searcher.found[found.shape.sizes].outcome.report.price_of_byte
         return self._priced(row, plan, traced, machine, price), plan
 
-    def _coarse(self, machine: Machine) -> list[MeshShape]:
-        """The mesh shapes of at most two axes that are most like that of the last row's plan.
+    def _share(self, case: Case) -> None:
+        """Forget what builds for other chips share, and for too many sizes of the program."""
+        chips = case.machine.chips
+        if chips != self.shared_for or case.sizes not in self.shared_sizes:
+            if chips != self.shared_for or len(self.shared_sizes) >= SHARED_SIZES:
+                self.shared, self.shared_for, self.shared_sizes = {}, chips, set()
+            self.shared_sizes.add(case.sizes)
 
-        They are solved in a moment, and what is found there is at once the one to beat.
+    def _in_turn(self, shapes: Sequence[MeshShape]) -> list[MeshShape]:
+        """The mesh shapes, those of two axes that they refine first.
+
+        Those are solved in a moment, and what is found there is at once the one to beat. Among
+        shapes of as many axes the one of the last row's plan comes first, then those on which the
+        last row had the cheapest plans.
         """
-        sizes = self.last_mesh
-        if math.prod(sizes) != machine.chips:
-            return []
-        near = [sizes] if len(sizes) < 3 else [shape for shape, _ in coarser_shapes(sizes)]
-        return [MeshShape(AXIS_NAMES[: len(shape)], shape) for shape in near]
+        coarse = {sizes: None for shape in shapes for sizes, _ in coarser_shapes(shape.sizes)}
+        flat = [MeshShape(AXIS_NAMES[: len(sizes)], sizes) for sizes in coarse if len(sizes) > 1]
+        return [*sorted(flat, key=self._promise), *sorted(shapes, key=self._promise)]
 
-    def _promise(self, shape: MeshShape) -> float:
-        """What the plan of the last row cost on a mesh shape; those without one come last."""
+    def _promise(self, shape: MeshShape) -> tuple[bool, float]:
+        """Those like the mesh of the last plan come first, those without a plan last."""
         known = self.earlier.get(shape.sizes)
-        return math.inf if known is None else known.objective
+        like = shape.sizes == self.last_mesh or shape.sizes in (
+            sizes for sizes, _ in coarser_shapes(self.last_mesh)
+        )
+        return not like, math.inf if known is None else known.objective
 
     def _priced(
         self, row: Row, plan: Plan, traced: Traced, machine: Machine, price_of_byte: float
@@ -261,21 +273,27 @@ class Solver:
         return math.prod(int(dict(case.sizes)[name]) for name in wanted)
 
 
-def _alive_bytes(program: Program, flow: Dataflow) -> float:
-    """The most bytes that are alive at once, over all devices together; no plan has fewer."""
+def _alive_bytes(program: Program, flow: Dataflow, chip: Chip) -> float:
+    """The most bytes that are alive at once, over all devices together; no plan has fewer.
+
+    With what the compiler's heap takes beside temporaries.
+    """
     events = np.zeros(flow.end + 2)
     for value in program.values:
         start, stop = flow.start[value.index], flow.stop[value.index]
         if not value.free and stop > start:
-            events[start] += value.bytes
-            events[stop] -= value.bytes
+            held = value.bytes * (1.0 + flow.temporary[value.index] * chip.heap_overhead)
+            events[start] += held
+            events[stop] -= held
     return float(np.cumsum(events)[: flow.end].max(initial=0.0))
 
 
-def _too_few(alive: float, case: Case) -> str:
-    least = alive / case.machine.chips
-    return (
+def _too_few(alive: float, constants: float, case: Case) -> str:
+    least = alive / case.machine.chips + constants
+    said = (
         f"{format_bytes(alive)} are alive at once: at least {format_bytes(least)} on each of "
-        f"{case.machine.chips} chips, more than the limit of {format_bytes(case.limit)}; take "
-        f"{math.ceil(alive / case.limit)} chips or more"
+        f"{case.machine.chips} chips, more than the limit of {format_bytes(case.limit)}"
     )
+    if constants >= case.limit:
+        return f"{said}, which constants alone fill"
+    return f"{said}; take {math.ceil(alive / (case.limit - constants))} chips or more"

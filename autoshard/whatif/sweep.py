@@ -1,8 +1,8 @@
 """The sweep: all rows, over the workers, with news as they come.
 
-Rows of equal sizes and chips form a group, which one worker answers in order, so that each search
-begins where the last one ended. Groups are handed out as workers become free; where there are more
-workers than groups, the largest groups are cut.
+Rows of as many chips form a group, which one worker answers in order, so that each search begins
+where the last one ended. Groups are handed out as workers become free, those of most chips first,
+which take longest; a worker for which there is none left takes over half of the longest one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -127,31 +127,49 @@ def _prices(given: Prices | Mapping[str, Any] | str | Path | None) -> Prices:
     return read_prices(given)
 
 
-def _groups(cases: Sequence[Case], count: int) -> list[list[int]]:
-    """Numbers of cases, in groups of equal sizes and chips; at least `count` if possible.
+def _groups(cases: Sequence[Case]) -> list[list[int]]:
+    """Numbers of cases, in groups of as many chips.
 
-    Chips that are alike follow each other: their problems differ in prices alone. The highest limit
-    of a machine comes first, because its answer may be that of lower ones.
+    Kinds of chips that are alike follow each other, then sizes, then machines: problems of
+    neighbours differ in prices and bytes alone. The highest limit of a machine comes first, because
+    its answer may be that of lower ones.
     """
-    groups: dict[object, list[int]] = {}
-    for number, case in enumerate(cases):
-        groups.setdefault((case.sizes, case.machine.chips), []).append(number)
+    groups: dict[int, list[int]] = {}
     first: dict[object, int] = {}
     for number, case in enumerate(cases):
-        first.setdefault((case.sizes, case.machine), number)
-        first.setdefault(_kind(case), number)
+        groups.setdefault(case.machine.chips, []).append(number)
+        for key in (_kind(case), case.sizes, (case.sizes, case.machine)):
+            first.setdefault(key, number)
 
-    def order(number: int) -> tuple[int, int, float]:
+    def order(number: int) -> tuple[int, int, int, float]:
         case = cases[number]
-        return first[_kind(case)], first[case.sizes, case.machine], -case.limit
+        kind, sizes = first[_kind(case)], first[case.sizes]
+        return kind, sizes, first[case.sizes, case.machine], -case.limit
 
-    found = [sorted(group, key=order) for group in groups.values()]
-    while len(found) < count and max(map(len, found)) > 1:
-        largest = max(found, key=len)
-        found.remove(largest)
-        half = (len(largest) + 1) // 2
-        found += [largest[:half], largest[half:]]
-    return sorted(found, key=min)
+    return [sorted(groups[chips], key=order) for chips in sorted(groups, reverse=True)]
+
+
+@dataclass(slots=True)
+class _Work:
+    """The rows that nobody has begun with; `own` are those of each seat."""
+
+    groups: list[list[int]]
+    own: dict[int, list[int]] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, seat: int) -> int | None:
+        """The next row of a seat; None where nothing is left."""
+        with self.lock:
+            if not self.own.get(seat):
+                self.own[seat] = self.groups.pop(0) if self.groups else self._half()
+            return self.own[seat].pop(0) if self.own[seat] else None
+
+    def _half(self) -> list[int]:
+        """The second half of the longest group that is under way."""
+        longest = max(self.own.values(), key=len, default=[])
+        taken = longest[len(longest) // 2 :]
+        del longest[len(longest) // 2 :]
+        return taken
 
 
 def _kind(case: Case) -> object:
@@ -167,9 +185,7 @@ def _answers(
     progress: Callable[[SweepProgress], None] | None,
 ) -> tuple[list[Row], bool]:
     """The rows in the order of the cases, and whether the sweep was interrupted."""
-    groups: queue.SimpleQueue[list[int]] = queue.SimpleQueue()
-    for group in _groups(cases, len(workers)):
-        groups.put(group)
+    work = _Work(_groups(cases))
     came: queue.SimpleQueue[tuple[int, Row, bool] | BaseException] = queue.SimpleQueue()
     stopped = threading.Event()
     rows: dict[int, Row] = {}
@@ -185,31 +201,22 @@ def _answers(
             left = pace * (len(cases) - len(rows))
             progress(SweepProgress(row, known, len(rows), len(cases), left))
 
-    def sit(seat: Seat) -> None:
+    def sit(place: int) -> None:
         try:
-            while not stopped.is_set():
-                for number in groups.get_nowait():
-                    if stopped.is_set():
-                        return
-                    came.put((number, *seat.row(cases[number])))
-        except queue.Empty:
-            return
+            while not stopped.is_set() and (number := work.take(place)) is not None:
+                came.put((number, *workers[place].row(cases[number])))
         except BaseException as error:
             came.put(error)
 
     interrupted = False
     try:
         if len(workers) == 1:
-            while True:  # in this thread, where an interrupt ends the search itself
-                try:
-                    group = groups.get_nowait()
-                except queue.Empty:
-                    break
-                for number in group:
-                    heard(number, *workers[0].row(cases[number]))
+            # In this thread, where an interrupt ends the search itself.
+            while (number := work.take(0)) is not None:
+                heard(number, *workers[0].row(cases[number]))
         else:
-            for seat in workers:
-                threading.Thread(target=sit, args=(seat,), daemon=True).start()
+            for place in range(len(workers)):
+                threading.Thread(target=sit, args=(place,), daemon=True).start()
             while len(rows) < len(cases):
                 news = came.get()
                 if isinstance(news, BaseException):

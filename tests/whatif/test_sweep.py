@@ -26,7 +26,7 @@ from autoshard.whatif.kept import own_digest
 from autoshard.whatif.prices import prices_of
 from autoshard.whatif.row import Row
 from autoshard.whatif.solver import Asked
-from autoshard.whatif.sweep import SweepProgress, whatif
+from autoshard.whatif.sweep import SweepProgress, _groups, _Work, whatif
 from autoshard.whatif.table import WhatIf
 from autoshard.whatif.words import SweepError
 from autoshard.whatif.workers import _answer
@@ -328,3 +328,19 @@ def _is_at_work(pid: str) -> bool:
         return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+
+
+def test_rows_of_as_many_chips_stay_together_and_idle_seats_take_over_half():
+    chips = ["v5e", "h100", "v6e"]
+    cases = cases_of({"chip": chips, "chips": [8, 16], "batch": [32, 64]})
+    groups = _groups(cases)
+    assert [{cases[number].machine.chips for number in group} for group in groups] == [{16}, {8}]
+    said = [(cases[number].chip, dict(cases[number].sizes)["batch"]) for number in groups[0]]
+    # Chips that compile alike, then sizes.
+    assert said == [("v5e", 32), ("v6e", 32), ("v5e", 64), ("v6e", 64), ("h100", 32), ("h100", 64)]
+    work = _Work([[0, 1, 2, 3, 4], [5]])
+    taken = [work.take(0), work.take(1), work.take(1)]  # the second seat is done with its own
+    assert taken == [0, 5, 3]
+    assert [work.take(0), work.take(0), work.take(1), work.take(0), work.take(1)] == [
+        1, 2, 4, None, None
+    ]  # fmt: skip
