@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from autoshard.cli_errors import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli_progress import ProgressLine
-from autoshard.cli_search import find_machine, find_program, require_writable, write_files
+from autoshard.cli_search import (
+    find_machine,
+    find_program,
+    require_writable,
+    requirements_of_words,
+    write_files,
+)
 
 if TYPE_CHECKING:
     from autoshard.robust.record import Robust
@@ -42,6 +48,7 @@ def robust_command(options: argparse.Namespace) -> int:
 def _found(options: argparse.Namespace, line: ProgressLine) -> Robust:
     from autoshard.exploration import InfeasibleError, NoPlanError
     from autoshard.machine import MachineError
+    from autoshard.requirements import RequirementError
     from autoshard.robust.answer import robust
     from autoshard.search import MeshError
 
@@ -59,9 +66,10 @@ def _found(options: argparse.Namespace, line: ProgressLine) -> Robust:
             memory_limit=options.memory_limit,
             time_limit=options.time_limit,
             options=found.plan_options,
+            requirements=requirements_of_words(options.require),
             progress=lambda words: line.show(f"searching: {words}", group=words),
         )
-    except (MachineError, MeshError) as error:
+    except (MachineError, MeshError, RequirementError) as error:
         raise CommandError(str(error)) from error
     except InfeasibleError as error:
         raise CommandError(str(error), INFEASIBLE) from error

@@ -54,6 +54,13 @@ def add_robust(commands: Any) -> None:
         help="a plan is better where it is cheaper by this share (default 1%%)",
     )
     parser.add_argument("--mesh", metavar="AXES", type=cli_arguments.mesh, help="as of search")
+    parser.add_argument(
+        "--require",
+        metavar="WORDS",
+        action="append",
+        default=[],
+        help="as of search: what every plan must obey, whatever the machine proves to be",
+    )
     parser.add_argument("--memory-limit", metavar="SIZE", type=cli_arguments.size)
     parser.add_argument(
         "--time-limit",

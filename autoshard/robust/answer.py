@@ -18,6 +18,7 @@ from autoshard.mesh_search import coarsest_form
 from autoshard.plan import Plan, Proof
 from autoshard.program import Program
 from autoshard.report_layouts import layouts_in_short
+from autoshard.requirements import Requirement
 from autoshard.robust.lines import Line, Side, line
 from autoshard.robust.plans import Plans
 from autoshard.robust.record import MemoryRow, NumberRow, PlanRow, Robust
@@ -42,6 +43,7 @@ def robust(
     time_limit: float = 300.0,
     search_limit: float = 60.0,
     options: Mapping[str, Any] | None = None,
+    requirements: Sequence[Requirement | str] = (),
     progress: Callable[[str], None] | None = None,
 ) -> Robust:
     """Say where the plan for a machine stays best, what to measure, and which plan regrets least.
@@ -59,12 +61,16 @@ def robust(
       time_limit: seconds for all of it. When it ends, what is known is returned with its bounds.
       search_limit: seconds for one search.
       options: kept in the plan.
+      requirements: records or statements (`autoshard.requirements`) that every plan keeps,
+        whatever the machine proves to be; limits on collectives count those that a plan has on the
+        machine as it is taken.
       progress: called with what is being done. An interrupt (Ctrl-C) ends with what is known, once
         there is a plan.
 
     Raises:
       MachineError: ranges are faulty, or there are none.
-      InfeasibleError, NoPlanError: as `autoshard.search`, of the machine with the least memory.
+      RequirementError, InfeasibleError, NoPlanError: as `autoshard.search`, of the machine with the
+        least memory.
     """
     started = time.monotonic()
     machine = load(machine) if isinstance(machine, str) else machine
@@ -77,6 +83,7 @@ def robust(
             "like into the machine's file, or ask for --range or --spread"
         )
     plans = _plans(program, machine, found, mesh, memory_limit, tolerance)
+    plans.requirements = tuple(requirements)
     plans.until, plans.each = started + time_limit, search_limit
     plans.heard = progress or (lambda words: None)
     state = _State()
@@ -295,10 +302,10 @@ def _plan(plans: Plans, number_: int, machine: Machine, options: Mapping[str, An
     evaluation = evaluate(prices, one.decisions, one.shape.names)
     decisions, shape = one.decisions, one.shape
     if plans.mesh is None:
-        decisions, shape, prices, evaluation = coarsest_form(
-            plans.program, machine, prices, decisions, shape, evaluation
-        )
-    seconds = evaluation.estimate.step_seconds
+        merged = coarsest_form(plans.program, machine, prices, decisions, shape, evaluation)
+        if plans.demands.allows(merged[3], merged[0], merged[1]):
+            decisions, shape, prices, evaluation = merged
+    seconds = evaluation.estimate.step_seconds + plans.dues(number_)
     bound = min(plans.least(box.taken), seconds)
     gap = 1 - bound / seconds if seconds > 0 else 0.0
     proven = gap <= 1e-8
@@ -311,6 +318,7 @@ def _plan(plans: Plans, number_: int, machine: Machine, options: Mapping[str, An
         shape,
         evaluation,
         proof=proof,
-        memory_limit=plans.limit,
+        memory_limit=plans.demands.limit(plans.limit),
         options=options,
+        requirements=plans.demands.verdicts(evaluation, decisions, shape),
     )

@@ -17,6 +17,7 @@ from autoshard.copies import ANEW, value_trips
 from autoshard.cost.step import StepPrices, step_prices
 from autoshard.dataflow import Dataflow
 from autoshard.decisions import Decisions
+from autoshard.demands import Demands
 from autoshard.earlier import Earlier
 from autoshard.evaluate import Evaluation, evaluate
 from autoshard.exploration import NoPlanError, explore
@@ -24,6 +25,7 @@ from autoshard.machine import Machine
 from autoshard.mesh_search import Found, MeshSearcher
 from autoshard.plan import MeshShape
 from autoshard.program import Program
+from autoshard.requirements import Requirement
 from autoshard.robust.scenarios import Box, Point, least_at
 from autoshard.search import prepare
 from autoshard.solve.whole import tightened
@@ -56,6 +58,8 @@ class Plans:
       mesh: the only mesh shape, or None.
       limit: bytes per device that a plan may use; a plan must keep it with the least memory.
       loose_limit: what plans might use if memory is at its most.
+      requirements: that every plan keeps, whatever the machine proves to be: a plan's collectives
+        are those that it has on the machine as it is taken.
       gap: of every search.
       until: when time is up (`time.monotonic`).
       each: seconds that one search may take.
@@ -70,6 +74,7 @@ class Plans:
     limit: float
     loose_limit: float
     gap: float
+    requirements: tuple[Requirement | str, ...] = ()
     until: float = math.inf
     each: float = 60.0
     heard: Callable[[str], None] = print
@@ -82,6 +87,15 @@ class Plans:
     searches: int = 0
     _prices: dict[tuple[Point, tuple[int, ...]], StepPrices] = field(default_factory=dict)
     _seconds: dict[tuple[Point, int, bool], float] = field(default_factory=dict)
+    _dues: dict[int, float] = field(default_factory=dict)
+    _demands: Demands | None = None
+
+    @property
+    def demands(self) -> Demands:
+        """What the requirements, and those of the program itself, ask of its values."""
+        if self._demands is None:
+            self._demands = self.searcher()[0].demands or Demands(self.program)
+        return self._demands
 
     def left(self) -> float:
         """Seconds until the time is up."""
@@ -106,8 +120,18 @@ class Plans:
         one = self.known[plan]
         return evaluate(self.prices(point, one.shape.sizes), one.decisions, one.shape.names)
 
+    def dues(self, plan: int) -> float:
+        """The prices, in seconds, of the requirements that a plan breaks."""
+        if plan not in self._dues:
+            self._dues[plan] = self._dues_of(self.known[plan].shape, self.known[plan].decisions)
+        return self._dues[plan]
+
+    def _dues_of(self, shape: MeshShape, decisions: Decisions) -> float:
+        here = evaluate(self.prices(self.box.taken, shape.sizes), decisions, shape.names)
+        return self.demands.penalty(here, decisions, shape)
+
     def seconds(self, point: Point, plan: int, *, steady: bool = False) -> float:
-        """What a step of a plan takes at a point.
+        """What a step of a plan takes at a point, with what the requirements cost that it breaks.
 
         With `steady`, reshards keep the sequences of collectives that they have on the machine as
         it is taken, where another would take less.
@@ -116,7 +140,7 @@ class Plans:
         if key not in self._seconds:
             found = self._seconds.get((point, plan, False))
             if found is None:
-                found = self.evaluation(point, plan).estimate.step_seconds
+                found = self.evaluation(point, plan).estimate.step_seconds + self.dues(plan)
                 self._seconds[point, plan, False] = found
             if steady:
                 found += self._lost_by_steadiness(point, plan)
@@ -169,7 +193,9 @@ class Plans:
             time_limit=max(min(self.each, self.left()), LEAST_SECONDS),
             gap=self.gap,
             analysed=self.flow,
+            requirements=self.requirements,
         )
+        searcher.counted_on = self.box.machine
         searcher.earlier, searcher.shared = dict(self.earlier), self.shared
         if bound_only:
             searcher.shared = self.shared_loose
@@ -187,8 +213,10 @@ class Plans:
                 self._learn(sizes, one)
         bounds = [bound for _, bound, _ in found.table]
         if bound_only:
-            taken = evaluate(searcher.prices(found.shape.sizes), found.decisions, found.shape.names)
-            self.bounds[point] = min([taken.estimate.step_seconds, *bounds])
+            prices = searcher.prices(found.shape.sizes)
+            there = evaluate(prices, found.decisions, found.shape.names)
+            dues = self._dues_of(found.shape, found.decisions)
+            self.bounds[point] = min([there.estimate.step_seconds + dues, *bounds])
             return None
         plan = self.add(found.shape, found.decisions)
         self.bounds[point] = min([self.seconds(point, plan), *bounds])
@@ -237,6 +265,7 @@ class Plans:
             memory_limit=self.limit,
             gap=self.gap,
             analysed=self.flow,
+            requirements=self.requirements,
         )
 
 

@@ -31,8 +31,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import linprog
 
-from autoshard.build import Shared, build
+from autoshard.build import Built, Shared, build
 from autoshard.evaluate import tidy
+from autoshard.mesh_search import MeshSearcher
+from autoshard.restrict import EmptyDomainError
 from autoshard.robust.plans import Plans
 from autoshard.robust.scenarios import Point
 from autoshard.solve.pipeline import solve
@@ -202,20 +204,16 @@ def _mixed(plans: Plans, points: Sequence[Point], weights: np.ndarray) -> float:
     best, bound = math.inf, math.inf
     for shape in plans.shapes():
         sizes = shape.sizes
-        shared = plans.shared.setdefault(sizes, Shared())
-        built, costs = None, []
-        for point, weight in used:
-            built = build(
-                plans.prices(point, sizes), searcher.classes, limit=plans.limit, shared=shared
-            )
-            share = weight / plans.most(point)
-            costs.append([share * node.costs for node in built.problem.nodes])
-        assert built is not None
-        nodes = tuple(
-            Node(node.name, np.sum(parts, axis=0))
-            for node, parts in zip(built.problem.nodes, zip(*costs, strict=True), strict=True)
+        try:
+            built, costs = _built(plans, searcher, sizes, used)
+        except EmptyDomainError:
+            continue
+        problem = replace(
+            built.problem,
+            nodes=tuple(
+                Node(node.name, own) for node, own in zip(built.problem.nodes, costs, strict=True)
+            ),
         )
-        problem = replace(built.problem, nodes=nodes)
         begun = [built.encode(one.decisions) for one in plans.known if one.shape.sizes == sizes]
         outcome = solve(
             problem,
@@ -223,7 +221,7 @@ def _mixed(plans: Plans, points: Sequence[Point], weights: np.ndarray) -> float:
             gap=plans.gap,
             warm_start=[plan for plan in begun if plan is not None],
             better_than=best,
-            memo=shared.arrays,
+            memo=plans.shared[sizes].arrays,
         )
         if outcome.status is Status.INFEASIBLE:
             continue
@@ -233,3 +231,24 @@ def _mixed(plans: Plans, points: Sequence[Point], weights: np.ndarray) -> float:
             found = tidy(built.prices, built.decode(outcome.solution.choices))
             plans.add(shape, found)
     return bound
+
+
+def _built(
+    plans: Plans,
+    searcher: MeshSearcher,
+    sizes: tuple[int, ...],
+    used: Sequence[tuple[Point, float]],
+) -> tuple[Built, list[np.ndarray]]:
+    """The problem of a mesh under all requirements, and the weighted costs of its nodes."""
+    shared = plans.shared.setdefault(sizes, Shared())
+    counted = plans.prices(plans.box.taken, sizes)
+    built, costs = None, []
+    for point, weight in used:
+        prices = plans.prices(point, sizes)
+        free = build(prices, searcher.classes, limit=searcher.limit, shared=shared)
+        left = max(min(plans.each, plans.left()), 0.5)
+        built = plans.demands.applied(free, seconds=left, counted=counted)
+        share = weight / plans.most(point)
+        costs.append([share * node.costs for node in built.problem.nodes])
+    assert built is not None
+    return built, [np.sum(parts, axis=0) for parts in zip(*costs, strict=True)]

@@ -52,6 +52,10 @@ def verdict(found: Robust) -> list[str]:
             f"; no plan's regret is below {percent(found.least_bound)}; between corners it is at "
             f"most {percent(least.anywhere)}"
         )
+    asked = found.plan.requirements
+    if asked:
+        kept = sum(one["kept"] for one in asked)
+        said.append(f"keeps {kept} of {len(asked)} requirements, whatever the machine proves to be")
     if found.limit_hit is not None:
         said.append(f"ended by {found.limit_hit}: with more time more is proven")
     return said
