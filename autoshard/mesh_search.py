@@ -143,6 +143,8 @@ class MeshSearcher:
         # What was found on this very shape before is a better start than coarser shapes are.
         alone = fixed or sizes in self.earlier or sizes in self.starts
         for coarse, axis in () if alone else coarser_shapes(sizes):
+            if self.found and self.left() <= 0:
+                break  # no more than this shape itself, which must be searched
             known = self.solve(coarse, 0.4 * (stop - time.monotonic()))
             if known.decisions is not None:
                 starts.append(split_axis(known.decisions, axis))

@@ -142,13 +142,12 @@ def memory_chart(picture: Picture, mesh: int, always: Sequence[tuple[str, float]
     limits = picture.instance.memory_limit
     limit = np.inf if limits is None else sum(amount for _, amount in always) + limits[mesh]
     names = [*(name for name, _ in always), "kept by microbatches"]
-    ends = [(0.0, "0"), (1.0, picture.time(picture.end))]
     return join(
         legend(list(enumerate(names))) if len(names) > 1 else None,
         stacked(
             curves,
             limit=float(limit),
-            labels=[(0.02, ends[0][1]), (0.95, ends[1][1])],
+            labels=[(0.02, "0"), (0.9, picture.time(picture.end))],
             amount=picture.amount,
             about=f"memory of mesh {mesh} over the step",
         ),

@@ -13,6 +13,10 @@ from autoshard.report import share
 from autoshard.units import format_bytes, format_gap, format_seconds
 
 
+CLOSE = 0.1
+"""A gap up to this is good news: bounds over all placements are wider than those over layouts."""
+
+
 def pipeline_verdict(
     plan: PipelinePlan, gains: Sequence[Gain], verification: Mapping[str, Any] | None = None
 ) -> Verdict:
@@ -77,7 +81,7 @@ def _sure(plan: PipelinePlan) -> Answer:
     if plan.gap <= 0:
         return Answer("How sure?", "proven best", detail, True)
     said = f"within {format_gap(plan.gap).removeprefix('< ')} of the best"
-    return Answer("How sure?", said, detail, True)
+    return Answer("How sure?", said, detail, True if plan.gap <= CLOSE else None)
 
 
 def _binds(plan: PipelinePlan) -> Answer:
