@@ -12,7 +12,6 @@ from autoshard.placement.problem import TICK
 from autoshard.report import share
 from autoshard.units import format_bytes, format_gap, format_seconds
 
-
 CLOSE = 0.1
 """A gap up to this is good news: bounds over all placements are wider than those over layouts."""
 
