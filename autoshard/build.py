@@ -37,7 +37,16 @@ from autoshard.choices import (
     slicing_pairs,
 )
 from autoshard.coding import decode, encode
-from autoshard.copies import ANEW, BACKWARD, FORWARD, KEPT, VISIBLE, copy_intervals, value_trips
+from autoshard.copies import (
+    ANEW,
+    FIRST,
+    KEPT,
+    SECOND,
+    VISIBLE,
+    copy_intervals,
+    crosses_passes,
+    value_trips,
+)
 from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase
@@ -317,6 +326,7 @@ class _Builder:
                 # The first strategy of every layout stands; there is only one.
                 strategy[rows[::-1]] = np.arange(len(rows))[::-1]
         readable, phases = self._readable(members, table)
+        apart = crosses_passes(self.program, self.flow.readers[value])
         considered = self._transitions(table)
         if not self.flow.can_be_copied(self.program, value):
             considered = np.zeros_like(considered)
@@ -325,7 +335,7 @@ class _Builder:
             # `while` passes it on from one iteration to the next, in one layout.
             region = self.program.regions[self.program.ops[record.producer].region]
             considered = considered & slicing_pairs(table.dimensions) & (region.kind != "while")
-        a, b, mode = self._triples(considered, stored, readable, phases)
+        a, b, mode = self._triples(considered, stored, readable, phases, apart)
         if strategy is not None:
             keep = self._reads_itself(number, members, table, strategy, a, b, mode)
             a, b, mode = a[keep], b[keep], mode[keep]
@@ -389,18 +399,17 @@ class _Builder:
         stored: NDArray[np.bool_],
         readable: NDArray[np.bool_],
         phases: set[Phase],
+        apart: bool,
     ) -> tuple[Rows, Rows, Rows]:
         own = np.flatnonzero(stored)
         a, b, mode = [own], [own], [np.zeros(len(own), dtype=np.int64)]
         if phases:
             first, second = np.nonzero(considered & stored[:, None] & readable[None, :])
-            modes = (
-                (FORWARD, BACKWARD, KEPT, ANEW)
-                if {Phase.FORWARD, Phase.BACKWARD} <= phases
-                else (BACKWARD,)
-                if Phase.BACKWARD in phases
-                else (FORWARD,)
-            )
+            modes = (FIRST,)
+            if {Phase.FIRST, Phase.SECOND} <= phases:
+                modes = (FIRST, SECOND, KEPT, ANEW) if apart else (FIRST, SECOND, KEPT)
+            elif Phase.SECOND in phases:
+                modes = (SECOND,)
             for kind in modes:
                 a.append(first)
                 b.append(second)
@@ -454,11 +463,11 @@ class _Builder:
         for value in members:
             exposed = self.prices.exposed(self.flow.prefetchable[value])
             phases = {use.phase for use in self.flow.readers[value]}
-            forward = Phase.FORWARD in phases
-            backward = Phase.BACKWARD in phases
+            forward = Phase.FIRST in phases
+            backward = Phase.SECOND in phases
             once = exposed * value_trips(self.program, value)
-            times[FORWARD] += once * forward
-            times[BACKWARD] += once * backward
+            times[FIRST] += once * forward
+            times[SECOND] += once * backward
             times[KEPT] += once * (forward or backward)
             times[ANEW] += once * (forward + backward)
         return seconds[a, b] * times[mode]
@@ -479,11 +488,6 @@ class _Builder:
         node = self.value_node_of(members[0])
         own = table.local_bytes[a]
         copies = table.local_bytes[b] * self.prices.scratch_factor
-        used = {
-            "forward": np.where(mode & FORWARD, copies, 0.0),
-            "backward": np.where(mode & BACKWARD, copies, 0.0),
-            "between": np.where(mode == KEPT, copies, 0.0),
-        }
         for value in members:
             start, stop = self.flow.start[value], self.flow.stop[value]
             if stop > start:
@@ -495,9 +499,10 @@ class _Builder:
                 stacks = stack_bytes(self.prices, value, dimensions[a], dimensions[b]) * (mode > 0)
                 if stacks.any():
                     self.usages.append(Usage(node, stacks, one.start, one.stop))
-            for part, (first, last) in copy_intervals(self.flow.readers[value]).items():
-                if last > first and used[part].any():
-                    self.usages.append(Usage(node, used[part], first, last))
+            for modes, (first, last) in copy_intervals(self.flow.readers[value]):
+                used = np.where(np.isin(mode, list(modes)), copies, 0.0)
+                if used.any():
+                    self.usages.append(Usage(node, used, first, last))
 
     def value_node_of(self, value: int) -> int:
         return self.value_node[int(self.classes.value_class[value])]

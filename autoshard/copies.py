@@ -1,7 +1,7 @@
 """Resharded copies of a value: whom they serve, how often they are made, how long they live.
 
-A copy's mode is a set of bits: it serves the readers of the forward pass, of the backward pass, or
-both; kept in between, or made anew for the second.
+A value's readers are in two phases, see `autoshard.readers`. A copy's mode is a set of bits: it
+serves the first readers, the second, or both; kept in between, or made anew for the second.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from autoshard.dataflow import Phase, Reader
 from autoshard.graph import Program
 
-FORWARD, BACKWARD, KEPT, ANEW = 1, 2, 3, 7
-VISIBLE = {Phase.FORWARD: FORWARD, Phase.BACKWARD: BACKWARD, Phase.AFTER: 0}
+FIRST, SECOND, KEPT, ANEW = 1, 2, 3, 7
+VISIBLE = {Phase.FIRST: FIRST, Phase.SECOND: SECOND, Phase.AFTER: 0}
 """The bit that a reader of each phase looks for."""
 
 
@@ -23,13 +23,20 @@ def value_trips(program: Program, value: int) -> float:
     return record.trips * weight
 
 
-def copy_intervals(readers: Sequence[Reader]) -> dict[str, tuple[int, int]]:
-    """Program points over which a copy lives for each phase, and in between if it is kept."""
-    result: dict[str, tuple[int, int]] = {}
-    for name, phase in (("forward", Phase.FORWARD), ("backward", Phase.BACKWARD)):
-        uses = [use for use in readers if use.phase is phase]
-        if uses:
-            result[name] = (min(use.at for use in uses), max(use.last for use in uses) + 1)
-    if len(result) == 2:
-        result["between"] = (result["forward"][1], result["backward"][0])
-    return result
+def crosses_passes(program: Program, readers: Sequence[Reader]) -> bool:
+    """Whether the two phases are the two passes, so that a copy may be worth making anew."""
+    early = [program.ops[use.op] for use in readers if use.phase is not Phase.AFTER]
+    return len({op.backward for op in early}) == 2
+
+
+def copy_intervals(readers: Sequence[Reader]) -> list[tuple[frozenset[int], tuple[int, int]]]:
+    """The modes in which a copy lives over an interval of program points, and the interval."""
+    first, second = (
+        [use for use in readers if use.phase is phase] for phase in (Phase.FIRST, Phase.SECOND)
+    )
+    spans = (({FIRST, ANEW}, first), ({SECOND, ANEW}, second), ({KEPT}, first + second))
+    return [
+        (frozenset(modes), (min(use.at for use in uses), max(use.last for use in uses) + 1))
+        for modes, uses in spans
+        if uses
+    ]

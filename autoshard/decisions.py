@@ -2,8 +2,8 @@
 
 stored[v]       layout of value v (None: the value is free, computed wherever it is needed)
 copy[v]         layout of its resharded copy, or None
-mode[v]         whom the copy serves: bit 1 forward readers, bit 2 backward readers, bit 4 when it
-                is made anew for the backward pass
+mode[v]         whom the copy serves: bit 1 first readers, bit 2 second readers, bit 4 when it
+                is made anew for the second
 assignment[o]   factor of op o's rule that every mesh axis shards, or -1 (None: a free op)
 """
 

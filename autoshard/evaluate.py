@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from autoshard.chosen import ChosenStrategies
 from autoshard.consistency import check
-from autoshard.copies import BACKWARD, FORWARD, KEPT, VISIBLE, copy_intervals
+from autoshard.copies import KEPT, VISIBLE, copy_intervals
 from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.step import StepPrices
 from autoshard.decisions import Decisions
@@ -231,13 +231,8 @@ def buffer_events(prices: StepPrices, decisions: Decisions, value: int) -> dict[
         stack = float(stack_bytes(prices, value, np.array([layout]), np.array([copy]))[0])
         events[one.start] += stack
         events[one.stop] -= stack
-    serves = {
-        "forward": bool(mode & FORWARD),
-        "backward": bool(mode & BACKWARD),
-        "between": mode == KEPT,
-    }
-    for part, (first, last) in copy_intervals(flow.readers[value]).items():
-        if serves[part] and last > first:
+    for modes, (first, last) in copy_intervals(flow.readers[value]):
+        if mode in modes:
             events[first] += size
             events[last] -= size
     return dict(events)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -119,7 +119,7 @@ class Flattener:
         for var, path in zip(jaxpr.invars, in_paths, strict=True):
             self.inputs.append(self._value(var.aval, -1, 1, path=path))
         arguments = list(self.inputs)
-        place = _Place(region=0, trips=1, scope="", backward=False)
+        place = _Place(region=0, trips=1, scope="", backward=False, recomputed=False)
         results = self._walk(jaxpr, closed.consts, arguments, place)
         for var, result, path in zip(jaxpr.outvars, results, out_paths, strict=True):
             self.outputs.append(
@@ -184,6 +184,7 @@ class Flattener:
                 "scope": place.scope,
                 "line": line,
                 "backward": place.backward,
+                "recomputed": place.recomputed,
                 "trips": place.trips,
                 "region": place.region,
                 "flops": 0.0,
@@ -250,6 +251,7 @@ class Flattener:
                 "scope": place.scope,
                 "line": place.line,
                 "backward": place.backward,
+                "recomputed": place.recomputed,
                 "trips": place.trips,
                 "region": place.region,
                 "flops": equation_flops(equation),
@@ -438,17 +440,19 @@ class _Place:
     trips: int
     scope: str
     backward: bool
+    recomputed: bool
     line: str = ""
 
     def at(self, equation: Any) -> _Place:
         stack = str(equation.source_info.name_stack)
         scope = "/".join(part for part in (self.scope, stack) if part)
-        backward = self.backward or "transpose(" in stack or "rematted_computation" in stack
+        recomputed = self.recomputed or "rematted_computation" in stack
+        backward = self.backward or recomputed or "transpose(" in stack
         line = compat.source_line(equation) or self.line
-        return _Place(self.region, self.trips, scope, backward, line)
+        return _Place(self.region, self.trips, scope, backward, recomputed, line)
 
     def within(self, region: int, trips: int) -> _Place:
-        return _Place(region, trips, self.scope, self.backward, self.line)
+        return replace(self, region=region, trips=trips)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -39,7 +39,11 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One equation or boundary op. `inputs` holds -1 where the operand is a literal."""
+    """One equation or boundary op. `inputs` holds -1 where the operand is a literal.
+
+    An op of the backward pass is `recomputed` when it makes a value of the forward pass again (of
+    `jax.checkpoint`).
+    """
 
     index: int
     primitive: str
@@ -49,6 +53,7 @@ class Op:
     scope: str
     line: str
     backward: bool
+    recomputed: bool
     trips: int
     region: int
     flops: float

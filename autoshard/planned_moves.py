@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autoshard.copies import ANEW, BACKWARD, value_trips
+from autoshard.copies import ANEW, SECOND, value_trips
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase
 from autoshard.decisions import Decisions
@@ -65,7 +65,7 @@ def _arrow(
 def copy_place(prices: StepPrices, value: int, mode: int) -> Op | None:
     """The op for which a copy of `value` is made: its first reader, else what makes the value."""
     program, flow = prices.program, prices.dataflow
-    wanted = Phase.BACKWARD if mode == BACKWARD else Phase.FORWARD
+    wanted = Phase.SECOND if mode == SECOND else Phase.FIRST
     at = next((use.op for use in flow.readers[value] if use.phase is wanted), None)
     at = program.values[value].producer if at is None else at
     return program.ops[at] if at >= 0 else None

@@ -1,7 +1,10 @@
 """Who reads a value, in which pass, and from when to when.
 
 * **Phases**: the readers of one value in the forward pass, in the backward pass and after it. A
-  resharded copy may serve one phase, or be kept, or be made anew for the second.
+  resharded copy may serve one phase, or be kept, or be made anew for the second. What is read in
+  one pass alone has two phases, too: what the backward pass computes again (`jax.checkpoint`) and
+  the rest; else what is read before the longest wait between two readers and what is after it. So
+  a copy that a product reads does not wait for the residual sum at the end of the block.
 * **Points**: places in the order in which the compiler runs the ops, see `autoshard.sequence`. A
   value that a loop reads from outside is needed to the end of the loop, and what a fused op reads
   as long as the fused result is.
@@ -12,17 +15,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
+from autoshard.cost.flops import is_matrix_op
+from autoshard.graph import Op
 from autoshard.program import Program
 
 STAY = frozenset({"enter", "unstack"})
 
 
 class Phase(enum.IntEnum):
-    """When a value is read, seen from the pass that it belongs to."""
+    """When a value is read: see the module docstring."""
 
-    FORWARD = 0
-    BACKWARD = 1
+    FIRST = 0
+    SECOND = 1
     AFTER = 2
 
 
@@ -60,30 +66,64 @@ def find_readers(
             last = len(program.ops)
         for position, value in enumerate(op.inputs):
             if value >= 0:
-                result[value].append(Reader(op.index, position, Phase.FORWARD, at, last))
+                result[value].append(Reader(op.index, position, Phase.FIRST, at, last))
     backward = [op.index for op in program.ops if op.backward]
     for value, uses in enumerate(result):
-        last_backward = max((r.op for r in uses if program.ops[r.op].backward), default=-1)
-        if backward and any(r.op < backward[0] for r in uses):
+        ops = [program.ops[use.op] for use in uses]
+        last_backward = max((op.index for op in ops if op.backward), default=-1)
+        if backward and any(op.index < backward[0] for op in ops):
             # What the backward pass does not read (an embedding) is read after it all the same.
             last_backward = max(last_backward, backward[-1])
         if last_backward < 0:
             continue
         result[value] = [
-            Reader(
-                r.op,
-                r.position,
-                Phase.BACKWARD
-                if program.ops[r.op].backward
-                else Phase.AFTER
-                if r.op > last_backward
-                else Phase.FORWARD,
-                r.at,
-                r.last,
-            )
-            for r in uses
+            replace(use, phase=_phase(op, last_backward)) for use, op in zip(uses, ops, strict=True)
         ]
-    return result
+    products = _products(program, when)
+    return [_in_two(program, uses, products) for uses in result]
+
+
+def _phase(op: Op, last_backward: int) -> Phase:
+    if op.backward:
+        return Phase.SECOND
+    return Phase.AFTER if op.index > last_backward else Phase.FIRST
+
+
+def _products(program: Program, when: Sequence[int]) -> list[int]:
+    """How many products were begun before every program point."""
+    begun = [0] * (len(program.ops) + 2)
+    for op in program.ops:
+        begun[when[op.index] + 1] += is_matrix_op(op.primitive)
+    return list(accumulate(begun))
+
+
+def _in_two(program: Program, uses: list[Reader], products: Sequence[int]) -> list[Reader]:
+    """Readers of one pass, in two groups: those that compute again and the others, or by time."""
+    early = [use for use in uses if use.phase is not Phase.AFTER]
+    everyone = {use.op for use in early}
+    if len({use.phase for use in early}) != 1:
+        return uses
+    first = {op for op in everyone if program.ops[op].recomputed}
+    if first in (set(), everyone):
+        first = _before_the_longest_wait(early, products)
+    if first == everyone:
+        return uses
+    return [
+        use
+        if use.phase is Phase.AFTER
+        else replace(use, phase=Phase.FIRST if use.op in first else Phase.SECOND)
+        for use in uses
+    ]
+
+
+def _before_the_longest_wait(uses: Sequence[Reader], products: Sequence[int]) -> set[int]:
+    """The ops up to the longest wait, in products, between two readers; all if there is none."""
+    points = sorted({use.at for use in uses})
+    waits = [products[after] - products[before + 1] for before, after in pairwise(points)]
+    if not any(waits):
+        return {use.op for use in uses}
+    last = points[waits.index(max(waits))]
+    return {use.op for use in uses if use.at <= last}
 
 
 def through_fusion(

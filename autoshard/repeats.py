@@ -155,7 +155,8 @@ def _tokens(program: Program, marks: Mapping[int, Hashable]) -> NDArray[np.int64
             for i in (*op.inputs, *op.outputs)
         )
         region = program.regions[op.region]
-        key = (op.primitive, op.rule, types, op.trips, op.backward, region.kind, op.weight)
+        key = (op.primitive, op.rule, types, op.trips, op.backward, op.recomputed)
+        key += (region.kind, op.weight)
         result[op.index] = seen.setdefault(key, len(seen))
     return result
 

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from autoshard.build import ANEW, BACKWARD, FORWARD, KEPT
+from autoshard.build import ANEW, FIRST, KEPT, SECOND
 from autoshard.consistency import InconsistentPlanError
+from autoshard.copies import copy_intervals
 from autoshard.dataflow import Phase
-from autoshard.evaluate import evaluate, tidy
+from autoshard.decisions import Decisions
+from autoshard.evaluate import buffer_events, evaluate, tidy
 from autoshard.solve.evaluate import evaluate as evaluate_problem
 from tests.helpers import _toss, case, toy_machine
 from tests.random_programs import random_case
@@ -83,8 +85,8 @@ def test_modes_of_a_copy() -> None:
         set(built.value_choices[int(built.classes.value_class[value])].mode.tolist())
         for value in (first, second)
     ]
-    assert modes[0] == {0, FORWARD}
-    assert modes[1] == {0, FORWARD, BACKWARD, KEPT, ANEW}
+    assert modes[0] == {0, FIRST}
+    assert modes[1] == {0, FIRST, SECOND, KEPT, ANEW}
     number = int(built.classes.value_class[second])
     choices = built.value_choices[number]
     costs = built.problem.nodes[built.value_node[number]].costs
@@ -92,10 +94,48 @@ def test_modes_of_a_copy() -> None:
         same = (choices.stored == a) & (choices.copy == b)
         price = {int(m): float(c) for m, c in zip(choices.mode[same], costs[same], strict=True)}
         if a != b:
-            assert price[FORWARD] == price[BACKWARD] == price[KEPT] > 0
+            assert price[FIRST] == price[SECOND] == price[KEPT] > 0
             assert price[ANEW] == pytest.approx(2 * price[KEPT])
     phases = {use.phase for use in built.prices.dataflow.readers[second]}
-    assert phases == {Phase.FORWARD, Phase.BACKWARD, Phase.AFTER}
+    assert phases == {Phase.FIRST, Phase.SECOND, Phase.AFTER}
+
+
+def test_a_copy_need_not_wait_for_a_residual_sum() -> None:
+    """What one pass reads in two phases is never made anew, but may be dropped in between."""
+
+    def step(x: Any, v: Any, w: Any) -> Any:
+        y = x * 2.0
+        return y + jnp.tanh(jnp.tanh(y @ v) @ w) @ v.T
+
+    def plan_of(mode: int) -> Any:
+        stored = tuple(None if value.free else (-1,) for value in given.program.values)
+        copy, modes = [None] * len(stored), [0] * len(stored)
+        layouts = list(stored)
+        layouts[value], copy[value], modes[value] = (0,), (-1,), mode
+        assignment = tuple(
+            None if all(given.program.values[o].free for o in op.outputs) else (-1,)
+            for op in given.program.ops
+        )
+        return Decisions(tuple(layouts), tuple(copy), tuple(modes), assignment)
+
+    given = case(
+        step, array(8, 4), array(4, 16), array(16, 16), mesh={"x": 2}, machine=toy_machine(2),
+    )  # fmt: skip
+    built = given.built
+    value = next(op.outputs[0] for op in given.program.ops if op.primitive == "mul")
+    choices = built.value_choices[int(built.classes.value_class[value])]
+    assert set(choices.mode.tolist()) == {0, FIRST, SECOND, KEPT}
+    spans = dict(copy_intervals(built.prices.dataflow.readers[value]))
+    kept = spans[frozenset({KEPT})]
+    assert kept[0] == spans[frozenset({FIRST, ANEW})][0]
+    assert kept[1] == spans[frozenset({SECOND, ANEW})][1]
+    size = 8 * 4 * 4
+    kept_events = buffer_events(built.prices, plan_of(KEPT), value)
+    first_events = buffer_events(built.prices, plan_of(FIRST), value)
+    factor = built.prices.scratch_factor
+    end = spans[frozenset({FIRST, ANEW})][1]
+    assert end < kept[1]
+    assert first_events[end] == pytest.approx(kept_events.get(end, 0.0) - size * factor)
 
 
 def test_state_and_carries_keep_their_layout() -> None:

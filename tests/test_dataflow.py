@@ -81,15 +81,15 @@ def test_phases_of_a_weight() -> None:
     flow = analyse(program)
     first, second, data = program.inputs
     assert [use.phase for use in flow.readers[second]] == [
-        Phase.FORWARD,
-        Phase.BACKWARD,
+        Phase.FIRST,
+        Phase.SECOND,
         Phase.AFTER,
     ]
     kinds = [program.ops[use.op].primitive for use in flow.readers[second]]
     assert kinds[:2].count("dot_general") + kinds[1:2].count("transpose") >= 1
     # The gradient of the data is not asked for: the first weight has no backward reader.
-    assert Phase.BACKWARD not in {use.phase for use in flow.readers[first]}
-    assert Phase.BACKWARD in {use.phase for use in flow.readers[data]}
+    assert Phase.SECOND not in {use.phase for use in flow.readers[first]}
+    assert Phase.SECOND in {use.phase for use in flow.readers[data]}
     forward = result(program, "dot_general", 0)
     assert not program.ops[program.values[forward].producer].backward
 
@@ -202,7 +202,45 @@ def test_what_the_backward_pass_does_not_read_is_read_after_it() -> None:
     ids = jax.ShapeDtypeStruct((8,), jnp.int32)
     program = trace(step, array(16, 4), array(4, 4), ids, donate_argnums=(0, 1))
     phases = [use.phase for use in analyse(program).readers[program.inputs[0]]]
-    assert phases == [Phase.FORWARD, Phase.AFTER]
+    assert phases == [Phase.FIRST, Phase.AFTER]
+
+
+def test_readers_of_one_pass_are_in_two_phases() -> None:
+    """A copy that a product reads need not wait for the residual sum behind two more products."""
+
+    def step(x: Any, v: Any, w: Any) -> Any:
+        y = jnp.tanh(x)
+        return y + jnp.tanh(jnp.tanh(y @ v) @ w) @ v.T
+
+    program = trace(step, array(8, 4), array(4, 16), array(16, 16))
+    value = result(program, "tanh")
+    kinds = [program.ops[use.op].primitive for use in analyse(program).readers[value]]
+    phases = [use.phase for use in analyse(program).readers[value]]
+    assert dict(zip(kinds, phases, strict=True)) == {
+        "dot_general": Phase.FIRST,
+        "add": Phase.SECOND,
+    }
+    program = trace(lambda x, w: (jnp.tanh(x) + 1.0, jnp.tanh(x) @ w), array(8, 4), array(4, 4))
+    for uses in analyse(program).readers:
+        assert {use.phase for use in uses} <= {Phase.FIRST}
+
+
+def test_what_is_computed_again_reads_first() -> None:
+    def step(x: Any, v: Any, w: Any) -> Any:
+        @jax.checkpoint
+        def block(x: Any, v: Any, w: Any) -> Any:
+            return jnp.tanh(jnp.tanh(x @ v) @ w)
+
+        return jax.grad(lambda both: jnp.sum(block(x, *both) ** 2))((v, w))
+
+    program = trace(step, array(8, 4), array(4, 16), array(16, 4))
+    flow = analyse(program)
+    hidden = next(op.outputs[0] for op in program.ops if op.primitive == "tanh" and op.recomputed)
+    uses = {use.op: use.phase for use in flow.readers[hidden]}
+    assert {Phase.FIRST, Phase.SECOND} == set(uses.values())
+    for op, phase in uses.items():
+        assert program.ops[op].recomputed == (phase is Phase.FIRST)
+    assert not any(op.recomputed and not op.backward for op in program.ops)
 
 
 def test_slices_of_a_stack_know_it_and_the_next_loop_that_reads_it() -> None:

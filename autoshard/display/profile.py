@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from autoshard.assemble import prices_of
 from autoshard.chosen import ChosenStrategies
 from autoshard.consistency import InconsistentPlanError
-from autoshard.copies import ANEW, BACKWARD, FORWARD
+from autoshard.copies import ANEW, FIRST, SECOND
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase
 from autoshard.evaluate import Evaluation, compute_seconds, evaluate
@@ -103,7 +103,7 @@ def placed_moves(prices: StepPrices, plan: Plan) -> Iterator[PlacedMove]:
         first = {use.phase: use.op for use in reversed(flow.readers[value.index])}
         places = [
             first[phase]
-            for phase, bit in ((Phase.FORWARD, FORWARD), (Phase.BACKWARD, BACKWARD))
+            for phase, bit in ((Phase.FIRST, FIRST), (Phase.SECOND, SECOND))
             if mode & bit and phase in first
         ]
         # A copy that is made anew has every move twice in a row, one for each pass.

@@ -166,7 +166,7 @@ class Interpreter:
         return made[value]
 
     def _is_anew(self, value: int, phase: Phase) -> bool:
-        return phase is Phase.BACKWARD and self.decisions.mode[value] == ANEW
+        return phase is Phase.SECOND and self.decisions.mode[value] == ANEW
 
     def _copy(self, value: int, array: Any, *, anew: bool) -> Any:
         key = (value, anew)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from autoshard.copies import ANEW, BACKWARD, FORWARD, KEPT, VISIBLE
+from autoshard.copies import ANEW, FIRST, KEPT, SECOND, VISIBLE
 from autoshard.dataflow import Dataflow, analyse
 from autoshard.decisions import State
 from autoshard.layout import UNREDUCED, Layout, dimension_axes, format_state
@@ -258,10 +258,11 @@ class _Check:
                     else f"{self._name(value)} has mode {mode}, but no copy"
                 )
             return
-        if mode not in (FORWARD, BACKWARD, KEPT, ANEW):
+        if mode not in (FIRST, SECOND, KEPT, ANEW):
             self.faults.append(
-                f"{self._name(value)}: its copy has mode {mode}; it must be {FORWARD} (forward), "
-                f"{BACKWARD} (backward), {KEPT} (kept for both) or {ANEW} (made anew)"
+                f"{self._name(value)}: its copy has mode {mode}; it must be {FIRST} (for the "
+                f"first readers), {SECOND} (for the second), {KEPT} (kept for both) or {ANEW} "
+                "(made anew)"
             )
             return
         if value not in self._reads:
