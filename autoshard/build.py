@@ -326,7 +326,7 @@ class _Builder:
                 # The first strategy of every layout stands; there is only one.
                 strategy[rows[::-1]] = np.arange(len(rows))[::-1]
         readable, phases = self._readable(members, table)
-        apart = crosses_passes(self.program, self.flow.readers[value])
+        apart = any(crosses_passes(self.program, self.flow.readers[one]) for one in members)
         considered = self._transitions(table)
         if not self.flow.can_be_copied(self.program, value):
             considered = np.zeros_like(considered)
