@@ -33,8 +33,8 @@ def same_wiring(one: Program, other: Program) -> bool:
         and len(one.values) == len(other.values)
         and [region.kind for region in one.regions] == [region.kind for region in other.regions]
         and all(
-            (a.primitive, a.inputs, a.outputs, a.region)
-            == (b.primitive, b.inputs, b.outputs, b.region)
+            (a.primitive, a.inputs, a.outputs, a.region, a.backward)
+            == (b.primitive, b.inputs, b.outputs, b.region, b.backward)
             and (a.rule.operands, a.rule.results) == (b.rule.operands, b.rule.results)
             for a, b in zip(one.ops, other.ops, strict=True)
         )
