@@ -114,40 +114,76 @@ def verify(
     return Verification(comparison, tuple(numeric_differences(lowered, fn, concrete)))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """What a function returns on one device, to hold several lowered steps to.
+
+    Attributes:
+      arguments: with which it was called, in double precision where it could be widened.
+      outputs: of the function.
+      double: whether it ran in double precision.
+    """
+
+    arguments: Sequence[Any]
+    outputs: Any
+    double: bool
+
+
+def reference(fn: Callable[..., Any], concrete: Sequence[Any], *, device: Any = None) -> Reference:
+    """`fn(*concrete)` on one device (default: the first), in double precision if that can be.
+
+    Rounding neither hides an error nor feigns one there (`autoshard.lower.double`); steps with
+    opaque operations run as they are.
+    """
+    device = jax.local_devices()[0] if device is None else device
+    try:
+        plain = widened(fn, *concrete)
+    except NotWidenedError:
+        return _plain_reference(fn, concrete, device)
+    with jax.enable_x64(True):
+        arguments = wide(concrete)
+        return Reference(arguments, _run(plain, arguments, None, device), double=True)
+
+
 def numeric_differences(
-    lowered: Lowered, fn: Callable[..., Any], concrete: Sequence[Any]
+    lowered: Lowered,
+    fn: Callable[..., Any],
+    concrete: Sequence[Any],
+    *,
+    expected: Reference | None = None,
 ) -> list[Difference]:
     """Level 2: where the lowered step and `fn` differ on `concrete` arguments.
 
-    Under `jax.distributed` every process calls it with the same arguments.
-    Both run in double precision (`autoshard.lower.double`), where rounding neither hides an error
-    nor feigns one; steps with opaque operations run as they are, within the tolerance of their
-    types.
+    Under `jax.distributed` every process calls it with the same arguments. Steps that cannot be
+    widened to double precision are held to the tolerance of their types. `expected` is
+    `reference(fn, concrete)`, where that is known.
     """
-    one_device = lowered.mesh.local_devices[0]
-    options = _QUICK_ON_CPU if one_device.platform == "cpu" else {}
+    device = lowered.mesh.local_devices[0]
     shardings = lowered.in_shardings, lowered.out_shardings
+    known = reference(fn, concrete, device=device) if expected is None else expected
     try:
-        plain, sharded = widened(fn, *concrete), widened(lowered.fn, *concrete)
+        sharded = widened(lowered.fn, *concrete) if known.double else lowered.fn
     except NotWidenedError:
-        return compare_outputs(
-            _run(fn, concrete, None, options, one_device),
-            _run(lowered.fn, concrete, shardings, options, None),
-            tolerances=_tolerances(lowered),
-        )
+        sharded, known = lowered.fn, _plain_reference(fn, concrete, device)
+    if not known.double:
+        actual = _run(sharded, known.arguments, shardings, device)
+        return compare_outputs(known.outputs, actual, tolerances=_tolerances(lowered))
     with jax.enable_x64(True):
-        arguments = wide(concrete)
+        actual = _run(sharded, known.arguments, shardings, device)
         return compare_outputs(
-            _run(plain, arguments, None, options, one_device),
-            _run(sharded, arguments, shardings, options, None),
+            known.outputs,
+            actual,
             tolerances={"float64": DOUBLE_TOLERANCE, "complex128": DOUBLE_TOLERANCE},
             floor=DOUBLE_FLOOR,
         )
 
 
-def _run(
-    fn: Callable[..., Any], arguments: Any, shardings: Any, options: dict[str, Any], device: Any
-) -> Any:
+def _plain_reference(fn: Callable[..., Any], concrete: Sequence[Any], device: Any) -> Reference:
+    return Reference(concrete, _run(fn, concrete, None, device), double=False)
+
+
+def _run(fn: Callable[..., Any], arguments: Any, shardings: Any, device: Any) -> Any:
+    options = _QUICK_ON_CPU if device.platform == "cpu" else {}
     if shardings is None:
         return jax.jit(fn, compiler_options=options)(*jax.device_put(arguments, device))
     into, out = shardings
