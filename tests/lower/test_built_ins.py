@@ -32,11 +32,10 @@ WRITTEN = [(name, mesh) for name in PROGRAMS for mesh in MESHES if name != "unet
 def test_the_compiler_makes_the_planned_collectives(name, mesh):
     fn, args, options = models.tiny(name)
     given = case(fn, *args, mesh=MESHES[mesh], **options)
-    for seed in range(2 if mesh == "2x4" else 1):
-        plan = random_plan(given, seed)
-        assert any(move.kind == "all_to_all" for move in plan.moves)
-        comparison = verify_collectives(lower(plan, fn, *args))
-        assert comparison.agrees, f"seed {seed}\n{comparison}"
+    plan = random_plan(given, 0)
+    assert any(move.kind == "all_to_all" for move in plan.moves)
+    comparison = verify_collectives(lower(plan, fn, *args))
+    assert comparison.agrees, str(comparison)
 
 
 @pytest.mark.parametrize(

@@ -37,11 +37,14 @@ def small(name: str) -> Step:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_written_step_makes_the_planned_collectives_and_the_right_numbers(name):
-    """Loss and state are those of the unsharded step, which is computed once for both meshes."""
+    """Loss and state are those of the unsharded step, which is computed once for both meshes.
+
+    U-Net's many convolutions take the compiler half a minute a mesh: the one of three axes.
+    """
     fn, args, options = small(name)
     concrete = models.concrete(name, args)
     expected = reference(fn, concrete)
-    for mesh in ("2x4", "2x2x2"):
+    for mesh in ("2x2x2",) if name == "unet" else ("2x4", "2x2x2"):
         plan = random_plan(case(fn, *args, mesh=MESHES[mesh], **options), 4)
         assert plan.moves
         lowered = lower(plan, fn, *args, explicit=True)

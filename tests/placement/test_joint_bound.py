@@ -162,8 +162,10 @@ def test_rounding_keeps_the_sum_and_one_block_each():
     assert rounded((2.5, 2.5)) in ((2, 3), (3, 2))
 
 
-@pytest.mark.parametrize(("layers", "scan"), [(4, False), (7, True)])
-def test_a_stage_takes_what_its_blocks_take(layers, scan):
+@pytest.mark.parametrize(
+    ("layers", "scan", "modes"), [(4, False, ("fused",)), (7, True, ("fused", "split"))]
+)
+def test_a_stage_takes_what_its_blocks_take(layers, scan, modes):
     machine, pricer = load("h100-2"), Pricer(seconds=30)
     shapes = pricer.candidates(machine)
     machines = {machine.name: (machine, shapes)}
@@ -177,7 +179,7 @@ def test_a_stage_takes_what_its_blocks_take(layers, scan):
     cut = cutter(4)
     names = cut(1).cut.stages.names[0]
     fewer = bricks(cutter(2), names, machines, "fused").finer(4)
-    for mode in ("fused", "split"):
+    for mode in modes:
         worked = bricks(cut, names, machines, mode)
         quarry = Quarry.of(cut, machines, mode, worked)
         assert len(quarry.open) == (1 if layers > 4 else len(worked.bounds))

@@ -39,6 +39,8 @@ EVOLVE_EVERY, ROUND_RULES = 7, 4
 """Each so-many-th round tries mutated rules, this part of the number at first, and anneals not."""
 ROUND_WORK = 6 * 10**7
 """Tasks that the words of one round of annealing have together, about."""
+PAIR_STEPS = 100
+"""Steps of a round for every pair of tasks, at most: small problems are soon asked of CP-SAT."""
 FEWEST_STEPS = 500
 GROWTH = 1.5
 """How much longer each turn through the temperatures is than the one before."""
@@ -203,7 +205,9 @@ class Search:
         unit = float(arrays.time.mean())
         hot, share = TEMPERATURES[self.rounds % len(TEMPERATURES)]
         turn = self.rounds // len(TEMPERATURES)
-        steps = max(FEWEST_STEPS, int(ROUND_WORK / arrays.word_start[-1] * GROWTH ** min(turn, 8)))
+        tasks = int(arrays.word_start[-1])
+        most = min(ROUND_WORK / tasks, PAIR_STEPS * tasks**2)
+        steps = max(FEWEST_STEPS, int(most * GROWTH ** min(turn, 8)))
         pick = 0 if self.rounds % 2 == 0 else self.rounds // 2 % len(self.pool)
         word, best = self.pool[pick][1].copy(), self.pool[pick][1].copy()
         value = anneal(
