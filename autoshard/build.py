@@ -488,6 +488,7 @@ class _Builder:
         node = self.value_node_of(members[0])
         own = table.local_bytes[a]
         copies = table.local_bytes[b] * self.prices.scratch_factor
+        used: dict[frozenset[int], NDArray[np.float64]] = {}  # by the modes in which a copy lives
         for value in members:
             start, stop = self.flow.start[value], self.flow.stop[value]
             if stop > start:
@@ -500,9 +501,12 @@ class _Builder:
                 if stacks.any():
                     self.usages.append(Usage(node, stacks, one.start, one.stop))
             for modes, (first, last) in copy_intervals(self.flow.readers[value]):
-                used = np.where(np.isin(mode, list(modes)), copies, 0.0)
-                if used.any():
-                    self.usages.append(Usage(node, used, first, last))
+                if modes not in used:
+                    lives = np.zeros(ANEW + 1, dtype=bool)
+                    lives[list(modes)] = True
+                    used[modes] = np.where(lives[mode], copies, 0.0)
+                if used[modes].any():
+                    self.usages.append(Usage(node, used[modes], first, last))
 
     def value_node_of(self, value: int) -> int:
         return self.value_node[int(self.classes.value_class[value])]
