@@ -1,4 +1,4 @@
-"""The solver against brute force on a thousand small random programs.
+"""The solver against brute force on thousands of small random programs.
 
 For every program, all plans of its problem are written out (`random_programs.all_plans`). Plans
 are priced by the evaluator, which walks the unfolded program and knows nothing of the problem: all
@@ -25,7 +25,7 @@ from tests.helpers import Case
 from tests.random_programs import all_plans, prices_of, random_case
 
 BATCHES = 8
-PROGRAMS = 125  # of a batch; at least this fraction of them is small enough to be written out:
+PROGRAMS = 200  # of a batch; at least this fraction of them is small enough to be written out:
 WRITTEN_OUT = 0.65
 MOST_PLANS = 40_000
 SAMPLE = 2
