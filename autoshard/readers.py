@@ -4,7 +4,8 @@
   resharded copy may serve one phase, or be kept, or be made anew for the second. What is read in
   one pass alone has two phases, too: what the backward pass computes again (`jax.checkpoint`) and
   the rest; else what is read before the longest wait between two readers and what is after it. So
-  a copy that a product reads does not wait for the residual sum at the end of the block.
+  a copy that a product reads does not wait for the residual sum at the end of the block. Phases
+  are facts of the program alone, whatever it runs on: waits are counted in program order.
 * **Points**: places in the order in which the compiler runs the ops, see `autoshard.sequence`. A
   value that a loop reads from outside is needed to the end of the loop, and what a fused op reads
   as long as the fused result is.
@@ -79,7 +80,7 @@ def find_readers(
         result[value] = [
             replace(use, phase=_phase(op, last_backward)) for use, op in zip(uses, ops, strict=True)
         ]
-    products = _products(program, when)
+    products = _products(program)
     return [_in_two(program, uses, products) for uses in result]
 
 
@@ -89,16 +90,13 @@ def _phase(op: Op, last_backward: int) -> Phase:
     return Phase.AFTER if op.index > last_backward else Phase.FIRST
 
 
-def _products(program: Program, when: Sequence[int]) -> list[int]:
-    """How many products were begun before every program point."""
-    begun = [0] * (len(program.ops) + 2)
-    for op in program.ops:
-        begun[when[op.index] + 1] += is_matrix_op(op.primitive)
-    return list(accumulate(begun))
+def _products(program: Program) -> list[int]:
+    """How many products stand before every op, and after the last."""
+    return list(accumulate((is_matrix_op(op.primitive) for op in program.ops), initial=0))
 
 
 def _in_two(program: Program, uses: list[Reader], products: Sequence[int]) -> list[Reader]:
-    """Readers of one pass, in two groups: those that compute again and the others, or by time."""
+    """Readers of one pass, in two groups: those that compute again and the others, or by order."""
     early = [use for use in uses if use.phase is not Phase.AFTER]
     everyone = {use.op for use in early}
     if len({use.phase for use in early}) != 1:
@@ -118,12 +116,12 @@ def _in_two(program: Program, uses: list[Reader], products: Sequence[int]) -> li
 
 def _before_the_longest_wait(uses: Sequence[Reader], products: Sequence[int]) -> set[int]:
     """The ops up to the longest wait, in products, between two readers; all if there is none."""
-    points = sorted({use.at for use in uses})
-    waits = [products[after] - products[before + 1] for before, after in pairwise(points)]
+    ops = sorted({use.op for use in uses})
+    waits = [products[after] - products[before + 1] for before, after in pairwise(ops)]
     if not any(waits):
-        return {use.op for use in uses}
-    last = points[waits.index(max(waits))]
-    return {use.op for use in uses if use.at <= last}
+        return set(ops)
+    last = ops[waits.index(max(waits))]
+    return {op for op in ops if op <= last}
 
 
 def through_fusion(

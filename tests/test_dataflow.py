@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from autoshard import models
 from autoshard.cost.reordering import stack_bytes
 from autoshard.dataflow import Phase, analyse
 from autoshard.decisions import Decisions
@@ -223,6 +224,20 @@ def test_readers_of_one_pass_are_in_two_phases() -> None:
     program = trace(lambda x, w: (jnp.tanh(x) + 1.0, jnp.tanh(x) @ w), array(8, 4), array(4, 4))
     for uses in analyse(program).readers:
         assert {use.phase for use in uses} <= {Phase.FIRST}
+
+
+def test_phases_are_the_same_on_every_machine() -> None:
+    """A plan says which phase a copy serves: it is read where nothing of the machine is known."""
+    step = models.build("mlp")
+    program = trace(step.fn, *step.args)
+
+    def phases(name: str | None) -> list[list[tuple[int, int, Phase]]]:
+        flow = analyse(program, load(name).chip if name else None)
+        return [[(u.op, u.position, u.phase) for u in uses] for uses in flow.readers]
+
+    assert phases(None) == phases("h100-8") == phases("v5p-16")
+    h100, unknown = analyse(program, load("h100-8").chip), analyse(program)
+    assert h100.when != unknown.when  # although the ops run in another order
 
 
 def test_what_is_computed_again_reads_first() -> None:
