@@ -23,19 +23,12 @@ copy has its own usage in time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.choices import (
-    Rows,
-    ValueChoices,
-    layout_rows,
-    rows_in_order,
-    sensible_pairs,
-    slicing_pairs,
-)
+from autoshard.choices import Rows, ValueChoices, rows_in_order, slicing_pairs
 from autoshard.coding import decode, encode
 from autoshard.copies import (
     ANEW,
@@ -52,14 +45,13 @@ from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase
 from autoshard.decisions import Decisions
 from autoshard.hubs import Hub
-from autoshard.layout import LayoutTable, layout_table, with_pending
+from autoshard.layout import LayoutTable
 from autoshard.program import Op, Program
 from autoshard.repeats import Classes
-from autoshard.solve.flat_memo import FlatMemo
+from autoshard.shared import Mask, Shared
 from autoshard.solve.problem import Edge, Node, Problem, Usage
-from autoshard.strategy import Strategies, enumerate_strategies, is_layout_determined
-from autoshard.structure import same_classes, same_layouts, same_strategies, same_uses, same_wiring
-from autoshard.sums import NO_SUMS, Sums, find_sums
+from autoshard.strategy import Strategies, is_layout_determined
+from autoshard.sums import NO_SUMS, find_sums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,30 +83,6 @@ class Built:
         return encode(self, decisions)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shared:
-    """What builds of one program on meshes of equal sizes share, whatever the machine.
-
-    `last` holds the build before this one at most. Where the machines of both let the program do
-    the same, and move and keep the same bytes, only the prices are found anew (`is_repriced`);
-    where only the decisions are the same (`autoshard.structure`), perhaps of the program at other
-    sizes, bytes are too.
-    """
-
-    strategies: dict[object, Strategies] = field(default_factory=dict)
-    tables: dict[object, LayoutTable] = field(default_factory=dict)
-    visible: dict[object, tuple[NDArray[np.float64], Rows]] = field(default_factory=dict)
-    equal: dict[int, NDArray[np.float64]] = field(default_factory=dict)
-    pairs: dict[object, NDArray[np.bool_]] = field(default_factory=dict)
-    last: list[tuple[Built, Sums]] = field(default_factory=list)
-    arrays: FlatMemo = field(default_factory=FlatMemo)
-
-    def beside(self) -> Shared:
-        """For builds of the same program on meshes of other sizes: tables of zeros are the same."""
-        arrays = FlatMemo(self.arrays.rows)
-        return Shared(visible=self.visible, equal=self.equal, pairs=self.pairs, arrays=arrays)
-
-
 def build(
     prices: StepPrices,
     classes: Classes,
@@ -132,31 +100,7 @@ def build(
       join_sums: whether terms of sums may stay unreduced (`autoshard.sums`).
       shared: what earlier builds for such a mesh made; what this one makes is added.
     """
-    shared = shared or Shared()
-    builder = _Builder(prices, classes, join_sums, shared)
-    before, sums = shared.last[0] if shared.last else (None, NO_SUMS)
-    if before is not None and sums == builder.sums and is_repriced(before, prices, classes):
-        built = builder.repriced(before, limit)
-    elif before is not None and sums == builder.sums and builder.is_like(before):
-        built = builder.weighed_anew(before, limit)
-    else:
-        built = builder.run(limit)
-    shared.last[:] = [(built, builder.sums)]
-    return built
-
-
-def is_repriced(built: Built, now: StepPrices, classes: Classes) -> bool:
-    """Whether a problem has the same nodes, edges and usages under other prices."""
-    before = built.prices
-    chips = before.machine.chip, now.machine.chip
-    return (
-        same_classes(built.classes, classes)
-        and before.program is now.program
-        and before.mesh_shape == now.mesh_shape
-        and chips[0].heap_overhead == chips[1].heap_overhead
-        and chips[0].transaction_bytes == chips[1].transaction_bytes
-        and before.dataflow.keeps_like(now.dataflow)
-    )
+    return _Builder(prices, classes, join_sums, shared or Shared()).run(limit)
 
 
 class _Builder:
@@ -176,12 +120,11 @@ class _Builder:
         self.usages: list[Usage] = []
         self.strategies: dict[int, Strategies] = {}
         self.choices: dict[int, ValueChoices] = {}
-        self.tables: dict[int, LayoutTable] = {}
         self._seconds: dict[int, tuple[LayoutTable, NDArray[np.float64]]] = {}
         self.value_node: dict[int, int] = {}
         self.op_node: dict[int, int] = {}
-        self._by_rule, self._tables = shared.strategies, shared.tables
-        self._visible, self._equal, self._pairs = shared.visible, shared.equal, shared.pairs
+        self._shared = shared
+        shared.on(prices)
 
     def run(self, limit: float | None) -> Built:
         program, classes = self.program, self.classes
@@ -193,7 +136,7 @@ class _Builder:
             self._op(number, members)
         self._connect()
         problem = Problem(
-            tuple(self.nodes), tuple(self.edges), tuple(self.usages), self._left(limit)
+            tuple(self.nodes), self._shared.tie(self.edges), tuple(self.usages), self._left(limit)
         )
         return Built(
             problem,
@@ -204,67 +147,6 @@ class _Builder:
             self.choices,
             self.strategies,
         )
-
-    def repriced(self, before: Built, limit: float | None) -> Built:
-        """The problem of an earlier build with the prices of this one; see `is_repriced`."""
-        self.strategies, self.choices = before.op_strategies, before.value_choices
-        problem = replace(before.problem, nodes=self._priced_nodes(before), limit=self._left(limit))
-        return replace(before, problem=problem, prices=self.prices, classes=self.classes)
-
-    def is_like(self, before: Built) -> bool:
-        """Whether an earlier build has the same nodes and edges; finds strategies and layouts."""
-        then = before.prices
-        if not (
-            then.mesh_shape == self.mesh
-            and same_classes(before.classes, self.classes)
-            and same_wiring(then.program, self.program)
-            and same_uses(self.program, then.dataflow, self.flow)
-        ):
-            return False
-        self._find_strategies()
-        members = self.classes.value_members
-        self.tables = {number: self._table(members[number][0]) for number in before.value_choices}
-        tables = {number: one.table for number, one in before.value_choices.items()}
-        return same_strategies(before.op_strategies, self.strategies) and same_layouts(
-            tables, self.tables
-        )
-
-    def weighed_anew(self, before: Built, limit: float | None) -> Built:
-        """The problem of an earlier build with the prices and bytes of this one; see `is_like`."""
-        self.choices = {
-            number: replace(one, table=self.tables[number])
-            for number, one in before.value_choices.items()
-        }
-        self.value_node, self.op_node = before.value_node, before.op_node
-        for number, one in self.choices.items():
-            members = self.classes.value_members[number]
-            self._value_usages(members, one.table, one.stored, one.copy, one.mode)
-            if one.strategy is not None:
-                self._merged_scratch(number, one.strategy[one.stored])
-        for number in self.op_node:
-            self._op_usages(number, self.classes.op_members[number])
-        problem = Problem(
-            self._priced_nodes(before), before.problem.edges, tuple(self.usages), self._left(limit)
-        )
-        return Built(
-            problem,
-            self.prices,
-            self.classes,
-            self.value_node,
-            self.op_node,
-            self.choices,
-            self.strategies,
-        )
-
-    def _priced_nodes(self, before: Built) -> tuple[Node, ...]:
-        """The nodes of an earlier build with the prices of this one."""
-        nodes = list(before.problem.nodes)
-        for number, node in before.value_node.items():
-            costs = self._value_seconds(number, self.classes.value_members[number])
-            nodes[node] = Node(nodes[node].name, costs)
-        for number, node in before.op_node.items():
-            nodes[node] = Node(nodes[node].name, self._op_seconds(number))
-        return tuple(nodes)
 
     def _left(self, limit: float | None) -> float | None:
         """What a limit leaves beside the program's constants."""
@@ -282,23 +164,12 @@ class _Builder:
         shapes = tuple(self.program.values[v].shape for v in op.outputs)
         joins = op_index in self.sums.joins
         pending = not self.sums.pending.isdisjoint(op.outputs)
-        key = (op.rule, shapes, joins, pending)
-        if key not in self._by_rule:
-            self._by_rule[key] = enumerate_strategies(
-                op.rule, self.mesh, shapes, joins=joins, pending=pending
-            )
-        return self._by_rule[key]
+        return self._shared.strategies(op.rule, self.mesh, shapes, joins=joins, pending=pending)
 
     def _table(self, value: int) -> LayoutTable:
         record = self.program.values[value]
         pending = value in self.sums.pending
-        key = (record.shape, record.itemsize, pending)
-        if key not in self._tables:
-            # Shardy has ways of its own with arrays of no elements: they stay whole.
-            dimensions = () if 0 in record.shape else None
-            table = layout_table(record.shape, record.itemsize, self.mesh, dimensions=dimensions)
-            self._tables[key] = with_pending(table) if pending else table
-        return self._tables[key]
+        return self._shared.table(record.shape, record.itemsize, self.mesh, pending=pending)
 
     def _merged(self, value: int) -> bool:
         """Whether the op that makes `value` is decided by the value's layout."""
@@ -313,32 +184,23 @@ class _Builder:
         record = self.program.values[value]
         table = self._table(value)
         strategy: Rows | None = None
-        stored = np.ones(len(table), dtype=bool)
+        stored = self._shared.every(table)
         if record.producer >= 0:
             op_number = int(self.classes.op_class[record.producer])
-            strategies = self.strategies[op_number]
             position = self.program.ops[record.producer].outputs.index(value)
-            rows = layout_rows(table, strategies.stored[position])
-            stored[:] = False
-            stored[rows[rows >= 0]] = True
+            rows = self._shared.rows(table, self.strategies[op_number].stored[position])
+            stored = self._shared.marked(table, [rows])
             if self._merged(value):
-                strategy = np.full(len(table), -1, dtype=np.int64)
                 # The first strategy of every layout stands; there is only one.
-                strategy[rows[::-1]] = np.arange(len(rows))[::-1]
+                strategy = self._shared.first_of(table, rows)
         readable, phases = self._readable(members, table)
         apart = any(crosses_passes(self.program, self.flow.readers[one]) for one in members)
-        considered = self._transitions(table)
-        if not self.flow.can_be_copied(self.program, value):
-            considered = np.zeros_like(considered)
-        elif record.producer >= 0 and self.program.ops[record.producer].primitive == "enter":
-            # A closed-over value is gathered outside of the loop, where the compiler moves it; a
-            # `while` passes it on from one iteration to the next, in one layout.
-            region = self.program.regions[self.program.ops[record.producer].region]
-            considered = considered & slicing_pairs(table.dimensions) & (region.kind != "while")
+        considered = self._considered(value, table)
         a, b, mode = self._triples(considered, stored, readable, phases, apart)
         if strategy is not None:
             keep = self._reads_itself(number, members, table, strategy, a, b, mode)
-            a, b, mode = a[keep], b[keep], mode[keep]
+            if not keep.all():
+                a, b, mode = a[keep], b[keep], mode[keep]
         self.choices[number] = ValueChoices(table, a, b, mode, strategy)
         self.value_node[number] = len(self.nodes)
         costs = self._value_seconds(number, members)
@@ -372,56 +234,57 @@ class _Builder:
                 if int(self.classes.value_class[outputs[0]]) != number:
                     continue
                 op_number = int(self.classes.op_class[use.op])
-                rows = layout_rows(table, self.strategies[op_number].reads[use.position])
+                rows = self._shared.rows(table, self.strategies[op_number].reads[use.position])
                 seen = np.where(mode & VISIBLE[use.phase], b, a)
                 keep &= (rows[strategy[a]] == a) | (rows[strategy[a]] == seen)
         return keep
 
-    def _readable(
-        self, members: Sequence[int], table: LayoutTable
-    ) -> tuple[NDArray[np.bool_], set[Phase]]:
-        readable = np.zeros(len(table), dtype=bool)
-        phases: set[Phase] = set()
-        seen: set[tuple[int, int]] = set()
-        for value in members:
-            for use in self.flow.readers[value]:
-                phases.add(use.phase)
-                key = (int(self.classes.op_class[use.op]), use.position)
-                if key not in seen:
-                    seen.add(key)
-                    rows = layout_rows(table, self.strategies[key[0]].reads[use.position])
-                    readable[rows[rows >= 0]] = True
-        return readable, phases
+    def _readable(self, members: Sequence[int], table: LayoutTable) -> tuple[Mask, set[Phase]]:
+        """The layouts in which some reader of the values reads them, and the readers' phases."""
+        uses = [use for value in members for use in self.flow.readers[value]]
+        places = {(int(self.classes.op_class[use.op]), use.position) for use in uses}
+        rows = [
+            self._shared.rows(table, self.strategies[op].reads[position]) for op, position in places
+        ]
+        return self._shared.marked(table, rows), {use.phase for use in uses}
+
+    def _considered(self, value: int, table: LayoutTable) -> Mask:
+        """Which copies of a value are considered, by stored layout and layout of the copy."""
+        record = self.program.values[value]
+        once, size = self._shared.once, len(table)
+        if not self.flow.can_be_copied(self.program, value):
+            return once("none", (), lambda: np.zeros((size, size), dtype=bool), size)
+        pairs = self._shared.pairs(table)
+        if record.producer < 0 or self.program.ops[record.producer].primitive != "enter":
+            return pairs
+        # A closed-over value is gathered outside of the loop, where the compiler moves it; a
+        # `while` passes it on from one iteration to the next, in one layout.
+        region = self.program.regions[self.program.ops[record.producer].region]
+        if region.kind == "while":
+            return once("none", (), lambda: np.zeros((size, size), dtype=bool), size)
+        return once("slices", (pairs,), lambda: pairs & slicing_pairs(table.dimensions))
 
     def _triples(
-        self,
-        considered: NDArray[np.bool_],
-        stored: NDArray[np.bool_],
-        readable: NDArray[np.bool_],
-        phases: set[Phase],
-        apart: bool,
+        self, considered: Mask, stored: Mask, readable: Mask, phases: set[Phase], apart: bool
     ) -> tuple[Rows, Rows, Rows]:
-        own = np.flatnonzero(stored)
-        a, b, mode = [own], [own], [np.zeros(len(own), dtype=np.int64)]
-        if phases:
+        """Stored layout, layout of the copy and mode of every choice."""
+        modes: tuple[int, ...] = ()
+        if {Phase.FIRST, Phase.SECOND} <= phases:
+            modes = (FIRST, SECOND, KEPT, ANEW) if apart else (FIRST, SECOND, KEPT)
+        elif phases:
+            modes = (SECOND,) if Phase.SECOND in phases else (FIRST,)
+
+        def find() -> tuple[Rows, Rows, Rows]:
+            own = np.flatnonzero(stored)
+            a, b, mode = [own], [own], [np.zeros(len(own), dtype=np.int64)]
             first, second = np.nonzero(considered & stored[:, None] & readable[None, :])
-            modes = (FIRST,)
-            if {Phase.FIRST, Phase.SECOND} <= phases:
-                modes = (FIRST, SECOND, KEPT, ANEW) if apart else (FIRST, SECOND, KEPT)
-            elif Phase.SECOND in phases:
-                modes = (SECOND,)
             for kind in modes:
                 a.append(first)
                 b.append(second)
                 mode.append(np.full(len(first), kind, dtype=np.int64))
-        return np.concatenate(a), np.concatenate(b), np.concatenate(mode)
+            return np.concatenate(a), np.concatenate(b), np.concatenate(mode)
 
-    def _transitions(self, table: LayoutTable) -> NDArray[np.bool_]:
-        """Which copies are considered: see `sensible_pairs`; found once per set of layouts."""
-        key = table.layouts
-        if key not in self._pairs:
-            self._pairs[key] = sensible_pairs(table.dimensions)
-        return self._pairs[key]
+        return self._shared.once("triples", (considered, stored, readable), find, modes)
 
     # -- prices --------------------------------------------------------------------------
 
@@ -449,8 +312,8 @@ class _Builder:
             groups[key] = (op, hidden, times + op.trips * op.weight)
         total = np.zeros(len(strategies))
         for op, hidden, times in groups.values():
-            settle = self.prices.exposed(hidden) * self.prices.settle_seconds(op, strategies)
-            total += times * (self.prices.compute_seconds(op, strategies) + settle)
+            compute, settle = self._shared.seconds_of(self.prices, op, strategies)
+            total += times * (compute + self.prices.exposed(hidden) * settle)
         return total
 
     def _copy_seconds(
@@ -486,8 +349,7 @@ class _Builder:
         self, members: Sequence[int], table: LayoutTable, a: Rows, b: Rows, mode: Rows
     ) -> None:
         node = self.value_node_of(members[0])
-        own = table.local_bytes[a]
-        copies = table.local_bytes[b] * self.prices.scratch_factor
+        own, copies = table.local_bytes[a], table.local_bytes[b] * self.prices.scratch_factor
         used: dict[frozenset[int], NDArray[np.float64]] = {}  # by the modes in which a copy lives
         for value in members:
             start, stop = self.flow.start[value], self.flow.stop[value]
@@ -590,21 +452,14 @@ class _Builder:
             u, v = (self.choices.get(c) for c in couple)
             if u is None or v is None:
                 continue
-            self.edges.append(
-                Edge(
-                    self.value_node[couple[0]],
-                    self.value_node[couple[1]],
-                    self._identity(len(u.table)),
-                    u.stored,
-                    v.stored,
-                )
-            )
+            first, second = (self.value_node[c] for c in couple)
+            self._edge(first, second, self._shared.identity(len(u.table)), u.stored, v.stored)
 
     def _read_edge(self, value: int, op: int, position: int, phase: Phase) -> None:
         choices = self.choices[value]
         if len(choices.table) == 1:
             return
-        layouts = layout_rows(choices.table, self.strategies[op].reads[position])
+        layouts = self._shared.rows(choices.table, self.strategies[op].reads[position])
         node = self.op_node.get(op)
         if node is None:
             output = self.program.ops[self.classes.op_members[op][0]].outputs[0]
@@ -612,38 +467,19 @@ class _Builder:
             made = self.choices[target]
             assert made.strategy is not None
             node = self.value_node[target]
-            layouts = layouts[made.strategy[made.stored]]
             if target == value:
                 return
-        table, left = self._visible_table(value, phase)
-        self.edges.append(Edge(self.value_node[value], node, table, left, layouts))
-
-    def _visible_table(self, value: int, phase: Phase) -> tuple[NDArray[np.float64], Rows]:
-        """0 where a reader of `phase` finds the layout in a or in b, +inf elsewhere."""
-        choices = self.choices[value]
-        seen = np.where(choices.mode & VISIBLE[phase], choices.copy, choices.stored)
-        codes = choices.stored * len(choices.table) + seen
-        rows, left = np.unique(codes, return_inverse=True)
-        key = (len(choices.table), rows.tobytes())
-        if key not in self._visible:
-            matrix = np.full((len(rows), len(choices.table)), np.inf)
-            index = np.arange(len(rows))
-            matrix[index, rows // len(choices.table)] = 0.0
-            matrix[index, rows % len(choices.table)] = 0.0
-            self._visible[key] = (matrix, rows)
-        return self._visible[key][0], left.reshape(-1)
+            layouts = self._shared.through(layouts, made.strategy, made.stored)
+        table, left = self._shared.seen(choices, VISIBLE[phase])
+        self._edge(self.value_node[value], node, table, left, layouts)
 
     def _write_edge(self, op: int, node: int, position: int, value: int) -> None:
         choices = self.choices[value]
         if len(choices.table) == 1:
             return
-        layouts = layout_rows(choices.table, self.strategies[op].stored[position])
-        table = self._identity(len(choices.table))
-        self.edges.append(Edge(node, self.value_node[value], table, layouts, choices.stored))
+        layouts = self._shared.rows(choices.table, self.strategies[op].stored[position])
+        table = self._shared.identity(len(choices.table))
+        self._edge(node, self.value_node[value], table, layouts, choices.stored)
 
-    def _identity(self, size: int) -> NDArray[np.float64]:
-        if size not in self._equal:
-            matrix = np.full((size, size), np.inf)
-            np.fill_diagonal(matrix, 0.0)
-            self._equal[size] = matrix
-        return self._equal[size]
+    def _edge(self, u: int, v: int, table: NDArray[np.float64], left: Rows, right: Rows) -> None:
+        self.edges.append(self._shared.edge(u, v, table, left, right))

@@ -124,16 +124,6 @@ class Dataflow:
             self.companions[op.index],
         )
 
-    def keeps_like(self, other: Dataflow) -> bool:
-        """Whether the same bytes are kept, read and copied at the same program points."""
-        return self is other or all(
-            getattr(self, name) == getattr(other, name)
-            for name in (
-                *("when", "readers", "materialised", "start", "stop", "end", "temporary"),
-                *("transposed", "turned", "slices"),
-            )
-        )
-
 
 def _habits(chip: Chip | None) -> tuple[bool, bool]:
     return chip is not None and chip.exponential_flops > 0, bool(chip and chip.library_products)

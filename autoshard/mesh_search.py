@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoshard.binding import Bound
-from autoshard.build import Built, Shared, build
+from autoshard.build import Built, build
 from autoshard.conflicts import Conflict, find_conflict
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step import StepPrices, step_prices
@@ -27,6 +27,7 @@ from autoshard.program import Program
 from autoshard.repeats import Classes
 from autoshard.requirements import MemoryLimit
 from autoshard.restrict import EmptyDomainError
+from autoshard.shared import Shared
 from autoshard.solve import Outcome, Progress, Report, Status
 from autoshard.solve.pipeline import solve
 
@@ -111,7 +112,9 @@ class MeshSearcher:
         """The cost laws on a mesh of these sizes."""
         if sizes in self.found:
             return self.found[sizes].built.prices
-        return step_prices(self.program, self.flow, self.machine, sizes, self.corrections)
+        known = self.shared[sizes].reshards if sizes in self.shared else None
+        machine, taught = self.machine, self.corrections
+        return step_prices(self.program, self.flow, machine, sizes, taught, reshards=known)
 
     def beats(self, looked: Found) -> bool:
         """Whether the best plan is within the gap of what any plan of a mesh shape costs."""

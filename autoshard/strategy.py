@@ -22,7 +22,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,7 @@ class Strategies:
       reduced: `[count, axes]`, whether the axis leaves a partial result.
       scattered: `[count]`, whether the partial result is settled by a reduce-scatter.
       shards: `[count]`, into how many equal parts the op's work is cut.
+      found: what was derived from these arrays, so that it is derived once.
     """
 
     assignment: Axes
@@ -56,6 +58,7 @@ class Strategies:
     reduced: NDArray[np.bool_]
     scattered: NDArray[np.bool_]
     shards: Axes
+    found: dict[object, Any] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.assignment)

@@ -7,12 +7,13 @@ import functools
 import numpy as np
 import pytest
 
-from autoshard.build import Shared, build
+from autoshard.build import build
 from autoshard.cost.step import step_prices
 from autoshard.dataflow import analyse
 from autoshard.machine import load
 from autoshard.program import trace
 from autoshard.repeats import find_repeats
+from autoshard.shared import Shared
 from autoshard.solve import Status
 from autoshard.solve.flat import flatten
 from autoshard.solve.pipeline import solve

@@ -45,11 +45,11 @@ def transposing(
         (prices.program.values[v].shape, prices.program.values[v].itemsize)
         for v in (op.inputs[one.position] for one in transposed)
     )
-    key = transposed, replaced, kinds, id(strategies)
-    if key not in prices.transpositions:
-        found = _transposing(prices, op, strategies, transposed, replaced)
-        prices.transpositions[key] = strategies, found  # so that no other is at its address
-    return prices.transpositions[key][1]
+    by = prices.mesh_shape, prices.machine.chip.transaction_bytes, prices.scratch_factor
+    key = "transposing", transposed, replaced, kinds, by
+    if key not in strategies.found:
+        strategies.found[key] = _transposing(prices, op, strategies, transposed, replaced)
+    return strategies.found[key]
 
 
 def _transposing(

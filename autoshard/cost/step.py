@@ -16,7 +16,7 @@ a slice, and is priced as that.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ from autoshard.program import Op, Program
 from autoshard.strategy import Strategies, project_assignment
 
 Floats = NDArray[np.float64]
+Settlement = tuple[Kind, tuple[int, ...], NDArray[np.int64]]
 PARTIAL = frozenset(
     {
         "gather",
@@ -62,7 +63,7 @@ class StepPrices:
     """The cost laws of one program on one machine and mesh (sizes of the mesh's axes).
 
     `corrections` are what compiled plans of the program have taught; `evaluated` is a memo of what
-    the evaluator asked, plan after plan, `transpositions` of what copies take in another order.
+    the evaluator asked, plan after plan.
     """
 
     program: Program
@@ -73,7 +74,6 @@ class StepPrices:
     reshards: ReshardCache
     corrections: Corrections = NONE
     evaluated: dict[object, Any] = field(init=False, repr=False, default_factory=dict)
-    transpositions: dict[object, Any] = field(init=False, repr=False, default_factory=dict)
 
     def reshard(self, value: int) -> ReshardTable:
         """The table of reshards between all layouts of one value."""
@@ -92,6 +92,17 @@ class StepPrices:
     def scratch_factor(self) -> float:
         """The same, of what no value stands for."""
         return 1.0 + self.machine.chip.heap_overhead
+
+    def priced_by(self, op: Op) -> Hashable:
+        """What decides the seconds of an op on this machine: ops that agree in it cost the same."""
+        values = self.program.values
+        arrays = tuple(
+            (values[v].shape, values[v].itemsize, values[v].dtype) if v >= 0 else None
+            for v in (*op.inputs, *op.outputs)
+        )
+        replaced = tuple(life.replaces for life in self.dataflow.turned.get(op.index, ()))
+        around = self.dataflow.surroundings(op), replaced, self.corrections.factor(op)
+        return op.primitive, op.flops, len(op.inputs), arrays, *around
 
     def compute_seconds(self, op: Op, strategies: Strategies) -> Floats:
         """Seconds of one execution of `op`, for every strategy; `[len(strategies)]`."""
@@ -154,7 +165,7 @@ class StepPrices:
         result = np.zeros(len(strategies))
         for kind, axes, rows in self.settlements(strategies):
             for number, output in enumerate(op.outputs):
-                size = self.local_bytes(output, strategies.written[number][rows])
+                size = self._bytes(output, strategies, "written", number)[rows]
                 stored = strategies.stored[number][rows]
                 result[rows] += self.settled_seconds(op, kind, axes, size, stored)
         return result
@@ -185,20 +196,11 @@ class StepPrices:
         several = (onto != onto[:, :1]).any(axis=1)
         return np.where(several, combined("all_reduce"), combined(kind))
 
-    def settlements(
-        self, strategies: Strategies
-    ) -> Iterator[tuple[Kind, tuple[int, ...], NDArray[np.int64]]]:
+    def settlements(self, strategies: Strategies) -> tuple[Settlement, ...]:
         """(kind, axes, rows) of every group of strategies that is settled alike."""
-        for pattern in {tuple(row) for row in strategies.reduced.tolist()}:
-            axes = tuple(axis for axis, on in enumerate(pattern) if on)
-            if not axes:
-                continue
-            same = (strategies.reduced == np.array(pattern)).all(axis=1)
-            for scattered in (False, True):
-                settled = same & ~strategies.pending
-                rows = np.flatnonzero(settled & (strategies.scattered == scattered))
-                if len(rows):
-                    yield "reduce_scatter" if scattered else "all_reduce", axes, rows
+        if "settlements" not in strategies.found:
+            strategies.found["settlements"] = tuple(_settlements(strategies))
+        return strategies.found["settlements"]
 
     def exposed(self, hides: bool) -> float:
         """The fraction of a collective's seconds that adds to the step."""
@@ -219,7 +221,7 @@ class StepPrices:
         if self._moves_nothing(op):
             return touched
         if op.index in flow.copied:
-            return 2.0 * self.local_bytes(op.outputs[0], strategies.written[0])
+            return 2.0 * self._bytes(op.outputs[0], strategies, "written")
         if op.primitive in PARTIAL:
             return 2.0 * self._moved(op, strategies)
         if all(not flow.materialised[o] for o in op.outputs):
@@ -228,10 +230,10 @@ class StepPrices:
             touched = self._added(op, strategies)
         for position, size in enumerate(flow.fetched[op.index]):
             if size:
-                touched = touched + size / self._shards(strategies.reads[position])
+                touched = touched + size / self._parts(strategies, "reads", position)
         for number, value in enumerate(op.outputs):
             if flow.materialised[value]:
-                touched = touched + self.local_bytes(value, strategies.written[number])
+                touched = touched + self._bytes(value, strategies, "written", number)
         return touched
 
     def _added(self, op: Op, strategies: Strategies) -> Floats:
@@ -240,9 +242,9 @@ class StepPrices:
         That is read and written. A sum that is partial is settled first, and then added as such:
         the product is written, both are read, and their sum is written.
         """
-        written = self.local_bytes(op.outputs[0], strategies.written[0])
+        written = self._bytes(op.outputs[0], strategies, "written")
         settled = strategies.reduced.any(axis=1) & ~strategies.pending
-        stored = self.local_bytes(op.outputs[0], strategies.stored[0])
+        stored = self._bytes(op.outputs[0], strategies, "stored")
         return np.where(settled, written + 3.0 * stored, 2.0 * written)
 
     def _moves_nothing(self, op: Op) -> bool:
@@ -254,18 +256,42 @@ class StepPrices:
     def _moved(self, op: Op, strategies: Strategies) -> Floats:
         """Bytes per device of the slice that a partial op reads or writes."""
         if op.primitive == "gather":
-            return self.local_bytes(op.outputs[0], strategies.written[0])
+            return self._bytes(op.outputs[0], strategies, "written")
         if op.primitive == "stack":
-            return self.local_bytes(op.inputs[0], strategies.reads[0])
+            return self._bytes(op.inputs[0], strategies, "reads")
         update = 1 if op.primitive == "dynamic_update_slice" else 2
         if update < len(op.inputs) and op.inputs[update] >= 0:
-            return self.local_bytes(op.inputs[update], strategies.reads[update])
-        return self.local_bytes(op.outputs[0], strategies.written[0])
+            return self._bytes(op.inputs[update], strategies, "reads", update)
+        return self._bytes(op.outputs[0], strategies, "written")
 
     def _shards(self, dimensions: NDArray[np.int64]) -> Floats:
         """Into how many parts each of the layouts `[n, axes]` cuts a value."""
         sizes = np.asarray(self.mesh_shape)
         return np.where(np.asarray(dimensions) >= 0, sizes, 1).prod(axis=-1).astype(float)
+
+    def _parts(self, strategies: Strategies, what: str, number: int) -> Floats:
+        """The same of what strategies "reads", or have "written" or "stored": one value of it."""
+        key = what, number, self.mesh_shape
+        if key not in strategies.found:
+            strategies.found[key] = self._shards(getattr(strategies, what)[number])
+        return strategies.found[key]
+
+    def _bytes(self, value: int, strategies: Strategies, what: str, number: int = 0) -> Floats:
+        """Bytes per device of `value`, under every strategy."""
+        return self.program.values[value].bytes / self._parts(strategies, what, number)
+
+
+def _settlements(strategies: Strategies) -> Iterator[Settlement]:
+    settled_at_once = ~strategies.pending
+    for pattern in {tuple(row) for row in strategies.reduced.tolist()}:
+        axes = tuple(axis for axis, on in enumerate(pattern) if on)
+        if not axes:
+            continue
+        same = (strategies.reduced == np.array(pattern)).all(axis=1) & settled_at_once
+        for scattered in (False, True):
+            rows = np.flatnonzero(same & (strategies.scattered == scattered))
+            if len(rows):
+                yield "reduce_scatter" if scattered else "all_reduce", axes, rows
 
 
 def step_prices(
@@ -274,8 +300,12 @@ def step_prices(
     machine: Machine,
     mesh_shape: Sequence[int],
     corrections: Corrections = NONE,
+    *,
+    reshards: ReshardCache | None = None,
 ) -> StepPrices:
     """The cost laws of `program` on `machine`, arranged as a mesh of `mesh_shape`.
+
+    `reshards` may be those of another program; they are taken where they are of this mesh.
 
     Raises:
       ValueError: the mesh does not use all chips of the machine; `dataflow` is not of its chip.
@@ -292,5 +322,6 @@ def step_prices(
             f"has {machine.chips} chips; give axes whose sizes multiply to {machine.chips}"
         )
     topology = MeshTopology(machine, shape)
-    reshards = ReshardCache(topology)
+    if reshards is None or reshards.topology != topology:
+        reshards = ReshardCache(topology)
     return StepPrices(program, dataflow, machine, shape, topology, reshards, corrections)

@@ -31,7 +31,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from autoshard.build import Shared, build
+from autoshard.build import build
 from autoshard.cost.step import step_prices
 from autoshard.dataflow import analyse
 from autoshard.machine import Machine
@@ -42,6 +42,7 @@ from autoshard.program import Program
 from autoshard.restrict import EmptyDomainError
 from autoshard.schedule import Kind
 from autoshard.search import MeshError, prepare
+from autoshard.shared import Shared
 from autoshard.solve import Status
 from autoshard.solve.pipeline import solve
 

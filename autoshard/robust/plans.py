@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from autoshard.build import Shared
 from autoshard.copies import ANEW, value_trips
 from autoshard.cost.step import StepPrices, step_prices
 from autoshard.dataflow import Dataflow
@@ -28,6 +27,7 @@ from autoshard.program import Program
 from autoshard.requirements import Requirement
 from autoshard.robust.scenarios import Box, Point, least_at
 from autoshard.search import prepare
+from autoshard.shared import Shared
 from autoshard.solve.whole import tightened
 
 LEAST_SECONDS = 0.5

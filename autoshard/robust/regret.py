@@ -31,12 +31,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import linprog
 
-from autoshard.build import Built, Shared, build
+from autoshard.build import Built, build
 from autoshard.evaluate import tidy
 from autoshard.mesh_search import MeshSearcher
 from autoshard.restrict import EmptyDomainError
 from autoshard.robust.plans import Plans
 from autoshard.robust.scenarios import Point
+from autoshard.shared import Shared
 from autoshard.solve.pipeline import solve
 from autoshard.solve.problem import Node, Status
 

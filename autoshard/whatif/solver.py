@@ -4,7 +4,7 @@ A solver belongs to one process. It keeps
 
     the traces            of the program at its last sizes, and the data flow on each chip
     the problems          one per mesh shape; where the next chip keeps the same bytes, as chips of
-                          one maker do, only its prices are found anew (`autoshard.build.Shared`)
+                          one maker do, only its prices are found anew (`autoshard.shared`)
     decisions and duals   of each mesh shape, with which the search for the next row begins
                           (`autoshard.earlier`): the plan is one to beat, the duals prove a bound
 
@@ -26,7 +26,6 @@ from typing import Any
 import numpy as np
 
 from autoshard.better_machines import MORE
-from autoshard.build import Shared
 from autoshard.dataflow import Dataflow, analyse
 from autoshard.earlier import Earlier
 from autoshard.exploration import InfeasibleError, NoPlanError, explore
@@ -38,6 +37,7 @@ from autoshard.program import Program, trace
 from autoshard.reference import call, find
 from autoshard.report_layouts import layouts_in_short
 from autoshard.search import prepare
+from autoshard.shared import Shared
 from autoshard.units import format_bytes
 from autoshard.whatif import facts, gains
 from autoshard.whatif.cases import Case

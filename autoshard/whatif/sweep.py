@@ -130,21 +130,22 @@ def _prices(given: Prices | Mapping[str, Any] | str | Path | None) -> Prices:
 def _groups(cases: Sequence[Case]) -> list[list[int]]:
     """Numbers of cases, in groups of as many chips.
 
-    Kinds of chips that are alike follow each other, then sizes, then machines: problems of
-    neighbours differ in prices and bytes alone. The highest limit of a machine comes first, because
+    Kinds of chips that are alike follow each other, then machines, then sizes: problems of
+    neighbours differ in prices and bytes alone, and what does not change with the sizes (the
+    parameters' part) costs the same. The highest limit of a machine comes first, because
     its answer may be that of lower ones.
     """
     groups: dict[int, list[int]] = {}
     first: dict[object, int] = {}
     for number, case in enumerate(cases):
         groups.setdefault(case.machine.chips, []).append(number)
-        for key in (_kind(case), case.sizes, (case.sizes, case.machine)):
+        for key in (_kind(case), case.sizes, case.machine):
             first.setdefault(key, number)
 
     def order(number: int) -> tuple[int, int, int, float]:
         case = cases[number]
         kind, sizes = first[_kind(case)], first[case.sizes]
-        return kind, sizes, first[case.sizes, case.machine], -case.limit
+        return kind, first[case.machine], sizes, -case.limit
 
     return [sorted(groups[chips], key=order) for chips in sorted(groups, reverse=True)]
 
