@@ -326,13 +326,12 @@ class _Builder:
         for value in members:
             exposed = self.prices.exposed(self.flow.prefetchable[value])
             phases = {use.phase for use in self.flow.readers[value]}
-            forward = Phase.FIRST in phases
-            backward = Phase.SECOND in phases
+            first, second = Phase.FIRST in phases, Phase.SECOND in phases
             once = exposed * value_trips(self.program, value)
-            times[FIRST] += once * forward
-            times[SECOND] += once * backward
-            times[KEPT] += once * (forward or backward)
-            times[ANEW] += once * (forward + backward)
+            times[FIRST] += once * first
+            times[SECOND] += once * second
+            times[KEPT] += once * (first or second)
+            times[ANEW] += once * (first + second)
         return seconds[a, b] * times[mode]
 
     def _reshard_seconds(self, value: int, table: LayoutTable) -> NDArray[np.float64]:

@@ -14,6 +14,12 @@ from autoshard.graph import Program
 FIRST, SECOND, KEPT, ANEW = 1, 2, 3, 7
 VISIBLE = {Phase.FIRST: FIRST, Phase.SECOND: SECOND, Phase.AFTER: 0}
 """The bit that a reader of each phase looks for."""
+_LIVES = (
+    (frozenset({FIRST, ANEW}), {Phase.FIRST}),
+    (frozenset({SECOND, ANEW}), {Phase.SECOND}),
+    (frozenset({KEPT}), {Phase.FIRST, Phase.SECOND}),
+)
+"""Modes, and the phases from whose first reader to whose last a copy of these modes lives."""
 
 
 def value_trips(program: Program, value: int) -> float:
@@ -31,12 +37,9 @@ def crosses_passes(program: Program, readers: Sequence[Reader]) -> bool:
 
 def copy_intervals(readers: Sequence[Reader]) -> list[tuple[frozenset[int], tuple[int, int]]]:
     """The modes in which a copy lives over an interval of program points, and the interval."""
-    first, second = (
-        [use for use in readers if use.phase is phase] for phase in (Phase.FIRST, Phase.SECOND)
-    )
-    spans = (({FIRST, ANEW}, first), ({SECOND, ANEW}, second), ({KEPT}, first + second))
+    lives = ((modes, [use for use in readers if use.phase in phases]) for modes, phases in _LIVES)
     return [
-        (frozenset(modes), (min(use.at for use in uses), max(use.last for use in uses) + 1))
-        for modes, uses in spans
+        (modes, (min(use.at for use in uses), max(use.last for use in uses) + 1))
+        for modes, uses in lives
         if uses
     ]

@@ -225,7 +225,9 @@ def reshard_table(
         states = [graph.wiring.rows.get(state_of(graph.rank, layout)) for layout in chosen]
         missing = [one for one, state in zip(chosen, states, strict=True) if state is None]
         if missing:
-            raise ReshardError(f"layouts {missing} of {shape} are not in the state graph")
+            raise ReshardError(
+                f"layouts {missing} of {shape} are not in the state graph; rebuild it"
+            )
         targets = np.array(states, dtype=np.int64)
     local_bytes = math.prod(shape) * itemsize / graph.wiring.shards.prod(axis=1)
     seconds = graph.latency_seconds + graph.seconds_per_byte * local_bytes[graph.wiring.sized_by]

@@ -30,7 +30,7 @@ from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.roofline import op_seconds
 from autoshard.dataflow import Dataflow
-from autoshard.machine import Machine
+from autoshard.machine import Chip, Machine
 from autoshard.program import Op, Program
 from autoshard.strategy import Strategies, project_assignment
 
@@ -86,7 +86,7 @@ class StepPrices:
 
     def heap_factor(self, value: int) -> float:
         """Bytes that a value takes in memory for each of its own."""
-        return self.scratch_factor if self.dataflow.temporary[value] else 1.0
+        return heap_factor(self.dataflow, self.machine.chip, value)
 
     @property
     def scratch_factor(self) -> float:
@@ -292,6 +292,11 @@ def _settlements(strategies: Strategies) -> Iterator[Settlement]:
             rows = np.flatnonzero(same & (strategies.scattered == scattered))
             if len(rows):
                 yield "reduce_scatter" if scattered else "all_reduce", axes, rows
+
+
+def heap_factor(dataflow: Dataflow, chip: Chip, value: int) -> float:
+    """Bytes that a value takes in the memory of a chip for each of its own."""
+    return 1.0 + chip.heap_overhead if dataflow.temporary[value] else 1.0
 
 
 def step_prices(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from autoshard.display.html import Cell, Column, Markup, element, join, table
 from autoshard.display.memory import CLASSES, memory
@@ -143,17 +143,30 @@ def _part(seconds: float, total: float) -> str:
 
 def sensitivity_section(plan: Plan, gains: Sequence[Gain]) -> Markup:
     """What the step would take on machines that are a little better."""
-    step = plan.estimate.step_seconds
-    columns = [Column("on a machine with"), Column("step", True), Column("saved", True)]
+    said = "The same plan, priced anew; the best plan on such a machine takes at most that long."
+    heads = "on a machine with", "step"
+    return gains_table(gains, plan.estimate.step_seconds, said, heads, seconds_cell)
+
+
+def gains_table(
+    gains: Sequence[Gain],
+    now: float,
+    said: str,
+    heads: tuple[str, str],
+    cell: Callable[[float], Cell],
+) -> Markup:
+    """What is said of changes, and a row for each: what it comes to, and what part it saves.
+
+    Args:
+      gains: the changes.
+      now: what it is without any, in the unit of `Gain.step_seconds`.
+      said: above the table.
+      heads: of the columns of changes and of what they come to.
+      cell: of what a change comes to.
+    """
+    columns = [Column(heads[0]), Column(heads[1], True), Column("saved", True)]
     rows = []
     for gain in gains:
-        saved = (step - gain.step_seconds) / step if step > 0 else 0.0
-        rows.append((gain.change, seconds_cell(gain.step_seconds), Cell(f"{saved:.2%}", saved)))
-    return join(
-        element(
-            "p",
-            "The same plan, priced anew; the best plan on such a machine takes at most that long.",
-            class_="soft",
-        ),
-        table(columns, rows, sorts=True),
-    )
+        saved = 1 - gain.step_seconds / now if now > 0 else 0.0
+        rows.append((gain.change, cell(gain.step_seconds), Cell(f"{saved:.2%}", saved)))
+    return join(element("p", said, class_="soft"), table(columns, rows, sorts=True))

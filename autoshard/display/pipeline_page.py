@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autoshard.display import sections
+from autoshard.display.details import gains_table
 from autoshard.display.document import document, head
 from autoshard.display.gantt import Picture, gantt, memory_chart
 from autoshard.display.html import Cell, Column, Markup, element, join, table
@@ -237,18 +238,9 @@ def _layouts(plan: PipelinePlan) -> Markup:
 
 
 def _sensitivity(plan: PipelinePlan, gains: tuple[Gain, ...]) -> Markup:
-    columns = [Column("where one part is better"), Column("step", True), Column("saved", True)]
-    step = plan.step_seconds
-    rows = [
-        (
-            gain.change,
-            seconds_cell(gain.step_seconds),
-            Cell(f"{1 - gain.step_seconds / step:.2%}", 1 - gain.step_seconds / step),
-        )
-        for gain in gains
-    ]
     said = "The same order of the same tasks; the best plan then takes at most that long."
-    return join(element("p", said, class_="soft"), table(columns, rows, sorts=True))
+    heads = "where one part is better", "step"
+    return gains_table(gains, plan.step_seconds, said, heads, seconds_cell)
 
 
 def _considered(plan: PipelinePlan) -> Markup:

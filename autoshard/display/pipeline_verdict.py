@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autoshard.display.sensitivity import Gain
-from autoshard.display.verdict import NEARLY_FULL, NOTHING, Answer, Verdict, verified
+from autoshard.display.verdict import NEARLY_FULL, NOTHING, Answer, Verdict, near_best, verified
 from autoshard.placement.plan import PipelinePlan
 from autoshard.placement.problem import TICK
 from autoshard.report import share
-from autoshard.units import format_bytes, format_gap, format_seconds
+from autoshard.units import format_bytes, format_seconds
 
 CLOSE = 0.1
 """A gap up to this is good news: bounds over all placements are wider than those over layouts."""
@@ -79,8 +79,7 @@ def _sure(plan: PipelinePlan) -> Answer:
         return Answer("How sure?", "nothing is proven", detail)
     if plan.gap <= 0:
         return Answer("How sure?", "proven best", detail, True)
-    said = f"within {format_gap(plan.gap).removeprefix('< ')} of the best"
-    return Answer("How sure?", said, detail, True if plan.gap <= CLOSE else None)
+    return Answer("How sure?", near_best(plan.gap), detail, True if plan.gap <= CLOSE else None)
 
 
 def _binds(plan: PipelinePlan) -> Answer:

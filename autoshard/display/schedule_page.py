@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autoshard.display.details import gains_table
 from autoshard.display.document import document, head
 from autoshard.display.gantt import Picture, gantt, memory_chart
 from autoshard.display.html import Cell, Column, Markup, element, join, table
@@ -16,12 +17,11 @@ from autoshard.display.plots import Bar, bars, legend
 from autoshard.display.sections import facts
 from autoshard.display.sensitivity import Gain
 from autoshard.display.sweep_page import number_cell
-from autoshard.display.verdict import NEARLY_FULL, NOTHING, Answer
+from autoshard.display.verdict import NEARLY_FULL, NOTHING, Answer, near_best
 from autoshard.display.versions import versions
 from autoshard.report import share
 from autoshard.schedule import NAMED, Instance, ScheduleError, Timeline, simulate
 from autoshard.solve.schedule.outcome import ScheduleOutcome
-from autoshard.units import format_gap
 
 
 def schedule_page(outcome: ScheduleOutcome, considered: Sequence[Mapping[str, Any]]) -> str:
@@ -113,8 +113,7 @@ def _sure(outcome: ScheduleOutcome) -> Answer:
         detail += f"; the search was ended by {outcome.limit_hit} after {outcome.seconds:.0f} s"
     if outcome.gap <= 0:
         return Answer("How sure?", "proven best", detail, True)
-    said = f"within {format_gap(outcome.gap).removeprefix('< ')} of the best"
-    return Answer("How sure?", said, detail, True)
+    return Answer("How sure?", near_best(outcome.gap), detail, True)
 
 
 def _binds(outcome: ScheduleOutcome, timeline: Timeline) -> Answer:
@@ -222,19 +221,11 @@ def _stages(instance: Instance) -> Markup:
 
 
 def _sensitivity(outcome: ScheduleOutcome, gains: Sequence[Gain]) -> Markup:
-    value = float(outcome.value or 1.0)
-    columns = [Column("where one part is better"), Column(outcome.objective, True)]
-    columns.append(Column("saved", True))
-    rows = [
-        (
-            gain.change,
-            number_cell(gain.step_seconds, "{:,.6g}"),
-            Cell(f"{1 - gain.step_seconds / value:.2%}", 1 - gain.step_seconds / value),
-        )
-        for gain in gains
-    ]
     said = "The same order; the best one then takes at most that long."
-    return join(element("p", said, class_="soft"), table(columns, rows, sorts=True))
+    heads = "where one part is better", outcome.objective
+    return gains_table(
+        gains, float(outcome.value or 1.0), said, heads, lambda value: Cell(number(value), value)
+    )
 
 
 def _considered(considered: Sequence[Mapping[str, Any]]) -> Markup | None:

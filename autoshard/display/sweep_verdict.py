@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autoshard.display.verdict import Answer, Verdict
-from autoshard.units import format_bytes, format_gap, format_seconds
+from autoshard.display.verdict import Answer, Verdict, near_best
+from autoshard.units import format_bytes, format_seconds
 from autoshard.whatif.row import Row
 from autoshard.whatif.table import WhatIf
 
@@ -73,8 +73,7 @@ def _sure(best: Row) -> Answer:
     )
     if best.status == "optimal" or gap <= 0:
         return Answer("How sure?", "proven best", detail, True)
-    said = f"within {format_gap(gap).removeprefix('< ')} of the best"
-    return Answer("How sure?", said, detail, True if gap <= CLOSE else None)
+    return Answer("How sure?", near_best(gap), detail, True if gap <= CLOSE else None)
 
 
 def _binds(sweep: WhatIf, best: Row) -> Answer:

@@ -118,8 +118,13 @@ def _sure(plan: Plan, verification: Mapping[str, Any] | None) -> Answer:
     elif proof.status == "optimal" or proof.gap <= 0:
         said, good = "proven best", True
     else:
-        said, good = f"within {format_gap(proof.gap).removeprefix('< ')} of the best", True
+        said, good = near_best(proof.gap), True
     return verified(Answer("How sure?", said, detail, good), verification)
+
+
+def near_best(gap: float) -> str:
+    """How near a plan is to the best one, for a gap that is open."""
+    return f"within {format_gap(gap).removeprefix('< ')} of the best"
 
 
 def verified(sure: Answer, verification: Mapping[str, Any] | None) -> Answer:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.better_machines import MORE
+from autoshard.cost.step import heap_factor
 from autoshard.dataflow import Dataflow, analyse
 from autoshard.earlier import Earlier
 from autoshard.exploration import InfeasibleError, NoPlanError, explore
@@ -282,7 +283,7 @@ def _alive_bytes(program: Program, flow: Dataflow, chip: Chip) -> float:
     for value in program.values:
         start, stop = flow.start[value.index], flow.stop[value.index]
         if not value.free and stop > start:
-            held = value.bytes * (1.0 + flow.temporary[value.index] * chip.heap_overhead)
+            held = value.bytes * heap_factor(flow, chip, value.index)
             events[start] += held
             events[stop] -= held
     return float(np.cumsum(events)[: flow.end].max(initial=0.0))
