@@ -48,9 +48,9 @@ from autoshard.hubs import Hub
 from autoshard.layout import LayoutTable
 from autoshard.program import Op, Program
 from autoshard.repeats import Classes
-from autoshard.shared import Mask, Shared
+from autoshard.shared import Mask, Once, Shared
 from autoshard.solve.problem import Edge, Node, Problem, Usage
-from autoshard.strategy import Strategies, is_layout_determined
+from autoshard.strategy import Strategies
 from autoshard.sums import NO_SUMS, find_sums
 
 
@@ -123,7 +123,7 @@ class _Builder:
         self._seconds: dict[int, tuple[LayoutTable, NDArray[np.float64]]] = {}
         self.value_node: dict[int, int] = {}
         self.op_node: dict[int, int] = {}
-        self._shared = shared
+        self._shared, self._once = shared, Once()
         shared.on(prices)
 
     def run(self, limit: float | None) -> Built:
@@ -175,9 +175,9 @@ class _Builder:
         """Whether the op that makes `value` is decided by the value's layout."""
         producer = self.program.values[value].producer
         joined = producer in self.sums.joins  # then its terms may be unreduced
-        return (
-            producer >= 0 and not joined and is_layout_determined(self.program.ops[producer].rule)
-        )
+        if producer < 0 or joined:
+            return False
+        return self._shared.is_decided_by_layout(self.program.ops[producer].rule)
 
     def _value(self, number: int, members: Sequence[int]) -> None:
         value = members[0]
@@ -319,9 +319,10 @@ class _Builder:
     def _copy_seconds(
         self, members: Sequence[int], table: LayoutTable, a: Rows, b: Rows, mode: Rows
     ) -> NDArray[np.float64]:
-        if (a == b).all():
+        if self._shared.once("copies", (a, b), lambda: not (a == b).all()):
+            seconds = self._reshard_seconds(members[0], table)
+        else:
             return np.zeros(len(a))
-        seconds = self._reshard_seconds(members[0], table)
         times = np.zeros(ANEW + 1)
         for value in members:
             exposed = self.prices.exposed(self.flow.prefetchable[value])
@@ -332,7 +333,9 @@ class _Builder:
             times[SECOND] += once * second
             times[KEPT] += once * (first or second)
             times[ANEW] += once * (first + second)
-        return seconds[a, b] * times[mode]
+        made = self._once("copied", (seconds, a, b), lambda: seconds[a, b])
+        key = tuple(times.tolist())
+        return self._once("copy seconds", (made, mode), lambda: made * times[mode], key)
 
     def _reshard_seconds(self, value: int, table: LayoutTable) -> NDArray[np.float64]:
         """Seconds from every layout of `table` to every other; found once for values alike."""
@@ -348,12 +351,20 @@ class _Builder:
         self, members: Sequence[int], table: LayoutTable, a: Rows, b: Rows, mode: Rows
     ) -> None:
         node = self.value_node_of(members[0])
-        own, copies = table.local_bytes[a], table.local_bytes[b] * self.prices.scratch_factor
-        used: dict[frozenset[int], NDArray[np.float64]] = {}  # by the modes in which a copy lives
+
+        def held_in(factor: float) -> NDArray[np.float64]:
+            return self._once("held", (table, a), lambda: table.local_bytes[a] * factor, factor)
+
+        def taken_in(modes: frozenset[int]) -> NDArray[np.float64]:
+            lives = np.zeros(ANEW + 1, dtype=bool)
+            lives[list(modes)] = True
+            copies = table.local_bytes[b] * self.prices.scratch_factor
+            return np.where(lives[mode], copies, 0.0)
+
         for value in members:
             start, stop = self.flow.start[value], self.flow.stop[value]
             if stop > start:
-                held = own * self.prices.heap_factor(value)
+                held = held_in(self.prices.heap_factor(value))
                 self.usages.append(Usage(node, held, start, stop))
             if value in self.flow.slices and (mode > 0).any():
                 one = self.flow.slices[value]
@@ -362,12 +373,10 @@ class _Builder:
                 if stacks.any():
                     self.usages.append(Usage(node, stacks, one.start, one.stop))
             for modes, (first, last) in copy_intervals(self.flow.readers[value]):
-                if modes not in used:
-                    lives = np.zeros(ANEW + 1, dtype=bool)
-                    lives[list(modes)] = True
-                    used[modes] = np.where(lives[mode], copies, 0.0)
-                if used[modes].any():
-                    self.usages.append(Usage(node, used[modes], first, last))
+                owners = table, b, mode
+                copies = self._once("taken", owners, lambda m=modes: taken_in(m), modes)
+                if self._once("any", (copies,), lambda c=copies: bool(c.any())):
+                    self.usages.append(Usage(node, copies, first, last))
 
     def value_node_of(self, value: int) -> int:
         return self.value_node[int(self.classes.value_class[value])]

@@ -55,8 +55,13 @@ class Explored:
     table: tuple[tuple[str, float, float | None], ...]
 
 
-def explore(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Explored:
+def explore(
+    searcher: MeshSearcher, shapes: Sequence[MeshShape], spare: Sequence[MeshShape] = ()
+) -> Explored:
     """Search the mesh shapes, one after another.
+
+    `spare` are shapes that some of `shapes` refine. They are searched once a look at a shape did
+    not settle it: a better plan to beat is then worth its time.
 
     Raises:
       InfeasibleError, NoPlanError: as `search`.
@@ -66,12 +71,11 @@ def explore(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Explored:
     decisions: Decisions | None = None
     limit_hit: str | None = None
     # Where there is a plan to beat, large shapes are looked at before one of them is searched.
-    todo, looked = list(shapes), list[MeshShape]()
+    todo, looked, first = list(shapes), list[MeshShape](), True
     while todo or looked:
         look = bool(todo) and searcher.only_better and best is not None and len(todo[0].sizes) > 2
         if not todo:  # the most promising first: it may leave nothing to find on the others
             looked.sort(key=lambda one: searcher.found[one.sizes].outcome.report.bound)
-        first = len(todo) == len(shapes)
         shape = todo.pop(0) if todo else looked.pop(0)
         left = searcher.left()
         known = searcher.found.get(shape.sizes)
@@ -100,8 +104,10 @@ def explore(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Explored:
                     best, decisions = shape, refined
             break
         report = result.outcome.report
+        first = False
         if result.was_looked_at:
             looked.append(shape)
+            todo[:0], spare = spare, ()
         else:
             table.append(_row(searcher, shape, result))
         if result.decisions is not None and report.objective < searcher.cutoff:

@@ -28,10 +28,26 @@ from autoshard.machine import Machine
 from autoshard.rules import Rule
 from autoshard.solve.flat_memo import FlatMemo
 from autoshard.solve.problem import Edge
-from autoshard.strategy import Strategies, enumerate_strategies
+from autoshard.strategy import Strategies, enumerate_strategies, is_layout_determined
 
 T = TypeVar("T")
 Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Once:
+    """What was found from objects, by their identity; these are kept, so that no other has it."""
+
+    known: dict[object, tuple[object, Any]] = field(default_factory=dict)
+
+    def __call__(
+        self, what: str, owners: tuple[object, ...], make: Callable[[], T], *also: Hashable
+    ) -> T:
+        """What `make` gives for these very objects, and for what else it depends on."""
+        key = (what, *map(id, owners), *also)
+        if key not in self.known:
+            self.known[key] = owners, make()
+        return self.known[key][1]
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +57,7 @@ class Shared:
     Attributes:
       visible, equal: tables of zeros; these are the same on meshes of other sizes, too.
       arrays: of the solver (`autoshard.solve.flat_memo`).
+      once: what follows from the arrays of all builds.
       edges: of the last build; the next one has the same tuple if its edges are the same.
       machine: of the last build; seconds of ops are kept for one machine.
       reshards: of the last build.
@@ -57,21 +74,12 @@ class Shared:
     _seconds: dict[object, tuple[NDArray[np.float64], NDArray[np.float64]]] = field(
         default_factory=dict
     )
-    _known: dict[object, tuple[object, Any]] = field(default_factory=dict)
+    once: Once = field(default_factory=Once)
 
     def beside(self) -> Shared:
         """For builds on meshes of other sizes."""
         arrays = FlatMemo(self.arrays.rows)
         return Shared(visible=self.visible, equal=self.equal, arrays=arrays)
-
-    def once(
-        self, what: str, owners: tuple[object, ...], make: Callable[[], T], *also: Hashable
-    ) -> T:
-        """What `make` gives for these very objects, and for what else it depends on."""
-        key = (what, *map(id, owners), *also)
-        if key not in self._known:
-            self._known[key] = owners, make()
-        return self._known[key][1]
 
     def strategies(
         self,
@@ -149,6 +157,10 @@ class Shared:
             return first
 
         return self.once("first", (table.dimensions, rows), find)
+
+    def is_decided_by_layout(self, rule: Rule) -> bool:
+        """See `autoshard.strategy.is_layout_determined`."""
+        return self.once("decided", (rule,), lambda: is_layout_determined(rule))
 
     def pairs(self, table: LayoutTable) -> Mask:
         """See `autoshard.choices.sensible_pairs`."""

@@ -194,7 +194,7 @@ class Solver:
         searcher.earlier, searcher.shared = dict(self.earlier), self.shared
         searcher.only_better, searcher.seeks_limit = True, False
         try:
-            found = explore(searcher, self._in_turn(shapes))
+            found = explore(searcher, *self._in_turn(shapes))
             if found.limit_hit == "interrupted":
                 raise KeyboardInterrupt  # half an answer is not kept
             (plan,) = finish(searcher, found, options=traced.options)
@@ -217,24 +217,31 @@ class Solver:
                 self.shared, self.shared_for, self.shared_sizes = {}, chips, set()
             self.shared_sizes.add(case.sizes)
 
-    def _in_turn(self, shapes: Sequence[MeshShape]) -> list[MeshShape]:
-        """The mesh shapes, those of two axes that they refine first.
+    def _in_turn(self, shapes: Sequence[MeshShape]) -> tuple[list[MeshShape], list[MeshShape]]:
+        """The mesh shapes in turn, and shapes to spare (`autoshard.exploration.explore`).
 
-        Those are solved in a moment, and what is found there is at once the one to beat. Among
-        shapes of as many axes the one of the last row's plan comes first, then those on which the
-        last row had the cheapest plans.
+        Those of two axes that they refine are solved in a moment, and what is found there is at
+        once the one to beat. With plans of earlier rows to begin with, one of them is enough as a
+        rule. Among shapes of as many axes those like the mesh of the last row's plan come first,
+        then those on which the last row had the cheapest plans.
         """
         coarse = {sizes: None for shape in shapes for sizes, _ in coarser_shapes(shape.sizes)}
         flat = [MeshShape(AXIS_NAMES[: len(sizes)], sizes) for sizes in coarse if len(sizes) > 1]
-        return [*sorted(flat, key=self._promise), *sorted(shapes, key=self._promise)]
+        flat.sort(key=self._promise)
+        count = len(flat)
+        if flat and flat[0].sizes in self.earlier:
+            count = max(1, sum(map(self._is_like_last, flat)))
+        return [*flat[:count], *sorted(shapes, key=self._promise)], flat[count:]
+
+    def _is_like_last(self, shape: MeshShape) -> bool:
+        """Whether the last plan's mesh is this one, or refines it."""
+        coarser = (sizes for sizes, _ in coarser_shapes(self.last_mesh))
+        return shape.sizes == self.last_mesh or shape.sizes in coarser
 
     def _promise(self, shape: MeshShape) -> tuple[bool, float]:
         """Those like the mesh of the last plan come first, those without a plan last."""
         known = self.earlier.get(shape.sizes)
-        like = shape.sizes == self.last_mesh or shape.sizes in (
-            sizes for sizes, _ in coarser_shapes(self.last_mesh)
-        )
-        return not like, math.inf if known is None else known.objective
+        return not self._is_like_last(shape), math.inf if known is None else known.objective
 
     def _priced(
         self, row: Row, plan: Plan, traced: Traced, machine: Machine, price_of_byte: float
