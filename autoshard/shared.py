@@ -1,16 +1,16 @@
 """What builds on meshes of equal sizes share: of one program at many sizes, on any machine.
 
-Strategies and layouts depend on sizes only by which parts of them are equal: of `n` chips all that
-counts in a size is its greatest common divisor with `n`. So ops and values of other sizes, within a
-program and from one program to the next, have the same strategies and layouts, as the same objects;
-and what follows from these (the choices of a value, what its readers see of them) is found once for
-all that have the same.
+Strategies and layouts depend on a size only by which axes of the mesh, together, divide it. So ops
+and values of other sizes, within a program and from one program to the next, have the same
+strategies and layouts, as the same objects; and what follows from these (the choices of a value,
+what its readers see of them) is found once for all that have the same.
 
 What follows from arrays is remembered by their identity. They are kept with it, and never written.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
@@ -93,9 +93,8 @@ class Shared:
         """See `autoshard.strategy.enumerate_strategies`."""
         key = rule, shapes, joins, pending
         if key not in self._strategies:
-            chips = math.prod(mesh)
-            alike = _standing_for_rule(rule, chips)
-            sizes = tuple(tuple(_standing_for(size, chips) for size in shape) for shape in shapes)
+            alike = _standing_for_rule(rule, mesh)
+            sizes = tuple(tuple(_standing_for(size, mesh) for size in shape) for shape in shapes)
             general = alike, sizes, joins, pending
             if general not in self._strategies:
                 self._strategies[general] = enumerate_strategies(
@@ -114,8 +113,7 @@ class Shared:
             dimensions = () if 0 in shape else None
             table = layout_table(shape, itemsize, mesh, dimensions=dimensions)
             table = with_pending(table) if pending else table
-            chips = math.prod(mesh)
-            sizes = tuple(_standing_for(size, chips) for size in shape)
+            sizes = tuple(_standing_for(size, mesh) for size in shape)
             alike = self._tables.setdefault((sizes, pending), table)
             self._tables[key] = replace(
                 table, layouts=alike.layouts, dimensions=alike.dimensions, rows=alike.rows
@@ -232,28 +230,39 @@ class Shared:
         return self._seconds[key]
 
 
-def _standing_for(size: int, chips: int) -> int:
-    """The size that stands for all sizes of which as many parts of `chips` chips are equal.
+@functools.lru_cache(maxsize=256)
+def _parts(mesh: tuple[int, ...]) -> frozenset[int]:
+    """Into how many parts any of the axes of a mesh together cut something."""
+    parts = {1}
+    for size in mesh:
+        parts |= {size * part for part in parts}
+    return frozenset(parts)
 
-    >>> [_standing_for(size, 8) for size in (0, 1, 4, 8, 12, 16, 35)]
-    [0, 1, 4, 8, 4, 8, 9]
+
+@functools.lru_cache(maxsize=65_536)
+def _standing_for(size: int, mesh: tuple[int, ...]) -> int:
+    """The size that stands for all sizes that the same axes divide.
+
+    >>> [_standing_for(size, (2, 4)) for size in (0, 1, 2, 4, 8, 12, 16, 35)]
+    [0, 1, 2, 4, 8, 4, 8, 9]
     """
     if size < 2:
         return size
-    common = math.gcd(size, chips)
-    return common if common > 1 else chips + 1
+    common = math.lcm(*(part for part in _parts(mesh) if size % part == 0))
+    return common if common > 1 else math.prod(mesh) + 1
 
 
-def _standing_for_rule(rule: Rule, chips: int) -> Rule:
+def _standing_for_rule(rule: Rule, mesh: tuple[int, ...]) -> Rule:
     """The rule that stands for all with the same strategies.
 
     Whether a factor is used up counts where another one follows it within a dimension: then so
-    does whether a part of the chips does that.
+    does whether some of the axes do that.
     """
     major = {f for tensor in (*rule.operands, *rule.results) for d in tensor for f in d[:-1]}
     factors = []
+    chips = math.prod(mesh)
     for number, factor in enumerate(rule.factors):
-        size = _standing_for(factor.size, chips)
+        size = _standing_for(factor.size, mesh)
         if number in major and (size != factor.size or size == chips):
             size *= chips + 1
         factors.append(replace(factor, size=size))

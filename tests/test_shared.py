@@ -52,6 +52,7 @@ def test_sizes_that_divide_alike_share_objects():
     assert len(less) < len(one)
     tables = [shared.table((rows, 8), 4, MESH, pending=False) for rows in (16, 48, 12)]
     assert tables[0].dimensions is tables[1].dimensions
+    assert tables[2].layouts != tables[0].layouts
     assert tables[2].layouts == layout_table((12, 8), 4, MESH).layouts
     np.testing.assert_array_equal(tables[1].local_bytes, layout_table((48, 8), 4, MESH).local_bytes)
     rows = shared.rows(tables[0], one.stored[0])

@@ -19,7 +19,7 @@ from autoshard.plan import Plan, Proof
 from autoshard.program import Program
 from autoshard.report_layouts import layouts_in_short
 from autoshard.requirements import Requirement
-from autoshard.robust.lines import Line, Side, line
+from autoshard.robust.lines import Line, Side, line, search_together
 from autoshard.robust.plans import Plans
 from autoshard.robust.record import MemoryRow, NumberRow, PlanRow, Robust
 from autoshard.robust.regret import Choice, Regret, least_regret
@@ -156,6 +156,7 @@ def _answer(plans: Plans, tolerance: float, state: _State) -> None:
 
     # What matters most comes first, and what is over at half of the time is left open.
     until, plans.until = plans.until, plans.until - LINES_LEAVE * plans.left()
+    search_together(plans, first, tolerance)
     for done, axis in enumerate(sorted(range(len(axes)), key=leverage, reverse=True)):
         plans.heard(f"{axes[axis].number.name}, {done + 1} of {len(axes)}")
         state.lines[axis] = line(plans, axis, first, tolerance)

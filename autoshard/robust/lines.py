@@ -1,11 +1,12 @@
 """One number at a time: over which of its values the plan stays the best.
 
 The plan in question is the one for the machine as it is taken. It **stays best** where no plan is
-cheaper by more than a tolerance. Searched are the ends of the number's range; where a known plan is
+cheaper by more than a tolerance. Numbers that matter little are searched together, where all of
+them are at their best. Else the ends of the number's range are searched; where a known plan is
 cheaper there, the value at which it begins to be is found on the evaluator's prices, and searched
-too, which may bring a plan that takes over earlier. So each side of the range ends with a
-proof (a search at the very value, with its bound) or with a plan that refutes it. Between what is
-taken and such a value, `autoshard.robust.scenarios` bounds how much cheaper others are.
+too, which may bring a plan that takes over earlier. So each side of the range ends with a proof (a
+bound at the very value) or with a plan that refutes it. Between what is taken and such a value,
+`autoshard.robust.scenarios` bounds how much cheaper others are.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from autoshard.robust.scenarios import Axis
 
 RESOLVED = 1e-6
 """The cost at which another plan takes over is found to this part of it."""
+TOGETHER = 0.4
+"""A plan gains at most this part of the tolerance where numbers are searched together: the search
+may leave half of it."""
 SEARCHES = 6
 """At most so many searches on one side of a range."""
 
@@ -83,6 +87,35 @@ def line(plans: Plans, axis: int, plan: int, tolerance: float) -> Line:
     one = plans.box.axes[axis]
     low, high = (_side(plans, axis, plan, tolerance, end) for end in (one.low, one.high))
     return Line(one, low, high)
+
+
+def search_together(plans: Plans, plan: int, tolerance: float) -> None:
+    """Search where several numbers that matter little are at their best at once.
+
+    No plan is quicker where one of them is at its best alone: so one search answers for all of
+    them, as long as the plan itself gains little there. Where it gains more, a search for every
+    number says more. Arguments are those of `line`.
+    """
+    box = plans.box
+    own = plans.seconds(box.taken, plan)
+
+    def at_best(group: list[int]) -> tuple[float, ...]:
+        return tuple(
+            axis.fast if k in group else axis.taken for k, axis in enumerate(plans.box.axes)
+        )
+
+    def gains(group: list[int]) -> float:
+        return 1 - plans.seconds(at_best(group), plan) / own if own > 0 else 0.0
+
+    gained = {k: gains([k]) for k, axis in enumerate(box.axes) if axis.fast < axis.taken}
+    group: list[int] = []
+    for k in sorted(gained, key=gained.__getitem__):
+        if gains([*group, k]) > TOGETHER * tolerance:
+            break
+        group.append(k)
+    if len(group) > 1 and plans.may_search():
+        plans.heard("numbers that matter little, together")
+        plans.solve(at_best(group))
 
 
 def _side(plans: Plans, axis: int, plan: int, tolerance: float, end: float) -> Side:
