@@ -13,6 +13,7 @@ from autoshard.display.document import document, head
 from autoshard.display.gantt import Picture, gantt, memory_chart
 from autoshard.display.html import Cell, Column, Markup, element, join, table
 from autoshard.display.pipeline_gains import order_gains
+from autoshard.display.pipeline_verdict import CLOSE
 from autoshard.display.plots import Bar, bars, legend
 from autoshard.display.sections import facts
 from autoshard.display.sensitivity import Gain
@@ -113,7 +114,9 @@ def _sure(outcome: ScheduleOutcome) -> Answer:
         detail += f"; the search was ended by {outcome.limit_hit} after {outcome.seconds:.0f} s"
     if outcome.gap <= 0:
         return Answer("How sure?", "proven best", detail, True)
-    return Answer("How sure?", near_best(outcome.gap), detail, True)
+    return Answer(
+        "How sure?", near_best(outcome.gap), detail, True if outcome.gap <= CLOSE else None
+    )
 
 
 def _binds(outcome: ScheduleOutcome, timeline: Timeline) -> Answer:

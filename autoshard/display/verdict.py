@@ -19,6 +19,8 @@ NEARLY_FULL = 0.95
 """From this share of the memory limit on, memory is named among what binds."""
 NOTHING = 5e-4
 """A gain below this share of the step is none."""
+CLOSE = 0.05
+"""A gap up to this is good news: other plans that are found by hand differ by more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def _sure(plan: Plan, verification: Mapping[str, Any] | None) -> Answer:
     elif proof.status == "optimal" or proof.gap <= 0:
         said, good = "proven best", True
     else:
-        said, good = near_best(proof.gap), True
+        said, good = near_best(proof.gap), True if proof.gap <= CLOSE else None
     return verified(Answer("How sure?", said, detail, good), verification)
 
 

@@ -176,7 +176,10 @@ def _record(
     options: Mapping[str, Any] | None,
 ) -> Robust:
     least = _TAKEN if state.choice is None else state.choice.plan
-    made = [_plan(plans, plan, machine, options) for plan in range(len(plans.known))]
+    seconds = time.monotonic() - started
+    made = [
+        _plan(plans, plan, machine, options, seconds, limit_hit) for plan in range(len(plans.known))
+    ]
     rows = [
         _plan_row(plans, number_, plan, state.regrets.get(number_))
         for number_, plan in enumerate(made)
@@ -198,7 +201,7 @@ def _record(
         least_bound=0.0 if state.choice is None else state.choice.least,
         sag=plans.box.sag,
         searches=plans.searches,
-        seconds=time.monotonic() - started,
+        seconds=seconds,
         limit_hit=limit_hit,
         plan=made[least],
     )
@@ -296,7 +299,14 @@ def _plan_row(plans: Plans, number_: int, plan: Plan, regret: Regret | None) -> 
     )
 
 
-def _plan(plans: Plans, number_: int, machine: Machine, options: Mapping[str, Any] | None) -> Plan:
+def _plan(
+    plans: Plans,
+    number_: int,
+    machine: Machine,
+    options: Mapping[str, Any] | None,
+    answered_in: float,
+    limit_hit: str | None,
+) -> Plan:
     """A plan on the machine as it is taken, with what is proven of it there."""
     box, one = plans.box, plans.known[number_]
     prices = step_prices(plans.program, plans.flow, machine, one.shape.sizes)
@@ -310,9 +320,10 @@ def _plan(plans: Plans, number_: int, machine: Machine, options: Mapping[str, An
     bound = min(plans.least(box.taken), seconds)
     gap = 1 - bound / seconds if seconds > 0 else 0.0
     proven = gap <= 1e-8
-    proof = Proof(
-        "optimal" if proven else "feasible", seconds, bound, gap, 0.0, None if proven else "gap"
-    )
+    status, ended = ("optimal", None) if proven else ("feasible", "gap")
+    if gap > plans.gap and limit_hit is not None:
+        ended = limit_hit
+    proof = Proof(status, seconds, bound, gap, answered_in, ended)
     return assemble(
         prices,
         decisions,

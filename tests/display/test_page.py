@@ -55,6 +55,14 @@ def test_a_plan_alone():
     assert ["FSDP", "18.00 ms", "1.500", "1.00 GiB", ""] in found.tables[1]
 
 
+def test_only_a_close_bound_is_good_news():
+    close = toy()
+    wide = replace(close, proof=replace(close.proof, bound=0.5 * close.proof.objective, gap=0.5))
+    for plan, said in ((close, "said good"), (wide, "said")):
+        sure = page(Material(plan)).split("How sure?")[1]
+        assert sure[sure.index('class="said') :].startswith(f'class="{said}"')
+
+
 def test_a_plan_that_does_not_fit_and_is_refuted():
     refuted = {
         "verdicts": [
