@@ -3,9 +3,12 @@
 The step is lowered once, with the constraints of all lines that could be written. For every set of
 lines the others are taken out of the module, and Shardy's passes are run. A set **makes the plan**
 where the collectives are the planned ones (kinds, axes, bytes, counts), and all matrix products are
-cut as in the step that `autoshard.lower` writes. How far it is from that is its **mismatch**.
+cut as in the step that `autoshard.lower` writes. How far it is from that is its **mismatch**: the
+share of the step that the collectives take which differ, and the share of products that are cut
+otherwise.
 
-Equal reshards of one value are one collective here, as the compiler makes them.
+Equal reshards of one value are one collective here, and those of a constant are none, as the
+compiler makes them.
 """
 
 from __future__ import annotations
@@ -13,17 +16,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 
 from autoshard import compat
+from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.lower.collectives import KINDS, read_collectives
 from autoshard.lower.compare import Tally, compare
 from autoshard.lower.inlined import run_inlined
 from autoshard.lower.marks import mark_of
 from autoshard.lower.sites import Line, Sites, written
 from autoshard.lower.spmd import Lowered
+from autoshard.machine import Machine
 
 _PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
 _COLLECTIVES = frozenset(f"sdy.{kind}" for kind in KINDS)
@@ -37,29 +42,29 @@ class Mismatch:
     Attributes:
       tallies: collectives that are missing, or were not planned.
       products: how many matrix products are cut otherwise.
+      share: what these collectives take of the planned step, and these products of all.
       arrays: elements of the results that are laid out otherwise, of all operations.
     """
 
     tallies: tuple[Tally, ...]
     products: int
+    share: float
     arrays: float
 
     @property
-    def wrong(self) -> int:
-        """How many things differ."""
-        return len(self.tallies) + self.products
-
-    @property
-    def bytes(self) -> float:
-        """Of the collectives that differ."""
-        return sum(abs(one.planned - one.found) * float(one.bytes) for one in self.tallies)
+    def none(self) -> bool:
+        """Whether all is as planned."""
+        return not self.tallies and not self.products
 
 
 class LineChecks:
     """Runs Shardy's passes on a step with some lines written into it."""
 
-    def __init__(self, lowered: Lowered, sites: Sites, fn: Callable[..., Any]) -> None:
+    def __init__(
+        self, lowered: Lowered, sites: Sites, fn: Callable[..., Any], machine: Machine
+    ) -> None:
         self.lowered, self.sites, self.fn = lowered, sites, fn
+        self.topology = MeshTopology(machine, lowered.plan.mesh.sizes)
         reference = _explicit(lowered)
         self.products = _cuts(reference)
         self.arrays = _arrays(reference)
@@ -93,6 +98,7 @@ class LineChecks:
 
     def _judged(self, explicit: Any) -> Mismatch:
         _merge_equal(explicit)
+        _drop_constants(explicit)
         found = compare(self.lowered.plan.moves, read_collectives(explicit))
         cuts = _cuts(explicit)
         if len(cuts) == len(self.products):
@@ -100,7 +106,17 @@ class LineChecks:
         else:
             wrong = _difference(Counter(cuts), Counter(self.products))
         arrays = _difference(_arrays(explicit), self.arrays)
-        return Mismatch((*found.missing, *found.unplanned), int(wrong), arrays)
+        tallies = (*found.missing, *found.unplanned)
+        share = sum(map(self._seconds, tallies)) / self.lowered.plan.estimate.step_seconds
+        share += wrong / max(len(self.products), 1)
+        return Mismatch(tallies, int(wrong), share, arrays)
+
+    def _seconds(self, tally: Tally) -> float:
+        """Of the collectives that are missing or too many."""
+        names = self.lowered.plan.mesh.names
+        axes = [names.index(axis.partition(":")[0].strip('"')) for axis in tally.axes]
+        each = self.topology.collective_seconds(cast("Kind", tally.kind), axes, float(tally.bytes))
+        return abs(tally.planned - tally.found) * each
 
 
 def inlined(lowered: Lowered, fn: Callable[..., Any]) -> Lowered:
@@ -199,3 +215,20 @@ def _merge_equal(operation: Any) -> None:
                     inner.erase()
                 else:
                     seen[key] = inner.results[0]
+
+
+def _drop_constants(operation: Any) -> None:
+    """Drop the collectives of constants: every device makes its own part."""
+    for inner in list(_walk(operation)):
+        if inner.name in _COLLECTIVES and _is_constant(inner.operands[0]):
+            inner.results[0].replace_all_uses_with(inner.operands[0])
+            inner.erase()
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a value is one number everywhere, or counts along a dimension."""
+    maker = value.owner
+    name = getattr(maker, "name", "")  # a block has none
+    if name == "stablehlo.broadcast_in_dim":
+        return _is_constant(maker.operands[0])
+    return name in {"stablehlo.constant", "stablehlo.iota"}

@@ -38,9 +38,18 @@ def mark_of(scope: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Marked:
-    """A value of the program, and where it is at a spot."""
+    """A value of the program at a spot.
+
+    Attributes:
+      value: that is there.
+      cotangent: whether it is the cotangent of what the user's code has there.
+      readers: the ops that read it there, and which of their operands it is.
+      scope, trips: where that is, and how often.
+    """
 
     value: int
+    cotangent: bool
+    readers: tuple[tuple[int, int], ...]
     scope: str
     trips: int
 
@@ -79,6 +88,8 @@ def marked_values(
             ops.append(op)
 
     def key(primitive: str, scope: str, line: str, shapes: Sequence[Any]) -> tuple[Any, ...]:
+        # Where a cotangent is added up is the line of what was read last: of a mark, perhaps.
+        line = "" if primitive == "add_any" else line
         return primitive, _MARK.sub("", scope).strip("/"), line, *shapes
 
     ours = [
@@ -90,14 +101,21 @@ def marked_values(
         for op in program.ops
     ]
     same: dict[int, int] = dict(zip(flat.inputs, program.inputs, strict=True))
+    readers: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for one, other in _aligned(ours, theirs):
         outputs: Sequence[int] = ops[one]["outputs"]
         same.update(zip(outputs, program.ops[other].outputs, strict=True))
+        for position, value in enumerate(ops[one]["inputs"]):
+            readers[value].append((other, position))
+    for _, _, op in reversed(at):  # what reads a mark of a mark reads both
+        readers[op["inputs"][0]] += readers[op["outputs"][0]]
     marked: dict[int, list[Marked]] = defaultdict(list)
     for number, value, op in at:
-        if value is not None and value in same:
+        if value in same:
             scope = _MARK.sub("", op["scope"]).strip("/")
-            marked[number].append(Marked(same[value], scope, op["trips"]))
+            cotangent = op["backward"] and not op["recomputed"]
+            read = tuple(readers[op["outputs"][0]])
+            marked[number].append(Marked(same[value], cotangent, read, scope, op["trips"]))
     return marked
 
 

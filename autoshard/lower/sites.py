@@ -8,24 +8,24 @@ stores the array, what is computed again of it, its cotangent, or their copies.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
 from autoshard.compat import Frame
-from autoshard.layout import UNREDUCED, Layout, to_partition_spec
+from autoshard.lower.inlined import REMAT
 from autoshard.lower.marks import marked_values, scope_of
+from autoshard.lower.planned_spots import NOTHING, PlannedSpots, origin
 from autoshard.lower.source_lines import Constraint, Spot, Visit, line_of, visits, with_lines
 from autoshard.plan import Plan
 from autoshard.program import Program
-from autoshard.targets import scope_names, shown_path
+from autoshard.targets import scope_names
 
-LAYOUTS = 4
-"""So many layouts are tried at a spot."""
 SHOWN = 4
 """So many arrays of a line are named."""
 
@@ -38,15 +38,20 @@ class Line:
       places: where it holds, and the layout there.
       where: the user's lines, the one to write it on first.
       names: of the arrays: a tree path, or the operation that makes or reads it, and its type.
-      block: whether it is in a repeated block.
+      blocks: the repeated blocks that it is in, by scope: `layers`, `layer_*`.
       weight: bytes of all arrays that it names, all repetitions.
     """
 
     places: tuple[tuple[Spot, Constraint], ...]
     where: tuple[str, ...] = field(compare=False)
     names: tuple[str, ...] = field(compare=False)
-    block: bool = field(compare=False)
+    blocks: frozenset[str] = field(compare=False)
     weight: float = field(compare=False)
+
+    @property
+    def block(self) -> bool:
+        """Whether it is in a repeated block."""
+        return bool(self.blocks)
 
     @property
     def spots(self) -> tuple[Spot, ...]:
@@ -63,14 +68,13 @@ class Line:
         via = f", called at {' and '.join(callers)}" if callers else ""
         calls = []
         for constraint in self.says:
-            function = "one_way_constraint" if constraint.one_way else "with_sharding_constraint"
             each = list(
                 dict.fromkeys(
                     n for n, c in zip(self.names, self.places, strict=True) if c[1] == constraint
                 )
             )
             more = f" and {len(each) - SHOWN} more" if len(each) > SHOWN else ""
-            calls.append(f"x = {function}(x, {constraint})  # {', '.join(each[:SHOWN])}{more}")
+            calls.append(f"x = {constraint}  # {', '.join(each[:SHOWN])}{more}")
         return f"{first}{via}: " + f"\n{' ' * len(first)}    ".join(calls)
 
 
@@ -80,10 +84,12 @@ class Sites:
 
     Attributes:
       lines: those that name most bytes first.
+      planned: for every spot the line that says what is planned there.
       marks: for every spot its number and its layouts.
     """
 
     lines: tuple[Line, ...]
+    planned: tuple[Line, ...]
     marks: Mapping[Spot, tuple[int, tuple[Constraint, ...]]]
 
     def marked(self, fn: Callable[..., Any], mesh: Any) -> Callable[..., Any]:
@@ -131,86 +137,92 @@ def sites_of(program: Program, plan: Plan, mesh: Any, fn: Callable[..., Any], *a
             seen.setdefault(visit.spot, []).append(visit)
     numbers = {spot: number for number, spot in enumerate(seen)}
     marked = marked_values(program, mesh, fn, args, numbers)
+    planned = PlannedSpots(program, plan)
     found: dict[Spot, _Spot] = {}
     for spot, those in seen.items():
-        values = [one.value for one in marked.get(numbers[spot], ())]
-        layouts = _layouts(program, plan, values, read=spot.read)
-        if layouts:
-            first = marked[numbers[spot]][0]
-            loops = first.trips > 1 or len(those) > 1
-            path = shown_path(program, first.value) if first.value in program.inputs else ""
-            found[spot] = _Spot(those[0], layouts, loops, first.scope, path)
-    lines = sorted(
-        _lines(found, plan.mesh.names, backward=any(op.backward for op in program.ops)),
-        key=lambda line: -line.weight,
-    )
+        here = marked.get(numbers[spot], [])
+        constraints = planned.constraints(here, spot) if here else {}
+        if constraints:
+            loops = here[0].trips > 1 or len(those) > 1
+            value = next((one.value for one in here if not one.cotangent), here[0].value)
+            path, entry = origin(program, value)
+            inside = spot.read and spot.primitive not in REMAT  # what it computes again reads these
+            entry = entry if inside and loops else None
+            found[spot] = _Spot(those[0], constraints, loops, here[0].scope, path, entry)
+    lines = sorted(_lines(found), key=lambda line: -line.weight)
     wanted: dict[Spot, dict[Constraint, None]] = defaultdict(dict)
     for line in lines:
         for spot, constraint in line.places:
             wanted[spot][constraint] = None
     marks = {spot: (numbers[spot], tuple(said)) for spot, said in wanted.items()}
-    return Sites(tuple(lines), marks)
+    alone = {line.places[0]: line for line in lines if len(line.places) == 1}
+    as_planned = tuple(alone[spot, known.planned] for spot, known in found.items())
+    return Sites(tuple(lines), as_planned, marks)
 
 
 @dataclass(frozen=True, slots=True)
 class _Spot:
     visit: Visit
-    layouts: Mapping[Layout, float]
+    constraints: Mapping[Constraint, float]  # as planned first, with the bytes that it is about
     block: bool
     scope: str
     path: str
+    entry: int | None  # the block that has it as an argument
 
     @property
     def rank(self) -> int:
         return len(self.visit.shape)
 
-
-def _layouts(
-    program: Program, plan: Plan, values: Sequence[int], *, read: bool
-) -> Mapping[Layout, float]:
-    """The layouts that a plan gives these values, those of most bytes first."""
-    found: defaultdict[Layout, float] = defaultdict(float)
-    for value in dict.fromkeys(values):
-        record = program.values[value]
-        size = float(record.bytes * record.trips)
-        stored, copy = plan.decisions.stored[value], plan.decisions.copy[value]
-        if record.free:  # computed wherever it is needed in the plan, but once in the user's code
-            stored = (-1,) * len(plan.mesh.names)
-        if copy is not None:
-            found[copy] += size / 2
-        if stored is not None and not read and UNREDUCED not in stored:
-            found[stored] += size
-    most = sorted(found, key=lambda layout: -found[layout])[:LAYOUTS]
-    return {layout: found[layout] for layout in most}
+    @property
+    def planned(self) -> Constraint:
+        return next(iter(self.constraints))
 
 
-def _lines(found: Mapping[Spot, _Spot], names: Sequence[str], *, backward: bool) -> Iterator[Line]:
+def _lines(found: Mapping[Spot, _Spot]) -> Iterator[Line]:
     helpers: dict[Any, list[Spot]] = defaultdict(list)
     calls: dict[Any, list[Spot]] = defaultdict(list)
-    for spot in found:
+    blocks: dict[int, list[Spot]] = defaultdict(list)
+    for spot, known in found.items():
         helpers[_expression(spot)].append(spot)
         if spot.read:
             calls[spot.frames, spot.primitive].append(spot)
-    offered: list[dict[Spot, Layout]] = []
+        if known.entry is not None:
+            blocks[known.entry].append(spot)
+    offered: list[dict[Spot, Constraint]] = []
     for spots in [*([spot] for spot in found), *helpers.values()]:
-        kinds = {(found[one].rank, layout): None for one in spots for layout in found[one].layouts}
-        for rank, layout in kinds:
+        kinds = {(found[one].rank, said): None for one in spots for said in found[one].constraints}
+        for rank, said in kinds:
             offered.append(
                 {
-                    spot: layout
+                    spot: said
                     for spot in spots
-                    if found[spot].rank == rank and layout in found[spot].layouts
+                    if found[spot].rank == rank and said in found[spot].constraints
                 }
             )
     for spots in calls.values():  # all operands of a call, as one tree
-        offered.append({spot: next(iter(found[spot].layouts)) for spot in spots})
+        offered += _trees(spots, found)
     lines = {}
-    for layouts in offered:
-        copies = all(spot.read for spot in layouts)
-        for one_way in (False, True)[: 1 + (copies and backward)]:
-            line = _line(layouts, found, helpers, names, one_way=one_way)
+    for said in offered:
+        if said:
+            line = _made(said, found, _where(said, helpers))
             lines.setdefault(line, line)
+    for spots in blocks.values():  # all arguments of a block
+        for said in _trees(spots, found):
+            if len(said) > 1 and (top := _top(said)):
+                line = _made(said, found, (top,))
+                lines.setdefault(line, line)
     yield from lines
+
+
+def _trees(spots: Sequence[Spot], found: Mapping[Spot, _Spot]) -> Iterator[dict[Spot, Constraint]]:
+    """What could be said at several spots at once."""
+    planned = {spot: found[spot].planned for spot in spots}
+    for said in (
+        planned,
+        {spot: Constraint(one.spec, one.spec) for spot, one in planned.items()},
+        {spot: Constraint(one.spec, None) for spot, one in planned.items()},
+    ):
+        yield {spot: one for spot, one in said.items() if one != NOTHING}
 
 
 def _expression(spot: Spot) -> Any:
@@ -219,29 +231,37 @@ def _expression(spot: Spot) -> Any:
     return spot.frames[: inside + 1], spot.primitive, spot.number, spot.read
 
 
-def _line(
-    layouts: Mapping[Spot, Layout],
-    found: Mapping[Spot, _Spot],
-    helpers: Mapping[Any, Sequence[Spot]],
-    names: Sequence[str],
-    *,
-    one_way: bool,
-) -> Line:
-    spot = next(iter(layouts))
-    places = tuple(
-        (one, Constraint(to_partition_spec(layout, names, found[one].rank), one_way))
-        for one, layout in layouts.items()
-    )
+def _where(
+    said: Mapping[Spot, Constraint], helpers: Mapping[Any, Sequence[Spot]]
+) -> tuple[str, ...]:
+    """The line to write it on, and who calls the function that it is in, where that matters."""
+    spot = next(iter(said))
     where = [line_of(spot.user[0])]
-    others = [other.user for other in helpers[_expression(spot)] if other not in layouts]
-    if others:  # who calls the function that the line is in
-        where += [_caller(one.user, others) for one in layouts]
+    others = [other.user for other in helpers[_expression(spot)] if other not in said]
+    if others:
+        where += [_caller(one.user, others) for one in said]
+    return tuple(dict.fromkeys(where))
+
+
+def _top(spots: Iterable[Spot]) -> str:
+    """The innermost function that all these spots are in."""
+    calls = [[(frame.file, frame.function) for frame in reversed(one.user)] for one in spots]
+    shared = [names[0] for names in zip(*calls, strict=False) if len(set(names)) == 1]
+    if not shared:
+        return ""
+    file, function = shared[-1]
+    return f"{os.path.basename(file)}, at the top of {function.rpartition('.')[2]}"
+
+
+def _made(
+    said: Mapping[Spot, Constraint], found: Mapping[Spot, _Spot], where: tuple[str, ...]
+) -> Line:
     return Line(
-        places,
-        tuple(dict.fromkeys(where)),
-        tuple(_name(one, found[one]) for one in layouts),
-        any(found[one].block for one in layouts),
-        sum(found[one].layouts[layout] for one, layout in layouts.items()),
+        tuple(said.items()),
+        where,
+        tuple(_name(one, found[one]) for one in said),
+        frozenset(_block(found[one].scope) for one in said if found[one].block),
+        sum(found[one].constraints.get(constraint, 0.0) for one, constraint in said.items()),
     )
 
 
@@ -253,8 +273,19 @@ def _caller(user: Sequence[Frame], others: Sequence[Sequence[Frame]]) -> str:
     return line_of(user[depth])
 
 
+def _names(scope: str) -> list[str]:
+    return [re.sub(r"\d+", "*", name) for name in scope_names(scope)]
+
+
+def _block(scope: str) -> str:
+    """The scope of a repeated block, of one in it."""
+    names = _names(scope)
+    numbered = [k for k, name in enumerate(names) if "*" in name]
+    return "/".join(names[: max(numbered, default=0) + 1])
+
+
 def _name(spot: Spot, known: _Spot) -> str:
-    scope = "/".join(re.sub(r"\d+", "*", name) for name in scope_names(known.scope))
+    scope = "/".join(_names(known.scope))
     made = f"{spot.primitive} in {scope or 'the step'}"
     name = known.path or (f"operand {spot.number} of {made}" if spot.read else made)
     return f"{name}, {known.visit.dtype}[{', '.join(map(str, known.visit.shape))}]"

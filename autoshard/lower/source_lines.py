@@ -67,33 +67,56 @@ class Constraint:
     """What a line says of an array.
 
     Attributes:
-      spec: how it is laid out.
-      one_way: the cotangent may be laid out otherwise.
+      spec: how it is laid out; None: as it comes.
+      cotangent: how its cotangent is; None: as it comes.
     """
 
-    spec: PartitionSpec
-    one_way: bool = False
+    spec: PartitionSpec | None
+    cotangent: PartitionSpec | None
+
+    @property
+    def alike(self) -> bool:
+        """Whether it says the same of both, as a plain `with_sharding_constraint` does."""
+        return self.spec == self.cotangent
 
     def __call__(self, array: Any, mesh: Any) -> Any:
         """The array, constrained."""
-        sharding = NamedSharding(mesh, self.spec)
-        if not self.one_way or not jnp.issubdtype(array.dtype, jnp.inexact):
-            return jax.lax.with_sharding_constraint(array, sharding)
-        function = jax.custom_vjp(lambda x: jax.lax.with_sharding_constraint(x, sharding))
-        function.defvjp(lambda x: (function(x), None), lambda _, cotangent: (cotangent,))
+        if not jnp.issubdtype(array.dtype, jnp.inexact):  # it has no cotangent
+            return _constrained(array, self.spec, mesh)
+        if self.alike:
+            return _constrained(array, self.spec, mesh)
+        function = jax.custom_vjp(lambda x: _constrained(x, self.spec, mesh))
+        function.defvjp(
+            lambda x: (function(x), None),
+            lambda _, cotangent: (_constrained(cotangent, self.cotangent, mesh),),
+        )
         return function(array)
 
     def __str__(self) -> str:
-        return f"P({', '.join(map(repr, self.spec))})"
+        if self.alike:
+            return f"with_sharding_constraint(x, {_shown(self.spec)})"
+        return f"constrain(x, {_shown(self.spec)}, {_shown(self.cotangent)})"
 
 
-ONE_WAY = """@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def one_way_constraint(x, sharding):  # the cotangent may be laid out otherwise
-    return jax.lax.with_sharding_constraint(x, sharding)
+def _constrained(array: Any, spec: PartitionSpec | None, mesh: Any) -> Any:
+    if spec is None:
+        return array
+    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
 
-one_way_constraint.defvjp(
-    lambda x, sharding: (one_way_constraint(x, sharding), None), lambda sharding, _, ct: (ct,)
+
+def _shown(spec: PartitionSpec | None) -> str:
+    return "None" if spec is None else f"P({', '.join(map(repr, spec))})"
+
+
+CONSTRAIN = """@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def constrain(x, sharding, cotangent):  # of x and of its cotangent; None: as it comes
+    return x if sharding is None else jax.lax.with_sharding_constraint(x, sharding)
+
+constrain.defvjp(
+    lambda x, sharding, cotangent: (constrain(x, sharding, cotangent), None),
+    lambda sharding, cotangent, _, ct: (constrain(ct, cotangent, None),),
 )"""
+"""The function that a line calls which says of the cotangent something else."""
 
 
 def line_of(frame: Frame) -> str:

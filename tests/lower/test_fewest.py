@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from autoshard.lower.fewest import fewest
-from autoshard.lower.source_lines import Constraint, visits, with_lines
+from autoshard.lower.compare import Tally
+from autoshard.lower.fewest import Fewest, fewest
+from autoshard.lower.line_search import TOLERANCE
+from autoshard.lower.source_lines import CONSTRAIN, Constraint, visits, with_lines
 from autoshard.lower.spmd import lower
+from tests.helpers import toy_machine
 from tests.requirements.programs import array, plan_of, train_program, train_step
 
 ARGUMENTS = (
@@ -30,8 +34,10 @@ def test_shardy_makes_the_plan_of_the_fewest_and_of_no_fewer(requirements):
     plan = plan_of(train_program(), *requirements)
     checks = []
     lowered = lower(plan, train_step, *ARGUMENTS)
-    found = fewest(lowered, train_step, heard=lambda n, ok: checks.append((n, ok)))
-    assert found.enough
+    found = fewest(
+        lowered, train_step, machine=toy_machine(), heard=lambda n, ok: checks.append((n, ok))
+    )
+    assert found.exact
     count = len(found.lines)
     assert (count, True) in checks
     assert found.checks == len(checks) + 1  # the last one traces the step with these lines alone
@@ -55,8 +61,8 @@ def test_what_propagation_does_alone_needs_no_lines():
         "limit all_gather count 0",
         "limit all_to_all count 0",
     )
-    found = fewest(lower(plan, train_step, *ARGUMENTS), train_step)
-    assert found.enough
+    found = fewest(lower(plan, train_step, *ARGUMENTS), train_step, machine=toy_machine())
+    assert found.exact
     assert not found.lines
     assert str(found) == "the shardings of inputs and results are enough"
 
@@ -85,10 +91,48 @@ def test_a_line_of_the_user_constrains_the_cotangent_too():
     mesh = jax.sharding.AbstractMesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
     spot = next(one.spot for one in visits(jax.grad(loss), array(8, 8)) if not one.spot.read)
 
-    def constraints(one_way):
-        line = Constraint(P("x"), one_way)
+    def constraints(spec, cotangent):
+        line = Constraint(spec, cotangent)
         step = with_lines(jax.grad(loss), lambda at, y: line(y, mesh) if at == spot else y)
-        return len(re.findall(r"sharding_constraint\[", str(jax.make_jaxpr(step)(array(8, 8)))))
+        return _constraints_of(step)
 
-    assert constraints(one_way=False) == 2  # forward and backward
-    assert constraints(one_way=True) == 1
+    assert constraints(P("x"), P("x")) == ["P('x',)", "P('x',)"]  # forward and backward
+    assert constraints(P("x"), None) == ["P('x',)"]
+    assert constraints(P("x"), P(None, "x")) == ["P('x',)", "P(None, 'x')"]
+    assert constraints(None, P(None, "x")) == ["P(None, 'x')"]
+
+
+def _constraints_of(function):
+    text = str(jax.make_jaxpr(function)(array(8, 8)))
+    return re.findall(r"sharding_constraint\[.*?spec=(P\(.*?\))", text, re.DOTALL)
+
+
+def test_the_function_that_is_printed_constrains_array_and_cotangent():
+    mesh = jax.sharding.AbstractMesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    names: dict = {}
+    exec(f"import functools\nimport jax\n{CONSTRAIN}", names)  # what users paste
+    rows, columns = (jax.sharding.NamedSharding(mesh, P(*axes)) for axes in (("x",), (None, "x")))
+
+    def pasted(x):
+        return jnp.sum(jnp.sin(names["constrain"](x, rows, columns)))
+
+    def ours(x):
+        return jnp.sum(jnp.sin(Constraint(P("x"), P(None, "x"))(x, mesh)))
+
+    for function in (pasted, ours):
+        assert _constraints_of(jax.grad(function)) == ["P('x',)", "P(None, 'x')"]
+
+
+def test_products_cut_otherwise_and_dear_collectives_do_not_make_the_plan():
+    """A share of the step below the tolerance is listed, and no failure; a product always is."""
+    cheap = Tally("all_reduce", ("x",), 1024, planned=0, found=1)
+    found = Fewest((), None, 3, left=(cheap,), share=TOLERANCE / 2)  # type: ignore[arg-type]
+    assert found.enough
+    assert not found.exact
+    assert str(found).splitlines() == [
+        "0 of 3 lines, beside the shardings of inputs and results:",
+        "Otherwise than planned, 0.50% of the step, are:",
+        "  all_reduce over x of 1.00 KiB: 0 planned, 1 made",
+    ]
+    assert not replace(found, share=2 * TOLERANCE).enough
+    assert not replace(found, products=1).enough

@@ -1,0 +1,200 @@
+"""The search for the fewest lines that leave nothing otherwise than planned.
+
+Lines are added one by one: of those about the places where something is otherwise than planned, the
+one that leaves the least mismatch, perhaps in the place of others at its spots. Where none helps,
+all that is planned at other spots is added, and what is not needed of it left out; else two at a
+time are tried. At the end what can be left out is, and one line about many arrays (all arguments of
+a block, say) takes the place of several. Of the lines that remain none can be left out, although
+another set might be smaller still.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from autoshard.lower.line_checks import LineChecks, Mismatch
+from autoshard.lower.sites import Line, Sites
+from autoshard.lower.source_lines import line_of
+
+TOLERANCE = 0.01
+"""So much of the planned step may collectives take that differ: as much as the default `--gap`."""
+BREADTH = 24
+"""So many lines are tried at a time."""
+MOST = 3
+"""So many times as many in all, where none helps."""
+FEW = 2
+"""Where a repeated block has more lines, fewer are looked for that only reach the plan."""
+NEAR = 8
+"""So many of the lines about what differs most are tried in pairs with others."""
+
+
+class LineSearch:
+    """Adds and drops lines; remembers what every set of lines leaves."""
+
+    def __init__(
+        self, checks: LineChecks, sites: Sites, heard: Callable[[int, bool], None] | None
+    ) -> None:
+        self.checks, self.sites, self.heard = checks, sites, heard
+        self.known: dict[frozenset[Line], Mismatch] = {}
+
+    def mismatch(self, lines: Sequence[Line]) -> Mismatch:
+        """What these lines leave otherwise than planned."""
+        key = frozenset(lines)
+        if key not in self.known:
+            self.known[key] = self.checks.mismatch(key)
+            if self.heard is not None:
+                self.heard(len(key), self.known[key].none)
+        return self.known[key]
+
+    def share(self, lines: Sequence[Line]) -> float:
+        """How much of the step that is; 0 only where all is as planned."""
+        return self.mismatch(lines).share
+
+    def found(self) -> list[Line]:
+        """Lines of which none can be left out, and which leave the least that was found."""
+        chosen: list[Line] = []
+        while self.share(chosen):
+            more = self.one_more(chosen)
+            if not more and not self.close(chosen):
+                more = self.many_more(chosen) or self.two_more(chosen)
+            if not more:
+                break
+            chosen = more
+        chosen = self.fewer(self.without_needless(self.joined(chosen)))
+        if per_block(chosen) > FEW and not self.share(chosen):
+            about = self.fewer(self.without_needless(chosen, close=True), close=True)
+            chosen = about if _count(about) < _count(chosen) else chosen
+        return chosen
+
+    def close(self, chosen: Sequence[Line]) -> bool:
+        """Whether the plan is reached with these lines."""
+        left = self.mismatch(chosen)
+        return not left.products and left.share <= TOLERANCE
+
+    def one_more(self, chosen: list[Line]) -> list[Line]:
+        """With the line that leaves least; empty where none leaves less."""
+        left = self.mismatch(chosen)
+        lines, after = min(
+            self.better(chosen, left),
+            key=lambda one: (one[1].share, one[1].arrays),
+            default=(chosen, left),
+        )
+        return lines if after.share < left.share else []
+
+    def many_more(self, chosen: list[Line]) -> list[Line]:
+        """With lines of all that is planned at other spots; empty where they do not help."""
+        taken = {spot for line in chosen for spot in line.spots}
+        more = [line for line in self.sites.planned if taken.isdisjoint(line.spots)]
+        share = self.share([*chosen, *more])
+        if share >= self.share(chosen):
+            return []
+        return [*chosen, *self.needed(chosen, more, share)]
+
+    def needed(self, chosen: list[Line], more: list[Line], share: float) -> list[Line]:
+        """Some of `more` with which no more differs than with all of them: halves are left out
+        while that is so, then quarters, down to single lines."""
+        part = len(more)
+        while part:
+            part = (part + 1) // 2 if part > 1 else 0
+            start = 0
+            while part and start < len(more):
+                rest = more[:start] + more[start + part :]
+                if self.share([*chosen, *rest]) <= share:
+                    more = rest
+                else:
+                    start += part
+        return more
+
+    def two_more(self, chosen: list[Line]) -> list[Line]:
+        """With two lines that only together make fewer things differ; or empty."""
+        left = self.mismatch(chosen)
+        taken = {spot for line in chosen for spot in line.spots}
+        free = [line for line in self.sites.lines if taken.isdisjoint(line.spots)]
+        for one in self.near(free, left)[:NEAR]:
+            for other in free[:BREADTH]:
+                if set(one.spots).isdisjoint(other.spots):
+                    lines = [*chosen, one, other]
+                    if self.share(lines) < left.share:
+                        return lines
+        return []
+
+    def better(self, chosen: list[Line], left: Mismatch) -> list[tuple[list[Line], Mismatch]]:
+        """What is left where a line is added, in the place of those at the same spots.
+
+        Lines about what differs most are tried first: where some of `BREADTH` make fewer
+        differences, the others are not tried.
+        """
+        found = []
+        lines = [line for line in self.sites.lines if line not in chosen]
+        for number, line in enumerate(self.near(lines, left)[: MOST * BREADTH]):
+            if number % BREADTH == 0 and any(after.share < left.share for _, after in found):
+                break
+            kept = [one for one in chosen if set(one.spots).isdisjoint(line.spots)]
+            found.append(([*kept, line], self.mismatch([*kept, line])))
+            if found[-1][1].none:
+                break
+        return found
+
+    def fewer(self, chosen: list[Line], *, close: bool = False) -> list[Line]:
+        """With one line about many arrays, several others may be needless."""
+        broad = [line for line in self.sites.lines if len(line.places) > 1]
+        for line in sorted(broad, key=lambda line: -len(line.places))[:BREADTH]:
+            if per_block(chosen) < FEW and len(chosen) <= FEW:
+                break
+            kept = [one for one in chosen if set(one.spots).isdisjoint(line.spots)]
+            if line not in chosen and self.as_good([*kept, line], chosen, close):
+                rest = self.without_needless([*kept, line], close=close)
+                if _count(rest) < _count(chosen):
+                    chosen = rest
+        return chosen
+
+    def as_good(self, lines: Sequence[Line], chosen: Sequence[Line], close: bool) -> bool:
+        """Whether these lines leave no more than those chosen, or little enough."""
+        share = self.share(chosen)
+        return self.share(lines) <= share or (bool(close or share) and self.close(lines))
+
+    def joined(self, chosen: list[Line]) -> list[Line]:
+        """One line in the place of several at its spots, where no more differs then."""
+        for line in self.sites.lines:
+            spots = set(line.spots)
+            kept = [one for one in chosen if spots.isdisjoint(one.spots)]
+            if len(chosen) - len(kept) > 1 and self.share([*kept, line]) <= self.share(chosen):
+                chosen = [*kept, line]
+        return chosen
+
+    def near(self, lines: Sequence[Line], left: Mismatch) -> list[Line]:
+        """Lines in the user's code about collectives that are missing, or not planned, first."""
+        missing = {at.rpartition(" ")[2] for one in left.tallies for at in one.planned_at}
+        odd = {at.rpartition(" ")[2] for one in left.tallies for at in one.found_at}
+
+        def hits(line: Line) -> int:
+            own = {line_of(frame) for spot in line.spots for frame in spot.user}
+            return 2 * (not own.isdisjoint(missing)) + (not own.isdisjoint(odd))
+
+        return sorted(lines, key=lambda line: -hits(line))
+
+    def without_needless(self, chosen: list[Line], *, close: bool = False) -> list[Line]:
+        """Leave out what can be left out, one by one, until nothing can.
+
+        With `close`, what is exact need only stay close. Propagation is not monotone: with fewer
+        lines one that was needed may be needless.
+        """
+        while True:
+            for line in sorted(chosen, key=lambda one: not one.block):
+                rest = [other for other in chosen if other is not line]
+                if self.as_good(rest, chosen, close):
+                    chosen = rest
+                    break
+            else:
+                return chosen
+
+
+def per_block(lines: Sequence[Line]) -> int:
+    """How many lines are in the repeated block that has most of them."""
+    return max(Counter(block for line in lines for block in line.blocks).values(), default=0)
+
+
+def _count(lines: Sequence[Line]) -> tuple[int, int]:
+    """How many lines are in one block at most, and how many there are."""
+    return per_block(lines), len(lines)
