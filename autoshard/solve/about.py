@@ -34,6 +34,7 @@ from autoshard.solve.problem import (
     Status,
     Usage,
 )
+from autoshard.solve.state import OPTIMAL_GAP
 from autoshard.solve.trail import InfeasibleError, Trail
 from autoshard.solve.whole import tightened
 
@@ -125,14 +126,38 @@ def _reduce(
         return None
     free = replace(problem, usages=(), limit=None)
     known = base.outcome
-    best = trail.project((*before, *(0 for _ in taken)))
-    if min(best, default=0) < 0 or evaluate(free, best).objective > known.report.objective:
-        known = solve(free)
-        if known.solution is None:
-            return None
-        best = known.solution.choices
+    plans = [before] if known.solution is None else [before, known.solution.choices]
+    dummies = [0] * len(taken)
+    found = _known_best(free, [trail.project((*p, *dummies), exact=True) for p in plans], known)
+    if found is None:
+        return None
+    known, best = found
     known = tightened(free, Outcome(known.status, Solution(best), known.report, Duals()))
     return _Reduced(PinnedSolves.of(free, known), trail, owner, taken.argmax(axis=0), best)
+
+
+def _known_best(
+    free: Problem, nears: Sequence[Sequence[int]], known: Outcome
+) -> tuple[Outcome, tuple[int, ...]] | None:
+    """A cheapest plan of the reduced problem, and what is known of it; None where there is none.
+
+    What it costs is known. Where presolve dropped choices of a plan near by (-1), equally good ones
+    take their place: then only these nodes are decided anew, if the plan is as cheap as is known.
+    """
+    report = known.report
+    enough = report.objective + OPTIMAL_GAP * abs(report.objective)
+    for near in nears:
+        if min(near, default=0) >= 0:
+            found, cost = tuple(near), evaluate(free, near).objective
+        else:
+            pins = {node: [choice] for node, choice in enumerate(near) if choice >= 0}
+            outcome = solve(free, pins=pins, known_bound=report.bound)
+            found = () if outcome.solution is None else outcome.solution.choices
+            cost = outcome.report.objective
+        if found and cost <= enough:
+            return known, found
+    outcome = solve(free, known_bound=report.bound)
+    return None if outcome.solution is None else (outcome, outcome.solution.choices)
 
 
 def _with_rows(problem: Problem, node: int, groups: Integers) -> Problem:

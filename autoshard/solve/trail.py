@@ -114,8 +114,11 @@ class Trail:
                 picked[step.leader] = step.of_leader[pair]
         return tuple(picked[: self.count].tolist())
 
-    def project(self, choices: Sequence[int]) -> tuple[int, ...]:
-        """The reduced plan nearest to an original one; -1 where its choice was dropped."""
+    def project(self, choices: Sequence[int], *, exact: bool = False) -> tuple[int, ...]:
+        """The reduced plan nearest to an original one; -1 where its choice was dropped.
+
+        Of nodes that were joined, one's choice may stand for both; not with `exact`.
+        """
         picked = np.zeros(self.size, dtype=np.int64)
         picked[: len(choices)] = np.asarray(choices, dtype=np.int64)
         for step in self.steps:
@@ -124,7 +127,7 @@ class Trail:
             elif isinstance(step, Join):
                 alike = step.of_leader == picked[step.leader]
                 pairs = np.flatnonzero(alike & (step.of_node == picked[step.node]))
-                pairs = pairs if pairs.size else np.flatnonzero(alike)
+                pairs = pairs if pairs.size or exact else np.flatnonzero(alike)
                 picked[step.leader] = pairs[0] if pairs.size else -1
         return tuple(picked[list(self.kept)].tolist())
 
