@@ -47,6 +47,7 @@ class Fewest:
       left: collectives that are made otherwise than planned, where no set of lines makes the plan.
       products: how many matrix products are cut otherwise then.
       share: what these collectives take of the planned step, and these products of all.
+      twofold: arrays that the plan lays out otherwise when they are computed again.
     """
 
     lines: tuple[Line, ...]
@@ -56,6 +57,7 @@ class Fewest:
     left: tuple[Tally, ...] = ()
     products: int = 0
     share: float = 0.0
+    twofold: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -100,6 +102,9 @@ class Fewest:
             ]
         if self.products:
             text.append(f"  {self.products} matrix products that are cut otherwise")
+        if self.twofold and not self.exact:
+            text.append("No line can say what the plan computes again in another layout:")
+            text += [f"  {name}" for name in self.twofold]
         return "\n".join(text)
 
 
@@ -139,6 +144,7 @@ def fewest(
         found.tallies,
         found.products,
         found.share,
+        sites.twofold,
     )
 
 

@@ -43,12 +43,14 @@ class Marked:
     Attributes:
       value: that is there.
       cotangent: whether it is the cotangent of what the user's code has there.
+      again: whether it is what the user's code has there, computed again.
       readers: the ops that read it there, and which of their operands it is.
       scope, trips: where that is, and how often.
     """
 
     value: int
     cotangent: bool
+    again: bool
     readers: tuple[tuple[int, int], ...]
     scope: str
     trips: int
@@ -115,7 +117,8 @@ def marked_values(
             scope = _MARK.sub("", op["scope"]).strip("/")
             cotangent = op["backward"] and not op["recomputed"]
             read = tuple(readers[op["outputs"][0]])
-            marked[number].append(Marked(same[value], cotangent, read, scope, op["trips"]))
+            again = op["recomputed"]
+            marked[number].append(Marked(same[value], cotangent, again, read, scope, op["trips"]))
     return marked
 
 

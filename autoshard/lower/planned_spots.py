@@ -73,6 +73,15 @@ class PlannedSpots:
             if one != NOTHING
         }
 
+    def differ(self, marked: Sequence[Marked], spot: Spot) -> bool:
+        """Whether an array is computed again in another layout, which no line can say."""
+        stored = self.plan.decisions.stored
+        made, again = (
+            {stored[one.value] for one in marked if one.again is both and not one.cotangent}
+            for both in (False, True)
+        )
+        return not spot.read and bool(made) and not again <= made
+
     def _layouts(self, marked: Sequence[Marked], *, read: bool) -> Mapping[Layout, float]:
         """The layouts that a plan gives these values, those of most bytes first."""
         found: defaultdict[Layout, float] = defaultdict(float)

@@ -86,11 +86,13 @@ class Sites:
       lines: those that name most bytes first.
       planned: for every spot the line that says what is planned there.
       marks: for every spot its number and its layouts.
+      twofold: arrays that the plan lays out otherwise when they are computed again.
     """
 
     lines: tuple[Line, ...]
     planned: tuple[Line, ...]
     marks: Mapping[Spot, tuple[int, tuple[Constraint, ...]]]
+    twofold: tuple[str, ...]
 
     def marked(self, fn: Callable[..., Any], mesh: Any) -> Callable[..., Any]:
         """`fn` with every constraint of every line, each under the scope of its mark."""
@@ -157,7 +159,9 @@ def sites_of(program: Program, plan: Plan, mesh: Any, fn: Callable[..., Any], *a
     marks = {spot: (numbers[spot], tuple(said)) for spot, said in wanted.items()}
     alone = {line.places[0]: line for line in lines if len(line.places) == 1}
     as_planned = tuple(alone[spot, known.planned] for spot, known in found.items())
-    return Sites(tuple(lines), as_planned, marks)
+    twofold = [s for s in found if planned.differ(marked[numbers[s]], s)]
+    names = tuple(f"{_name(s, found[s])}, at {line_of(s.user[0])}" for s in twofold)
+    return Sites(tuple(lines), as_planned, marks, names)
 
 
 @dataclass(frozen=True, slots=True)

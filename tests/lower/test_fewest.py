@@ -13,8 +13,11 @@ from jax.sharding import PartitionSpec as P
 from autoshard.lower.compare import Tally
 from autoshard.lower.fewest import Fewest, fewest
 from autoshard.lower.line_search import TOLERANCE
+from autoshard.lower.sites import sites_of
 from autoshard.lower.source_lines import CONSTRAIN, Constraint, visits, with_lines
-from autoshard.lower.spmd import lower
+from autoshard.lower.spmd import lower, make_mesh
+from autoshard.program import trace
+from autoshard.search import search
 from tests.helpers import toy_machine
 from tests.requirements.programs import array, plan_of, train_program, train_step
 
@@ -136,3 +139,31 @@ def test_products_cut_otherwise_and_dear_collectives_do_not_make_the_plan():
     ]
     assert not replace(found, share=2 * TOLERANCE).enough
     assert not replace(found, products=1).enough
+
+
+def test_what_is_computed_again_in_another_layout_is_named():
+    """A line holds for the forward pass and for what `checkpoint` computes again."""
+
+    def step(w, x):
+        @jax.checkpoint
+        def block(y):
+            return jnp.sin(jnp.sin(y @ w))
+
+        return jax.value_and_grad(lambda y: jnp.sum(block(y)))(x)
+
+    shapes = array(64, 64), array(64, 64)
+    program = trace(step, *shapes)
+    plan = search(program, toy_machine(8), mesh={"x": 8})
+    products = [op for op in program.ops if op.primitive == "dot_general"]
+    first = next(op.outputs[0] for op in products if not op.backward)
+    again = next(op.outputs[0] for op in products if op.recomputed)
+
+    def named(layout):
+        stored = list(plan.decisions.stored)
+        stored[first], stored[again] = (0,), layout
+        changed = replace(plan, decisions=replace(plan.decisions, stored=tuple(stored)))
+        return sites_of(program, changed, make_mesh(plan, None), step, *shapes).twofold
+
+    assert named((0,)) == ()
+    (name,) = named((1,))
+    assert name.startswith("jit in the step, float32[64, 64], at test_fewest.py:")
