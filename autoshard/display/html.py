@@ -56,22 +56,21 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its heading, and whether it holds numbers, code or sentences."""
+    """A column: its heading, and whether it holds numbers, code, sentences, or unbroken names."""
 
     heading: str
     number: bool = False
     code: bool = False
     words: bool = False
+    name: bool = False
 
 
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], *, sorts: bool = False
 ) -> Markup:
     """A table in a box that scrolls sideways; with `sorts`, a click on a heading sorts it."""
-    kinds = [
-        "number" if c.number else "code" if c.code else "words" if c.words else None
-        for c in columns
-    ]
+    named = ("number", "code", "words", "name")
+    kinds = [next((kind for kind in named if getattr(c, kind)), None) for c in columns]
     heads = []
     for column, kind in zip(columns, kinds, strict=True):
         label = element("button", column.heading, type="button") if sorts else column.heading

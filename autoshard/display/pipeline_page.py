@@ -126,7 +126,7 @@ def _meshes(plan: PipelinePlan) -> Markup:
         drawn.append(Bar(f"mesh {mesh}", parts, f"{share(busy, step)} at work"))
     columns = [
         Column("mesh"),
-        Column("machine"),
+        Column("machine", name=True),
         Column("shape"),
         Column("stages"),
         Column("works", True),

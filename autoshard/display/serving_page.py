@@ -123,7 +123,7 @@ def _rows(found: Serving) -> Markup:
     names = [name for name in found.rows[0].row.sizes if name != "batch"]
     columns = [
         Column("best"),
-        Column("machine"),
+        Column("machine", name=True),
         *(Column(name, True) for name in names),
         *(Column(name, True) for name in ("batch", "a token", "tokens/s", "tokens/s/chip")),
         *(Column(name, True) for name in ("memory", "gap", "first token", "requests/s")),
@@ -160,7 +160,12 @@ def _row(one: Served, names: list[str], best: bool) -> tuple[Cell | str, ...]:
 
 
 def _limits(found: Serving) -> Markup | None:
-    columns = [Column("machine"), Column("sizes"), Column("limit", True), Column("batch", True)]
+    columns = [
+        Column("machine", name=True),
+        Column("sizes"),
+        Column("limit", True),
+        Column("batch", True),
+    ]
     columns += [Column("tokens in the cache", True), Column("does not fit", True)]
     rows = [
         (

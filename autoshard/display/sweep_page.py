@@ -65,7 +65,7 @@ def _rows(sweep: WhatIf) -> Markup | None:
     money = sweep.prices.currency
     columns = [
         Column("front"),
-        Column("machine"),
+        Column("machine", name=True),
         Column("chips", True),
         *(Column(name, True) for name in names),
         Column("step", True),
@@ -163,7 +163,7 @@ def _clusters(sweep: WhatIf) -> Markup | None:
     if len({row.chips for row in sweep.rows}) < 2:
         return None
     columns = [Column("chip"), Column("sizes"), Column("limit", True), Column("chips", True)]
-    columns.append(Column("machine"))
+    columns.append(Column("machine", name=True))
     rows = [
         (
             one["chip"],
@@ -179,7 +179,12 @@ def _clusters(sweep: WhatIf) -> Markup | None:
 
 def _sizes(sweep: WhatIf) -> Markup | None:
     found = largest_sizes(sweep)
-    columns = [Column("machine"), Column("other sizes"), Column("limit", True), Column("size")]
+    columns = [
+        Column("machine", name=True),
+        Column("other sizes"),
+        Column("limit", True),
+        Column("size"),
+    ]
     columns += [Column("largest", True), Column("")]
     rows = [
         (
@@ -202,7 +207,7 @@ def _worth(sweep: WhatIf) -> Markup | None:
     columns = [
         Column("work"),
         Column("chip"),
-        Column("its best machine"),
+        Column("its best machine", name=True),
         Column("batch", True),
         Column("tokens/s/chip", True),
         Column("an hour is worth", True),
@@ -227,7 +232,12 @@ def _worth(sweep: WhatIf) -> Markup | None:
 
 
 def _unfit(sweep: WhatIf) -> Markup | None:
-    columns = [Column("machine"), Column("sizes"), Column("limit", True), Column("why", words=True)]
+    columns = [
+        Column("machine", name=True),
+        Column("sizes"),
+        Column("limit", True),
+        Column("why", words=True),
+    ]
     rows = [
         (row.machine, _question(row.sizes), bytes_cell(row.limit_bytes), row.why or row.status)
         for row in sweep.rows

@@ -25,7 +25,7 @@ from autoshard.robust.record import MemoryRow, NumberRow, PlanRow, Robust
 from autoshard.robust.regret import Choice, Regret, least_regret
 from autoshard.robust.scenarios import box_of, memory_of
 
-LINES_LEAVE = 0.4
+LINES_LEAVE = 0.25
 """What numbers one by one leave of the time for the plan of least regret."""
 _TAKEN = 0
 """The number of the plan for the machine as it is taken: it is found first."""

@@ -15,7 +15,7 @@ from autoshard.evaluate import evaluate
 from autoshard.machine import Machine, Range
 from autoshard.machine_numbers import numbers, with_numbers
 from autoshard.repeats import find_repeats
-from autoshard.robust.lines import line
+from autoshard.robust.lines import line, search_together
 from autoshard.robust.plans import Plans
 from autoshard.robust.regret import least_regret
 from autoshard.robust.scenarios import Box, Point, box_of, sag
@@ -159,6 +159,21 @@ def test_ranges_of_one_number():
                 assert abs(side.proven / side.lost - 1) < 1e-3, seed
     assert lost >= 4
     assert proven >= 20
+
+
+def test_numbers_that_matter_little_are_searched_together():
+    for seed, given in some(260_000, 8, 5, 1.002):
+        plans = given.plans()
+        plan = plans.solve(given.box.taken)
+        assert plan is not None
+        search_together(plans, plan, TOLERANCE)
+        searches = plans.searches
+        for axis in range(5):
+            assert line(plans, axis, plan, TOLERANCE).proven, seed
+            for cost in (given.box.axes[axis].fast, given.box.axes[axis].slow):
+                point = given.box.along(axis, cost)
+                assert plans.least(point) <= given.best(point) * (1 + EXACT), seed
+        assert (searches, plans.searches) == (2, 2), seed
 
 
 def behind(given: Everything, plans: Plans, plan: int, value: float) -> float:
