@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from autoshard.fusion import FUSING_REDUCTIONS, Fusion
 from autoshard.orders import Transposition, Transpositions
 from autoshard.program import Op, Program
-from autoshard.readers import Reader
+from autoshard.readers import Reader, region_spans
+from autoshard.updates import UPDATES, carry_of, updated_in_place
 
 ALIASING = frozenset({"enter", "return", "unstack"})
 
@@ -25,23 +26,29 @@ class Turned:
 
     A transposition that is coalesced is fused into the kernels that read it, but for a reduction,
     which must have it in order. Of any other one copy is written, which serves all its readers and
-    takes the place of what it is made from.
+    takes the place of what it is made from. What a product reads of a loop's carry is not copied,
+    but the whole carry, once (`autoshard.updates`).
 
     Attributes:
       start: the program point at which it is made.
       reduced: the point until which reductions read it.
       stop: the point until which anything does.
       replaces: bytes an element of what dies once the copy is there.
+      parts: how many times what the op reads the copy is.
+      moves: how many times what the op reads is copied, each time that it runs.
     """
 
     start: int
     reduced: int
     stop: int
     replaces: int = 0
+    parts: float = 1.0
+    moves: float = 1.0
 
 
 def find_temporary(program: Program) -> tuple[bool, ...]:
-    result = [value.producer >= 0 for value in program.values]
+    in_place = updated_in_place(program)
+    result = [value.producer >= 0 and value.index not in in_place for value in program.values]
     for _, position in program.ties:
         value = program.outputs[position]
         while value >= 0 and program.values[value].producer >= 0:
@@ -59,13 +66,58 @@ def find_turned(
     found: Transpositions,
 ) -> dict[int, tuple[Turned, ...]]:
     """By op index, the lives of the copies of what it reads in another order."""
+    spans = region_spans(program, when)
+    carries = _turned_carries(program, found)
     return {
         index: tuple(
-            _life(program, readers, fusion, when, program.ops[index], one, base)
+            _with_carry(program, spans, index, one, carries[index, one.position])
+            if (index, one.position) in carries
+            else _life(program, readers, fusion, when, program.ops[index], one, base)
             for one, base in zip(found.of_op[index], bases, strict=True)
         )
         for index, bases in found.bases.items()
     }
+
+
+def _turned_carries(program: Program, found: Transpositions) -> dict[tuple[int, int], bool]:
+    """By op index and operand, the carries that products read in another order.
+
+    With whether memory is needed for it: for one of all that are equally large in a loop, and
+    rather for one that is transposed however its products' batches are cut.
+    """
+    carries: dict[tuple[int, int], int] = {}
+    rank: dict[tuple[int, int], bool] = {}
+    for index, here in found.of_op.items():
+        op = program.ops[index]
+        for one in here if op.primitive == "dot_general" else ():
+            carry = carry_of(program, op.inputs[one.position])
+            if carry >= 0:
+                carries[index, one.position] = carry
+                unbatched = [
+                    tuple(d for d in order if d not in one.batch)
+                    for order in (one.lies, *one.wanted)
+                ]
+                may_lie = rank.get((index, one.position), True)
+                rank[index, one.position] = may_lie and unbatched[0] in unbatched[1:]
+    first: dict[object, tuple[int, int]] = {}
+    for key in sorted(carries, key=lambda key: (rank[key], key)):
+        value = program.values[carries[key]]
+        first.setdefault((program.ops[value.producer].region, value.bytes), key)
+    return {key: key in first.values() for key in carries}
+
+
+def _with_carry(
+    program: Program, spans: Sequence[tuple[int, int]], index: int, one: Transposition, held: bool
+) -> Turned:
+    """The life of a loop's carry in the order in which the op reads a part of it."""
+    op = program.ops[index]
+    value = program.values[op.inputs[one.position]]
+    carry = program.values[carry_of(program, value.index)]
+    entry = program.ops[carry.producer]
+    start, stop = spans[max(program.regions[entry.region].parent, 0)]
+    parts = carry.bytes / max(value.bytes, 1)
+    moves = 2 * parts * entry.trips / op.trips
+    return Turned(start, stop, stop, parts=parts * held, moves=moves)
 
 
 def _life(
@@ -134,6 +186,10 @@ def find_lives(
             elif maker.primitive == "yield":
                 start = after
                 stop = max(stop, start)
+            elif maker.primitive in UPDATES and _dies(
+                program, readers, fusion.materialised, maker.inputs[0], made
+            ):
+                start = min(made + 1, stop)
             elif fusion.elementwise[maker.index] and _overwrites(
                 program, made, maker, readers, fusion.materialised, value.index, moved
             ):
@@ -181,11 +237,20 @@ def _overwrites(
             continue
         if program.values[operand].bytes != size:
             continue
-        kept = (
-            program.values[operand].producer < 0
-            and operand in program.inputs
-            and program.inputs.index(operand) not in program.donated
-        )
-        if not kept and max(use.last for use in readers[operand]) == made:
+        if _dies(program, readers, materialised, operand, made):
             return True
     return False
+
+
+def _dies(
+    program: Program,
+    readers: list[list[Reader]],
+    materialised: Sequence[bool],
+    value: int,
+    at: int,
+) -> bool:
+    """Whether the buffer of a value is free after the point `at`, where it is read."""
+    if value < 0 or not materialised[value]:
+        return False
+    kept = value in program.inputs and program.inputs.index(value) not in program.donated
+    return not kept and max(use.last for use in readers[value]) == at

@@ -20,6 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from autoshard.coalescing import Order
 from autoshard.graph import Op, Program
@@ -177,7 +178,7 @@ class Orders:
             wanted = ((*batch, *free, *contracted), (*batch, *contracted, *free))
             wanted = wanted[::-1] if position else wanted
             copy = not self.is_made(value)
-            if batch and not copy:
+            if batch and not (copy and are_adjacent(batch, self.orders[value])):
                 wanted = wanted[:1]
             found += self.read(position, value, wanted, copy=copy, product=True)
         result = values[op.outputs[0]]
@@ -289,3 +290,9 @@ class Orders:
             return ()
         self.turned.add(once)
         return (Transposition(position, there[0], wanted, copy),)
+
+
+def are_adjacent(dimensions: Order, orders: Sequence[Order]) -> bool:
+    """Whether some dimensions lie beside each other in the first of `orders`, if there is one."""
+    places = sorted(orders[0].index(d) for d in dimensions) if orders else []
+    return all(after - before == 1 for before, after in pairwise(places))

@@ -13,16 +13,10 @@ from dataclasses import dataclass
 
 from autoshard.cost.flops import is_matrix_op
 from autoshard.program import Program
+from autoshard.updates import UPDATES
 
 SLICING = frozenset({"unstack", "dynamic_slice"})
 BITCASTS = frozenset({"reshape", "squeeze", "expand_dims"})
-UPDATES = frozenset(
-    {
-        *("dynamic_update_slice", "scatter", "scatter-add", "scatter-mul"),
-        *("scatter-min", "scatter-max"),
-    }
-)
-"""Ops that write into their first operand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ LAYERS = (
     ("fusion", "order_maps", "orders", "unbatched"),
     ("kernel_orders",),
     ("sequence", "readers"),
-    ("slices", "liveness"),
+    ("updates", "slices", "liveness"),
     ("dataflow", "repeats", "decisions"),
     ("copies", "choices", "sums"),
     ("cost",),

@@ -40,7 +40,7 @@ def transposing(
         moved = np.zeros(len(strategies))
         return moved, ((moved, moved),) * len(turned)
     transposed = prices.dataflow.transposed.get(op.index, ())
-    replaced = tuple(life.replaces for life in turned)
+    replaced = tuple((life.replaces, life.parts, life.moves) for life in turned)
     kinds = tuple(
         (prices.program.values[v].shape, prices.program.values[v].itemsize)
         for v in (op.inputs[one.position] for one in transposed)
@@ -57,11 +57,11 @@ def _transposing(
     op: Op,
     strategies: Strategies,
     transposed: tuple[Transposition, ...],
-    replaced: tuple[float, ...],
+    replaced: tuple[tuple[float, float, float], ...],
 ) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
     moved, copies = np.zeros(len(strategies)), []
     transaction = prices.machine.chip.transaction_bytes
-    for one, replaces in zip(transposed, replaced, strict=True):
+    for one, (replaces, parts, times) in zip(transposed, replaced, strict=True):
         value = prices.program.values[op.inputs[one.position]]
         reads = strategies.reads[one.position]
         weights = (len(value.shape) + 2) ** np.arange(reads.shape[1], dtype=np.int64)
@@ -71,8 +71,9 @@ def _transposing(
             sizes = local_shape(value.shape, tuple(layout), prices.mesh_shape)
             found.append(_transposed(one, replaces, sizes, value.itemsize, transaction))
         moves, made, held = np.array(found).T[:, rows.reshape(-1)]
-        moved = moved + moves
-        copies.append((made * prices.scratch_factor, held * prices.scratch_factor))
+        moved = moved + times * moves
+        factor = parts * prices.scratch_factor
+        copies.append((made * factor, held * factor))
     return moved, tuple(copies)
 
 
