@@ -186,12 +186,14 @@ def find_lives(
             elif maker.primitive == "yield":
                 start = after
                 stop = max(stop, start)
-            elif maker.primitive in UPDATES and _dies(
-                program, readers, fusion.materialised, maker.inputs[0], made
-            ):
-                start = min(made + 1, stop)
-            elif fusion.elementwise[maker.index] and _overwrites(
-                program, made, maker, readers, fusion.materialised, value.index, moved
+            elif (
+                maker.primitive in UPDATES
+                and _dies(program, readers, fusion.materialised, maker.inputs[0], made)
+            ) or (
+                fusion.elementwise[maker.index]
+                and _overwrites(
+                    program, made, maker, readers, fusion.materialised, value.index, moved
+                )
             ):
                 start = min(made + 1, stop)
         if not fusion.materialised[value.index] or (

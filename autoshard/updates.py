@@ -44,24 +44,23 @@ def _written_over(
     found, loops = list[int](), list[int]()  # of the loops that were entered from behind, arguments
     while value != root:
         maker = maker_of(program, value)
-        if maker is None:
+        if maker is None or not maker.inputs or maker.inputs[0] < 0:
             return ()
-        before = maker.inputs[0] if maker.inputs else -1
         if maker.primitive == "yield" and value in arguments:
             loops.append(arguments[value])
-        elif maker.primitive == "carry" and (not loops or loops.pop() != value):
-            return ()
-        elif maker.primitive not in ("carry", "return") and maker.primitive not in UPDATES:
-            return ()
-        written = maker.primitive == "carry" or maker.primitive in UPDATES
-        if before < 0 or (written and not is_last(readers, maker, before)):
+        elif maker.primitive in ("carry", *UPDATES):
+            if maker.primitive == "carry" and (not loops or loops.pop() != value):
+                return ()
+            if not _is_last(readers, maker, maker.inputs[0]):
+                return ()
+        elif maker.primitive != "return":
             return ()
         found.append(value)
-        value = before
+        value = maker.inputs[0]
     return tuple(found)
 
 
-def is_last(readers: list[list[tuple[int, int]]], op: Op, value: int) -> bool:
+def _is_last(readers: list[list[tuple[int, int]]], op: Op, value: int) -> bool:
     """Whether `op` is the last, in program order, to read `value`."""
     return all(reader <= op.index for reader, _ in readers[value])
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from autoshard.assemble import assemble
 from autoshard.build import Built, build
@@ -26,6 +27,18 @@ from autoshard.program import Program, trace
 from autoshard.repeats import find_repeats
 from autoshard.solve import solve
 from autoshard.solve.problem import Problem
+
+LONG = pytest.mark.long
+
+
+def sampled(cases: Sequence[Any], among: Callable[[Any], bool]) -> list[Any]:
+    """The parameters of a test, marked `long` but for those `among` the sample that always runs."""
+    values = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [
+        pytest.param(*one, marks=() if among(case) else LONG)
+        for case, one in zip(cases, values, strict=True)
+    ]
+
 
 MESHES: Mapping[str, Mapping[str, int]] = {
     "8": {"x": 8},

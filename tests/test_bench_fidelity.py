@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from autoshard.cli_bench import _benchmark
+from tests.helpers import LONG
 from tests.hlo.test_compiled import needs
 
 QUESTION = {
@@ -58,6 +59,7 @@ def test_kept_plans_are_priced_anew_and_not_compiled_again(
         assert row["compute"] == pytest.approx(2 * before["compute"])
 
 
+@LONG
 @needs("gpu")
 def test_an_answer_that_was_deleted_is_asked_again(
     group: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -21,7 +21,7 @@ from autoshard.search import search
 from autoshard.solve.minimum import minimum_limit
 from autoshard.solve.pipeline import solve
 from autoshard.solve.problem import Status
-from tests.helpers import Case
+from tests.helpers import Case, sampled
 from tests.random_programs import all_plans, prices_of, random_case
 
 BATCHES = 8
@@ -91,7 +91,7 @@ def check_against_brute_force(given: Everything, limit: float | None, seed: int)
         assert found.estimate.peak_bytes <= limit + given.case.program.constant_bytes, where
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
+@pytest.mark.parametrize("batch", sampled(range(BATCHES), lambda batch: batch < BATCHES // 2))
 def test_search_finds_what_brute_force_finds(batch: int) -> None:
     written_out = compared = bound = 0
     for seed in range(batch * PROGRAMS, (batch + 1) * PROGRAMS):

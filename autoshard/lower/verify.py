@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from autoshard.lower.collectives import explicit_collectives
 from autoshard.lower.compare import Comparison, compare
@@ -188,7 +190,17 @@ def _run(fn: Callable[..., Any], arguments: Any, shardings: Any, device: Any) ->
         return jax.jit(fn, compiler_options=options)(*jax.device_put(arguments, device))
     into, out = shardings
     jitted = jax.jit(fn, in_shardings=into, out_shardings=out, compiler_options=options)
-    return jitted(*jax.device_put(arguments, into))
+    # From the host: JAX compiles a program to cut an array that lies on a device.
+    return jitted(*jax.device_put(jax.tree.map(_on_host, arguments), into))
+
+
+def _on_host(array: Any) -> Any:
+    whole = isinstance(array, jax.Array) and array.is_fully_addressable
+    return np.asarray(array) if whole and not _is_key(array) else array
+
+
+def _is_key(array: jax.Array) -> bool:
+    return jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
 
 
 def _tolerances(lowered: Lowered) -> dict[str, float]:

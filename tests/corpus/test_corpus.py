@@ -21,9 +21,14 @@ from tests.corpus.kept import (
     read,
     solve,
 )
+from tests.helpers import LONG
 
 ALL = [pytest.param(case, id=case.name) for case in CASES]
-SAMPLE = [pytest.param(case, id=case.name) for case in CASES if case.solved]
+SAMPLE = [
+    pytest.param(case, id=case.name, marks=LONG if case.program.startswith(("gnn", "vit")) else ())
+    for case in CASES
+    if case.solved
+]
 
 
 def same_program(case: Case) -> Kept:

@@ -17,6 +17,7 @@ from autoshard.placement.price import StagePrice
 from autoshard.placement.pricer import Pricer
 from autoshard.placement.stage_program import stage_program
 from autoshard.plan import MeshShape
+from tests.helpers import sampled
 from tests.mpmd.cases import small_step, tiny_llama
 from tests.mpmd.runs import eager, lowered_and_differences, meshes_of
 
@@ -24,7 +25,7 @@ EIGHT = pytest.mark.skipif(len(jax.devices()) < 8, reason="needs 8 devices")
 
 
 @EIGHT
-@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("schedule", sampled(["1f1b", "zb-h1"], lambda name: name == "zb-h1"))
 def test_stages_are_sharded_as_planned(schedule):
     step = tiny_llama(layers=2)
     lowered, differences = lowered_and_differences(
