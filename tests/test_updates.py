@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -34,9 +33,8 @@ def decode(keys: Any, values: Any, x: Any) -> Any:
     def body(carry: Any, layer: Any) -> Any:
         x, keys, values = carry
         keys, values = written(keys, jnp.tanh(x), layer), written(values, jnp.sin(x), layer)
-        key, value = (
-            lax.dynamic_index_in_dim(one, layer, keepdims=False) for one in (keys, values)
-        )
+        key = lax.dynamic_index_in_dim(keys, layer, keepdims=False)
+        value = lax.dynamic_index_in_dim(values, layer, keepdims=False)
         scores = jnp.einsum("bqkh,bskh->bkqs", x, key)
         x = jnp.einsum("bkqs,bskh->bqkh", jax.nn.softmax(scores), value)
         return (x, keys, values), None
@@ -135,8 +133,7 @@ def test_chips_without_memory_transactions_transpose_nothing() -> None:
     program = traced()
     machine = load("v5e-8")
     prices = step_prices(program, analyse(program, machine.chip), machine, (8,))
-    chip = replace(machine.chip, transaction_bytes=0.0)
-    assert chip.transaction_bytes == machine.chip.transaction_bytes == 0
+    assert not machine.chip.transaction_bytes
     for index in prices.dataflow.transposed:
         op = program.ops[index]
         shapes = tuple(program.values[v].shape for v in op.outputs)
