@@ -3,8 +3,8 @@
 A solver belongs to one process. It keeps
 
     the traces            of the program at its last sizes, and the data flow on each chip
-    the problems          one per mesh shape; where the next chip keeps the same bytes, as chips of
-                          one maker do, only its prices are found anew (`autoshard.shared`)
+    the problems          of each mesh shape: strategies, layouts and choices stay the same objects
+                          for all sizes that divide alike, and on other chips (`autoshard.shared`)
     decisions and duals   of each mesh shape, with which the search for the next row begins
                           (`autoshard.earlier`): the plan is one to beat, the duals prove a bound
 
