@@ -4,7 +4,8 @@ The ops of a program, written as one token each (primitive, rule, types, pass), 
 of an unrolled model as a period: op `i` and op `i + p` have equal tokens over a long run. Runs are
 taken greedily, the longest first; ops at the same offset in the copies of a run form a class and
 share one decision. A class only restricts the plans that are considered (all copies alike): every
-cost is still the sum over all members, and every buffer has its own time in memory.
+cost is still the sum over all members, and every buffer has its own time in memory. Where the first
+or the last copy borders on something else that reads it, its results are a class of their own.
 """
 
 from __future__ import annotations
@@ -68,9 +69,37 @@ def find_repeats(
         for group in split:
             labels[group] = group[0]
         blocks = whole + [group for group in split if len(group) > 1]
+    made = wiring.producer >= 0
+    for group in _otherwise_read(program, blocks, labels):
+        labels[group] = group[0]
+    value_labels[made] = wiring.value_labels(program, labels, fold)[made]
     op_class, op_members = _number(labels.tolist())
     value_class, value_members = _number(value_labels.tolist())
     return Classes(op_class, value_class, op_members, value_members, copy_of)
+
+
+def _otherwise_read(
+    program: Program, blocks: Sequence[Sequence[int]], labels: NDArray[np.int64]
+) -> list[list[int]]:
+    """The few members of classes whose results other classes read than those of most.
+
+    They are at the first or the last copy of a block. A resharded copy that the others need may be
+    in vain there; members that share a decision would pay for it all the same.
+    """
+    readers = program.consumers()
+    found: list[list[int]] = []
+    for block in blocks:
+        groups: dict[object, list[int]] = {}
+        for op in block:
+            key = tuple(
+                frozenset((int(labels[reader]), position) for reader, position in readers[output])
+                for output in program.ops[op].outputs
+            )
+            groups.setdefault(key, []).append(op)
+        most = max(groups.values(), key=len)
+        if 2 * len(most) > len(block):
+            found += [group for group in groups.values() if group is not most]
+    return found
 
 
 def _strangers(
