@@ -21,7 +21,7 @@ from autoshard.program import Program, trace
 from autoshard.repeats import find_repeats
 from autoshard.search import search
 from autoshard.solve.evaluate import evaluate as evaluate_problem
-from tests.helpers import Case, _toss, case, random_plan, toy_machine
+from tests.helpers import Case, _toss, case, random_plan, sampled, toy_machine
 
 SIZES = Llama(layers=1, width=64, heads=8, kv_heads=8, hidden=128, vocabulary=128)
 
@@ -115,13 +115,16 @@ def test_a_program_without_layers_has_no_classes() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "layers", "mesh", "machine"),
-    [
-        ("mlp", 3, {"x": 8}, "toy"),
-        ("mlp", 5, {"x": 2, "y": 4}, "toy"),
-        ("mlp", 4, {"x": 8}, "v5e-8"),
-        ("llama", 3, {"x": 8}, "toy"),
-        ("llama", 3, {"x": 8}, "h100-8"),
-    ],
+    sampled(
+        [
+            ("mlp", 3, {"x": 8}, "toy"),
+            ("mlp", 5, {"x": 2, "y": 4}, "toy"),
+            ("mlp", 4, {"x": 8}, "v5e-8"),
+            ("llama", 3, {"x": 8}, "toy"),
+            ("llama", 3, {"x": 8}, "h100-8"),
+        ],
+        lambda one: one[:2] != ("mlp", 5) and one[3] != "h100-8",
+    ),
 )
 def test_folded_and_unfolded_solves_agree(
     kind: str, layers: int, mesh: dict[str, int], machine: str

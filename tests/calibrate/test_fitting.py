@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.calibrate import fit
@@ -78,6 +78,7 @@ FRACTIONS = st.floats(0.2, 1.0)
 LATENCIES = st.floats(5e-7, 5e-5)
 
 
+@settings(max_examples=30)
 @given(FRACTIONS, FRACTIONS, LATENCIES, FRACTIONS, LATENCIES, FRACTIONS, LATENCIES, st.floats(0, 1))
 def test_the_machine_that_made_a_table_is_found(matmul, memory, launch, e0, l0, e1, l1, overlap):
     truth = changed(

@@ -26,7 +26,7 @@ from autoshard.lower.spmd import Lowered, lower
 from autoshard.machine import load
 from autoshard.models import tiny
 from autoshard.plan import Plan
-from tests.helpers import best_plan, case, sampled
+from tests.helpers import LONG, best_plan, case, sampled
 
 CPU_MACHINE = "mi300x-8"
 
@@ -70,7 +70,10 @@ def check(compiled: Compiled, low: Lowered) -> None:
     assert len(data["collectives"]) == len(verdict.comparison.tallies)
 
 
-@pytest.mark.parametrize(("name", "sizes"), [("mlp", (2, 4)), ("llama3-8b", (2, 4))])
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    sampled([("mlp", (2, 4)), ("llama3-8b", (2, 4))], lambda one: one[0] == "mlp"),
+)
 def test_the_cpus_compiler(name, sizes, cache):
     low = lowered(name, sizes)
     compiled = compile_plan(low, load(CPU_MACHINE), cache=cache)
@@ -252,7 +255,9 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["cpu", pytest.param("tpu", marks=needs("tpu"))])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("cpu", marks=LONG), pytest.param("tpu", marks=needs("tpu"))]
+)
 def test_verify_compiles(kind, plan_file, capsys, monkeypatch, cache):
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     assert main(["verify", str(plan_file), "--compile", kind]) == 0

@@ -12,7 +12,7 @@ from autoshard.hlo.text import read_module
 from autoshard.lower import lower
 from autoshard.models import tiny
 from autoshard.plan import MeshShape, Move
-from tests.helpers import best_plan, case
+from tests.helpers import best_plan, case, sampled
 from tests.hlo.dumps import mesh_of, texts
 
 MESH = MeshShape(("x", "y", "z"), (2, 4, 2))
@@ -150,13 +150,16 @@ def partitioned(name: str, sizes: tuple[int, ...]):
 
 @pytest.mark.parametrize(
     ("name", "sizes"),
-    [
-        ("mlp", (2, 4)),
-        ("mlp", (2, 2, 2)),
-        ("llama3-8b", (8,)),
-        ("llama3-8b", (2, 4)),
-        ("vit-l16", (2, 4)),
-    ],
+    sampled(
+        [
+            ("mlp", (2, 4)),
+            ("mlp", (2, 2, 2)),
+            ("llama3-8b", (8,)),
+            ("llama3-8b", (2, 4)),
+            ("vit-l16", (2, 4)),
+        ],
+        lambda one: one[0] != "vit-l16",
+    ),
 )
 def test_right_after_partitioning_a_plan_has_its_moves(name, sizes):
     """The partitioner on the one side, the plan's own list on the other."""

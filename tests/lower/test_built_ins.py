@@ -44,7 +44,8 @@ def test_the_compiler_makes_the_planned_collectives(name, mesh):
 
 
 @pytest.mark.parametrize(
-    ("name", "mesh"), [("mlp", "2x2x2"), ("llama3-1b", "2x4"), ("resnet50", "8")]
+    ("name", "mesh"),
+    sampled([("mlp", "2x2x2"), ("llama3-1b", "2x4"), ("resnet50", "8")], lambda one: one[1] != "8"),
 )
 def test_loss_gradients_and_state_are_those_of_the_unsharded_step(name, mesh):
     fn, args, options = models.tiny(name)

@@ -21,6 +21,7 @@ from autoshard.models import (
     unet,
     vision_transformer,
 )
+from tests.helpers import sampled
 
 SMALL_LLAMA = llama.Llama(2, 32, 8, 4, 64, vocabulary=64)
 SMALL_MIXTRAL = mixtral.Mixtral(
@@ -54,7 +55,9 @@ def unstacked(tree, layers):
     return [jax.tree.map(lambda leaf, at=index: leaf[at], tree) for index in range(layers)]
 
 
-@pytest.mark.parametrize("name", FACTORIES)
+@pytest.mark.parametrize(
+    "name", sampled(list(FACTORIES), lambda name: name not in ("vision", "mlp"))
+)
 def test_unrolled_layers_compute_what_the_scan_computes(name, compiled):
     factory, module, repeated = FACTORIES[name]
     scanned, unrolled = factory(scan=True), factory(scan=False, checkpoint=False)
@@ -143,8 +146,12 @@ def test_rotated_products_depend_on_the_distance_alone():
     assert product(0, 0) == pytest.approx(float(jnp.sum(one * two)), abs=1e-5)
 
 
-@pytest.mark.parametrize("scan", [True, False])
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    ("tied", "scan"),
+    sampled(
+        [(True, True), (True, False), (False, True), (False, False)], lambda one: one[0] == one[1]
+    ),
+)
 def test_decoding_token_by_token_has_the_loss_of_training(scan, tied, compiled):
     config = llama.Llama(2, 32, 8, 4, 64, vocabulary=64, tied=tied)
     train = llama.llama(config, 2, 8, scan=scan)
