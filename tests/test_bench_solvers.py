@@ -13,6 +13,7 @@ import pytest
 
 from autoshard.cli import main
 from autoshard.cli_bench import _benchmark
+from tests.helpers import LONG
 from tests.test_cli import refused
 
 SOLVERS = _benchmark("solvers")
@@ -63,6 +64,7 @@ def brute_force(path: str) -> float:
     return min(found.objective for plan in plans if (found := evaluate(problem, plan)).feasible)
 
 
+@LONG
 def test_all_solvers_agree_in_one_run(capfd):
     contest("ring.json")
     best = brute_force("ring.json")

@@ -9,6 +9,7 @@ import pytest
 
 from autoshard.cli import main
 from autoshard.schedule import instance_from_json, order_from_json, simulate
+from tests.helpers import LONG
 
 PROBLEM = {
     "name": "small", "p": 2, "m": 3, "F": 2, "B": 2, "W": 1, "comm": 1, "mem_F": 2, "mem_B": -1,
@@ -56,6 +57,7 @@ def test_memory_limits(file, capsys, limit, expected):
     assert capsys.readouterr().err == ""
 
 
+@LONG
 def test_several_placements(file, capsys):
     half = {"F": 1, "B": 1, "W": 0.5, "mem_F": 1, "mem_B": -0.5, "mem_W": -0.5}
     for name, places in (("loop", [0, 1, 0, 1]), ("vee", [0, 1, 1, 0])):

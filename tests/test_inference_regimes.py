@@ -19,13 +19,14 @@ from autoshard.search import search
 from tests.test_known_optima import array, pair_weights, pairs
 
 E, F = 8192, 32768
-BLOCKS, BYTES = 4, 2
+BLOCKS, BYTES = 8, 2
 SMALL, LARGE = 512, 2**18
 MIB = 2**20
 
 
 def planned(chips: int, mesh: dict[str, int], tokens: int, limit: int) -> Plan:
-    program = trace(pairs, pair_weights(BLOCKS, E, F), array(tokens, E))
+    """The best plan of blocks in a ring: what comes out lies as what goes in, as between blocks."""
+    program = trace(pairs, pair_weights(BLOCKS, E, F), array(tokens, E), donate_argnums=(1,))
     plan = search(program, f"v5p-{chips}", mesh=mesh, gap=0.0, baselines=False, memory_limit=limit)
     assert plan.proof.status == "optimal"
     return plan
@@ -49,7 +50,7 @@ def moved(plan: Plan) -> dict[tuple[str, tuple[str, ...], int], int]:
 @pytest.mark.parametrize("mesh", [{"x": 8}, {"x": 2, "y": 4}])
 def test_few_chips_keep_weights_in_one_dimension(mesh):
     """Two axes could cut both widths, and are used as one."""
-    plan = planned(8, mesh, SMALL, 800 * MIB)
+    plan = planned(8, mesh, SMALL, 1600 * MIB)
     axes = tuple(mesh)
     cut = "x" if axes == ("x",) else axes
     assert weights_of(plan) == {(P(None, cut), P(cut))}
@@ -61,7 +62,7 @@ def test_few_chips_keep_weights_in_one_dimension(mesh):
 
 
 def test_many_chips_keep_weights_in_two_dimensions():
-    plan = planned(64, {"x": 4, "y": 16}, SMALL, 150 * MIB)
+    plan = planned(64, {"x": 4, "y": 16}, SMALL, 300 * MIB)
     assert weights_of(plan) == {(P("x", "y"), P("y", "x"))}
     hidden, width = SMALL * F // 16 * BYTES, SMALL * E // 4 * BYTES
     assert hidden == width  # x = sqrt(n) / 2 balances the two
@@ -70,12 +71,12 @@ def test_many_chips_keep_weights_in_two_dimensions():
         for kind in ("reduce_scatter", "all_gather")
         for axis in ("x", "y")
     }
-    one = planned(64, {"x": 64}, SMALL, 150 * MIB)
+    one = planned(64, {"x": 64}, SMALL, 300 * MIB)
     assert plan.estimate.collective_seconds < one.estimate.collective_seconds
     assert plan.estimate.step_seconds < one.estimate.step_seconds
 
 
 def test_a_large_batch_gathers_the_weights():
-    plan = planned(64, {"x": 4, "y": 16}, LARGE, 2048 * MIB)
+    plan = planned(64, {"x": 4, "y": 16}, LARGE, 2200 * MIB)
     assert moved(plan) == {("all_gather", ("x", "y"), E * F * BYTES): 2 * BLOCKS}
     assert plan.specs["inputs"]["[1]"] == P(("x", "y"))

@@ -19,6 +19,7 @@ from autoshard.calibrate.table import rows
 from autoshard.cli import main
 from autoshard.cli_errors import USAGE
 from autoshard.machine import presets
+from tests.helpers import LONG
 
 TABLE = """\
 kind,m,n,k,dtype,bytes,collective,group_size,seconds,date
@@ -139,6 +140,7 @@ def test_faults_of_a_table_are_named(table, capsys):
     assert not Path("mine.toml").exists()
 
 
+@LONG
 def test_eight_devices_are_measured_and_searched(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")

@@ -24,7 +24,7 @@ from autoshard.placement.relaxation import relaxation
 from autoshard.placement.stage_program import stage_programs
 from autoshard.plan import MeshShape
 from autoshard.schedule import Instance
-from tests.helpers import sampled
+from tests.helpers import LONG, sampled
 from tests.mpmd.cases import small_step, tiny_llama
 from tests.solve.schedule.brute_force import best_value
 
@@ -202,6 +202,7 @@ def test_a_stage_takes_what_its_blocks_take(layers, scan, modes):
                         assert least <= price.busy_seconds(4) * (1 + 1e-9)
 
 
+@LONG
 def test_transpositions_of_scanned_blocks_count():
     machine = load("h100-8")
     shapes = Pricer().candidates(machine)

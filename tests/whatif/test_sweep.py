@@ -30,6 +30,7 @@ from autoshard.whatif.sweep import SweepProgress, _groups, _Work, whatif
 from autoshard.whatif.table import WhatIf
 from autoshard.whatif.words import SweepError
 from autoshard.whatif.workers import _answer
+from tests.helpers import LONG
 from tests.whatif import programs
 
 
@@ -303,6 +304,7 @@ def test_a_worker_of_another_version_is_refused():
         _answer("a sweep of its own", asked, case)
 
 
+@LONG
 def test_rows_that_begin_with_others_are_as_good_as_cold_ones():
     """Chips of two makers and two batches, with a gap, one after another in one process."""
     sizes = {"batch": [64, 128]}
