@@ -23,7 +23,7 @@ from autoshard.cost.corrections import NONE, Corrections
 from autoshard.decisions import Decisions, Reshard
 from autoshard.subaxes import coarse
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class PlanError(ValueError):

@@ -243,7 +243,7 @@ def test_damaged_plans(folder, plan_file, capsys):
     )
     Path("old.json").write_text('{"schema_version": 0}')
     assert refused(capsys, "verify old.json") == (
-        "'old.json': the plan has schema version 0, this autoshard reads 2: search again"
+        "'old.json': the plan has schema version 0, this autoshard reads 3: search again"
     )
 
 

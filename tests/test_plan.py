@@ -83,7 +83,7 @@ def test_other_things_are_no_plan(plan: Plan):
         with pytest.raises(PlanError, match=r"^not a plan: there is no schema_version$"):
             Plan.from_json(other)
     assert damaged(plan, schema_version=99) == (
-        "the plan has schema version 99, this autoshard reads 2: search again"
+        "the plan has schema version 99, this autoshard reads 3: search again"
     )
 
 

@@ -27,7 +27,7 @@ from autoshard.schedule import (
 )
 from autoshard.whole_file import write_whole
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 KIND = "autoshard plan for several meshes"
 
 
