@@ -418,7 +418,7 @@ class _Builder:
             lives = self.flow.turned.get(member)
             if lives is None:
                 continue
-            key = self.flow.transposed[member], tuple(life.replaces for life in lives)
+            key = self.flow.transposed[member], tuple(life.amounts for life in lives)
             if key not in found:
                 op = self.program.ops[member]
                 copies = transposing(self.prices, op, strategies)[1]

@@ -120,6 +120,7 @@ class Dataflow:
             self.exponentials[op.index],
             written,
             self.transposed.get(op.index),
+            tuple(life.amounts for life in self.turned.get(op.index, ())),
             op.index in self.copied,
             self.companions[op.index],
         )

@@ -45,6 +45,11 @@ class Turned:
     parts: float = 1.0
     moves: float = 1.0
 
+    @property
+    def amounts(self) -> tuple[float, float, float]:
+        """What decides its bytes, beside the transposition itself."""
+        return self.replaces, self.parts, self.moves
+
 
 def find_temporary(program: Program) -> tuple[bool, ...]:
     in_place = updated_in_place(program)
@@ -70,7 +75,7 @@ def find_turned(
     carries = _turned_carries(program, found)
     return {
         index: tuple(
-            _with_carry(program, spans, index, one, carries[index, one.position])
+            _with_carry(program, spans, index, one, *carries[index, one.position])
             if (index, one.position) in carries
             else _life(program, readers, fusion, when, program.ops[index], one, base)
             for one, base in zip(found.of_op[index], bases, strict=True)
@@ -79,7 +84,9 @@ def find_turned(
     }
 
 
-def _turned_carries(program: Program, found: Transpositions) -> dict[tuple[int, int], bool]:
+def _turned_carries(
+    program: Program, found: Transpositions
+) -> dict[tuple[int, int], tuple[int, bool]]:
     """By op index and operand, the carries that products read in another order.
 
     With whether memory is needed for it: for one of all that are equally large in a loop, and
@@ -103,16 +110,20 @@ def _turned_carries(program: Program, found: Transpositions) -> dict[tuple[int, 
     for key in sorted(carries, key=lambda key: (rank[key], key)):
         value = program.values[carries[key]]
         first.setdefault((program.ops[value.producer].region, value.bytes), key)
-    return {key: key in first.values() for key in carries}
+    return {key: (carry, key in first.values()) for key, carry in carries.items()}
 
 
 def _with_carry(
-    program: Program, spans: Sequence[tuple[int, int]], index: int, one: Transposition, held: bool
+    program: Program,
+    spans: Sequence[tuple[int, int]],
+    index: int,
+    one: Transposition,
+    carried: int,
+    held: bool,
 ) -> Turned:
     """The life of a loop's carry in the order in which the op reads a part of it."""
     op = program.ops[index]
-    value = program.values[op.inputs[one.position]]
-    carry = program.values[carry_of(program, value.index)]
+    value, carry = program.values[op.inputs[one.position]], program.values[carried]
     entry = program.ops[carry.producer]
     start, stop = spans[max(program.regions[entry.region].parent, 0)]
     parts = carry.bytes / max(value.bytes, 1)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -202,7 +203,7 @@ class Shared:
 
     def tie(self, edges: Sequence[Edge]) -> tuple[Edge, ...]:
         """The edges, as the tuple of the last build where they are the same."""
-        same = len(edges) == len(self.edges) and all(map(_is_same, edges, self.edges))
+        same = len(edges) == len(self.edges) and all(map(operator.is_, edges, self.edges))
         if not same:
             self.edges = tuple(edges)
         return self.edges
@@ -267,7 +268,3 @@ def _standing_for_rule(rule: Rule, mesh: tuple[int, ...]) -> Rule:
             size *= chips + 1
         factors.append(replace(factor, size=size))
     return replace(rule, factors=tuple(factors))
-
-
-def _is_same(one: Edge, other: Edge) -> bool:
-    return one is other

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from autoshard.cost.flops import is_matrix_op
 from autoshard.program import Program
-from autoshard.updates import UPDATES
+from autoshard.updates import BITCASTS, UPDATES
 
 SLICING = frozenset({"unstack", "dynamic_slice"})
-BITCASTS = frozenset({"reshape", "squeeze", "expand_dims"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ A cache that a loop carries is the common case: donated, updated in every iterat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from autoshard.graph import Op, Program
 
 UPDATES = frozenset(
@@ -20,27 +22,31 @@ UPDATES = frozenset(
     }
 )
 """Ops that write into their first operand."""
-_CUTS = frozenset({"dynamic_slice", "reshape", "squeeze", "expand_dims", *UPDATES})
+BITCASTS = frozenset({"reshape", "squeeze", "expand_dims"})
+_CUTS = frozenset({"dynamic_slice", *BITCASTS, *UPDATES})
 """Ops whose result is a part of their first operand, or all of it but for what is written."""
 
 
 def updated_in_place(program: Program) -> frozenset[int]:
     """The values that lie where a donated input lies whose place a result of the step takes."""
     readers = program.consumers()
+    arguments = {output: argument for argument, output in program.carries}
     found = set[int]()
     for position, number in program.ties:
         if position in program.donated:
-            found.update(
-                _written_over(program, readers, program.outputs[number], program.inputs[position])
-            )
+            value, root = program.outputs[number], program.inputs[position]
+            found.update(_written_over(program, readers, arguments, value, root))
     return frozenset(found)
 
 
 def _written_over(
-    program: Program, readers: list[list[tuple[int, int]]], value: int, root: int
+    program: Program,
+    readers: list[list[tuple[int, int]]],
+    arguments: Mapping[int, int],
+    value: int,
+    root: int,
 ) -> tuple[int, ...]:
     """The values from `value` back to the input `root` in whose buffer they lie; none if not."""
-    arguments = {output: argument for argument, output in program.carries}
     found, loops = list[int](), list[int]()  # of the loops that were entered from behind, arguments
     while value != root:
         maker = maker_of(program, value)

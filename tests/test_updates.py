@@ -39,7 +39,7 @@ def decode(keys: Any, values: Any, x: Any) -> Any:
         x = jnp.einsum("bkqs,bskh->bqkh", jax.nn.softmax(scores), value)
         return (x, keys, values), None
 
-    (x, keys, values), _ = lax.scan(body, (x, keys, values), jnp.arange(LAYERS))
+    (x, keys, values), _ = lax.scan(body, (x, keys, values), jnp.arange(len(keys)))
     return keys, values, x
 
 
@@ -139,3 +139,25 @@ def test_chips_without_memory_transactions_transpose_nothing() -> None:
         shapes = tuple(program.values[v].shape for v in op.outputs)
         strategies = enumerate_strategies(op.rule, (8,), shapes, joins=False, pending=False)
         assert not any(made.any() for made, _ in transposing(prices, op, strategies)[1])
+
+
+def test_products_that_read_parts_of_other_carries_are_priced_apart() -> None:
+    """A layer's part is the same; the whole caches that are transposed for it are not."""
+
+    def step(keys: Any, values: Any, more_keys: Any, more_values: Any, x: Any) -> Any:
+        keys, values, x = decode(keys, values, x)
+        return keys, values, *decode(more_keys, more_values, x)
+
+    more = jax.ShapeDtypeStruct((2 * LAYERS, *CACHE.shape[1:]), CACHE.dtype)
+    program = trace(step, CACHE, CACHE, more, more, NEW, donate_argnums=(0, 1, 2, 3))
+    flow = analyse(program, load("h100-8").chip)
+    transposed = [
+        op
+        for op in program.ops
+        if op.primitive == "dot_general"
+        and any(life.parts > 1 for life in flow.turned.get(op.index, ()))
+    ]
+    first, second = transposed
+    assert first.rule == second.rule
+    assert flow.transposed[first.index] == flow.transposed[second.index]
+    assert flow.surroundings(first) != flow.surroundings(second)

@@ -40,15 +40,15 @@ def transposing(
         moved = np.zeros(len(strategies))
         return moved, ((moved, moved),) * len(turned)
     transposed = prices.dataflow.transposed.get(op.index, ())
-    replaced = tuple((life.replaces, life.parts, life.moves) for life in turned)
+    amounts = tuple(life.amounts for life in turned)
     kinds = tuple(
         (prices.program.values[v].shape, prices.program.values[v].itemsize)
         for v in (op.inputs[one.position] for one in transposed)
     )
     by = prices.mesh_shape, prices.machine.chip.transaction_bytes, prices.scratch_factor
-    key = "transposing", transposed, replaced, kinds, by
+    key = "transposing", transposed, amounts, kinds, by
     if key not in strategies.found:
-        strategies.found[key] = _transposing(prices, op, strategies, transposed, replaced)
+        strategies.found[key] = _transposing(prices, op, strategies, transposed, amounts)
     return strategies.found[key]
 
 
@@ -57,11 +57,11 @@ def _transposing(
     op: Op,
     strategies: Strategies,
     transposed: tuple[Transposition, ...],
-    replaced: tuple[tuple[float, float, float], ...],
+    amounts: tuple[tuple[float, float, float], ...],
 ) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
     moved, copies = np.zeros(len(strategies)), []
     transaction = prices.machine.chip.transaction_bytes
-    for one, (replaces, parts, times) in zip(transposed, replaced, strict=True):
+    for one, (replaces, parts, times) in zip(transposed, amounts, strict=True):
         value = prices.program.values[op.inputs[one.position]]
         reads = strategies.reads[one.position]
         weights = (len(value.shape) + 2) ** np.arange(reads.shape[1], dtype=np.int64)

@@ -100,8 +100,7 @@ class StepPrices:
             (values[v].shape, values[v].itemsize, values[v].dtype) if v >= 0 else None
             for v in (*op.inputs, *op.outputs)
         )
-        replaced = tuple(life.replaces for life in self.dataflow.turned.get(op.index, ()))
-        around = self.dataflow.surroundings(op), replaced, self.corrections.factor(op)
+        around = self.dataflow.surroundings(op), self.corrections.factor(op)
         return op.primitive, op.flops, len(op.inputs), arrays, *around
 
     def compute_seconds(self, op: Op, strategies: Strategies) -> Floats:

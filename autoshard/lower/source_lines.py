@@ -81,9 +81,8 @@ class Constraint:
 
     def __call__(self, array: Any, mesh: Any) -> Any:
         """The array, constrained."""
-        if not jnp.issubdtype(array.dtype, jnp.inexact):  # it has no cotangent
-            return _constrained(array, self.spec, mesh)
-        if self.alike:
+        has_cotangent = jnp.issubdtype(array.dtype, jnp.inexact)
+        if self.alike or not has_cotangent:
             return _constrained(array, self.spec, mesh)
         function = jax.custom_vjp(lambda x: _constrained(x, self.spec, mesh))
         function.defvjp(
