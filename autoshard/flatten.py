@@ -1,8 +1,9 @@
 """One walk over a closed jaxpr that lays it out flat.
 
-Calls are inlined; the bodies of `scan`, `while` and `cond` stand in place between boundary ops. The
-order of this walk numbers the ops of a program, and lowering walks in the same order: see
-`autoshard.lower.interpret`.
+Calls are inlined; the bodies of `scan`, `while` and `cond` stand in place between boundary ops. An
+`optimization_barrier` is one op for each of its arrays: their layouts have nothing to do with each
+other. The order of this walk numbers the ops of a program, and lowering walks in the same order:
+see `autoshard.lower.interpret`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ INLINED = frozenset(
         "custom_vjp_call_jaxpr",
     }
 )
+BARRIER = "optimization_barrier"
 FREE_PRIMITIVES = frozenset(
     [
         "iota",
@@ -188,7 +190,7 @@ class Flattener:
                 "trips": place.trips,
                 "region": place.region,
                 "flops": 0.0,
-                "boundary": True,
+                "boundary": kind != BARRIER,
             }
         )
         self.equations.append(None)
@@ -224,6 +226,11 @@ class Flattener:
                 results = self._while(equation, operands, inside)
             elif name == "cond":
                 results = self._cond(equation, operands, inside)
+            elif name == BARRIER:
+                results = [
+                    self._boundary(name, [i], var.aval, inside, inside.line, may_free=False)
+                    for i, var in zip(operands, equation.outvars, strict=True)
+                ]
             else:
                 results = self._equation(equation, operands, inside)
             for var, result in zip(equation.outvars, results, strict=True):
@@ -427,6 +434,8 @@ def op_count(jaxpr: Any) -> int:
         elif name == "cond":
             inside = [len(equation.invars) - 1 + op_count(b.jaxpr) for b in params["branches"]]
             total += sum(inside) + len(equation.outvars)
+        elif name == BARRIER:
+            total += len(equation.outvars)
         else:
             total += 1
     return total

@@ -10,6 +10,8 @@ where `e` is what memory could move while the transcendental functions in it are
 So what the backward pass wants of an activation function is computed from its argument, which waits
 in memory, and a residual stream that many read is written. XLA's fusion is led by such costs too.
 
+Nothing is fused across an `optimization_barrier`, which does nothing itself.
+
 Kernels that read the same arrays are run as one, see `autoshard.siblings`; what a product adds to
 is read by the product, see `autoshard.accumulation`.
 """
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 
 from autoshard.accumulation import find_accumulated
 from autoshard.cost.flops import TRANSCENDENTAL, is_matrix_op
+from autoshard.flatten import BARRIER
 from autoshard.graph import Op, Program
 from autoshard.machine import Chip
 from autoshard.siblings import at_hand
@@ -34,7 +37,8 @@ FUSING_REDUCTIONS = frozenset(
 
 def is_elementwise(op: Op) -> bool:
     """Whether the op is fused with its neighbours: layout in, same layout out, nothing summed."""
-    return not op.boundary and not is_matrix_op(op.primitive) and is_layout_determined(op.rule)
+    apart = op.boundary or is_matrix_op(op.primitive) or op.primitive == BARRIER
+    return not apart and is_layout_determined(op.rule)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """How long buffers are alive, in points of the compiler's order.
 
 A buffer is alive from its op to its last reader. What an elementwise op makes may take the place of
-what dies with it, and a result that of the donated input which it renews. Besides the values there
+what dies with it, as what comes out of a barrier does, and a result that of the donated input which
+it renews. Besides the values there
 are copies of operands that lie otherwise than they are read (`Turned`), and those of
 `autoshard.slices`.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from autoshard.flatten import BARRIER
 from autoshard.fusion import FUSING_REDUCTIONS, Fusion
 from autoshard.orders import Transposition, Transpositions
 from autoshard.program import Op, Program
@@ -198,7 +200,7 @@ def find_lives(
                 start = after
                 stop = max(stop, start)
             elif (
-                maker.primitive in UPDATES
+                maker.primitive in (*UPDATES, BARRIER)
                 and _dies(program, readers, fusion.materialised, maker.inputs[0], made)
             ) or (
                 fusion.elementwise[maker.index]

@@ -3,8 +3,8 @@
 A sharding that the user wrote is a pin: dimensions that are UNCONSTRAINED are open, all others are
 closed (https://docs.jax.dev/en/latest/jax.lax.html#jax.lax.with_sharding_constraint). The
 `in_shardings` and `out_shardings` of a `jax.jit` pin what goes in and what comes out;
-`jax.experimental.shard_alike` ties its two results. An `optimization_barrier` demands nothing of
-layouts; it stays where it is.
+`jax.experimental.shard_alike` ties its two results. An `optimization_barrier` demands that
+each of its arrays comes out as it goes in, which is its rule; it stays where it is.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ PARTIAL = frozenset(
 MOVES_NOTHING = frozenset(
     {
         *("enter", "carry", "yield", "join", "return"),
-        *("sharding_constraint", "shard_alike"),
+        *("sharding_constraint", "shard_alike", "optimization_barrier"),
         # Bitcasts, and slices, unless they are copied (`Dataflow.copied`).
         *("reshape", "squeeze", "expand_dims", "unstack", "dynamic_slice"),
     }

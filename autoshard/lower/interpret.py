@@ -30,7 +30,7 @@ from autoshard.chosen import ChosenStrategies
 from autoshard.copies import ANEW, VISIBLE
 from autoshard.dataflow import Phase, analyse
 from autoshard.decisions import Decisions
-from autoshard.flatten import INLINED, op_count
+from autoshard.flatten import BARRIER, INLINED, op_count
 from autoshard.layout import UNREDUCED, Layout, to_partition_spec
 from autoshard.lower.terms import add_up, terms_of_product
 from autoshard.plan import Plan
@@ -246,6 +246,11 @@ class Interpreter:
             return self._while(equation, operands)
         if name == "cond":
             return self._cond(equation, operands)
+        if name == BARRIER:
+            ops, arrays = self._enter([name] * len(operands), operands)
+            behind = compat.bind_equation(equation, arrays)
+            pairs = zip(ops, behind, strict=True)
+            return [(self._write(op, [array])[0], op.outputs[0]) for op, array in pairs]
         op = self._next(name)
         self._check_whole(op)
         arrays = [self._read(op, k, array) for k, (array, _) in enumerate(operands)]

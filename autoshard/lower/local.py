@@ -23,7 +23,7 @@ from autoshard.program import Op
 AS_IT_IS = frozenset(
     {
         *("dot_general", "ragged_dot_general", "transpose", "squeeze", "rev", "concatenate"),
-        *("argmax", "argmin", "sort", "top_k", "approx_top_k", "split", "optimization_barrier"),
+        *("argmax", "argmin", "sort", "top_k", "approx_top_k", "split"),
         *("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "clamp", "select_n", "copy"),
         *("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"),
         *("reduce_xor", "reduce", "reduce_window"),

@@ -1,4 +1,7 @@
-"""Every construct: a case in which it changes the plan, and one in which it conflicts."""
+"""Every construct: a case in which it changes the plan, and one in which it conflicts.
+
+How strong it is, and barriers: `test_strengths`.
+"""
 
 from __future__ import annotations
 
@@ -170,44 +173,6 @@ def test_the_bytes_over_an_axis(program, free):
         )
 
 
-def test_a_price_decides(program, free):
-    layout = "[model, data]"
-    worth = plan_of(program, f"pin weights.up {layout}").estimate.step_seconds
-    loss = worth - free.estimate.step_seconds
-    assert loss > 0
-    high = plan_of(program, f"{2 * loss}s: pin weights.up {layout}")
-    low = plan_of(program, f"{0.5 * loss}s: pin weights.up {layout}")
-    assert (kept(high), kept(low)) == ([True], [False])
-    assert spec(high, UP) == ("model", "data")
-    assert low.estimate.step_seconds == pytest.approx(free.estimate.step_seconds)
-    assert low.proof.objective == pytest.approx(free.estimate.step_seconds + 0.5 * loss)
-
-
-def test_soft_ties_and_limits(program):
-    pinned = "pin batch.inputs [model, data]"
-    plan = plan_of(program, pinned, "100s: tie batch.inputs with batch.targets")
-    assert kept(plan) == [True, True]
-    plan = plan_of(program, "100s: limit all_gather count 0", "p0: limit memory 1KiB")
-    assert kept(plan) == [True, False]
-    plan = plan_of(program, "0s: limit all_gather count 0")
-    assert kept(plan) == [False]
-
-
-def test_priorities_go_before_numbers_and_prices(program):
-    """One requirement of p0 outweighs two of p1 and any price, and costs seconds besides."""
-    plan = plan_of(
-        program,
-        "p0: pin weights.up [model, data]",
-        "p1: pin weights.up [data, ?]",
-        "p1: pin weights.up [?, model]",
-        "1000s: pin weights.up [data, model]",
-        "p1: pin batch.inputs [model, data]",
-    )
-    assert kept(plan) == [True, False, False, False, True]
-    plan = plan_of(program, "p1: pin weights.up [model, data]", "p0: pin weights.up [data, ?]")
-    assert kept(plan) == [False, True]
-
-
 def test_logical_rules_in(program):
     names = {
         "weights.up": ("embed", "mlp"),
@@ -314,17 +279,6 @@ def test_shard_alike_is_a_tie():
     assert not kinds(plan_of(trace(lambda x, y: (x + 1, y * 2), *arguments), *pinned))
     with pytest.raises(InfeasibleError, match="limit collectives count 0"):
         plan_of(program, *pinned, "limit collectives count 0")
-
-
-def test_a_barrier_stays_where_it_is():
-    def step(x, w):
-        return jnp.tanh(jax.lax.optimization_barrier(x @ w))
-
-    from autoshard.lower.spmd import lower
-
-    arguments = array(64, 128), array(128, 32)
-    plan = plan_of(trace(step, *arguments))
-    assert "optimization_barrier" in lower(plan, step, *arguments).mlir_text()
 
 
 def test_a_constraint_on_another_mesh_is_refused_with_the_repair():
