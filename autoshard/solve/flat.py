@@ -6,8 +6,10 @@ node_start[i + 1]]`. Edge e reads its table at `table_start[e]` (row-major, `row
 `columns[e]`), projects node `u[e]` by `groups[left_start[e] + choice]`, and owns the messages from
 `message_start[e]` on: first one per row, then one per column. A table with few allowed pairs is
 also, or instead, stored by rows: from `sparse_start[e]` (-1: not so stored) on, `sparse_index`
-holds where each row begins, then the columns; `sparse_value` the costs beside them. Times become
-memory rows 0, 1, ...; nodes with a single choice only lower the `capacity` of the rows.
+holds where each row begins, then the columns; `sparse_value` the costs beside them. Where no row
+allows more than two columns, at no cost, these two are also in `pair_index`, row by row, from
+`pair_start[e]` (-1: not so stored) on; a row of one column holds it twice. Times become memory rows
+0, 1, ...; nodes with a single choice only lower the `capacity` of the rows.
 """
 
 from __future__ import annotations
@@ -35,9 +37,11 @@ class Flat(NamedTuple):
     right_start: np.ndarray
     message_start: np.ndarray
     sparse_start: np.ndarray
+    pair_start: np.ndarray
     tables: np.ndarray
     sparse_index: np.ndarray
     sparse_value: np.ndarray
+    pair_index: np.ndarray
     groups: np.ndarray
     near_start: np.ndarray
     near_edge: np.ndarray
@@ -102,8 +106,12 @@ def row_times(problem: Problem) -> np.ndarray:
     return np.array(sorted(starts), dtype=np.int64)
 
 
-Sparse = tuple[np.ndarray, np.ndarray]
-"""Of a table with few allowed pairs: its part of `Flat.sparse_index` and of `Flat.sparse_value`."""
+class Sparse(NamedTuple):
+    """Of a table with few allowed pairs: its parts of `Flat.sparse_index` and so on."""
+
+    rows: np.ndarray
+    values: np.ndarray
+    pairs: np.ndarray | None
 
 
 def flatten(
@@ -123,7 +131,8 @@ def flatten(
     sizes = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
     node_start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     costs = np.concatenate([node.costs for node in problem.nodes] or [np.zeros(0)])
-    tables, groups, sparse_index, sparse_value = _Pool(), _Pool(), _Pool(), _Pool()
+    tables, groups, pairs = _Pool(), _Pool(), _Pool()
+    sparse_index, sparse_value = _Pool(), _Pool()
     count = len(problem.edges)
     fields = {
         name: np.zeros(count, dtype=np.int64)
@@ -136,6 +145,7 @@ def flatten(
             "left_start",
             "right_start",
             "sparse_start",
+            "pair_start",
         )
     }
     near: list[list[int]] = [[] for _ in problem.nodes]
@@ -155,11 +165,13 @@ def flatten(
         fields["right_start"][number] = groups.place(
             edge.right, id(edge.right), lambda e=edge: e.right
         )
-        fields["sparse_start"][number] = -1
+        fields["sparse_start"][number] = fields["pair_start"][number] = -1
         if sparse is not None:
-            index, value = sparse
-            fields["sparse_start"][number] = sparse_index.place(edge.table, key, lambda a=index: a)
+            begins, value, two = sparse
+            fields["sparse_start"][number] = sparse_index.place(edge.table, key, lambda a=begins: a)
             sparse_value.place(edge.table, key, lambda a=value: a)
+            if two is not None:
+                fields["pair_start"][number] = pairs.place(edge.table, key, lambda a=two: a)
         near[edge.u].append(number)
         near[edge.v].append(number)
     message_sizes = fields["rows"] + fields["columns"]
@@ -173,6 +185,7 @@ def flatten(
         tables=tables.array(np.float64),
         sparse_index=sparse_index.array(np.int64),
         sparse_value=sparse_value.array(np.float64),
+        pair_index=pairs.array(np.int64),
         groups=groups.array(np.int64),
         near_start=np.concatenate([[0], np.cumsum([len(n) for n in near])]).astype(np.int64),
         near_edge=np.array([e for n in near for e in n], dtype=np.int64),
@@ -189,9 +202,14 @@ def _by_rows(table: np.ndarray, weight: float) -> Sparse | None:
         return None
     rows, columns = np.nonzero(allowed)
     lengths = np.bincount(rows, minlength=table.shape[0])
-    begins = np.concatenate([[0], np.cumsum(lengths)]) + table.shape[0] + 1
-    values = np.concatenate([np.zeros(begins.size), table[rows, columns] * weight])
-    return np.concatenate([begins, columns]), values
+    ends = np.cumsum(lengths)
+    costs = table[rows, columns] * weight
+    pairs = None
+    if lengths.min() >= 1 and lengths.max() <= 2 and not costs.any():
+        pairs = np.stack([columns[ends - lengths], columns[ends - 1]], axis=1).ravel()
+    begins = np.concatenate([[0], ends]) + table.shape[0] + 1
+    values = np.concatenate([np.zeros(begins.size), costs])
+    return Sparse(np.concatenate([begins, columns]), values, pairs)
 
 
 def _usage_arrays(problem: Problem, times: np.ndarray) -> dict[str, np.ndarray]:

@@ -7,13 +7,13 @@ stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from autoshard.solve.flat import Flat, Sparse, flatten
-from autoshard.solve.problem import Problem
+from autoshard.solve.problem import Edge, Problem
 
 Unsupported = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -27,7 +27,7 @@ class FlatMemo:
 
     rows: dict[tuple[int, float], tuple[np.ndarray, Sparse | None]] = field(default_factory=dict)
     _known: dict[bool, tuple[Problem, Flat]] = field(default_factory=dict)
-    _unsupported: tuple[np.ndarray, Unsupported] | None = None
+    _unsupported: tuple[Sequence[Edge], Unsupported] | None = None
 
     def flat(self, problem: Problem) -> Flat:
         """The arrays of a problem that messages need (`autoshard.solve.flat.flatten`)."""
@@ -40,11 +40,11 @@ class FlatMemo:
         self._known[limited] = problem, flat
         return flat
 
-    def unsupported(self, flat: Flat, find: Callable[[], Unsupported]) -> Unsupported:
-        """What `find` gives for these arrays, which depends on their tables alone."""
-        if self._unsupported is None or self._unsupported[0] is not flat.near_edge:
+    def unsupported(self, problem: Problem, find: Callable[[], Unsupported]) -> Unsupported:
+        """What `find` gives for a problem, which depends on its edges alone."""
+        if self._unsupported is None or self._unsupported[0] is not problem.edges:
             where, pushed, alive = find()
-            self._unsupported = flat.near_edge, (where, pushed, alive.copy())
+            self._unsupported = problem.edges, (where, pushed, alive.copy())
         return self._unsupported[1]
 
 

@@ -63,11 +63,25 @@ def collect(flat, e, to_u, messages, best):
     """best[g] = the minimum over the other side of T - its messages."""
     rows, columns = flat.rows[e], flat.columns[e]
     begin = flat.sparse_start[e]
+    pairs = flat.pair_start[e]
     at_rows = flat.message_start[e]
     at_columns = at_rows + rows
     if not to_u:
         for h in range(columns):
             best[h] = HUGE
+    if pairs >= 0:
+        for g in range(rows):
+            first = flat.pair_index[pairs + 2 * g]
+            last = flat.pair_index[pairs + 2 * g + 1]
+            if to_u:
+                best[g] = -max(messages[at_columns + first], messages[at_columns + last])
+            else:
+                value = -messages[at_rows + g]
+                if value < best[first]:
+                    best[first] = value
+                if value < best[last]:
+                    best[last] = value
+        return
     for g in range(rows):
         shift = messages[at_rows + g]
         least = HUGE

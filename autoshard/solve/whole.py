@@ -260,7 +260,9 @@ def ascent_of(
     if kept or memo is None:
         gone, pushed = _unsupported(ascent)
     else:
-        gone, pushed, alive = memo.unsupported(flat, lambda: (*_unsupported(ascent), ascent.alive))
+        gone, pushed, alive = memo.unsupported(
+            problem, lambda: (*_unsupported(ascent), ascent.alive)
+        )
         ascent.alive[:] = alive
     ascent.begin_with(prices, duals.messages)
     ascent.messages[gone] = ascent.best_messages[gone] = pushed

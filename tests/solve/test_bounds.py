@@ -16,6 +16,7 @@ from autoshard.solve.exact import Solver, Verdict, solve_linear
 from autoshard.solve.flat import flatten
 from autoshard.solve.linear import linear_model, with_memory
 from autoshard.solve.presolve import presolve
+from autoshard.solve.problem import Edge, Node, Problem
 from autoshard.solve.trail import InfeasibleError
 from tests.solve.helpers import brute_force, random_problem
 
@@ -39,6 +40,29 @@ def test_bound_and_reduced_costs_are_valid(seed, tightness):
             cost = found.objective - problem.offset
             each = [extra[flat.node_start[i] + c] for i, c in enumerate(choices)]
             assert bound + max(each, default=0.0) <= cost + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_messages_are_the_same_however_tables_are_stored(seed):
+    random = np.random.default_rng(seed)
+    nodes = [Node(f"n{i}", random.uniform(0, 1, size)) for i, size in enumerate((60, 9, 40, 9))]
+    edges = []
+    for u, v in ((0, 1), (1, 2), (0, 3), (2, 3), (3, 1)):
+        rows, columns = nodes[u].costs.size, nodes[v].costs.size
+        seen = np.full((rows, columns), np.inf)
+        for _ in range(2):
+            seen[np.arange(rows), random.integers(columns, size=rows)] = 0.0
+        edges.append(Edge.dense(u, v, seen))
+    flat = flatten(Problem(nodes, edges), dense=False)
+    absent = np.full(flat.u.size, -1)
+    stored = [flat, flat._replace(pair_start=absent), flatten(Problem(nodes, edges))]
+    stored[2] = stored[2]._replace(pair_start=absent, sparse_start=absent)
+    assert (flat.pair_start >= 0).tolist() == [True] * 4 + [False]
+    ascents = [DualAscent(one) for one in stored]
+    for ascent in ascents:
+        ascent.run(np.inf, math.inf, 7)
+        np.testing.assert_allclose(ascent.best_messages, ascents[0].best_messages, rtol=1e-12)
+        assert ascent.check() == pytest.approx(ascents[0].check(), rel=1e-12)
 
 
 @pytest.mark.parametrize("solver", list(Solver))
