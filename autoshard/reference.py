@@ -84,10 +84,8 @@ def find(reference: str, sizes: Mapping[str, Any] | None = None) -> Found:
     sizes = dict(sizes or {})
     name, tiny = _builtin(reference)
     if name:
-        if tiny and sizes:
-            raise ProgramError(f"{reference} has fixed sizes; take {name} to change them")
         try:
-            step = models.tiny(name) if tiny else models.build(name, **sizes)
+            step = (models.tiny if tiny else models.build)(name, **sizes)
         except ValueError as error:
             raise ProgramError(str(error)) from error
         return Found(reference, step.fn, tuple(step.args), dict(step.options), name)
@@ -114,9 +112,9 @@ def size_names(program: str | Callable[..., Any]) -> tuple[str, ...]:
       ProgramError: there is no such function.
     """
     if isinstance(program, str):
-        name, tiny = _builtin(program)
+        name, _ = _builtin(program)
         if name:
-            return () if tiny else models.sizes(name)
+            return models.sizes(name)
         program = _function(program)
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(program).parameters.values()

@@ -22,6 +22,8 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from autoshard.models.annotate import LogicalAxes
     from autoshard.models.training import Step
 
@@ -61,24 +63,18 @@ def build(name: str, **sizes: Any) -> Step:
     Raises:
       ValueError: there is no such built-in (with the nearest names), or it has no such sizes.
     """
-    module = _module(name)
-    try:
-        return module.build(name, **sizes)
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        raise ValueError(f"{name!r}: {error}; the sizes are those of its factory") from error
+    return _made(_module(name).build, name, sizes)
 
 
 def sizes(name: str) -> tuple[str, ...]:
-    """The names of the sizes that `build(name, ...)` takes, such as `batch`."""
+    """The names of the sizes that `build` and `tiny` take of a built-in, such as `batch`."""
     factory = getattr(_module(name), _MODULES[name])
     return tuple(one for one in inspect.signature(factory).parameters if one != "config")
 
 
-def tiny(name: str) -> Step:
+def tiny(name: str, **sizes: Any) -> Step:
     """Return the built-in `name` with small sizes that eight devices divide; see `build`."""
-    return _module(name).tiny(name)
+    return _made(_module(name).tiny, name, sizes)
 
 
 def concrete(name: str, args: Any, seed: int = 0) -> Any:
@@ -106,6 +102,15 @@ def logical_axes(name: str) -> LogicalAxes:
             f"the dimensions of {name!r} have no logical names; those of {', '.join(named)} have"
         )
     return found
+
+
+def _made(make: Callable[..., Step], name: str, sizes: dict[str, Any]) -> Step:
+    try:
+        return make(name, **sizes)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise ValueError(f"{name!r}: {error}; the sizes are those of its factory") from error
 
 
 def _module(name: str) -> Any:

@@ -151,11 +151,10 @@ def build(name: str, **sizes: Any) -> Step:
     return graph_network(**sizes)
 
 
-def tiny(name: str) -> Step:
-    """The built-in `name`, small."""
-    return graph_network(
-        GraphNetwork(nodes=64, edges=256, features=8, outputs=8, width=32, rounds=2)
-    )
+def tiny(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, small where `sizes` say nothing else."""
+    config = GraphNetwork(nodes=64, edges=256, features=8, outputs=8, width=32, rounds=2)
+    return graph_network(config, **sizes)
 
 
 def sample(args: Any, seed: int) -> Any:

@@ -274,8 +274,8 @@ def build(name: str, **sizes: Any) -> Step:
     return llama(config, **{**usual, "scan": not name.endswith("-unrolled"), **sizes})
 
 
-def tiny(name: str) -> Step:
-    """The built-in `name`, small."""
+def tiny(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, small where `sizes` say nothing else."""
     real = CONFIGS["-".join(name.split("-")[:2])]
     config = replace(
         real,
@@ -286,11 +286,12 @@ def tiny(name: str) -> Step:
         hidden=128,
         vocabulary=128,
     )
+    small = {"batch": 8, "sequence": 16}
     if name.endswith("-decode"):
-        return llama(config, 8, 16, mode="decode")
+        return llama(config, **{**small, "mode": "decode", **sizes})
     if name.endswith("-prefill"):
-        return llama(config, 8, 16, mode="prefill")
-    return llama(config, 8, 16, scan=not name.endswith("-unrolled"))
+        return llama(config, **{**small, "mode": "prefill", **sizes})
+    return llama(config, **{**small, "scan": not name.endswith("-unrolled"), **sizes})
 
 
 def sample(args: Any, seed: int) -> Any:

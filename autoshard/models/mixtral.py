@@ -206,12 +206,13 @@ def build(name: str, **sizes: Any) -> Step:
     return mixtral(**{"scan": not name.endswith("-unrolled"), **sizes})
 
 
-def tiny(name: str) -> Step:
-    """The built-in `name`, small."""
+def tiny(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, small where `sizes` say nothing else."""
     config = Mixtral(
         layers=2, width=64, heads=8, kv_heads=4, hidden=64, vocabulary=128, experts=8, group=16
     )
-    return mixtral(config, 8, 32, scan=not name.endswith("-unrolled"))
+    usual = {"batch": 8, "sequence": 32, "scan": not name.endswith("-unrolled")}
+    return mixtral(config, **{**usual, **sizes})
 
 
 def sample(args: Any, seed: int) -> Any:

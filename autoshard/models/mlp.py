@@ -56,9 +56,9 @@ def build(name: str, **sizes: Any) -> Step:
     return mlp(**sizes)
 
 
-def tiny(name: str) -> Step:
-    """The built-in `name`, small."""
-    return mlp(batch=16, width=32, hidden=64, layers=2)
+def tiny(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, small where `sizes` say nothing else."""
+    return mlp(**{"batch": 16, "width": 32, "hidden": 64, "layers": 2, **sizes})
 
 
 def sample(args: Any, seed: int) -> Any:

@@ -159,9 +159,10 @@ def build(name: str, **sizes: Any) -> Step:
     return resnet(**sizes)
 
 
-def tiny(name: str) -> Step:
-    """The built-in `name`, small."""
-    return resnet(ResNet(blocks=(1, 2), width=8, image=32, classes=16), 16)
+def tiny(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, small where `sizes` say nothing else."""
+    config = ResNet(blocks=(1, 2), width=8, image=32, classes=16)
+    return resnet(config, **{"batch": 16, **sizes})
 
 
 def sample(args: Any, seed: int) -> Any:

@@ -245,10 +245,10 @@ def build(name: str, **sizes: Any) -> Step:
     return unet(**sizes)
 
 
-def tiny(name: str) -> Step:
-    """The built-in `name`, small."""
+def tiny(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, small where `sizes` say nothing else."""
     config = UNet(image=16, channels=16, multipliers=(1, 2), blocks=1, attention=(8,), groups=8)
-    return unet(config, 8)
+    return unet(config, **{"batch": 8, **sizes})
 
 
 def sample(args: Any, seed: int) -> Any:

@@ -180,12 +180,12 @@ def build(name: str, **sizes: Any) -> Step:
     return vision_transformer(**sizes)
 
 
-def tiny(name: str) -> Step:
-    """The built-in `name`, small."""
+def tiny(name: str, **sizes: Any) -> Step:
+    """The built-in `name`, small where `sizes` say nothing else."""
     config = VisionTransformer(
         layers=2, width=32, heads=8, hidden=64, patch=4, image=16, classes=16
     )
-    return vision_transformer(config, 16)
+    return vision_transformer(config, **{"batch": 16, **sizes})
 
 
 def sample(args: Any, seed: int) -> Any:

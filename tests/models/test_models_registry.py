@@ -11,6 +11,7 @@ import pytest
 
 from autoshard import models
 from autoshard.models import llama, resnet, training, unet
+from autoshard.reference import ProgramError, find
 from tests.helpers import sampled
 
 NAMES = models.names()
@@ -108,6 +109,16 @@ def test_tiny_is_small_and_eight_devices_divide_its_batch(name):
     assert training.parameter_count(parameters(args)) < 1e6
     batch = args[2] if name.endswith("-decode") else args[-1]
     assert all(leaf.shape[0] % 8 == 0 for leaf in jax.tree.leaves(batch))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tiny_takes_the_sizes_of_the_real_one(name):
+    assert "batch" in models.sizes(name) or name == "gnn"
+    if "batch" in models.sizes(name):
+        found = find(f"{name}:tiny", {"batch": 24})
+        assert {leaf.shape[0] for leaf in jax.tree.leaves(found.args) if leaf.ndim} >= {24}
+    with pytest.raises(ProgramError, match=rf"'{name}': .*'depth'.*sizes are those of its factory"):
+        find(f"{name}:tiny", {"depth": 3})
 
 
 @pytest.mark.parametrize("name", NAMES)
