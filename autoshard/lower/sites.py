@@ -174,10 +174,6 @@ class _Spot:
     entry: int | None  # the block that has it as an argument
 
     @property
-    def rank(self) -> int:
-        return len(self.visit.shape)
-
-    @property
     def planned(self) -> Constraint:
         return next(iter(self.constraints))
 
@@ -194,15 +190,10 @@ def _lines(found: Mapping[Spot, _Spot]) -> Iterator[Line]:
             blocks[known.entry].append(spot)
     offered: list[dict[Spot, Constraint]] = []
     for spots in [*([spot] for spot in found), *helpers.values()]:
-        kinds = {(found[one].rank, said): None for one in spots for said in found[one].constraints}
-        for rank, said in kinds:
-            offered.append(
-                {
-                    spot: said
-                    for spot in spots
-                    if found[spot].rank == rank and said in found[spot].constraints
-                }
-            )
+        kinds = {said: None for one in spots for said in found[one].constraints}
+        offered += [
+            {spot: said for spot in spots if said in found[spot].constraints} for said in kinds
+        ]
     for spots in calls.values():  # all operands of a call, as one tree
         offered += _trees(spots, found)
     lines = {}

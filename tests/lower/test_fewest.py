@@ -167,3 +167,25 @@ def test_what_is_computed_again_in_another_layout_is_named():
     assert named((0,)) == ()
     (name,) = named((1,))
     assert name.startswith("jit in the step, float32[64, 64], at test_fewest.py:")
+
+
+def test_one_line_in_a_helper_says_the_same_of_arrays_of_any_rank():
+    def twice(y):
+        return y * 2.0
+
+    def step(x, z):
+        return twice(x), twice(z)
+
+    shapes = array(64, 32), array(64, 32, 16)
+    program = trace(step, *shapes)
+    asked = "pin x [data, model]", "pin z [data, model, None]"
+    plan = plan_of(program, *asked)
+    lines = sites_of(program, plan, make_mesh(plan, None), step, *shapes).lines
+    said = Constraint(P("data", "model"), P("data", "model"))
+    both = [line for line in lines if len(line.places) == 2 and line.says == (said,)]
+    assert {spot.read for line in both for spot in line.spots} == {True, False}
+    for line in both:
+        users = [spot.user[0].function.rpartition(".")[2] for spot in line.spots]
+        assert users == ["twice", "twice"]
+        assert "float32[64, 32], " in str(line)
+        assert "float32[64, 32, 16]" in str(line)
