@@ -234,18 +234,22 @@ class _Sides:
         least = np.add.reduceat(~self.dead, self.pair_start[:-1], dtype=np.int64)
         pairs = np.full(self.link.size, np.iinfo(np.int64).max)
         for side in np.flatnonzero(least <= room).tolist():
-            pairs[side] = self.alive(space, side).sum()
+            times = np.bincount(space.maps.items[self.theirs[side]], minlength=self.columns[side])
+            pairs[side] = times @ self._alive_beside(side).sum(axis=0)
         able = np.flatnonzero(pairs <= room)
         return able[np.argsort((pairs - size - theirs)[able], kind="stable")]
 
     def alive(self, space: Workspace, side: int) -> np.ndarray:
         """Which pairs (choice of the neighbour, choice of the node) are alive."""
+        return self._alive_beside(side).T[space.maps.items[self.theirs[side]]]
+
+    def _alive_beside(self, side: int) -> np.ndarray:
+        """Which choices of the node are alive beside which groups of the neighbour's."""
         begin, end = self.pair_start[side], self.pair_start[side + 1]
         dead = self.dead[begin:end].reshape(-1, int(self.columns[side]))
-        theirs = space.maps.items[self.theirs[side]]
         position = int(np.searchsorted(self.nodes, self.owner[side]))
         first, last = self.node_start[position], self.node_start[position + 1]
-        return (~dead & ~self.dropped[first:last, None]).T[theirs]
+        return ~dead & ~self.dropped[first:last, None]
 
     def kept(self, node: int, size: int) -> np.ndarray:
         """Mask of the choices of any node that stay."""
