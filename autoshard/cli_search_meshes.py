@@ -100,7 +100,7 @@ def _steps(options: argparse.Namespace) -> tuple[dict[int, Any], Any]:
     import jax
 
     from autoshard.mpmd.accumulate import MicrobatchError
-    from autoshard.mpmd.partition import partition_step
+    from autoshard.mpmd.partition import trace_step
     from autoshard.reference import find, size_names
 
     def step(count: int | None) -> Any:
@@ -116,8 +116,8 @@ def _steps(options: argparse.Namespace) -> tuple[dict[int, Any], Any]:
         found = find(options.program)
         fixed = found.fn, found.args, found.options
         donate = found.options.get("donate_argnums", ())
-        cut = partition_step(found.fn, *found.args, stages=1, donate_argnums=donate)
-        return {cut.microbatches: fixed}, None
+        traced = trace_step(found.fn, *found.args, donate_argnums=donate)
+        return {traced.step.microbatches: fixed}, None
     steps = {}
     faults = []
     for count in options.microbatches or MICROBATCHES:

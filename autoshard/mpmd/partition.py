@@ -146,6 +146,87 @@ class Partition:
         return f"{self.name}: {self.microbatches} microbatches, {self.stages} stages\n{self.cut}"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TracedStep:
+    """A step taken apart around its microbatch loop, which may be cut into stages in many ways.
+
+    Attributes are those of `Partition`.
+    """
+
+    name: str
+    step: MicrobatchedStep
+    ties: tuple[tuple[int, int], ...]
+    donated: frozenset[int]
+    in_tree: Any
+    out_tree: Any
+    in_paths: tuple[str, ...]
+    out_paths: tuple[str, ...]
+
+    def cut(
+        self,
+        stages: int | Sequence[int] | Sequence[Sequence[str]],
+        *,
+        speeds: Sequence[float] | None = None,
+        infer_transfers: bool = True,
+        flops_per_byte: float = FLOPS_PER_BYTE,
+    ) -> Partition:
+        """The step, cut into stages; arguments are those of `partition_step`.
+
+        Raises:
+          StageError: more stages than blocks, or a scope that no op bears.
+          PlacementError: stages against the order of data, or a transfer that is forbidden.
+        """
+        step = self.step
+        summed = {result.output: result.initial is not None for result in step.results}
+        cut = cut_microbatch(
+            step.micro,
+            stages,
+            speeds=speeds,
+            summed=[summed.get(k, False) for k in range(len(step.micro.outputs))],
+            shared=[not operand.sliced for operand in step.operands],
+            infer_transfers=infer_transfers,
+            flops_per_byte=flops_per_byte,
+        )
+        return Partition(
+            name=self.name,
+            step=step,
+            cut=cut,
+            outer=outer_of(step, cut),
+            ties=self.ties,
+            donated=self.donated,
+            in_tree=self.in_tree,
+            out_tree=self.out_tree,
+            in_paths=self.in_paths,
+            out_paths=self.out_paths,
+            flops_per_byte=flops_per_byte,
+        )
+
+
+def trace_step(
+    fn: Callable[..., Any], *args: Any, donate_argnums: int | Sequence[int] = ()
+) -> TracedStep:
+    """Trace a step and find its microbatch loop; arguments are those of `partition_step`.
+
+    Raises:
+      LoopError: the step has no microbatch loop.
+    """
+    donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    abstract = jax.tree.map(lambda leaf: compat.shape_struct(jax.typeof(leaf)), args)
+    traced = jax.jit(fn).trace(*abstract)
+    leaves = [len(jax.tree.leaves(arg)) for arg in args]
+    starts = [sum(leaves[:k]) for k in range(len(args))]
+    return TracedStep(
+        name=getattr(fn, "__name__", type(fn).__name__),
+        step=find_loop(compat.drop_dead_code(traced.jaxpr)),
+        ties=state_ties(abstract, traced.out_info, donate),
+        donated=frozenset(i for k in donate for i in range(starts[k], starts[k] + leaves[k])),
+        in_tree=jax.tree.structure(abstract),
+        out_tree=jax.tree.structure(traced.out_info),
+        in_paths=_paths(abstract),
+        out_paths=_paths(traced.out_info),
+    )
+
+
 def partition_step(
     fn: Callable[..., Any],
     *args: Any,
@@ -173,34 +254,8 @@ def partition_step(
       StageError: more stages than blocks, or a scope that no op bears.
       PlacementError: stages against the order of data, or a transfer that is forbidden.
     """
-    donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    abstract = jax.tree.map(lambda leaf: compat.shape_struct(jax.typeof(leaf)), args)
-    traced = jax.jit(fn).trace(*abstract)
-    step = find_loop(compat.drop_dead_code(traced.jaxpr))
-    summed = {result.output: result.initial is not None for result in step.results}
-    cut = cut_microbatch(
-        step.micro,
-        stages,
-        speeds=speeds,
-        summed=[summed.get(k, False) for k in range(len(step.micro.outputs))],
-        shared=[not operand.sliced for operand in step.operands],
-        infer_transfers=infer_transfers,
-        flops_per_byte=flops_per_byte,
-    )
-    leaves = [len(jax.tree.leaves(arg)) for arg in args]
-    starts = [sum(leaves[:k]) for k in range(len(args))]
-    return Partition(
-        name=getattr(fn, "__name__", type(fn).__name__),
-        step=step,
-        cut=cut,
-        outer=outer_of(step, cut),
-        ties=state_ties(abstract, traced.out_info, donate),
-        donated=frozenset(i for k in donate for i in range(starts[k], starts[k] + leaves[k])),
-        in_tree=jax.tree.structure(abstract),
-        out_tree=jax.tree.structure(traced.out_info),
-        in_paths=_paths(abstract),
-        out_paths=_paths(traced.out_info),
-        flops_per_byte=flops_per_byte,
+    return trace_step(fn, *args, donate_argnums=donate_argnums).cut(
+        stages, speeds=speeds, infer_transfers=infer_transfers, flops_per_byte=flops_per_byte
     )
 
 

@@ -33,8 +33,8 @@ from dataclasses import dataclass, field, replace
 
 from autoshard.build import build
 from autoshard.cost.step import step_prices
-from autoshard.dataflow import analyse
-from autoshard.machine import Machine
+from autoshard.dataflow import Dataflow, analyse
+from autoshard.machine import Chip, Machine
 from autoshard.network import Level, Torus
 from autoshard.placement.stage_program import KINDS, StageProgram, kind_of
 from autoshard.plan import MeshShape
@@ -97,6 +97,7 @@ class Block:
       count: how many blocks it has.
       scanned: whether they are iterations of a scan.
       shared: by mesh shape, what builds of the program for different machines share.
+      flows: by chip, how the program's data flows there.
     """
 
     stage: StageProgram
@@ -104,6 +105,7 @@ class Block:
     count: int = 1
     scanned: bool = False
     shared: dict[MeshShape, Shared] = field(default_factory=dict)
+    flows: dict[Chip, Dataflow] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -116,7 +118,7 @@ class Block:
         """The work of a block, perfectly shared: a bound for which no solver is asked."""
         program, stage = self.program, self.stage
         machine = without_latency(machine, scanned=False)
-        law = step_prices(program, analyse(program, machine.chip), machine, (machine.chips,))
+        law = step_prices(program, self._flow(machine.chip), machine, (machine.chips,))
 
         def work(kinds: Iterable[Kind | None]) -> float:
             wanted = set(kinds)
@@ -147,7 +149,8 @@ class Block:
         machine = without_latency(machine, scanned=self.scanned)
         mesh = dict(zip(shape.names, shape.sizes, strict=True))
         try:
-            searcher, _ = prepare(self.program, machine, mesh=mesh, gap=GAP)
+            flow = self._flow(machine.chip)
+            searcher, _ = prepare(self.program, machine, mesh=mesh, gap=GAP, analysed=flow)
             built = build(
                 searcher.prices(shape.sizes),
                 searcher.classes,
@@ -164,6 +167,11 @@ class Block:
             raise KeyboardInterrupt
         proven = 0.0 if outcome.status is Status.INFEASIBLE else outcome.report.bound
         return proven / self.count
+
+    def _flow(self, chip: Chip) -> Dataflow:
+        if chip not in self.flows:
+            self.flows[chip] = analyse(self.program, chip)
+        return self.flows[chip]
 
 
 def relaxed(program: Program, stage: StageProgram, *, first: bool) -> Program:

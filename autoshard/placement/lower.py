@@ -20,7 +20,7 @@ from jax.sharding import AxisType, Mesh
 
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.mpmd import LoweredMpmd, place_partition
-from autoshard.mpmd.partition import Partition, partition_step
+from autoshard.mpmd.partition import Partition, trace_step
 from autoshard.mpmd.stages import StageError
 from autoshard.placement.layouts import slot_specs
 from autoshard.placement.plan import PipelinePlan
@@ -54,10 +54,11 @@ def lower_plan(
     """
     meshes = meshes_of(plan, jax.devices() if devices is None else devices)
     counts = [len(blocks) for blocks in plan.stages]
+    traced = trace_step(fn, *args, donate_argnums=donate_argnums)
     try:
-        partition = partition_step(fn, *args, stages=counts, donate_argnums=donate_argnums)
+        partition = traced.cut(counts)
     except StageError:  # other blocks; what those are is said below
-        partition = partition_step(fn, *args, stages=1, donate_argnums=donate_argnums)
+        partition = traced.cut(1)
     arguments = _matching(plan, partition)
     return place_partition(
         partition,

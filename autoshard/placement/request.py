@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoshard.cluster import Cluster
-from autoshard.mpmd.partition import Partition, partition_step
+from autoshard.mpmd.partition import Partition, TracedStep, trace_step
 from autoshard.placement.pricer import Pricer
 
 Step = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
@@ -23,6 +23,7 @@ class Request:
       steps: for every number of microbatches the step, fewest first.
       blocks: names of the repeated blocks.
       limits: bytes that may be used per device, by mesh.
+      traced: the steps that were cut, by their number of microbatches; each is traced once.
     """
 
     name: str
@@ -30,17 +31,18 @@ class Request:
     cluster: Cluster
     blocks: tuple[str, ...]
     limits: tuple[float, ...]
+    traced: dict[int, TracedStep] = field(default_factory=dict)
 
     def cut(self, microbatches: int, counts: Sequence[int]) -> Partition:
         """The step with so many microbatches, cut into stages of so many blocks."""
-        return cut_step(self.steps[microbatches], counts)
+        if microbatches not in self.traced:
+            self.traced[microbatches] = _traced(self.steps[microbatches])
+        return self.traced[microbatches].cut(counts)
 
 
-def cut_step(step: Step, stages: int | Sequence[int]) -> Partition:
-    """A step, cut into stages: how many, or how many blocks each has."""
+def _traced(step: Step) -> TracedStep:
     fn, args, options = step
-    donate = options.get("donate_argnums", ())
-    return partition_step(fn, *args, stages=stages, donate_argnums=donate)
+    return trace_step(fn, *args, donate_argnums=options.get("donate_argnums", ()))
 
 
 def request_of(name: str, steps: Mapping[int, Step], cluster: Cluster, pricer: Pricer) -> Request:
@@ -50,6 +52,8 @@ def request_of(name: str, steps: Mapping[int, Step], cluster: Cluster, pricer: P
       LoopError: the first step has no microbatch loop.
     """
     ordered = dict(sorted(steps.items()))
-    blocks = cut_step(next(iter(ordered.values())), 1).cut.stages.names[0]
+    fewest = next(iter(ordered))
+    traced = _traced(ordered[fewest])
+    blocks = traced.cut(1).cut.stages.names[0]
     limits = tuple(pricer.limit(machine) for machine in cluster.meshes)
-    return Request(name, ordered, cluster, blocks, limits)
+    return Request(name, ordered, cluster, blocks, limits, {fewest: traced})
