@@ -75,6 +75,7 @@ def _sweep(text: str, options: argparse.Namespace) -> Texts:
 def _pipeline(text: str, options: argparse.Namespace) -> Texts:
     from autoshard.display.pipeline_page import pipeline_page
     from autoshard.placement.plan import PipelinePlan
+    from autoshard.placement.problem import TICK
     from autoshard.plan import PlanError
     from autoshard.schedule.trace import chrome_trace
 
@@ -85,7 +86,9 @@ def _pipeline(text: str, options: argparse.Namespace) -> Texts:
     verdicts = None if options.verification is None else read_verification(options.verification)
     return {
         "output": lambda: pipeline_page(plan, verdicts),
-        "trace": lambda: json.dumps(chrome_trace(plan.instance, plan.timeline)),
+        "trace": lambda: json.dumps(
+            chrome_trace(plan.instance, plan.timeline, microseconds=1e6 * TICK)
+        ),
     }
 
 

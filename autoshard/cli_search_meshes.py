@@ -135,12 +135,18 @@ def _steps(options: argparse.Namespace) -> tuple[dict[int, Any], Any]:
 
 def _write(plan: PipelinePlan, options: argparse.Namespace) -> None:
     from autoshard.cli_search import write_files
+    from autoshard.placement.problem import TICK
     from autoshard.schedule.drawing import draw_svg
     from autoshard.schedule.trace import chrome_trace
+    from autoshard.units import format_seconds
 
     texts = {
         options.output: lambda: json.dumps(plan.to_json()),
-        options.svg: lambda: draw_svg(plan.instance, plan.timeline),
-        options.trace: lambda: json.dumps(chrome_trace(plan.instance, plan.timeline)),
+        options.svg: lambda: draw_svg(
+            plan.instance, plan.timeline, written=lambda time: format_seconds(time * TICK)
+        ),
+        options.trace: lambda: json.dumps(
+            chrome_trace(plan.instance, plan.timeline, microseconds=1e6 * TICK)
+        ),
     }
     write_files(texts, quiet=options.quiet)

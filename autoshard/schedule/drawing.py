@@ -12,7 +12,7 @@ colours, and below each row the memory taken, up to the limit or the largest pea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from xml.sax.saxutils import escape
 
 from autoshard.schedule.instance import Instance
@@ -46,15 +46,26 @@ def draw_text(timeline: Timeline, columns: int = 100) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw_svg(instance: Instance, timeline: Timeline, width: int = 1400) -> str:
-    """The timeline as an SVG of that many pixels."""
+def plain(time: float) -> str:
+    """A time in the unit of its instance."""
+    return f"{time:.12g}"
+
+
+def draw_svg(
+    instance: Instance,
+    timeline: Timeline,
+    width: int = 1400,
+    *,
+    written: Callable[[float], str] = plain,
+) -> str:
+    """The timeline as an SVG of that many pixels; `written` says how times are written."""
     scale = (width - LEFT - 10) / timeline.makespan
     height = TOP + len(timeline.runs) * (ROW + MEMORY) + 24
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="9">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
-        *_legend(instance, timeline),
+        *_legend(instance, timeline, written),
     ]
     most = max([*timeline.peak_memory, *(instance.memory_limit or ())], default=0) or 1
     for mesh, runs in enumerate(timeline.runs):
@@ -64,12 +75,12 @@ def draw_svg(instance: Instance, timeline: Timeline, width: int = 1400) -> str:
             f'<rect x="{LEFT}" y="{top}" width="{width - LEFT - 10}" height="{ROW - 2}" '
             'fill="#eeeeee"/>'
         )
-        parts += _tasks(instance, runs, top, scale)
+        parts += _tasks(instance, runs, top, scale, written)
         parts.append(_memory_line(instance, runs, top + ROW + MEMORY - 4, scale, most))
     parts.append(
         f'<text x="{LEFT}" y="{height - 8}" font-size="10">0</text>'
         f'<text x="{width - 10}" y="{height - 8}" font-size="10" text-anchor="end">'
-        f"{timeline.makespan:.12g}</text>"
+        f"{written(timeline.makespan)}</text>"
     )
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -82,7 +93,9 @@ def _running(runs: tuple[Run, ...], time: float) -> Run | None:
     return runs[low] if low < len(runs) and runs[low].start <= time else None
 
 
-def _legend(instance: Instance, timeline: Timeline) -> Iterator[str]:
+def _legend(
+    instance: Instance, timeline: Timeline, written: Callable[[float], str]
+) -> Iterator[str]:
     x = LEFT
     kinds = {run.task.kind for runs in timeline.runs for run in runs}
     for kind in (kind for kind in COLOURS if kind in kinds):
@@ -91,12 +104,18 @@ def _legend(instance: Instance, timeline: Timeline) -> Iterator[str]:
         x += 130
     known = escape(instance.name)
     yield (
-        f'<text x="{x}" y="18" font-size="11">{known} makespan {timeline.makespan:.12g}, '
-        f"span {timeline.span:.12g}, bubble {timeline.bubble:.1%}</text>"
+        f'<text x="{x}" y="18" font-size="11">{known} makespan {written(timeline.makespan)}, '
+        f"span {written(timeline.span)}, bubble {timeline.bubble:.1%}</text>"
     )
 
 
-def _tasks(instance: Instance, runs: tuple[Run, ...], top: int, scale: float) -> Iterator[str]:
+def _tasks(
+    instance: Instance,
+    runs: tuple[Run, ...],
+    top: int,
+    scale: float,
+    written: Callable[[float], str],
+) -> Iterator[str]:
     for task, start, end in runs:
         turn = instance.on(instance.placement[task.stage]).index(task.stage)
         colour = COLOURS[task.kind][min(turn, 1)]
@@ -104,8 +123,8 @@ def _tasks(instance: Instance, runs: tuple[Run, ...], top: int, scale: float) ->
         label = str(task.microbatch)
         yield (
             f'<rect x="{x:.2f}" y="{top}" width="{wide:.2f}" height="{ROW - 2}" fill="{colour}" '
-            f'stroke="white" stroke-width="0.5"><title>{task}: {start:.12g} to {end:.12g}</title>'
-            "</rect>"
+            f'stroke="white" stroke-width="0.5"><title>{task}: {written(start)} to '
+            f"{written(end)}</title></rect>"
         )
         if wide >= CHARACTER * len(label) + 2:
             yield f'<text x="{x + wide / 2:.2f}" y="{top + 13}" text-anchor="middle">{label}</text>'

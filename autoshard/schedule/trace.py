@@ -1,7 +1,7 @@
 """A timeline as a trace for Perfetto and chrome://tracing (see `autoshard.trace_events`).
 
 One thread a mesh, one counter a mesh for the memory taken, one arrow for each transfer between
-meshes. The format counts in microseconds: one unit of the instance's time is shown as one.
+meshes. The format counts in microseconds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from autoshard.schedule.timeline import Run, Timeline, memory_over_time
 from autoshard.trace_events import Event
 
 
-def chrome_trace(instance: Instance, timeline: Timeline) -> dict[str, Any]:
-    """The trace as a JSON object."""
+def chrome_trace(
+    instance: Instance, timeline: Timeline, *, microseconds: float = 1.0
+) -> dict[str, Any]:
+    """The trace as a JSON object; a unit of the instance's time is so many microseconds."""
     events: list[Event] = [trace_events.process(instance.name or "pipeline")]
     for mesh, runs in enumerate(timeline.runs):
         events.append(trace_events.thread(mesh, f"mesh {mesh}"))
@@ -26,20 +28,22 @@ def chrome_trace(instance: Instance, timeline: Timeline) -> dict[str, Any]:
                 trace_events.block(
                     str(task),
                     task.kind,
-                    start=start,
-                    duration=end - start,
+                    start=start * microseconds,
+                    duration=(end - start) * microseconds,
                     thread=mesh,
                     known=known,
                 )
             )
         events += [
-            trace_events.counter(f"memory of mesh {mesh}", time=time, values={"taken": taken})
+            trace_events.counter(
+                f"memory of mesh {mesh}", time=time * microseconds, values={"taken": taken}
+            )
             for time, taken in memory_over_time(instance, runs)
         ]
-    return trace_events.document([*events, *_transfers(instance, timeline)])
+    return trace_events.document([*events, *_transfers(instance, timeline, microseconds)])
 
 
-def _transfers(instance: Instance, timeline: Timeline) -> Iterator[Event]:
+def _transfers(instance: Instance, timeline: Timeline, microseconds: float) -> Iterator[Event]:
     """An arrow from each task to each that reads what it made on another mesh."""
     runs: dict[tuple[str, int, int], tuple[int, Run]] = {}
     for mesh, row in enumerate(timeline.runs):
@@ -55,5 +59,10 @@ def _transfers(instance: Instance, timeline: Timeline) -> Iterator[Event]:
                 continue
             number += 1
             yield from trace_events.arrow(
-                "transfer", number, start=run.end, source=mesh, end=later.start, target=there
+                "transfer",
+                number,
+                start=run.end * microseconds,
+                source=mesh,
+                end=later.start * microseconds,
+                target=there,
             )

@@ -17,12 +17,13 @@ from autoshard.placement.choices import mesh_speeds, placements
 from autoshard.placement.plan import PipelinePlan
 from autoshard.placement.price import StagePrice
 from autoshard.placement.pricer import Pricer
-from autoshard.placement.problem import loop_seconds, outer_seconds, schedule_problem
+from autoshard.placement.problem import TICK, loop_seconds, outer_seconds, schedule_problem
 from autoshard.placement.report import format_pipeline
 from autoshard.placement.search import search_meshes
 from autoshard.placement.stage_program import stage_program
 from autoshard.schedule import named_orders, simulate
 from autoshard.search import InfeasibleError
+from autoshard.units import format_seconds
 from tests.helpers import sampled
 from tests.mpmd.cases import small_step
 
@@ -140,6 +141,10 @@ def test_the_command_line(tmp_path, capsys):
     assert "pipelining LOSES" in out or "pipelining wins" in out
     assert "mesh 1   " in out
     assert "h100-1" in (tmp_path / "plan.json").read_text()
+    loop = float(PipelinePlan.load(plan).timeline.makespan) * TICK
+    tasks = [e for e in json.loads(Path(trace).read_text())["traceEvents"] if e["ph"] == "X"]
+    assert max(e["ts"] + e["dur"] for e in tasks) == pytest.approx(loop * 1e6)
+    assert f"makespan {format_seconds(loop)}" in Path(svg).read_text()
     ran = str(tmp_path / "ran.trace")
     assert main(["verify", plan, "--trace", ran]) == 0
     out = capsys.readouterr().out

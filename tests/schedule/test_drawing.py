@@ -34,6 +34,9 @@ def test_svg():
     texts = [text.text or "" for text in root.iter(f"{space}text")]
     assert "a < b makespan 9, span 9, bubble 33.3%" in texts
     assert {"F, forward", "B, input gradient", "W, weight gradient"} <= set(texts)
+    in_seconds = draw_svg(TWO, SPLIT, written=lambda time: f"{time} s")
+    assert "<title>F0@1: 2 s to 3 s</title>" in in_seconds
+    assert "a &lt; b makespan 9 s, span 9 s, bubble 33.3%" in in_seconds
 
 
 def test_trace():
@@ -47,3 +50,10 @@ def test_trace():
     assert all(ends[number] >= start + 1 for number, start in starts.items())
     taken = [e["args"]["taken"] for e in events if e["ph"] == "C" and "mesh 0" in e["name"]]
     assert taken == [2, 4, 3, 2, 1, 0]
+
+
+def test_a_unit_is_so_many_microseconds():
+    plain = chrome_trace(TWO, SPLIT)["traceEvents"]
+    scaled = chrome_trace(TWO, SPLIT, microseconds=0.5)["traceEvents"]
+    assert [e.get("ts") for e in scaled] == [e["ts"] / 2 if "ts" in e else None for e in plain]
+    assert [e["dur"] for e in scaled if "dur" in e] == [e["dur"] / 2 for e in plain if "dur" in e]

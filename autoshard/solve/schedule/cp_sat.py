@@ -5,6 +5,7 @@
     start[l, k + 1] >= start[l, k] + time[l]          microbatches in order
     no overlap of the tasks of a mesh
     memory, `autoshard.solve.schedule.cp_sat_memory`
+    the work before and after each task, `autoshard.solve.schedule.cp_sat_work`
     alike W in the order of their B, `autoshard.solve.schedule.cp_sat_order`
     value >= end of the last B and W of every stage - what the mesh's time counts from
 
@@ -22,11 +23,14 @@ import numpy as np
 
 from autoshard.solve.schedule.cp_sat_memory import limit_memory
 from autoshard.solve.schedule.cp_sat_order import TaskOrder
+from autoshard.solve.schedule.cp_sat_work import share_time
 from autoshard.solve.schedule.question import Question
 from autoshard.solve.task import Answer, Tell, Verdict
 
 EFFORT, MORE_EFFORT = 5.0, 2.0
 """Deterministic seconds of CP-SAT, about those of one core, for a part; the factor for more."""
+QUICK_EFFORT = 0.3
+"""The same of a quick question, for which there is no more."""
 EASY_TASKS = 200
 """Where there are more tasks the effort grows by their square, as the pairs of tasks do."""
 SHARES = (1.0, 0.5, 0.0)
@@ -47,11 +51,12 @@ def solve(question: Question, tell: Tell) -> Answer:
     A tighter question leaves tasks less room, and fixes the order of more of them from the start.
     So what is still possible, from `low` to `high`, is asked for in parts: all of it, its lower
     half, the least. Each is decided or given up after some effort, the same in every run; when
-    none was decided, all get more.
+    none was decided, all get more, unless the question is to be a quick one.
     """
     low, high = question.least, question.most
     best: np.ndarray | None = None
-    effort = EFFORT * max(1.0, question.heads.size / EASY_TASKS) ** 2
+    effort = QUICK_EFFORT if question.quick else EFFORT
+    effort *= max(1.0, question.heads.size / EASY_TASKS) ** 2
     while low <= high and time.monotonic() < question.deadline:
         known = low, high
         for share in SHARES:
@@ -64,6 +69,8 @@ def solve(question: Question, tell: Tell) -> Answer:
             if low > high:
                 break
         if known == (low, high):
+            if question.quick:
+                break
             effort *= MORE_EFFORT
     if low <= high:
         return Answer(Verdict.STOPPED, float(low), best)
@@ -141,6 +148,7 @@ def _model(model: Any, question: Question) -> list[Any]:
         order = TaskOrder(model, question, starts)
         order.weights_follow(mine)
         limit_memory(model, question, mesh, mine, order)
+        share_time(model, question, mine, order, starts)
         forwards = [letter for letter in mine if arrays.is_forward[letter]]
         for letter in mine:
             end = starts[letter][-1] + times[letter]

@@ -36,6 +36,8 @@ class TaskOrder:
 
     def before(self, y: Place, x: Place) -> Any:
         """Whether y ends before x starts: a literal, or 0 or 1."""
+        if x[0] == y[0]:
+            return int(y[1] < x[1])
         if (x, y) in self.known:
             opposite = self.known[x, y]
             return 1 - opposite if isinstance(opposite, int) else opposite.Not()

@@ -22,8 +22,8 @@ PAUSE_SECONDS = 0.05
 """Between looks at the solver, where nothing else is done meanwhile."""
 
 
-def prove(search: Search, *, threads: int) -> None:
-    """Improve the best word of a search, or raise its bound."""
+def prove(search: Search, *, threads: int, quick: bool = False) -> None:
+    """Improve the best word of a search, or raise its bound; or only what is easy of that."""
     flat = search.flat
     tasks = int(flat.arrays.word_start[-1])
     left = search.deadline - time.monotonic()
@@ -38,6 +38,7 @@ def prove(search: Search, *, threads: int) -> None:
         deadline=time.monotonic() + share * left,
         threads=max(1, threads - 1),
         seed=search.seed,
+        quick=quick,
     )
     if question is None:  # the windows alone exclude anything better
         search.raise_bound(search.value)
@@ -67,7 +68,14 @@ def prove(search: Search, *, threads: int) -> None:
 
 
 def ask_for_better(
-    flat: Flat, *, least: int, most: int, deadline: float, threads: int, seed: int
+    flat: Flat,
+    *,
+    least: int,
+    most: int,
+    deadline: float,
+    threads: int,
+    seed: int,
+    quick: bool = False,
 ) -> Question | None:
     """The question whether a schedule of a value of at most `most` exists; None where none can."""
     offset = offsets(flat)
@@ -83,7 +91,9 @@ def ask_for_better(
         if (heads > latest).any() or lower_bound(flat) > most:
             return None
     edges = memory_edges(flat)
-    return Question(flat.arrays, heads, latest, offset, edges, least, most, deadline, threads, seed)
+    return Question(
+        flat.arrays, heads, latest, offset, edges, least, most, deadline, threads, seed, quick
+    )
 
 
 def word_of(flat: Flat, starts: np.ndarray) -> np.ndarray:

@@ -22,6 +22,7 @@ class Question:
       memory_edges: (forward, letter that gives back, how many of those must come before its k-th).
       deadline: when to stop, in seconds of `time.monotonic`.
       threads: how many CP-SAT may use.
+      quick: whether it is given up after a little effort.
     """
 
     arrays: Arrays
@@ -34,6 +35,7 @@ class Question:
     deadline: float
     threads: int
     seed: int
+    quick: bool = False
 
     def up_to(self, target: int) -> Question:
         """The question for a value of at most `target`, which is no more than `most`."""

@@ -8,7 +8,7 @@
 3. Simulated annealing from the best of them, again and again (`autoshard.solve.schedule.anneal`).
 4. CP-SAT on the whole problem, where it is not too large, asked for something strictly better: it
    finds that, or proves that there is none (`autoshard.solve.schedule.cp_sat`). With two threads or
-   more, annealing goes on beside it.
+   more, annealing goes on beside it. It is asked before the annealing, too, what is easily said.
 
 Every order that is returned has been run by the simulator. Where BW takes less time than B and W
 apart, both ways are tried, stage by stage; the bound then allows each task the better of the two.
@@ -125,6 +125,8 @@ def solve(
         if longer and search.word is not None:
             search.begin([search.flat.order(search.word), *orders, *longer])
         search.refine_fusion()
+        if not search.done:
+            prove(search, threads=threads, quick=True)
         search.anneal(search.first_rounds)
         if not search.done:
             prove(search, threads=threads)

@@ -179,7 +179,7 @@ def test_an_interrupt_leaves_the_best(monkeypatch):
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(solve_module.__globals__["Search"], "anneal", interrupt)
+    monkeypatch.setitem(solve_module.__globals__, "prove", interrupt)
     outcome = solve(HARD, time_limit=60, threads=1)
     assert outcome.limit_hit == "interrupted"
     assert outcome.status is Status.FEASIBLE
