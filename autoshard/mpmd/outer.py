@@ -2,8 +2,9 @@
 
 The outer graph has the loop's results among its inputs and the loop's operands among its outputs:
 
-    inputs     the step's own, and for every sum over microbatches one total per stage that adds
-               to it (a tied weight has several; they are added up once a step), and stacks
+    inputs     the step's own, for every sum over microbatches one total per stage that adds to it
+               (a tied weight has several; they are added up once a step), and for every result of
+               all microbatches one stack per stage that makes rows of it (joined once a step)
     outputs    the step's own, what the microbatches share or take their part of, and what the
                totals start from
 
@@ -12,9 +13,11 @@ Stacked weights of layers that are in several stages are pieces, and so is their
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import jax
 
 from autoshard.mpmd.fragments import Cut, Source
 from autoshard.mpmd.graph import Builder, Graph, Node, needed
@@ -73,10 +76,8 @@ def outer_of(step: MicrobatchedStep, cut: Cut) -> Outer:
             bounds[operand.value] = entry.bounds
     for result in step.results:
         pieces = cut.outputs[result.output].pieces
-        if pieces is not None:
-            bounds[result.value] = pieces
-            if result.initial is not None:
-                bounds[result.initial] = pieces
+        if pieces is not None and result.initial is not None:
+            bounds[result.value] = bounds[result.initial] = pieces
     plain = Graph(
         top.avals,
         (*step.before, *step.after),
@@ -99,13 +100,14 @@ def outer_of(step: MicrobatchedStep, cut: Cut) -> Outer:
     tail: list[Node] = []
     for result in step.results:
         parts = cut.outputs[result.output].parts
-        initial = None if result.initial is None else _values(next(starts))
-        for k, value in enumerate(_values(made[result])):
-            if initial is None:
-                (source,) = parts[k]
-                stacks.append(Stack(value, source))
-                continue
-            totals += _totals(builder, value, parts[k], initial[k], head, tail)
+        values = _values(made[result])
+        if result.initial is None:
+            (value,) = values
+            sources = [source for (source,) in parts]
+            stacks += _stacks(builder, value, sources, cut.graph, step.microbatches, tail)
+            continue
+        for value, part, initial in zip(values, parts, _values(next(starts)), strict=True):
+            totals += _totals(builder, value, part, initial, head, tail)
     once = _renumbered(builder, cut.invariant, outer, cut.graph)
     first = needed(graph.nodes, [v for entry in ends for v in _values(entry)])
     before = [node for node, early in zip(graph.nodes, first, strict=True) if early]
@@ -160,6 +162,30 @@ def _totals(
     tail += [node for node in nodes if node.name != "zeros"]
     tail.append(replace(last, outputs=(value,)))
     return result
+
+
+def _stacks(
+    builder: Builder,
+    value: int,
+    sources: Sequence[Source],
+    inner: Graph,
+    microbatches: int,
+    tail: list[Node],
+) -> list[Stack]:
+    """The stacks that `value` consists of, one a piece; `tail` gets the node that joins them.
+
+    Pieces are rows of what a microbatch makes, so they are the second dimension of the stack.
+    """
+    if len(sources) == 1:
+        return [Stack(value, sources[0])]
+    avals = [inner.avals[source.value] for source in sources]
+    shapes = [jax.ShapeDtypeStruct((microbatches, *aval.shape), aval.dtype) for aval in avals]
+    parts = [builder.value(shape) for shape in shapes]
+    like = Node("concatenate", (), (), list, "")
+    join = lambda *arrays: [jax.lax.concatenate(arrays, 1)]  # noqa: E731
+    builder.call("concatenate", join, parts, ("microbatches", len(parts)), like)
+    tail.append(replace(builder.nodes.pop(), outputs=(value,)))
+    return [Stack(part, source) for part, source in zip(parts, sources, strict=True)]
 
 
 def _renumbered(

@@ -100,16 +100,18 @@ def named_stages(graph: Graph, stages: Sequence[Sequence[str]]) -> Stages:
     """Stages by the scopes that belong to each: `[("embed", "layers[0:2]"), ("layers[2:4]",)]`.
 
     A name is a scope, or several with `/` between them, anywhere in a node's path; with iterations
-    in brackets it is a scan.
+    in brackets it is a scan. Where no scope is called so, it is a block that bears no scope, as
+    `find_blocks` calls it: `scan[0:2]`, `block 0`.
 
     Raises:
       StageError: no node bears a name, or a scan is only partly covered; all faults are listed.
     """
     paths = [path_of(node) for node in graph.nodes]
     groups = layer_scans(graph, paths)
+    blocks = {block.name: block for block in find_blocks(graph)}
     labels: dict[int, int] = {}
     parts: dict[int, list[Part]] = {}
-    faults = []
+    faults, bare = [], False
     for stage, names in enumerate(stages):
         for name in names:
             matched = _ITERATIONS.match(name)
@@ -119,10 +121,14 @@ def named_stages(graph: Graph, stages: Sequence[Sequence[str]]) -> Stages:
                 start = int(matched[2])
                 stop = int(matched[3]) if matched[3] else start + 1
                 scans = [n for group in groups if group[0] in found for n in group]
+                if not scans and f"{matched[1]}[{start}]" in blocks:
+                    scans = list(blocks[f"{matched[1]}[{start}]"].scans)
                 for number in scans:
                     parts.setdefault(number, []).append((stage, start, stop))
                 found = scans
             else:
+                if not found and name in blocks:
+                    found, bare = list(blocks[name].nodes), True
                 labels.update(dict.fromkeys(found, stage))
             if not found:
                 faults.append(f"{name!r} (stage {stage}) is borne by no op{_near(scope, paths)}")
@@ -131,7 +137,7 @@ def named_stages(graph: Graph, stages: Sequence[Sequence[str]]) -> Stages:
             length = graph.nodes[group[0]].equation.params["length"]
             covered = [i for _, start, stop in parts[group[0]] for i in range(start, stop)]
             if covered != list(range(length)):
-                name = "/".join(paths[group[0]])
+                name = "/".join(paths[group[0]]) or "scan"
                 faults.append(
                     f"the stages hold iterations {covered} of {name}, which has "
                     f"{length}: every one must be in one stage, in order"
@@ -143,6 +149,7 @@ def named_stages(graph: Graph, stages: Sequence[Sequence[str]]) -> Stages:
     for number in parts:
         labels.pop(number, None)
     names = tuple(tuple(names) for names in stages)
+    labels = _with_backward(graph, labels) if bare else labels
     return Stages(names, labels, {number: tuple(found) for number, found in parts.items()})
 
 

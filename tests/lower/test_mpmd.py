@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import pytest
 
+import autoshard
 from autoshard.lower.interpret import LoweringError
+from autoshard.models import training
 from autoshard.placement.lower_step import lower_mpmd
 from autoshard.schedule import ScheduleError, Task
 from tests.mpmd.cases import small_step, tiny_llama
@@ -40,6 +43,29 @@ def test_a_built_in_model():
     lowered, differences = lowered_and_differences(step, meshes_of(2, 1), steps=2)
     assert differences == []
     assert "stage 1 (layers[1])" in str(lowered)
+
+
+def test_what_a_cut_scan_tells_of_every_layer():
+    """Auxiliary values of layers in several stages, of all microbatches."""
+
+    def loss(weights, batch):
+        def layer(x, weight):
+            x = jnp.tanh(x @ weight)
+            return x, jnp.mean(x**2)
+
+        x, squares = jax.lax.scan(layer, batch["images"], weights)
+        return jnp.mean(x**2), {"squares": squares, "last": x}
+
+    def step(weights, batch):
+        accumulated = autoshard.accumulate_grads(loss, microbatches=2, has_aux=True)
+        (value, told), gradients = accumulated(weights, batch)
+        return {"loss": value, **told}, jax.tree.map(lambda w, d: w - 0.1 * d, weights, gradients)
+
+    args = training.abstract(5, 8, 8), {"images": training.abstract(8, 8)}
+    plain = training.Step(step, args, {"donate_argnums": (0,)})
+    lowered, differences = lowered_and_differences(plain, meshes_of(2, 1))
+    assert differences == []
+    assert lowered.partition.cut.stages.names[1] == ("scan[3]", "scan[4]")
 
 
 def test_meshes_that_share_devices():

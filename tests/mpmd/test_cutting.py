@@ -140,6 +140,24 @@ def test_stages_by_name():
     assert lengths == [1, 3]
 
 
+def test_blocks_without_scopes_by_the_names_that_reports_have():
+    taken = taken_apart(*mlp(layers=4, scope=False))
+    cut = cut_of(taken, [("block 0",), ("block 1", "block 2", "block 3")])
+    assert [matmuls(cut.fragments[1, kind]) for kind in ("F", "BW")] == [3, 6]
+
+    def scanned(params, batch):
+        def loss(params, batch):
+            return jnp.mean(jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch, params)[0])
+
+        return autoshard.accumulate_grads(loss, microbatches=2)(params, batch)
+
+    taken = taken_apart(scanned, (jnp.ones((4, 8, 8)), jnp.ones((4, 8))))
+    cut = cut_of(taken, [("scan[0]",), ("scan[1:4]",)])
+    assert cut.stages.scans == cut_of(taken, (1, 3)).stages.scans
+    with pytest.raises(StageError, match=r"iterations \[0, 2, 3\] of scan, which has 4"):
+        cut_of(taken, [("scan[0]",), ("scan[2:4]",)])
+
+
 def test_more_stages_than_blocks():
     with pytest.raises(StageError) as caught:
         cut_of(taken_apart(*mlp(layers=2)), 3)

@@ -51,7 +51,7 @@ def solve(question: Question, tell: Tell) -> Answer:
     A tighter question leaves tasks less room, and fixes the order of more of them from the start.
     So what is still possible, from `low` to `high`, is asked for in parts: all of it, its lower
     half, the least. Each is decided or given up after some effort, the same in every run; when
-    none was decided, all get more, unless the question is to be a quick one.
+    none was decided, all get more. Of a quick question little is tried, and all of it alone.
     """
     low, high = question.least, question.most
     best: np.ndarray | None = None
@@ -59,7 +59,7 @@ def solve(question: Question, tell: Tell) -> Answer:
     effort *= max(1.0, question.heads.size / EASY_TASKS) ** 2
     while low <= high and time.monotonic() < question.deadline:
         known = low, high
-        for share in SHARES:
+        for share in SHARES[:1] if question.quick else SHARES:
             target = low + int(share * (high - low))
             part = _part(replace(question.up_to(target), least=low), effort, tell, share)
             if part.starts is not None:
@@ -68,9 +68,9 @@ def solve(question: Question, tell: Tell) -> Answer:
             tell(float(low), best)
             if low > high:
                 break
+        if question.quick:
+            break
         if known == (low, high):
-            if question.quick:
-                break
             effort *= MORE_EFFORT
     if low <= high:
         return Answer(Verdict.STOPPED, float(low), best)

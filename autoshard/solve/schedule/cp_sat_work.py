@@ -7,8 +7,8 @@ its mesh (`autoshard.solve.schedule.cp_sat_order`),
     start[x] <= last - time[x] - sum of time[y] where x < y
 
 where no task of the mesh starts before `first` or ends after `last`. That no two tasks overlap says
-the same of every pair; but where a schedule leaves a mesh little time to wait, only these sums tell
-which tasks can fill the time before x without a rest.
+the same of every pair; but where a schedule leaves a mesh less time to wait than a task takes, only
+these sums tell which tasks can fill the time before x without a rest.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def share_time(
     total = sum(int(times[letter]) for letter, _ in tasks)
     first = min((int(heads[task]) for task in tasks), default=0)
     last = max((int(latest[task] + times[task[0]]) for task in tasks), default=0)
+    if last - first - total >= max((int(times[letter]) for letter, _ in tasks), default=0):
+        return
     for task in tasks:
         before: Any = 0
         for other in tasks:
