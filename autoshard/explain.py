@@ -241,7 +241,7 @@ class Explainer:
         left = max(time_limit - (time.monotonic() - started), 1.0)
         outcome = solve(built.problem, time_limit=left, gap=self.gap, warm_start=[known])
         outcome = tightened(built.problem, outcome)
-        return _Space(built, known, PinnedSolves.of(built.problem, outcome))
+        return _Space(built, known, PinnedSolves.of(built.problem, outcome).ready())
 
     def _requirements(self, value: int, seconds: float) -> list[tuple[str, float]]:
         """The requirements that are about a value, and what dropping each of them saves."""

@@ -41,7 +41,7 @@ from autoshard.solve.problem import (
     Status,
     relative_gap,
 )
-from autoshard.solve.state import OPTIMAL_GAP
+from autoshard.solve.state import DOMINANCE_CHOICES, OPTIMAL_GAP
 from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.whole import ascent_of
 from autoshard.solve.workspace import Compared
@@ -82,6 +82,13 @@ class PinnedSolves:
         warm = outcome.duals.messages is not None
         ascent, times = ascent_of(problem, outcome.duals) if warm else (None, np.zeros(0))
         return cls(problem, outcome, ascent, times, Neighbourhoods.of(problem))
+
+    def ready(self) -> PinnedSolves:
+        """Compare choices now, and not in the first ordinary solve that is asked for."""
+        if sum(node.costs.size for node in self.problem.nodes) <= DOMINANCE_CHOICES:
+            with contextlib.suppress(InfeasibleError):
+                presolve(self.problem, compared=self.compared)
+        return self
 
     def solve(
         self,
@@ -148,6 +155,7 @@ class PinnedSolves:
             known_bound=max(self.outcome.report.bound, bound),
             time_limit=max(until - time.monotonic(), 0.1),
             gap=gap,
+            compared=self.compared,
         )
 
     def _begun(self, node: int, choices: np.ndarray) -> DualAscent:

@@ -35,6 +35,7 @@ from autoshard.solve.state import OPTIMAL_GAP, DoneError, Search
 from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.unlimited import solve_unlimited
 from autoshard.solve.whole import bound_whole
+from autoshard.solve.workspace import Compared
 
 TIGHT = 0.5
 """Where the lightest choices fill this part of the limit, it is taken to bind: the relaxation
@@ -55,6 +56,7 @@ def solve(
     better_than: float = np.inf,
     memo: FlatMemo | None = None,
     only_bound: bool = False,
+    compared: Compared | None = None,
 ) -> Outcome:
     """The cheapest plan of a problem, with a proven bound.
 
@@ -73,6 +75,8 @@ def solve(
       only_bound: end with what the messages of stage 1 prove, with `limit_hit` "bound"; without a
         cutoff or a large problem there are none, and the search goes on.
       memo: arrays of earlier problems that may be like this one; those of this one are kept there.
+      compared: what comparing choices gave in earlier solves of nearly the same problem; what it
+        gives here is kept there.
 
     Raises:
       ProblemError: a warm start or a pin names a choice that does not exist; the duals are of a
@@ -81,7 +85,7 @@ def solve(
     started = time.monotonic()
     kept = _checked_pins(problem, pins or {})
     search = Search(problem, started + time_limit, gap, seed, progress, started, kept)
-    search.better_than = better_than
+    search.better_than, search.compared = better_than, compared
     infeasible = False
     try:
         starts = [tuple(int(choice) for choice in plan) for plan in warm_start]

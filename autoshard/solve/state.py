@@ -28,6 +28,7 @@ from autoshard.solve.problem import (
     relative_gap,
 )
 from autoshard.solve.trail import Trail
+from autoshard.solve.workspace import Compared
 
 OPTIMAL_GAP = 1e-9
 """A plan this close to the bound, relatively, is called optimal."""
@@ -73,6 +74,8 @@ class Search:
     dropped: bool = False
     better_than: float = np.inf
     """What a plan must cost less than, because the caller has one that costs this."""
+    compared: Compared | None = None
+    """What comparing choices gave, for the reductions of nearly the same problems."""
 
     @property
     def upper(self) -> float:
@@ -166,7 +169,9 @@ class Search:
             for number, node in enumerate(above.nodes)
         )
         dominance = count <= DOMINANCE_CHOICES
-        problem, trail = presolve(above, kept, dominance=dominance, deadline=self.deadline)
+        problem, trail = presolve(
+            above, kept, dominance=dominance, deadline=self.deadline, compared=self.compared
+        )
         self.levels.append(Level(problem, trail, flatten(problem), row_times(problem)))
 
     def read_prices(self, rows: np.ndarray) -> None:

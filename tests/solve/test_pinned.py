@@ -13,6 +13,7 @@ from autoshard.solve import Status, evaluate, solve
 from autoshard.solve.about import SolvesAbout
 from autoshard.solve.pinned import PinnedSolves
 from autoshard.solve.whole import tightened
+from autoshard.solve.workspace import Compared
 from tests.solve.helpers import random_problem
 from tests.solve.test_nearby import SHAPES, best_of
 
@@ -35,6 +36,8 @@ def test_every_group_costs_what_brute_force_says(seed, shape, tightness, reduced
         1
     ]
     base = PinnedSolves.of(problem, first)
+    if seed % 3:
+        base.ready()
     before = first.solution.choices
     if seed % 2:  # a plan that is asked about need not be the best
         other = base.solve(node, np.flatnonzero(groups == 0), before, time_limit=20).solution
@@ -56,3 +59,16 @@ def test_every_group_costs_what_brute_force_says(seed, shape, tightness, reduced
         assert found.report.bound == pytest.approx(best, rel=1e-8, abs=1e-8)
         assert found.solution.choices[node] in choices
         assert evaluate(problem, found.solution.choices).feasible
+
+
+def test_an_ordinary_solve_first_compares_what_was_compared_to_be_ready():
+    problem = random_problem(52, shape="random", tightness=0.9)
+    known: Compared = {}
+    first = solve(problem, compared=known)
+    ready = PinnedSolves.of(problem, first).ready().compared
+    assert ready
+    assert ready.keys() <= known.keys()
+    before = dict(known)
+    solve(problem, compared=known)
+    assert known.keys() == before.keys()
+    assert all(known[key] is before[key] for key in known)
