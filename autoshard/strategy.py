@@ -203,19 +203,21 @@ def _scatters(
         written = base.written[0][rows]
         cut = np.stack(
             [np.where(written == d, sizes, 1).prod(axis=1) for d in range(len(shape))], axis=1
-        ).reshape(len(rows), len(shape))
-        for targets in itertools.product(range(len(shape)), repeat=len(reduced_axes)):
-            stored = written.copy()
-            total = cut.copy()
-            for axis, target in zip(reduced_axes, targets, strict=True):
-                stored[:, axis] = target
-                total[:, target] *= mesh_shape[axis]
-            keep = (np.asarray(shape) % total == 0).all(axis=1)
-            for axis, target in zip(reduced_axes, targets, strict=True):
-                # A scattered axis is appended as the minor one: it must come last in mesh order.
-                keep &= ~(written[:, axis + 1 :] == target).any(axis=1)
-            if keep.any():
-                parts.append(_take(base, rows[keep], stored[keep]))
+        )
+        # `[ways, rows, ...]`: in each way every reduced axis has a dimension of its own to go to.
+        every = itertools.product(range(len(shape)), repeat=len(reduced_axes))
+        ways = np.array(list(every), dtype=np.int64)
+        numbers = np.arange(len(ways))
+        stored, total = (np.tile(one, (len(ways), 1, 1)) for one in (written, cut))
+        keep = np.ones((len(ways), len(rows)), dtype=bool)
+        for axis, target in zip(reduced_axes, ways.T, strict=True):
+            stored[:, :, axis] = target[:, None]
+            total[numbers, :, target] *= mesh_shape[axis]
+            # A scattered axis is appended as the minor one: it must come last in mesh order.
+            keep &= ~(written[:, axis + 1 :] == target[:, None, None]).any(axis=2)
+        keep &= (np.asarray(shape) % total == 0).all(axis=2)
+        if keep.any():
+            parts.append(_take(base, rows[np.nonzero(keep)[1]], stored[keep]))
     if not parts:
         return None
     return _concatenate(parts, axes)
