@@ -1,0 +1,60 @@
+"""The fewest lines of built-in programs, small: two in a repeated block make the plan."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from autoshard import models
+from autoshard.lower.fewest import fewest
+from autoshard.lower.line_search import FEW
+from autoshard.lower.spmd import lower
+from autoshard.machine import Machine, load
+from autoshard.program import trace
+from autoshard.search import search
+from tests.helpers import MESHES, sampled
+
+NARROWER = 128
+"""So much narrower are the small Llamas than Llama-3-8B: 32 to 64 instead of 4,096 to 8,192."""
+
+
+def narrow(name: str) -> Machine:
+    """A preset on which small programs are planned as large ones are on the preset itself.
+
+    The FLOP of a product for each byte of its operands grow with its sizes: arithmetic is slower
+    here by as much as the programs are narrower, and nothing waits for a launch or a message.
+    """
+    machine = load(name)
+    chip = replace(
+        machine.chip,
+        peak_flops={kind: rate / NARROWER for kind, rate in machine.chip.peak_flops.items()},
+        vector_flops=machine.chip.vector_flops / NARROWER,
+        launch_seconds=0.0,
+    )
+    network = tuple(replace(level, latency_seconds=0.0) for level in machine.network)
+    return replace(machine, chip=chip, network=network)
+
+
+PROGRAMS = ("mlp", "llama3-1b", "llama3-8b-decode", "llama3-8b-prefill")
+QUICK = (
+    ("mlp", "8"),
+    ("llama3-8b-decode", "8"),
+    ("llama3-8b-prefill", "8"),
+    ("llama3-8b-prefill", "2x4"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh"), sampled(list(itertools.product(PROGRAMS, ("8", "2x4"))), QUICK.__contains__)
+)
+def test_two_lines_in_a_repeated_block_make_the_plan(name, mesh):
+    fn, args, options = models.tiny(name)
+    machine = narrow("h100-8")
+    program = trace(fn, *args, **options)
+    plan = search(program, machine, mesh=MESHES[mesh], baselines=False)
+    assert any(move.kind != "all_slice" for move in plan.moves)
+    found = fewest(lower(plan, fn, *args), fn, machine=machine)
+    assert found.enough, str(found)
+    assert found.per_block <= FEW, str(found)
