@@ -37,8 +37,9 @@ ONE_MESH_SHARE, BOUND_SHARE = 0.2, 0.3
 """Of the time, what one mesh of all chips gets, and the bounds of blocks; at most."""
 FEWEST_TRIALS = 4
 """One trial gets no more of what is left than its part of so many."""
-FINISH_SHARE = 0.15
-"""Of the time, what is kept for better prices and a better order of the best choice."""
+FINISH_SHARE, FINISH_PRICES = 0.15, 1.25
+"""What is kept for better prices and a better order of the best choice: of the time, and at least
+so many times what the slowest price of a stage took."""
 POLISH_GAP = 0.0005
 
 
@@ -153,6 +154,10 @@ class _Search:
     def _left(self) -> float:
         return self.time_limit - self._spent()
 
+    def _kept(self) -> float:
+        """Seconds that are kept for the end."""
+        return max(FINISH_SHARE * self.time_limit, FINISH_PRICES * self.prices.pricer.slowest)
+
     def _plan_one_mesh(self) -> None:
         self.say("planning all chips as one mesh")
         request = self.request
@@ -174,7 +179,7 @@ class _Search:
           once: only until there is a plan.
         """
         while not self._close():
-            kept = 0.0 if self.best is None else FINISH_SHARE * self.time_limit
+            kept = 0.0 if self.best is None else self._kept()
             if self._left() <= kept:
                 self.late = True
                 return
