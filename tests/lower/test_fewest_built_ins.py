@@ -38,6 +38,7 @@ def narrow(name: str) -> Machine:
 
 
 PROGRAMS = ("mlp", "llama3-1b", "llama3-8b-decode", "llama3-8b-prefill")
+CASES = [*itertools.product(PROGRAMS, ("8", "2x4")), ("vit-l16", "8"), ("resnet50", "8")]
 QUICK = (
     ("mlp", "8"),
     ("llama3-8b-decode", "8"),
@@ -46,9 +47,7 @@ QUICK = (
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "mesh"), sampled(list(itertools.product(PROGRAMS, ("8", "2x4"))), QUICK.__contains__)
-)
+@pytest.mark.parametrize(("name", "mesh"), sampled(CASES, QUICK.__contains__))
 def test_two_lines_in_a_repeated_block_make_the_plan(name, mesh):
     fn, args, options = models.tiny(name)
     machine = narrow("h100-8")
