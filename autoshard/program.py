@@ -116,7 +116,7 @@ def trace(
         jaxpr=closed,
         in_tree=jax.tree.structure(abstract),
         out_tree=jax.tree.structure(out_info),
-        argument_names=_argument_names(fn, len(args)),
+        argument_names=argument_names(fn, len(args)),
     )
 
 
@@ -147,7 +147,7 @@ def _name_of(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__name__", type(fn).__name__)
 
 
-def _argument_names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
+def argument_names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
     """The names of the first `count` positional parameters of `fn`, as far as it tells them."""
     try:
         parameters = inspect.signature(fn).parameters.values()

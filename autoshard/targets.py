@@ -49,7 +49,9 @@ def find_values(program: Program, target: str) -> tuple[int, ...]:
         found, known = _at_path(program, target)
     found = tuple(value for value in found if not program.values[value].free)
     if not found:
-        raise RequirementError(f"{target!r} names no value of {program.name}{_near(rest, known)}")
+        raise RequirementError(
+            f"{target!r} names no value of {program.name}{near_names(rest, known)}"
+        )
     return found
 
 
@@ -73,7 +75,7 @@ def ops_inside(program: Program, pattern: str) -> tuple[Op, ...]:
     found = tuple(op for op in program.ops if op.scope in inside)
     if not found:
         known = ["/".join(scope_names(scope)) for scope in scopes]
-        near = _near(pattern, [name for name in known if name])
+        near = near_names(pattern, [name for name in known if name])
         raise RequirementError(f"{program.name} has no scope {pattern!r}{near}")
     return found
 
@@ -94,8 +96,8 @@ def shown_path(program: Program, value: int) -> str:
         first, *rest = path_keys(path)
         names = program.argument_names
         number = int(first)
-        return _dotted([names[number] if number < len(names) else first, *rest])
-    return _dotted(["result", *path_keys(path)]) if value in program.outputs else ""
+        return dotted_path([names[number] if number < len(names) else first, *rest])
+    return dotted_path(["result", *path_keys(path)]) if value in program.outputs else ""
 
 
 def group_path(path: str) -> str:
@@ -128,7 +130,8 @@ def _keys(path: str) -> Iterable[tuple[str, str, str | None]]:
         yield quote, key, bare or None
 
 
-def _dotted(keys: Sequence[str]) -> str:
+def dotted_path(keys: Sequence[str]) -> str:
+    """A tree path as a user writes it: `params.layers[0].w1`."""
     parts = [f"[{key}]" if key.isdigit() else f".{key}" for key in keys[1:]]
     return keys[0] + "".join(parts)
 
@@ -141,10 +144,10 @@ def _at_path(program: Program, target: str) -> tuple[list[int], list[str]]:
         names = program.argument_names
         number = int(first)
         called = {first, names[number] if number < len(names) else first}
-        if any(_matches(wanted, [name, *rest]) for name in called):
+        if any(path_matches(wanted, [name, *rest]) for name in called):
             found.append(value)
     for value in program.outputs:
-        if _matches(wanted, ["result", *path_keys(program.values[value].path)]):
+        if path_matches(wanted, ["result", *path_keys(program.values[value].path)]):
             found.append(value)
     known = [shown_path(program, value) for value in (*program.inputs, *program.outputs)]
     return list(dict.fromkeys(found)), known
@@ -194,18 +197,23 @@ def _is_line(op: Op, place: str) -> bool:
 def _within(wanted: Sequence[str], names: Sequence[str]) -> bool:
     """Whether some run of the names, from any place on, is what is wanted."""
     return any(
-        _matches(wanted, names[first:last])
+        path_matches(wanted, names[first:last])
         for first in range(len(names))
         for last in range(first + 1, len(names) + 1)
     )
 
 
-def _matches(wanted: Sequence[str], keys: Sequence[str]) -> bool:
+def path_matches(wanted: Sequence[str], keys: Sequence[str]) -> bool:
+    """Whether a path has the keys of a pattern, where `*` and `**` stand for others."""
     if not wanted:
         return not keys
     if wanted[0] == "**":
-        return any(_matches(wanted[1:], keys[k:]) for k in range(len(keys) + 1))
-    return bool(keys) and fnmatch.fnmatchcase(keys[0], wanted[0]) and _matches(wanted[1:], keys[1:])
+        return any(path_matches(wanted[1:], keys[k:]) for k in range(len(keys) + 1))
+    return (
+        bool(keys)
+        and fnmatch.fnmatchcase(keys[0], wanted[0])
+        and path_matches(wanted[1:], keys[1:])
+    )
 
 
 def _split(scope: str) -> list[str]:
@@ -219,7 +227,8 @@ def _split(scope: str) -> list[str]:
     return [*parts, scope[start:]]
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def near_names(name: str, known: Iterable[str]) -> str:
+    """The end of a message: names near to one that there is not, or what there is."""
     known = list(dict.fromkeys(known))
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     if near:

@@ -15,6 +15,7 @@ so do scopes and source lines.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -85,6 +86,7 @@ def widened(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     tree = jax.tree.structure(out)
     _check(closed.jaxpr)
 
+    @functools.wraps(fn)  # names of parameters stay
     def run(*arguments: Any) -> Any:
         flat = jax.tree.leaves(arguments)
         return jax.tree.unflatten(tree, _run(closed.jaxpr, closed.consts, flat))

@@ -1,8 +1,9 @@
 """Which mesh does what around the microbatch loop, and in which programs.
 
 State has a home: a weight lives on the mesh of the first stage that reads it, its optimizer state
-and its update with it. What is computed of several meshes' values (a gradient norm, a metric) is
-placed by `autoshard.mpmd.inference`. So every mesh updates its own weights.
+and its update with it; or where the user wants it (`autoshard.mpmd.homes`). What is computed of
+several meshes' values (a gradient norm, a metric) is placed by `autoshard.mpmd.inference`. So every
+mesh updates its own weights.
 
 On each mesh, nodes are gathered into few programs: those of one level need nothing that another
 mesh makes at that level or later.
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 
 from autoshard.mpmd.fragments import SHARED, Cut
 from autoshard.mpmd.graph import Node
+from autoshard.mpmd.homes import Homes
 from autoshard.mpmd.inference import FLOPS_PER_BYTE, Places, Question, free_nodes, infer
 from autoshard.mpmd.outer import Outer
 from autoshard.mpmd.pieces import Pieces
@@ -59,6 +61,7 @@ def place_around(
     mesh_of: Sequence[int],
     ties: Iterable[tuple[int, int]],
     *,
+    given: Homes = Homes(),  # noqa: B008 (it is frozen)
     flops_per_byte: float = FLOPS_PER_BYTE,
 ) -> Around:
     """Place what is done around the loop.
@@ -68,13 +71,18 @@ def place_around(
       cut: the microbatch's fragments.
       mesh_of: the mesh of every stage.
       ties: (position among the step's inputs, position among its outputs) of state that comes back.
+      given: the meshes on which the user wants inputs and results.
       flops_per_byte: FLOP in the time in which a byte crosses between meshes.
     """
-    return _Around(outer, cut, tuple(mesh_of), tuple(ties), flops_per_byte).run()
+    return _Around(outer, cut, tuple(mesh_of), tuple(ties), given, flops_per_byte).run()
 
 
 def _values(entry: int | Pieces) -> tuple[int, ...]:
     return (entry,) if isinstance(entry, int) else entry.values
+
+
+def _by_value(entries: Sequence[int | Pieces], meshes: Mapping[int, int]) -> dict[int, int]:
+    return {value: mesh for at, mesh in meshes.items() for value in _values(entries[at])}
 
 
 @dataclass(slots=True)
@@ -97,9 +105,12 @@ class _Around:
         cut: Cut,
         mesh_of: tuple[int, ...],
         ties: tuple[tuple[int, int], ...],
+        given: Homes,
         flops_per_byte: float,
     ) -> None:
         self.outer, self.graph, self.cut = outer, outer.graph, cut
+        self.given = _by_value(outer.inputs, given.inputs)
+        self.returned = _by_value(outer.outputs, given.outputs)
         self.mesh_of = mesh_of
         self.flops_per_byte = flops_per_byte
         self.tied: dict[int, int] = {}  # outputs by the input that they replace
@@ -121,6 +132,9 @@ class _Around:
         state = [v for v in self.tied if self.graph.avals[v].shape]
         sources: dict[int, Places] = {v: frozenset((m,)) for v, m in where.items()}
         sources |= {v: frozenset((homes[v],)) for v in state if v in homes}
+        sources |= {v: frozenset((mesh,)) for v, mesh in self.given.items()}
+        for value, mesh in self.returned.items():
+            wanted[value] = wanted.get(value, frozenset()) | {mesh}
         for value in state:
             result = self.tied[value]
             if value in homes:
@@ -130,7 +144,7 @@ class _Around:
             for number, node in enumerate(self.graph.nodes)
             if number not in self.outer.early and node.outputs[0] in homes
         }
-        meshes = max(self.mesh_of) + 1
+        meshes = 1 + max((*self.mesh_of, *self.given.values(), *self.returned.values()))
         places = infer(
             Question(self.graph, meshes, fixed, sources, wanted, flops_per_byte=self.flops_per_byte)
         )
@@ -173,6 +187,9 @@ class _Around:
             vote(value, self.mesh_of[stages[0]], 2 if value in self.tied else 1)
         for value, mesh in where.items():
             vote(value, mesh, 0)
+        for value, mesh in self.given.items():
+            if value in self.tied:
+                vote(value, mesh, 3)
         homes = {leading: family.home() for leading, family in families.items()}
         return {
             value: home

@@ -9,8 +9,8 @@ script = partition.script((0, 1, 2, 3), order)      # what one controller does, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -18,13 +18,14 @@ import jax
 from autoshard import compat
 from autoshard.mpmd.cutting import cut_microbatch
 from autoshard.mpmd.fragments import Cut
+from autoshard.mpmd.homes import Homes, find_homes
 from autoshard.mpmd.inference import FLOPS_PER_BYTE
 from autoshard.mpmd.instructions import Script
 from autoshard.mpmd.loop import MicrobatchedStep, find_loop
 from autoshard.mpmd.meshes import Around, place_around
 from autoshard.mpmd.outer import Outer, outer_of
 from autoshard.mpmd.script import write_script
-from autoshard.program import state_ties
+from autoshard.program import argument_names, state_ties
 from autoshard.schedule import Instance, Order
 
 
@@ -39,8 +40,9 @@ class Partition:
       outer: what is done around the loop.
       ties: positions of inputs and of the outputs that replace them.
       donated: positions of inputs that may be overwritten.
-      in_tree, out_tree, in_paths, out_paths: the step's arguments and result.
+      in_tree, out_tree, in_paths, out_paths, argument_names: the step's arguments and result.
       flops_per_byte: FLOP in the time in which a byte crosses between meshes.
+      homes: the meshes on which the user wants inputs and results.
     """
 
     name: str
@@ -53,7 +55,9 @@ class Partition:
     out_tree: Any
     in_paths: tuple[str, ...]
     out_paths: tuple[str, ...]
+    argument_names: tuple[str, ...]
     flops_per_byte: float
+    homes: Homes = field(default_factory=Homes)
 
     @property
     def stages(self) -> int:
@@ -110,8 +114,36 @@ class Partition:
     def around(self, placement: Sequence[int]) -> Around:
         """What is done around the loop, on the meshes of the stages."""
         return place_around(
-            self.outer, self.cut, placement, self.ties, flops_per_byte=self.flops_per_byte
+            self.outer,
+            self.cut,
+            placement,
+            self.ties,
+            given=self.homes,
+            flops_per_byte=self.flops_per_byte,
         )
+
+    def put(
+        self, inputs: Mapping[str, int], outputs: Mapping[str, int], *, meshes: int
+    ) -> Partition:
+        """The same, with inputs and results on meshes of the user's choice.
+
+        Args:
+          inputs, outputs: tree paths, and the number of the mesh (`autoshard.mpmd.homes`).
+          meshes: how many there are.
+
+        Raises:
+          PlacementError: paths that name nothing, meshes that there are not, and contradictions.
+        """
+        homes = find_homes(
+            inputs,
+            outputs,
+            in_paths=self.in_paths,
+            out_paths=self.out_paths,
+            argument_names=self.argument_names,
+            ties=dict(self.ties),
+            meshes=meshes,
+        )
+        return replace(self, homes=homes)
 
     def script(self, placement: Sequence[int], order: Order) -> Script:
         """The instructions of the step.
@@ -131,6 +163,7 @@ class Partition:
             order,
             self.microbatches,
             self.sliced(),
+            returned=self.homes.outputs,
         )
 
     def sliced(self) -> frozenset[int]:
@@ -161,6 +194,7 @@ class TracedStep:
     out_tree: Any
     in_paths: tuple[str, ...]
     out_paths: tuple[str, ...]
+    argument_names: tuple[str, ...]
 
     def cut(
         self,
@@ -198,6 +232,7 @@ class TracedStep:
             out_tree=self.out_tree,
             in_paths=self.in_paths,
             out_paths=self.out_paths,
+            argument_names=self.argument_names,
             flops_per_byte=flops_per_byte,
         )
 
@@ -224,6 +259,7 @@ def trace_step(
         out_tree=jax.tree.structure(traced.out_info),
         in_paths=_paths(abstract),
         out_paths=_paths(traced.out_info),
+        argument_names=argument_names(fn, len(args)),
     )
 
 

@@ -33,6 +33,8 @@ def write_script(
     order: Order,
     microbatches: int,
     sliced: Iterable[int],
+    *,
+    returned: Mapping[int, int] | None = None,
 ) -> Script:
     """Write the instructions of a step.
 
@@ -42,6 +44,7 @@ def write_script(
       order: the tasks of every mesh.
       microbatches: how many there are.
       sliced: values that a microbatch takes its part of.
+      returned: the meshes of results that the user wants there, by position.
 
     Raises:
       ScheduleError: a task is missing, twice there, or on a mesh that is not its stage's; or the
@@ -50,7 +53,7 @@ def write_script(
     check_order(order, mesh_of, microbatches)
     return _Writer(
         cut, outer, around, tuple(mesh_of), order, microbatches, frozenset(sliced)
-    ).write()
+    ).write(returned or {})
 
 
 def check_order(order: Order, mesh_of: Sequence[int], microbatches: int) -> None:
@@ -103,7 +106,7 @@ class _Writer:
         self.counts: dict[int, int] = {}
         self.readers = self._readers()
 
-    def write(self) -> Script:
+    def write(self, returned: Mapping[int, int]) -> Script:
         inputs = tuple(
             tuple(self._placed(value) for value in _values(entry)) for entry in self.outer.inputs
         )
@@ -130,8 +133,11 @@ class _Writer:
             if not phase.early:
                 self._phase(phase)
         outputs = tuple(
-            tuple(Slot(self.around.homes[value][0], value) for value in _values(entry))
-            for entry in self.outer.outputs
+            tuple(
+                Slot(returned.get(number, self.around.homes[value][0]), value)
+                for value in _values(entry)
+            )
+            for number, entry in enumerate(self.outer.outputs)
         )
         kept = {slot for slots in outputs for slot in slots}
         return Script(

@@ -34,6 +34,8 @@ def lower_mpmd(
     layout: Layout | None = None,
     donate_argnums: int | Sequence[int] = (),
     infer_transfers: bool = True,
+    inputs: Mapping[str, int] | None = None,
+    outputs: Mapping[str, int] | None = None,
     machine: str | Machine | Sequence[str | Machine] | None = None,
     memory_limit: float | None = None,
     seconds_per_stage: float = 5.0,
@@ -61,10 +63,15 @@ def lower_mpmd(
       seconds_per_stage: for the plan of one stage, if one is found in these; at most ten times as
         many.
       infer_transfers: whether ops outside of all stages may need values of several.
+      inputs, outputs: the meshes of arguments and results by tree path, such as
+        `{"params.embedding": 1}` or `{"result[0]": 0}` (`autoshard.mpmd.homes`); by default
+        arguments are where they are first read, state stays there, and results are where they are
+        made.
       compiler_options: for every program, as `jax.jit` takes them.
 
     Raises:
-      LoopError, StageError, PlacementError: the step cannot be cut so.
+      LoopError, StageError, PlacementError: the step cannot be cut so, or its arguments and
+        results not be put so.
       ScheduleError: the schedule is not made for these stages and microbatches, or merged tasks
         would wait for each other.
       LoweringError: a mesh has axes that are not Auto, or shares devices with another; or a stage
@@ -80,6 +87,7 @@ def lower_mpmd(
         donate_argnums=donate_argnums,
         infer_transfers=infer_transfers,
     )
+    partition = partition.put(inputs or {}, outputs or {}, meshes=len(meshes))
     if placement is None:
         placement = [stage % len(meshes) for stage in range(partition.stages)]
     order = order_of(partition, len(meshes), placement, schedule)

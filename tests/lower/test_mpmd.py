@@ -9,6 +9,7 @@ import pytest
 import autoshard
 from autoshard.lower.interpret import LoweringError
 from autoshard.models import training
+from autoshard.mpmd.inference import PlacementError
 from autoshard.placement.lower_step import lower_mpmd
 from autoshard.schedule import ScheduleError, Task
 from tests.mpmd.cases import small_step, tiny_llama
@@ -36,6 +37,49 @@ def test_three_steps_are_those_of_one_device(sizes, meshes, schedule, options):
     step = small_step(**sizes)
     _, differences = lowered_and_differences(step, meshes_of(*meshes), schedule=schedule, **options)
     assert differences == []
+
+
+HOMES = [
+    ({}, {"params.embedding": 1, "params.layers[*]": 1}, {"result[0]": 0}),
+    ({"scan": True}, {"params.layers": 0, "batch.**": 2}, {"result[0]": 1}),
+    ({"clip": 0.1}, {"**.embedding": 2}, {"result[1].layers[3]": 0}),
+]
+
+
+@pytest.mark.parametrize(("sizes", "inputs", "outputs"), HOMES)
+def test_inputs_and_results_are_where_the_user_wants_them(sizes, inputs, outputs):
+    lowered, differences = lowered_and_differences(
+        small_step(**sizes), meshes_of(2, 2, 1), inputs=inputs, outputs=outputs, steps=2
+    )
+    assert differences == []
+    usual, _ = lowered_and_differences(small_step(**sizes), meshes_of(2, 2, 1), steps=0)
+    partition, moved = lowered.partition, 0
+    for position, mesh in partition.homes.inputs.items():
+        for slots in lowered.script.inputs[position]:
+            assert [slot.mesh for slot in slots] == [mesh]
+        moved += lowered.script.inputs[position] != usual.script.inputs[position]
+    for position, mesh in partition.homes.outputs.items():
+        assert {slot.mesh for slot in lowered.script.outputs[position]} == {mesh}
+        moved += lowered.script.outputs[position] != usual.script.outputs[position]
+    assert moved
+
+
+def test_homes_that_cannot_be():
+    step = small_step()
+    with pytest.raises(PlacementError) as caught:
+        lower_mpmd(
+            step.fn,
+            *step.args,
+            meshes=meshes_of(1, 1),
+            donate_argnums=(0, 1),
+            inputs={"params.embeding": 0, "params.layers[0]": 2, "params.layers[1]": 0},
+            outputs={"result[1].layers[1]": 1, "result[0]": 0, "result.**": 1},
+        )
+    message = str(caught.value)
+    assert "'params.embeding' names nothing; did you mean params.embedding" in message
+    assert "'params.layers[0]': there is no mesh 2, but meshes 0 to 1" in message
+    assert "result[0] is given mesh 0, and mesh 1 by 'result.**'" in message
+    assert "params.layers[1] is put on mesh 0, and what replaces it" in message
 
 
 def test_a_built_in_model():
