@@ -128,6 +128,27 @@ def test_fragments_order_and_transfers_are_the_plans(schedule):
     assert any("runs" in fault for fault in disagreements(other, partitioned))
 
 
+def test_inputs_and_results_are_on_the_users_meshes_for_shardy_too():
+    if len(jax.devices()) < 4:
+        pytest.skip("needs 4 devices")
+    step = small_step(2, microbatches=2)
+    lowered = lower_mpmd(
+        step.fn,
+        *step.args,
+        meshes=meshes_of(2, 2),
+        donate_argnums=(0, 1),
+        inputs={"params.embedding": 1, "batch.targets": 0},
+        outputs={"result[0]": 0},
+    )
+    exported = export_mpmd(lowered)
+    paths = lowered.partition.in_paths
+    embedding, targets = (
+        exported.input_meshes[paths.index(path)] for path in ("[0]['embedding']", "[2]['targets']")
+    )
+    assert (embedding, targets, exported.output_meshes[0]) == ("mesh1", "mesh0", "mesh0")
+    assert disagreements(lowered, exported.partition()) == []
+
+
 def test_the_last_stage_is_merged():
     if len(jax.devices()) < 2:
         pytest.skip("needs 2 devices")
