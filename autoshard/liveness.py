@@ -2,9 +2,8 @@
 
 A buffer is alive from its op to its last reader. What an elementwise op makes may take the place of
 what dies with it, as what comes out of a barrier does, and a result that of the donated input which
-it renews. Besides the values there
-are copies of operands that lie otherwise than they are read (`Turned`), and those of
-`autoshard.slices`.
+it renews. Besides the values there are copies of operands that lie otherwise than they are read
+(`Turned`), and those of `autoshard.slices`.
 """
 
 from __future__ import annotations
