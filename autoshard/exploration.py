@@ -21,6 +21,7 @@ from autoshard.solve import Problem, Status
 from autoshard.solve.conflict import lightest_peak
 from autoshard.solve.minimum import minimum_limit
 from autoshard.solve.problem import ProblemError
+from autoshard.solve.whole import Look
 from autoshard.units import format_bytes
 
 LIMIT_SECONDS = 15.0
@@ -60,8 +61,8 @@ def explore(
 ) -> Explored:
     """Search the mesh shapes, one after another.
 
-    `spare` are shapes that some of `shapes` refine. They are searched once a look at a shape did
-    not settle it: a better plan to beat is then worth its time.
+    `spare` are shapes that some of `shapes` refine. They are searched once glances at all shapes
+    have left some: a better plan to beat is then worth its time.
 
     Raises:
       InfeasibleError, NoPlanError: as `search`.
@@ -70,18 +71,26 @@ def explore(
     best: MeshShape | None = None
     decisions: Decisions | None = None
     limit_hit: str | None = None
-    # Where there is a plan to beat, large shapes are looked at before one of them is searched.
+    # Where there is a plan to beat, large shapes are looked at before one of them is searched: all
+    # of them at a glance, then the one of the least bound more closely, as long as it has that.
     todo, looked, first = list(shapes), list[MeshShape](), True
     while todo or looked:
-        look = bool(todo) and searcher.only_better and best is not None and len(todo[0].sizes) > 2
+        look = None
+        if todo and searcher.only_better and best is not None and len(todo[0].sizes) > 2:
+            look = Look.GLANCE
         if not todo:  # the most promising first: it may leave nothing to find on the others
             looked.sort(key=lambda one: searcher.found[one.sizes].outcome.report.bound)
         shape = todo.pop(0) if todo else looked.pop(0)
         left = searcher.left()
         known = searcher.found.get(shape.sizes)
-        if known is not None and known.was_looked_at and (left <= 0 or searcher.beats(known)):
-            table.append(_row(searcher, shape, known))
-            continue
+        if known is not None and known.look is not None:
+            if left <= 0 or searcher.beats(known):
+                table.append(_row(searcher, shape, known))
+                continue
+            if spare:
+                todo, looked, spare = list(spare), [shape, *looked], ()
+                continue
+            look = Look.CLOSE if known.look is Look.GLANCE else None
         if not first and left <= 0:
             table.append((str(shape), searcher.ideal, None))
             continue
@@ -105,9 +114,8 @@ def explore(
             break
         report = result.outcome.report
         first = False
-        if result.was_looked_at:
+        if result.look is not None:
             looked.append(shape)
-            todo[:0], spare = spare, ()
         else:
             table.append(_row(searcher, shape, result))
         if result.decisions is not None and report.objective < searcher.cutoff:

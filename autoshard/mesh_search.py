@@ -30,6 +30,7 @@ from autoshard.restrict import EmptyDomainError
 from autoshard.shared import Shared
 from autoshard.solve import Outcome, Progress, Report, Status
 from autoshard.solve.pipeline import solve
+from autoshard.solve.whole import Look
 
 AXIS_NAMES = ("x", "y", "z")
 LOOKED = "bound"
@@ -59,17 +60,16 @@ class SearchProgress:
 
 @dataclass(slots=True)
 class Found:
-    """What the search of one mesh shape gave; `earlier` is what a later search learns from it."""
+    """What the search of one mesh shape gave; `earlier` is what a later search learns from it.
+
+    `look` is how closely it was looked at, where the search was content with a bound.
+    """
 
     built: Built
     outcome: Outcome
     decisions: Decisions | None
     earlier: Earlier | None = None
-
-    @property
-    def was_looked_at(self) -> bool:
-        """Whether the search was content with a bound."""
-        return self.outcome.report.limit_hit == LOOKED
+    look: Look | None = None
 
 
 @dataclass(slots=True)
@@ -132,13 +132,15 @@ class MeshSearcher:
             return None
         return step_prices(self.program, self.flow, self.counted_on, sizes, self.corrections)
 
-    def solve(self, sizes: tuple[int, ...], seconds: float, *, look: bool = False) -> Found:
+    def solve(
+        self, sizes: tuple[int, ...], seconds: float, *, look: Look | None = None
+    ) -> Found:
         """The best plan of one mesh shape, found once.
 
         A `look` at it is content with a bound; what another one finds begins with that.
         """
         looked = self.found.get(sizes)
-        if looked is not None and (look or not looked.was_looked_at):
+        if looked is not None and looked.look in (None, look):
             return looked
         stop = time.monotonic() + seconds
         starts: list[Decisions] = []
@@ -194,13 +196,14 @@ class MeshSearcher:
             known_bound=self.ideal,
             better_than=self.cutoff if self.only_better else math.inf,
             memo=shared.arrays,
-            only_bound=look,
+            look=look,
         )
         decisions = None
         if outcome.solution is not None:
             decisions = tidy(built.prices, built.decode(outcome.solution.choices))
         learned = learned_from(outcome, decisions, known)
-        self.found[sizes] = Found(built, outcome, decisions, learned)
+        bounded = look if outcome.report.limit_hit == LOOKED else None
+        self.found[sizes] = Found(built, outcome, decisions, learned, bounded)
         if outcome.report.limit_hit == "interrupted" and not beaten:
             raise KeyboardInterrupt  # by the user; what was found stays
         return self.found[sizes]

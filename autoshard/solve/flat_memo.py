@@ -15,8 +15,6 @@ import numpy as np
 from autoshard.solve.flat import Flat, Sparse, flatten
 from autoshard.solve.problem import Edge, Problem
 
-Unsupported = tuple[np.ndarray, np.ndarray, np.ndarray]
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class FlatMemo:
@@ -27,7 +25,7 @@ class FlatMemo:
 
     rows: dict[tuple[int, float], tuple[np.ndarray, Sparse | None]] = field(default_factory=dict)
     _known: dict[bool, tuple[Problem, Flat]] = field(default_factory=dict)
-    _unsupported: tuple[Sequence[Edge], Unsupported] | None = None
+    _supported: tuple[Sequence[Edge], np.ndarray] | None = None
 
     def flat(self, problem: Problem) -> Flat:
         """The arrays of a problem that messages need (`autoshard.solve.flat.flatten`)."""
@@ -40,12 +38,16 @@ class FlatMemo:
         self._known[limited] = problem, flat
         return flat
 
-    def unsupported(self, problem: Problem, find: Callable[[], Unsupported]) -> Unsupported:
-        """What `find` gives for a problem, which depends on its edges alone."""
-        if self._unsupported is None or self._unsupported[0] is not problem.edges:
-            where, pushed, alive = find()
-            self._unsupported = problem.edges, (where, pushed, alive.copy())
-        return self._unsupported[1]
+    def supported(self, problem: Problem, find: Callable[[], np.ndarray]) -> np.ndarray:
+        """Which choices are left: what is known of a problem's edges, or else what `find` gives."""
+        if self._supported is None or self._supported[0] is not problem.edges:
+            self._supported = problem.edges, find().copy()
+        return self._supported[1]
+
+    def learn_supported(self, problem: Problem, alive: np.ndarray) -> None:
+        """Keep which choices passes on all choices of a problem left."""
+        if self._supported is None or self._supported[0] is not problem.edges:
+            self._supported = problem.edges, alive.copy()
 
 
 def _is_alike(before: Problem, now: Problem) -> bool:

@@ -34,7 +34,7 @@ from autoshard.solve.problem import (
 from autoshard.solve.state import OPTIMAL_GAP, DoneError, Search
 from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.unlimited import solve_unlimited
-from autoshard.solve.whole import bound_whole
+from autoshard.solve.whole import Look, bound_whole
 from autoshard.solve.workspace import Compared
 
 TIGHT = 0.5
@@ -55,7 +55,7 @@ def solve(
     known_bound: float = -np.inf,
     better_than: float = np.inf,
     memo: FlatMemo | None = None,
-    only_bound: bool = False,
+    look: Look | None = None,
     compared: Compared | None = None,
 ) -> Outcome:
     """The cheapest plan of a problem, with a proven bound.
@@ -72,8 +72,8 @@ def solve(
       known_bound: a bound on the objective that the caller can prove by other means.
       better_than: the cost of a plan that the caller has; the search is for cheaper ones, and ends
         with `limit_hit` "cutoff" when there are none within the gap. It may then have no plan.
-      only_bound: end with what the messages of stage 1 prove, with `limit_hit` "bound"; without a
-        cutoff or a large problem there are none, and the search goes on.
+      look: end with what the messages of stage 1 prove, with `limit_hit` "bound"; without a cutoff
+        or a large problem there are none, and the search goes on.
       memo: arrays of earlier problems that may be like this one; those of this one are kept there.
       compared: what comparing choices gave in earlier solves of nearly the same problem; what it
         gives here is kept there.
@@ -94,8 +94,8 @@ def solve(
                 search.offer_original(plan)
         search.raise_bound(known_bound)
         filled = _filled(search)
-        bound_whole(search, warm_duals, starts, memo)
-        if only_bound and search.messages is not None:
+        bound_whole(search, warm_duals, starts, memo, look)
+        if look is not None and search.messages is not None:
             search.limit_hit = "bound"
             raise DoneError
         if filled < TIGHT and not any(_only_too_large(search, plan) for plan in starts):

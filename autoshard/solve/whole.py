@@ -14,6 +14,7 @@ are good ones as long as not too much changed.
 from __future__ import annotations
 
 import contextlib
+import enum
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,7 @@ from autoshard.solve.problem import (
     relative_gap,
 )
 from autoshard.solve.state import OPTIMAL_GAP, DoneError, Search
+from autoshard.solve.support import drop_unsupported, silence
 from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.unlimited import solve_unlimited
 
@@ -49,8 +51,6 @@ PASSES = 20
 """Passes between two looks at what is left."""
 LIMITED_PASSES = 100
 """The first look at a bound with new memory prices comes after so many: they take their time."""
-SUPPORT_PASSES = 4
-"""Choices without support are looked for so many passes at a time: too few to move a price."""
 SHRINKS = 0.97
 """Passes go on while they leave at most this part of the choices."""
 CLOSES = 0.3
@@ -65,17 +65,26 @@ WEAK = 0.01
 """Messages that prove a plan to no less than this gap are of no use to a later solve."""
 
 
+class Look(enum.Enum):
+    """How closely a problem is looked at, for a bound alone."""
+
+    GLANCE = "passes without the memory limit, while they may soon be enough"
+    CLOSE = "passes until they gain little, with the memory limit"
+
+
 def bound_whole(
     search: Search,
     duals: Duals | None,
     starts: Sequence[tuple[int, ...]] = (),
     memo: FlatMemo | None = None,
+    look: Look | None = None,
 ) -> None:
     """Bound the problem as given and drop choices, where that is worth it.
 
     So it is where the problem is large, where messages are known, and where the caller has a plan:
     often the bound alone says that there is none better. `starts` are plans that may break a rule.
-    Prices without messages are left for later stages.
+    Prices without messages are left for later stages. A `look` at a problem, where the caller has
+    a plan, ends with the bound.
     """
     large = sum(node.costs.size**2 for node in search.problem.nodes) >= COMPARISONS
     warm = duals is not None and duals.messages is not None
@@ -86,7 +95,12 @@ def bound_whole(
     search.phase = "bound"
     ascent, times = ascent_of(search.problem, duals, search.kept, memo=memo)
     until = time.monotonic() + SHARE * search.left()
-    over = _passes(search, ascent, times, 0 if warm else PASSES, until, CLOSES)
+    glance = look is Look.GLANCE and bool(np.isfinite(search.upper))
+    over = _passes(search, ascent, times, 0 if warm else PASSES, until, CLOSES, glance)
+    if memo is not None and not search.kept:
+        memo.learn_supported(search.problem, ascent.alive)
+    if glance:
+        return
     if not np.isfinite(search.upper):
         for count in GUESSES:
             if count < GUESSED * over.size or large:
@@ -121,11 +135,13 @@ def _passes(
     passes: int,
     until: float,
     closes: float,
+    glance: bool = False,
 ) -> np.ndarray:
     """Passes while they leave fewer choices, or close in on the plan that is known.
 
     Returns what no plan with each choice can cost less than. `passes` are those before the first
-    look; after none there is always another.
+    look; after none there is always another. At a `glance` they go on while as much again as the
+    last ones gained would be enough.
     """
     offset = search.problem.offset
     left, best, gap = ascent.flat.costs.size, -np.inf, np.inf
@@ -147,6 +163,8 @@ def _passes(
         if np.isfinite(search.upper):
             closing = np.isfinite(gap_before) and gap <= closes * gap_before
             settled = not closing and (left <= FEW_CHOICES or left > SHRINKS * before)
+        if glance:
+            settled = bound + gained < search.enough - offset
         if (settled and passes) or time.monotonic() >= until:
             return over
         passes = PASSES
@@ -258,33 +276,13 @@ def ascent_of(
             "of the same shape"
         )
     if kept or memo is None:
-        gone, pushed = _unsupported(ascent)
+        drop_unsupported(ascent)
     else:
-        gone, pushed, alive = memo.unsupported(
-            problem, lambda: (*_unsupported(ascent), ascent.alive)
-        )
-        ascent.alive[:] = alive
+        ascent.alive[:] = memo.supported(problem, lambda: drop_unsupported(ascent))
     ascent.begin_with(prices, duals.messages)
-    ascent.messages[gone] = ascent.best_messages[gone] = pushed
+    silence(ascent)
     ascent.bound = ascent.check()
     return ascent, times
-
-
-def _unsupported(ascent: DualAscent) -> tuple[np.ndarray, np.ndarray]:
-    """Where messages are those of groups without support, and how large they must be.
-
-    What choices without support push stands for infinity. Found anew for each problem, it leaves
-    messages of another problem as good as they were. The ascent learns which choices are gone.
-    """
-    scratch = DualAscent(ascent.flat)
-    scratch.alive = ascent.alive
-    count, gone = -1, np.zeros(0, dtype=np.int64)
-    while gone.size != count:
-        count = gone.size
-        scratch.passes = 0
-        scratch.run(np.inf, np.inf, SUPPORT_PASSES)
-        gone = np.flatnonzero(np.abs(scratch.messages) >= GONE)
-    return gone, scratch.messages[gone]
 
 
 def prices_at(duals: Duals, times: np.ndarray) -> np.ndarray:
