@@ -132,9 +132,7 @@ class MeshSearcher:
             return None
         return step_prices(self.program, self.flow, self.counted_on, sizes, self.corrections)
 
-    def solve(
-        self, sizes: tuple[int, ...], seconds: float, *, look: Look | None = None
-    ) -> Found:
+    def solve(self, sizes: tuple[int, ...], seconds: float, *, look: Look | None = None) -> Found:
         """The best plan of one mesh shape, found once.
 
         A `look` at it is content with a bound; what another one finds begins with that.

@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autoshard.solve import solve
+from autoshard.solve import Duals, solve
 from autoshard.solve.dual import DualAscent
 from autoshard.solve.flat import flatten
 from autoshard.solve.kernels import GONE
+from autoshard.solve.whole import ascent_of
 from tests.solve.helpers import brute_force, random_problem
 
 
@@ -113,3 +114,19 @@ def test_windows_find_better_plans():
     assert "windows" in phases
     assert outcome.solution is not None
     assert outcome.report.bound <= outcome.report.objective
+
+
+@pytest.mark.parametrize("passes", [3, 4])
+def test_messages_begin_where_they_ended_whichever_way_the_last_pass_went(passes):
+    lost = 0
+    for seed in range(40):
+        problem = replace(random_problem(seed, forbidden=0.4, tightness=None), limit=None)
+        there = DualAscent(flatten(problem))
+        there.run(math.inf, time.monotonic() + 60, passes)
+        if there.check() > there.worst:
+            continue  # there is no plan at all
+        finite = np.where(np.abs(there.best_messages) < GONE, there.best_messages, 0.0)
+        here, _ = ascent_of(problem, Duals((), finite))
+        assert here.bound >= there.check() - 1e-9 * abs(there.check())
+        lost += int(not there.alive.all())
+    assert lost > 0
