@@ -49,6 +49,7 @@ from autoshard.layout import LayoutTable
 from autoshard.program import Op, Program
 from autoshard.repeats import Classes
 from autoshard.shared import Mask, Once, Shared
+from autoshard.solve.allowed import Allowed
 from autoshard.solve.problem import Edge, Node, Problem, Usage
 from autoshard.strategy import Strategies
 from autoshard.sums import NO_SUMS, find_sums
@@ -489,5 +490,7 @@ class _Builder:
         table = self._shared.identity(len(choices.table))
         self._edge(node, self.value_node[value], table, layouts, choices.stored)
 
-    def _edge(self, u: int, v: int, table: NDArray[np.float64], left: Rows, right: Rows) -> None:
+    def _edge(
+        self, u: int, v: int, table: NDArray[np.float64] | Allowed, left: Rows, right: Rows
+    ) -> None:
         self.edges.append(self._shared.edge(u, v, table, left, right))

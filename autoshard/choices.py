@@ -34,7 +34,8 @@ def sensible_pairs(dimensions: Rows) -> NDArray[np.bool_]:
     axes may be gathered, with at most one further kind of change; axes that move, move alike. What
     is left out would take a chain of reshards that two ops with a copy each would share.
     """
-    old, new = dimensions[:, None, :], dimensions[None, :, :]
+    small = dimensions.astype(np.int16)  # three arrays of all pairs are read a dozen times
+    old, new = small[:, None, :], small[None, :, :]
     changed = old != new
     gathered = changed & (new < 0)
     sliced = changed & (old < 0)

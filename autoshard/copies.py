@@ -14,12 +14,9 @@ from autoshard.graph import Program
 FIRST, SECOND, KEPT, ANEW = 1, 2, 3, 7
 VISIBLE = {Phase.FIRST: FIRST, Phase.SECOND: SECOND, Phase.AFTER: 0}
 """The bit that a reader of each phase looks for."""
-_LIVES = (
-    (frozenset({FIRST, ANEW}), {Phase.FIRST}),
-    (frozenset({SECOND, ANEW}), {Phase.SECOND}),
-    (frozenset({KEPT}), {Phase.FIRST, Phase.SECOND}),
-)
-"""Modes, and the phases from whose first reader to whose last a copy of these modes lives."""
+_LIVES = frozenset({FIRST, ANEW}), frozenset({SECOND, ANEW}), frozenset({KEPT})
+"""The modes in which a copy lives from the first to the last of the readers in the first phase, in
+the second, and in both."""
 
 
 def value_trips(program: Program, value: int) -> float:
@@ -37,9 +34,11 @@ def crosses_passes(program: Program, readers: Sequence[Reader]) -> bool:
 
 def copy_intervals(readers: Sequence[Reader]) -> list[tuple[frozenset[int], tuple[int, int]]]:
     """The modes in which a copy lives over an interval of program points, and the interval."""
-    lives = ((modes, [use for use in readers if use.phase in phases]) for modes, phases in _LIVES)
+    first = [use for use in readers if use.phase is Phase.FIRST]
+    second = [use for use in readers if use.phase is Phase.SECOND]
+    lives = zip(_LIVES, (first, second, first + second), strict=True)
     return [
-        (modes, (min(use.at for use in uses), max(use.last for use in uses) + 1))
+        (modes, (min([use.at for use in uses]), max([use.last for use in uses]) + 1))
         for modes, uses in lives
         if uses
     ]

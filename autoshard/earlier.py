@@ -42,7 +42,7 @@ def carried(built: Built, earlier: Earlier) -> tuple[list[int] | None, Earlier |
     now = evaluate_problem(replace(built.problem, limit=None), plan).objective
     if not math.isfinite(now):
         return None, None
-    edges = sum(sum(edge.table.shape) for edge in built.problem.edges)
+    edges = sum(sum(edge.costs.shape) for edge in built.problem.edges)
     messages = earlier.duals.messages
     duals = Duals()
     if messages is not None and messages.size == edges:

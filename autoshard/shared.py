@@ -27,6 +27,7 @@ from autoshard.graph import Op
 from autoshard.layout import LayoutTable, layout_table, with_pending
 from autoshard.machine import Machine
 from autoshard.rules import Rule
+from autoshard.solve.allowed import Allowed
 from autoshard.solve.flat_memo import FlatMemo
 from autoshard.solve.problem import Edge
 from autoshard.strategy import Strategies, enumerate_strategies, is_layout_determined
@@ -64,7 +65,7 @@ class Shared:
       reshards: of the last build.
     """
 
-    visible: dict[object, NDArray[np.float64]] = field(default_factory=dict)
+    visible: dict[object, Allowed] = field(default_factory=dict)
     equal: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     arrays: FlatMemo = field(default_factory=FlatMemo)
     edges: tuple[Edge, ...] = ()
@@ -165,26 +166,23 @@ class Shared:
         """See `autoshard.choices.sensible_pairs`."""
         return self.once("pairs", (table.dimensions,), lambda: sensible_pairs(table.dimensions))
 
-    def seen(self, choices: ValueChoices, bit: int) -> tuple[NDArray[np.float64], Rows]:
+    def seen(self, choices: ValueChoices, bit: int) -> tuple[Allowed, Rows]:
         """0 where a reader finds its layout stored or in the copy, +inf elsewhere; and the rows.
 
         `bit` is that of the modes whose copies the reader sees (`autoshard.copies.VISIBLE`).
         """
         size = len(choices.table)
 
-        def find() -> tuple[NDArray[np.float64], Rows]:
+        def find() -> tuple[Allowed, Rows]:
             copy = np.where(choices.mode & bit, choices.copy, choices.stored)
-            codes = choices.stored * size + copy
+            codes = np.minimum(choices.stored, copy) * size + np.maximum(choices.stored, copy)
             found = np.zeros(size * size, dtype=bool)
             found[codes] = True
             rows = np.flatnonzero(found)
             left = (np.cumsum(found) - 1)[codes]
             key = size, rows.tobytes()
             if key not in self.visible:
-                matrix = np.full((len(rows), size), np.inf)
-                index = np.arange(len(rows))
-                matrix[index, rows // size] = matrix[index, rows % size] = 0.0
-                self.visible[key] = matrix
+                self.visible[key] = Allowed(rows // size, rows % size, size)
             return self.visible[key], left
 
         return self.once("seen", (choices.stored, choices.copy, choices.mode), find, size, bit)
@@ -208,7 +206,9 @@ class Shared:
             self.edges = tuple(edges)
         return self.edges
 
-    def edge(self, u: int, v: int, table: NDArray[np.float64], left: Rows, right: Rows) -> Edge:
+    def edge(
+        self, u: int, v: int, table: NDArray[np.float64] | Allowed, left: Rows, right: Rows
+    ) -> Edge:
         """An edge, which checks itself once."""
         owners = table, left, right
         return self.once("edge", owners, lambda: Edge(u, v, table, left, right), u, v)

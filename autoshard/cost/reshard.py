@@ -274,27 +274,46 @@ def _distances(
     """Return the shortest distances ``[states, targets]``; infinite from states not `valid`."""
     distances = np.full((len(graph.wiring.states), len(targets)), np.inf)
     distances[targets, np.arange(len(targets))] = 0.0
-    _relax(graph.wiring.first, graph.wiring.target, lengths, np.flatnonzero(valid), distances)
+    changed, done = np.zeros((2, len(distances)), dtype=np.int64)
+    changed[targets] = 1
+    _relax(
+        graph.wiring.first,
+        graph.wiring.target,
+        lengths,
+        np.flatnonzero(valid),
+        distances,
+        changed,
+        done,
+    )
     return distances
 
 
 @njit(cache=True, nogil=True)  # pyright: ignore[reportCallIssue]
-def _relax(first, target, lengths, states, distances):
-    """Shorten the distances along single edges until none gets shorter."""
-    changed = True
-    while changed:
-        changed = False
+def _relax(first, target, lengths, states, distances, changed, done):
+    """Shorten the distances along single edges until none gets shorter.
+
+    An edge is looked at again where its head changed since; `changed` and `done` say when, by a
+    clock that goes on with every state.
+    """
+    clock = 1
+    shorter = True
+    while shorter:
+        shorter = False
         for state in states:
+            clock += 1
+            last = done[state]
+            done[state] = clock
             for edge in range(first[state], first[state + 1]):
                 length = lengths[edge]
-                if length == np.inf:
-                    continue
                 head = target[edge]
+                if length == np.inf or changed[head] <= last:
+                    continue
                 for column in range(distances.shape[1]):
                     ahead = distances[head, column] + length
                     if ahead < distances[state, column]:
                         distances[state, column] = ahead
-                        changed = True
+                        changed[state] = clock
+                        shorter = True
 
 
 @dataclass(slots=True, repr=False)

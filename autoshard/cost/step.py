@@ -281,16 +281,16 @@ class StepPrices:
 
 
 def _settlements(strategies: Strategies) -> Iterator[Settlement]:
-    settled_at_once = ~strategies.pending
-    for pattern in {tuple(row) for row in strategies.reduced.tolist()}:
-        axes = tuple(axis for axis, on in enumerate(pattern) if on)
-        if not axes:
-            continue
-        same = (strategies.reduced == np.array(pattern)).all(axis=1) & settled_at_once
-        for scattered in (False, True):
-            rows = np.flatnonzero(same & (strategies.scattered == scattered))
-            if len(rows):
-                yield "reduce_scatter" if scattered else "all_reduce", axes, rows
+    count = strategies.reduced.shape[1]
+    patterns = strategies.reduced @ (1 << np.arange(count))
+    # Of what is stored unreduced nothing is settled.
+    groups = np.where(strategies.pending, 0, 2 * patterns + strategies.scattered)
+    for group in np.flatnonzero(np.bincount(groups)).tolist():
+        pattern, scattered = divmod(group, 2)
+        if pattern:
+            axes = tuple(axis for axis in range(count) if pattern >> axis & 1)
+            rows = np.flatnonzero(groups == group)
+            yield "reduce_scatter" if scattered else "all_reduce", axes, rows
 
 
 def heap_factor(dataflow: Dataflow, chip: Chip, value: int) -> float:

@@ -39,9 +39,9 @@ def evaluate(problem: Problem, choices: Sequence[int]) -> Evaluation:
     """
     picked = check_choices(problem, choices)
     violations = []
-    terms = [node.costs[i] for node, i in zip(problem.nodes, picked.tolist(), strict=True)]
+    terms = [float(node.costs[i]) for node, i in zip(problem.nodes, picked.tolist(), strict=True)]
     for edge in problem.edges:
-        cost = edge.table[edge.left[picked[edge.u]], edge.right[picked[edge.v]]]
+        cost = edge.cost(int(edge.left[picked[edge.u]]), int(edge.right[picked[edge.v]]))
         terms.append(edge.weight * cost)
         if cost == np.inf:
             violations.append(

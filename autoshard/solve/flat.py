@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from autoshard.solve.allowed import Allowed
 from autoshard.solve.evaluate import LOAD_TOLERANCE
 from autoshard.solve.problem import Problem
 
@@ -106,6 +107,12 @@ def row_times(problem: Problem) -> np.ndarray:
     return np.array(sorted(starts), dtype=np.int64)
 
 
+SMALL = 256
+"""Tables of fewer entries are stored densely."""
+FEW = 0.3
+"""Allowed pairs are few if they are less than this part of a table."""
+
+
 class Sparse(NamedTuple):
     """Of a table with few allowed pairs: its parts of `Flat.sparse_index` and so on."""
 
@@ -114,11 +121,15 @@ class Sparse(NamedTuple):
     pairs: np.ndarray | None
 
 
+KnownRows = dict[tuple[int, float], tuple[np.ndarray | Allowed, Sparse | None]]
+"""Rows of tables, by identity and weight; with the tables, so that no other has it."""
+
+
 def flatten(
     problem: Problem,
     *,
     dense: bool = True,
-    known: dict[tuple[int, float], tuple[np.ndarray, Sparse | None]] | None = None,
+    known: KnownRows | None = None,
 ) -> Flat:
     """The arrays of a problem.
 
@@ -151,15 +162,15 @@ def flatten(
     near: list[list[int]] = [[] for _ in problem.nodes]
     for number, edge in enumerate(problem.edges):
         fields["u"][number], fields["v"][number] = edge.u, edge.v
-        fields["rows"][number], fields["columns"][number] = edge.table.shape
-        key = (id(edge.table), edge.weight)
+        fields["rows"][number], fields["columns"][number] = edge.costs.shape
+        key = (id(edge.costs), edge.weight)
         if key not in known:
-            known[key] = edge.table, _by_rows(edge.table, edge.weight)
+            known[key] = edge.costs, _by_rows(edge.costs, edge.weight)
         sparse = known[key][1]
         fields["table_start"][number] = -1
         if dense or sparse is None:
             fields["table_start"][number] = tables.place(
-                edge.table, key, lambda e=edge: e.table * e.weight
+                edge.costs, key, lambda e=edge: e.table * e.weight
             )
         fields["left_start"][number] = groups.place(edge.left, id(edge.left), lambda e=edge: e.left)
         fields["right_start"][number] = groups.place(
@@ -168,10 +179,10 @@ def flatten(
         fields["sparse_start"][number] = fields["pair_start"][number] = -1
         if sparse is not None:
             begins, value, two = sparse
-            fields["sparse_start"][number] = sparse_index.place(edge.table, key, lambda a=begins: a)
-            sparse_value.place(edge.table, key, lambda a=value: a)
+            fields["sparse_start"][number] = sparse_index.place(edge.costs, key, lambda a=begins: a)
+            sparse_value.place(edge.costs, key, lambda a=value: a)
             if two is not None:
-                fields["pair_start"][number] = pairs.place(edge.table, key, lambda a=two: a)
+                fields["pair_start"][number] = pairs.place(edge.costs, key, lambda a=two: a)
         near[edge.u].append(number)
         near[edge.v].append(number)
     message_sizes = fields["rows"] + fields["columns"]
@@ -193,12 +204,14 @@ def flatten(
     )
 
 
-def _by_rows(table: np.ndarray, weight: float) -> Sparse | None:
+def _by_rows(table: np.ndarray | Allowed, weight: float) -> Sparse | None:
     """The index and the values of the allowed pairs, where they are few; values align with it."""
-    if table.size < 256:
+    if table.size < SMALL:
         return None
+    if isinstance(table, Allowed):
+        return _allowed_by_rows(table)
     allowed = table < np.inf
-    if int(np.count_nonzero(allowed)) >= 0.3 * table.size:
+    if int(np.count_nonzero(allowed)) >= FEW * table.size:
         return None
     rows, columns = np.nonzero(allowed)
     lengths = np.bincount(rows, minlength=table.shape[0])
@@ -210,6 +223,20 @@ def _by_rows(table: np.ndarray, weight: float) -> Sparse | None:
     begins = np.concatenate([[0], ends]) + table.shape[0] + 1
     values = np.concatenate([np.zeros(begins.size), costs])
     return Sparse(np.concatenate([begins, columns]), values, pairs)
+
+
+def _allowed_by_rows(table: Allowed) -> Sparse | None:
+    """The same of a table that only says what is allowed."""
+    two = table.first != table.last
+    lengths = 1 + two
+    ends = np.cumsum(lengths)
+    if int(ends[-1]) >= FEW * table.size:
+        return None
+    pairs = np.stack([table.first, table.last], axis=1)
+    columns = pairs[np.stack([np.ones_like(two), two], axis=1)]
+    begins = np.concatenate([[0], ends]) + table.shape[0] + 1
+    values = np.zeros(begins.size + columns.size)
+    return Sparse(np.concatenate([begins, columns]), values, pairs.ravel())
 
 
 def _usage_arrays(problem: Problem, times: np.ndarray) -> dict[str, np.ndarray]:

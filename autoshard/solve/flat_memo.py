@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.solve.flat import Flat, Sparse, flatten
+from autoshard.solve.flat import Flat, KnownRows, flatten
 from autoshard.solve.problem import Edge, Problem
 
 
@@ -23,7 +23,7 @@ class FlatMemo:
     `rows` are those of tables (`autoshard.solve.flat.flatten`); memos may share them.
     """
 
-    rows: dict[tuple[int, float], tuple[np.ndarray, Sparse | None]] = field(default_factory=dict)
+    rows: KnownRows = field(default_factory=dict)
     _known: dict[bool, tuple[Problem, Flat]] = field(default_factory=dict)
     _supported: tuple[Sequence[Edge], np.ndarray] | None = None
 

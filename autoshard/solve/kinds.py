@@ -13,11 +13,13 @@ Kinds also have a small algebra: seen through maps of their ends, flipped, scale
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from autoshard.solve.allowed import Allowed
 from autoshard.solve.interned import Interned, distinct
 from autoshard.solve.problem import Edge, Floats, Integers
 from autoshard.solve.tables import equal_rows, separate
@@ -42,6 +44,27 @@ class Fact:
     spent: bool = False
     v_of_u: int = -1
     u_of_v: int = -1
+
+
+class UsedRows(NamedTuple):
+    """The rows that edges use of a table, written out, and where each row went."""
+
+    written: Floats
+    place: Integers
+
+
+def _used_rows(edges: Sequence[Edge]) -> dict[int, UsedRows]:
+    """Of tables that only say what is allowed, by identity."""
+    marks: dict[int, tuple[Allowed, np.ndarray]] = {}
+    for edge in edges:
+        if isinstance(edge.costs, Allowed):
+            if id(edge.costs) not in marks:
+                marks[id(edge.costs)] = edge.costs, np.zeros(edge.costs.shape[0], dtype=bool)
+            marks[id(edge.costs)][1][edge.left] = True
+    return {
+        key: UsedRows(table.rows(np.flatnonzero(mark)), np.cumsum(mark) - 1)
+        for key, (table, mark) in marks.items()
+    }
 
 
 class Kinds:
@@ -92,15 +115,18 @@ class Kinds:
 
     def of_edges(self, edges: tuple[Edge, ...]) -> Integers:
         """The kinds of the edges of a problem, weights included."""
-        left = self.maps.add_all([edge.left for edge in edges])
+        used = _used_rows(edges)
         right = self.maps.add_all([edge.right for edge in edges])
         seen: dict[int, int] = {}
-        tables = []
+        tables, sides = [], []
         for edge in edges:
-            key = id(edge.table)
+            key, rows = id(edge.costs), used.get(id(edge.costs))
             if key not in seen:
-                seen[key] = self.add_table(edge.table)
+                written = edge.table if rows is None else rows.written
+                seen[key] = self.add_table(written)
             tables.append(seen[key])
+            sides.append(edge.left if rows is None else rows.place[edge.left])
+        left = self.maps.add_all(sides)
         rows, place = distinct(np.array(tables, dtype=np.int64), left, right)
         kinds = np.array([self.add(*row) for row in rows], dtype=np.int64)[place]
         weights = np.array([edge.weight for edge in edges])

@@ -79,7 +79,7 @@ def scaled(problem: Problem, part: Part, scale: float) -> Problem:
         if key not in memo:
             other = np.zeros(edge.table.shape) if own is None else np.asarray(own)
             memo[key] = _with_part(edge.table, other, scale)
-        edges[number] = replace(edge, table=memo[key])
+        edges[number] = replace(edge, costs=memo[key])
     offset = 0.0 if alone else problem.offset
     return replace(problem, nodes=tuple(nodes), edges=tuple(edges), offset=offset)
 

@@ -26,6 +26,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from autoshard.solve.allowed import Allowed
+
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -70,30 +72,33 @@ class Node:
 class Edge:
     """The price of a pair: choices (i, j) cost `weight * table[left[i], right[j]]`.
 
-    `table` may be shared by many edges; +inf in it forbids the pair. `left` and `right` project the
-    choices of nodes `u` and `v` onto its rows and columns. Parallel edges are allowed.
+    `costs` is the table, or says which pairs it allows; it may be shared by many edges, and +inf in
+    it forbids the pair. `left` and `right` project the choices of nodes `u` and `v` onto its rows
+    and columns. Parallel edges are allowed.
     """
 
     u: int
     v: int
-    table: Floats
+    costs: Floats | Allowed
     left: Integers
     right: Integers
     weight: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "table", _frozen(self.table, np.float64))
+        if not isinstance(self.costs, Allowed):
+            object.__setattr__(self, "costs", _frozen(self.costs, np.float64))
         object.__setattr__(self, "left", _frozen(self.left, np.int64))
         object.__setattr__(self, "right", _frozen(self.right, np.int64))
         problems = []
         if self.u == self.v:
             problems.append("joins a node to itself; add its diagonal to the costs of the node")
-        if self.table.ndim != 2 or self.table.size == 0:
-            problems.append(f"table has shape {self.table.shape}; give a non-empty matrix")
+        shape = self.costs.shape
+        if len(shape) != 2 or 0 in shape:
+            problems.append(f"table has shape {shape}; give a non-empty matrix")
         else:
             for side, projection, size in (
-                ("left", self.left, self.table.shape[0]),
-                ("right", self.right, self.table.shape[1]),
+                ("left", self.left, shape[0]),
+                ("right", self.right, shape[1]),
             ):
                 if projection.ndim != 1 or projection.size == 0:
                     problems.append(f"{side} has shape {projection.shape}; give one per choice")
@@ -102,12 +107,23 @@ class Edge:
                         f"{side} spans {projection.min()} to {projection.max()} but the table "
                         f"has {size}; project into 0 to {size - 1}"
                     )
-            if not self.table.min() > -np.inf:
+            if not isinstance(self.costs, Allowed) and not self.costs.min() > -np.inf:
                 problems.append("table holds nan or -inf; use finite costs, or +inf to forbid")
         if not 0.0 < self.weight < np.inf:
             problems.append(f"weight is {self.weight}; give a positive finite number")
         if problems:
             raise ProblemError(f"edge {self.u}-{self.v}: " + "; ".join(problems))
+
+    @property
+    def table(self) -> Floats:
+        """The table, written out."""
+        return self.costs.dense() if isinstance(self.costs, Allowed) else self.costs
+
+    def cost(self, row: int, column: int) -> float:
+        """One entry of the table."""
+        if isinstance(self.costs, Allowed):
+            return self.costs.cost(row, column)
+        return float(self.costs[row, column])
 
     @classmethod
     def dense(cls, u: int, v: int, table: ArrayLike, weight: float = 1.0) -> Edge:

@@ -53,7 +53,7 @@ def changed(problem: Problem, change: str, seed: int) -> tuple[Problem, dict[int
         edge = problem.edges[position]
         table = np.where(random.random(edge.table.shape) < 0.3, np.inf, edge.table)
         edges = list(problem.edges)
-        edges[position] = replace(edge, table=table)
+        edges[position] = replace(edge, costs=table)
         problem = replace(problem, edges=tuple(edges))
     return problem, pins
 
