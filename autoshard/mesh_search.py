@@ -196,13 +196,15 @@ class MeshSearcher:
             memo=shared.arrays,
             look=look,
         )
+        if beaten and outcome.report.limit_hit == "interrupted":
+            outcome = replace(outcome, report=replace(outcome.report, limit_hit="cutoff"))
         decisions = None
         if outcome.solution is not None:
             decisions = tidy(built.prices, built.decode(outcome.solution.choices))
         learned = learned_from(outcome, decisions, known)
         bounded = look if outcome.report.limit_hit == LOOKED else None
         self.found[sizes] = Found(built, outcome, decisions, learned, bounded)
-        if outcome.report.limit_hit == "interrupted" and not beaten:
+        if outcome.report.limit_hit == "interrupted":
             raise KeyboardInterrupt  # by the user; what was found stays
         return self.found[sizes]
 

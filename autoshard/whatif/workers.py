@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import signal
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from autoshard.whatif.cases import Case
@@ -22,6 +25,11 @@ from autoshard.whatif.words import SweepError
 
 _solvers: dict[str, Solver] = {}
 """The solver of the sweep that this worker process is at, by the sweep's name."""
+
+
+GRACE_SECONDS = 5.0
+"""A worker that is gone has this long until its exit code is there."""
+AGAIN = "rows that were done are kept: the same sweep again goes on from there"
 
 
 class Seat(Protocol):
@@ -39,10 +47,19 @@ class ProcessSeat:
         context = multiprocessing.get_context("spawn")  # JAX does not survive a fork
         self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=begin)
         self._asked, self._sweep = asked, sweep
+        self._processes: list[BaseProcess] = []
 
     def row(self, case: Case) -> tuple[Row, bool]:
         """See `Seat`."""
-        return self._pool.submit(_answer, self._sweep, self._asked, case).result()
+        try:
+            answer = self._pool.submit(_answer, self._sweep, self._asked, case)
+            self._processes = list((self._pool._processes or {}).values())
+            return answer.result()
+        except BrokenProcessPool as error:
+            for process in self._processes:
+                process.join(GRACE_SECONDS)
+            codes = [process.exitcode for process in self._processes]
+            raise SweepError(f"the worker that planned {case} {_ended(codes)}; {AGAIN}") from error
 
     def close(self) -> None:
         """End the process, at once if it is at work."""
@@ -120,4 +137,24 @@ def _answer(sweep: str, asked: Asked, case: Case) -> tuple[Row, bool]:
             )
         _solvers.clear()
         _solvers[sweep] = Solver(asked)
-    return _solvers[sweep].row(case)
+    try:
+        return _solvers[sweep].row(case)
+    except KeyboardInterrupt as error:
+        # Workers of this machine do not hear Ctrl-C, which is for the process that sweeps.
+        raise SweepError(f"the worker that planned {case} was interrupted; {AGAIN}") from error
+
+
+def _ended(codes: Sequence[int | None]) -> str:
+    """How a worker ended, from its exit code: that of a signal is negative."""
+    code = next((code for code in codes if code), None)
+    if code is None:
+        return "ended"
+    if code > 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name
+    if -code == signal.SIGKILL:
+        return (
+            f"was killed ({name}), as the system does where memory runs out; take fewer workers if "
+            "it was that"
+        )
+    return f"was killed ({name})"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,12 +23,12 @@ from autoshard.machine import load
 from autoshard.network import Switch
 from autoshard.program import trace
 from autoshard.whatif.answers import break_even, efficient, largest_sizes, smallest_clusters
-from autoshard.whatif.cases import cases_of
+from autoshard.whatif.cases import Case, cases_of
 from autoshard.whatif.gains import saved_seconds
 from autoshard.whatif.kept import own_digest
 from autoshard.whatif.prices import prices_of
 from autoshard.whatif.row import Row
-from autoshard.whatif.solver import Asked
+from autoshard.whatif.solver import Asked, Solver
 from autoshard.whatif.sweep import SweepProgress, _groups, _Work, whatif
 from autoshard.whatif.table import WhatIf
 from autoshard.whatif.words import SweepError
@@ -295,6 +298,46 @@ def test_a_killed_sweep_goes_on_and_leaves_no_process(tmp_path: Path):
     assert len(whole.rows) == 7
     assert sum(known) >= done or own_digest() != code  # files that changed answer otherwise
     assert [pid for pid in workers if _is_at_work(pid)] == []
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (signal.SIGKILL, r"was killed \(SIGKILL\), as the system does where memory runs out"),
+        (signal.SIGTERM, r"was killed \(SIGTERM\); rows that were done are kept"),
+    ],
+)
+def test_a_worker_that_is_killed_is_told_from_an_interrupt(how: signal.Signals, said: str):
+    def kill(news: SweepProgress) -> None:
+        (worker,) = [
+            process
+            for process in multiprocessing.active_children()
+            if process.name.startswith("SpawnProcess")
+        ]
+        assert worker.pid is not None
+        os.kill(worker.pid, how)
+        worker.join(10)
+
+    batches = [64, 128, 256]
+    with pytest.raises(SweepError, match=rf"the worker that planned .* {said}"):
+        whatif(
+            "tests.whatif.programs:step",
+            {"machine": "v5e-4", "batch": batches},
+            workers=1,
+            keep=False,
+            progress=kill,
+        )
+
+
+def test_an_interrupt_in_a_worker_is_told(monkeypatch: pytest.MonkeyPatch):
+    def stop(self: Solver, case: Case) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Solver, "row", stop)
+    case = cases_of({"machine": ("v5e-4",), "batch": (64,)})[0]
+    asked = Asked("tests.whatif.programs:step", 60.0, 0.02, code=own_digest())
+    with pytest.raises(SweepError, match=r"v5e-4.* was interrupted; rows that were done are kept"):
+        _answer("a sweep that is interrupted", asked, case)
 
 
 def test_a_worker_of_another_version_is_refused():
