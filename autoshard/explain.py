@@ -2,7 +2,8 @@
 
 Every answer is a solve of the plan's own problem: the value is pinned to another layout and
 everything else is decided anew, warm from the plan (`autoshard.solve.solve_again`), so that a price
-is that of the best plan with that layout, and not of a plan that was left as it is.
+is that of the best plan with that layout, and not of a plan that was left as it is. Where the best
+plan itself is only known to within a gap, the solves end once they have proven as much.
 
 An axis comes from somewhere: along operations that shard one factor of theirs over it, a value is
 connected with others. If one of those is pinned, the axis comes from that requirement; else it is
@@ -44,6 +45,9 @@ from autoshard.statements import from_json
 from autoshard.targets import find_values, group_path, shown_path
 from autoshard.units import format_bytes, format_seconds
 
+SAME_PRICE = 1e-9
+"""Prices are those that the plan was made with, if they differ by no more than this part."""
+
 
 class _Space(NamedTuple):
     """The problem under some requirements, the plan in it, and solves from there."""
@@ -61,7 +65,7 @@ class Explainer:
       plan: that is asked about.
       constraints: whether the program's own requirements count, as they did in the search.
       time_limit: seconds for preparing.
-      gap: to which every price is exact.
+      gap: to which every price is exact, where the plan is proven to be that close to the best.
 
     Raises:
       PlanError: the plan is not for this program, or not in its space.
@@ -84,14 +88,15 @@ class Explainer:
         asked = [from_json(one["requirement"]) for one in plan.requirements if "requirement" in one]
         own = constraints and any("requirement" not in one for one in plan.requirements)
         self._asked: list[Requirement] = asked
+        self._as_searched = constraints or len(asked) == len(plan.requirements)
         self.demands = demands_of(program, asked, plan.mesh, constraints=own)
         self.flow = analyse(program, machine.chip)
         self.prices: StepPrices = prices_of(plan, program, machine, analysed=self.flow)
         self._spaces: dict[frozenset[int], _Space] = {}
         self._about: dict[tuple[frozenset[int], int], SolvesAbout] = {}
+        self.evaluation: Evaluation = evaluate(self.prices, plan.decisions, plan.mesh.names)
         self.built, _, solves = self._space(frozenset(), time_limit)
         self.outcome: Outcome = solves.outcome
-        self.evaluation: Evaluation = evaluate(self.prices, plan.decisions, plan.mesh.names)
 
     def explain(self, value: int, *, time_limit: float = 20.0) -> Explanation:
         """Explain the layout of a value, by its number.
@@ -129,6 +134,7 @@ class Explainer:
             step_seconds=plan.estimate.step_seconds,
             peak_bytes=plan.estimate.peak_bytes,
             types=tuple(self._type(value, one.layout) for one in found),
+            gap=self.outcome.report.gap,
         )
 
     def price(self, value: int, layout: Layout, *, time_limit: float = 20.0) -> Alternative:
@@ -153,7 +159,8 @@ class Explainer:
             node = built.value_node[number]
             self._about = {key: SolvesAbout(solves, node, choices.stored, before)}
         left = max(stop - time.monotonic(), 0.5)
-        outcome = self._about[key].solve(int(row), time_limit=left, gap=self.gap)
+        gap = max(self.gap, solves.outcome.report.gap)
+        outcome = self._about[key].solve(int(row), time_limit=left, gap=gap)
         bound = outcome.report.bound
         if outcome.solution is None:
             infeasible = outcome.status is Status.INFEASIBLE
@@ -227,10 +234,11 @@ class Explainer:
 
     # -- what binds ------------------------------------------------------------------------------
 
-    def _prepare(self, demands: Demands, time_limit: float) -> _Space:
+    def _prepare(self, demands: Demands, bound: float, time_limit: float) -> _Space:
         started = time.monotonic()
         classes = find_repeats(self.program, marks=demands.marks())
-        built = build(self.prices, classes, limit=self.plan.memory_limit)
+        join_sums = bool(self.plan.options.get("join_sums", True))
+        built = build(self.prices, classes, limit=self.plan.memory_limit, join_sums=join_sums)
         try:
             built = demands.applied(built, seconds=0.3 * time_limit)
         except EmptyDomainError as error:
@@ -239,7 +247,9 @@ class Explainer:
         if known is None:
             raise PlanError("the plan is not in the space of the search: search again")
         left = max(time_limit - (time.monotonic() - started), 1.0)
-        outcome = solve(built.problem, time_limit=left, gap=self.gap, warm_start=[known])
+        outcome = solve(
+            built.problem, time_limit=left, gap=self.gap, warm_start=[known], known_bound=bound
+        )
         outcome = tightened(built.problem, outcome)
         return _Space(built, known, PinnedSolves.of(built.problem, outcome).ready())
 
@@ -276,8 +286,15 @@ class Explainer:
         if without not in self._spaces:
             left = tuple(b for k, b in enumerate(self.demands.bounds) if k not in without)
             demands = Demands(self.program, left, self.demands.names)
-            self._spaces[without] = self._prepare(demands, seconds)
+            bound = -np.inf if without else self._known_bound()
+            self._spaces[without] = self._prepare(demands, bound, seconds)
         return self._spaces[without]
+
+    def _known_bound(self) -> float:
+        """What the plan's own proof says, if it is of these prices and requirements."""
+        now, then = self.evaluation.estimate.step_seconds, self.plan.proof.objective
+        alike = abs(now - then) <= SAME_PRICE * abs(then) and self._as_searched
+        return self.plan.proof.bound if alike else -np.inf
 
     def _against(self, value: int, layout: Layout) -> frozenset[int]:
         """The requirements that forbid a layout of a value."""

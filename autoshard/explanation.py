@@ -9,6 +9,8 @@ from autoshard.provenance import Origin
 from autoshard.units import format_bytes, format_seconds
 
 SHOWN = 4
+EXACT = 1e-6
+"""A price that is proven to within this part of the step is told without what is proven of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +47,7 @@ class Explanation:
       requirements: those that are about the value, with the seconds that dropping each saves.
       memory: what binds where the value lives, in words; empty where memory does not bind.
       step_seconds, peak_bytes: of the plan.
+      gap: how far from the best plan it may be, relatively; the alternatives are as exact.
     """
 
     value: int
@@ -57,6 +60,7 @@ class Explanation:
     step_seconds: float
     peak_bytes: float
     types: tuple[str, ...]
+    gap: float = 0.0
 
     def __str__(self) -> str:
         lines = [f"{self.shown} is {self.layouts[0]}"]
@@ -68,7 +72,8 @@ class Explanation:
         if self.memory:
             lines.append(f"  {self.memory}")
         if self.alternatives:
-            lines.append("  other layouts, all else decided anew:")
+            exact = "" if self.gap <= EXACT else f", each to {self.gap:.2%} as is the plan itself"
+            lines.append(f"  other layouts, all else decided anew{exact}:")
         for one, shown in zip(self.alternatives, self.types, strict=True):
             lines.append(f"    {shown:<40} {priced(one, self.step_seconds, self.peak_bytes)}")
             lines += [f"      {change}" for change in one.changes[:SHOWN]]
@@ -84,6 +89,10 @@ def priced(one: Alternative, step_seconds: float, peak_bytes: float) -> str:
         return one.note
     seconds, size = one.step_seconds - step_seconds, one.peak_bytes - peak_bytes
     note = f" ({one.note})" if one.note else ""
+    proven = one.bound - step_seconds
+    if one.step_seconds - one.bound > EXACT * one.step_seconds:
+        least = f"at least {'+' if proven >= 0 else '-'}{format_seconds(abs(proven))}"
+        note = f" ({'; '.join(part for part in (one.note, least) if part)})"
     return (
         f"{'+' if seconds >= 0 else '-'}{format_seconds(abs(seconds))}, "
         f"{'+' if size >= 0 else '-'}{format_bytes(abs(size))} at the peak; "

@@ -73,6 +73,8 @@ def finish(
             (name, float(low), None if up is None else float(up)) for name, low, up in table
         ),
     )
+    if not searcher.join_sums:
+        options = {**(options or {}), "join_sums": False}
     best = (shape, decisions, prices, evaluation)
     others: list[Priced] = []
     if count > 1:

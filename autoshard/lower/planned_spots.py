@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from jax.sharding import PartitionSpec
+
 from autoshard.chosen import ChosenStrategies
-from autoshard.layout import UNREDUCED, Layout, to_partition_spec
+from autoshard.layout import UNREDUCED, Layout, divides, to_partition_spec
 from autoshard.lower.marks import Marked
 from autoshard.lower.source_lines import Constraint, Spot
 from autoshard.plan import Plan
@@ -45,14 +47,19 @@ class PlannedSpots:
         self.differentiated = any(op.backward for op in program.ops)
 
     def constraints(self, marked: Sequence[Marked], spot: Spot) -> dict[Constraint, float]:
-        """What could be said at a spot, and of how many bytes; what is planned first."""
-        rank = len(self.program.values[marked[0].value].shape)
+        """What could be said at a spot, and of how many bytes; what is planned first.
+
+        Arrays of several shapes may pass there, layers of a network of several widths, say: what
+        does not fit all of them cannot be said.
+        """
+        shapes = {self.program.values[one.value].shape for one in marked}
         made, cotangents = (
             [
-                (to_partition_spec(layout, self.plan.mesh.names, rank), size)
+                (self._spec(layout), size)
                 for layout, size in self._layouts(
                     [one for one in marked if one.cotangent is cotangent], read=spot.read
                 ).items()
+                if all(self._fits(layout, shape) for shape in shapes)
             ]
             for cotangent in (False, True)
         )
@@ -72,6 +79,14 @@ class PlannedSpots:
             for one in dict.fromkeys(found)
             if one != NOTHING
         }
+
+    def _spec(self, layout: Layout) -> PartitionSpec:
+        return to_partition_spec(layout, self.plan.mesh.names, max(layout, default=-1) + 1)
+
+    def _fits(self, layout: Layout, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape can be cut so."""
+        inside = max(layout, default=-1) < len(shape)
+        return inside and divides(shape, layout, self.plan.mesh.sizes)
 
     def differ(self, marked: Sequence[Marked], spot: Spot) -> bool:
         """Whether an array is computed again in another layout, which no line can say."""

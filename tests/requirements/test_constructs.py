@@ -14,20 +14,10 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from autoshard.program import trace
 from autoshard.requirements import LogicalRules, RequirementError
 from autoshard.search import InfeasibleError
-from tests.requirements.programs import array, kept, kinds, plan_of, spec, train_program
+from tests.requirements.programs import array, kept, kinds, plan_of, spec
 
 UP, DOWN, INPUTS, TARGETS = "[0]['up']", "[0]['down']", "[1]['inputs']", "[1]['targets']"
 OTHER_MESH = AbstractMesh((2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-
-
-@pytest.fixture(scope="module")
-def program():
-    return train_program()
-
-
-@pytest.fixture(scope="module")
-def free(program):
-    return plan_of(program)
 
 
 def test_a_pin_is_kept_to_the_letter(program, free):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,22 +11,19 @@ import pytest
 from autoshard.cli import main
 from autoshard.closest import closest
 from autoshard.explain import Explainer, values_to_explain
+from autoshard.explanation import Alternative, priced
 from autoshard.layout_pattern import Dimension, LayoutPattern
 from autoshard.plan import PlanError
 from autoshard.provenance import origins
 from autoshard.search import InfeasibleError
 from autoshard.solve import evaluate
+from autoshard.solve.about import SolvesAbout
 from autoshard.targets import find_values
 from tests.helpers import toy_machine
 from tests.random_programs import all_plans, prices_of, random_case
-from tests.requirements.programs import MESH, plan_of, train_program
+from tests.requirements.programs import MESH, plan_of
 
 PIN = "pin weights.up [model, data]"
-
-
-@pytest.fixture(scope="module")
-def program():
-    return train_program()
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +53,53 @@ def test_every_price_is_that_of_a_cold_search(program, pinned, target):
         cold = plan_of(program, PIN, asked)
         assert found.step_seconds == pytest.approx(cold.estimate.step_seconds, rel=1e-8)
         assert found.bound == pytest.approx(cold.proof.bound, rel=1e-6)
+
+
+def test_prices_are_no_more_exact_than_the_plan(program, pinned, monkeypatch):
+    """Where the best plan is not known for certain, no alternative is asked for more than that."""
+    asked = []
+
+    def solved(self, group, *, time_limit, gap):
+        asked.append(gap)
+        return solve(self, group, time_limit=time_limit, gap=gap)
+
+    solve = SolvesAbout.solve
+    monkeypatch.setattr(SolvesAbout, "solve", solved)
+    plan = pinned.plan
+    loose = Explainer(program, toy_machine(8), plan)
+    found = loose.outcome
+    unproven = replace(found.report, bound=0.9 * found.report.objective, gap=0.1)
+    for without, space in list(loose._spaces.items()):
+        known = replace(space.solves.outcome, report=unproven)
+        loose._spaces[without] = space._replace(solves=replace(space.solves, outcome=known))
+    loose.outcome = replace(found, report=unproven)
+    (value,) = values_to_explain(program, plan, "weights.down")
+    said = loose.explain(value)
+    assert set(asked) == {0.1}
+    assert "all else decided anew, each to 10.00% as is the plan itself:" in str(said)
+    exact = {one.layout: one for one in pinned.explain(value).alternatives}
+    for one in said.alternatives:
+        if one.step_seconds is None:
+            continue
+        least = exact[one.layout].step_seconds
+        assert one.bound <= least * (1 + 1e-9)
+        assert least * (1 - 1e-9) <= one.step_seconds <= least / 0.9
+
+
+def test_what_is_not_proven_of_a_price_is_told():
+    one = Alternative((0,), 1.2, 2.0**30, 1.1, (), 3)
+    assert priced(one, 1.0, 0.0) == (
+        "+200.0 ms, +1.00 GiB at the peak; 3 values inside change (at least +100.0 ms)"
+    )
+
+
+def test_the_proof_of_a_plan_is_of_its_prices(program):
+    """A plan that is priced for another machine has a proof that says nothing there."""
+    plan = plan_of(program)
+    here = Explainer(program, toy_machine(8), plan)
+    assert here._known_bound() == plan.proof.bound
+    other = replace(plan, proof=replace(plan.proof, objective=2 * plan.proof.objective))
+    assert Explainer(program, toy_machine(8), other)._known_bound() == -np.inf
 
 
 def test_layouts_against_requirements_are_priced_without_them(program, pinned):

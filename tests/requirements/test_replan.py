@@ -16,14 +16,9 @@ from autoshard.requirements import RequirementError
 from autoshard.search import search
 from autoshard.targets import shown_path
 from tests.helpers import toy_machine
-from tests.requirements.programs import MESH, array, plan_of, train_program, train_step
+from tests.requirements.programs import MESH, array, plan_of, train_step
 
 OLD = ("pin weights.up [model, data]", "pin weights.down [data, model]")
-
-
-@pytest.fixture(scope="module")
-def program():
-    return train_program()
 
 
 @pytest.fixture(scope="module")

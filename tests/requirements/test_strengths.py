@@ -12,19 +12,9 @@ from autoshard.lower.verify import verify
 from autoshard.program import trace
 from autoshard.search import InfeasibleError
 from tests.helpers import concrete_like
-from tests.requirements.programs import array, kept, kinds, plan_of, spec, train_program
+from tests.requirements.programs import array, kept, kinds, plan_of, spec
 
 UP = "[0]['up']"
-
-
-@pytest.fixture(scope="module")
-def program():
-    return train_program()
-
-
-@pytest.fixture(scope="module")
-def free(program):
-    return plan_of(program)
 
 
 def test_a_price_decides(program, free):
