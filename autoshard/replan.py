@@ -31,7 +31,7 @@ from autoshard.machine import Machine, load
 from autoshard.plan import Plan, PlanError
 from autoshard.program import Program
 from autoshard.requirements import ChangeLimit, Requirement
-from autoshard.search import search
+from autoshard.search import InfeasibleError, search
 from autoshard.targets import find_values
 from autoshard.units import format_seconds
 
@@ -91,21 +91,27 @@ def replan(
 
     Raises:
       RequirementError: `of` names nothing, or the inputs are not those of the plan.
-      InfeasibleError: no plan has so few changes.
+      InfeasibleError: no plan has so few changes. Requirements may need some: the curve begins with
+        the fewest that do.
     """
     layouts = _layouts_before(program, before, of)
     points: list[Point] = []
     start = before
     for count in _counts(max_changes):
         limit = ChangeLimit(layouts, count, of or "state")
-        plan = search(
-            program,
-            machine,
-            mesh=dict(zip(before.mesh.names, before.mesh.sizes, strict=True)),
-            requirements=(*requirements, limit),
-            start=start,
-            **{"baselines": False, **options},
-        )
+        try:
+            plan = search(
+                program,
+                machine,
+                mesh=dict(zip(before.mesh.names, before.mesh.sizes, strict=True)),
+                requirements=(*requirements, limit),
+                start=start,
+                **{"baselines": False, **options},
+            )
+        except InfeasibleError:
+            if count < max_changes:
+                continue
+            raise
         (bound,) = bind(program, [limit], before.mesh)
         points.append(Point(count, plan, tuple(changed(program, bound, plan.mesh, plan.decisions))))
         start = plan

@@ -4,8 +4,9 @@ Lines are added one by one: of those about the places where something is otherwi
 one that leaves the least mismatch, perhaps in the place of others at its spots. Where none helps,
 all that is planned at other spots is added, and what is not needed of it left out; else two at a
 time are tried. At the end what can be left out is, and one line about many arrays (all arguments of
-a block, say) takes the place of several. Of the lines that remain none can be left out, although
-another set might be smaller still.
+a block, say) takes the place of several. Lines that say something else of each shape are tried
+where others do not reach the plan, or not with few of them. Of the lines that remain none can be
+left out, although another set might be smaller still.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class LineSearch:
     ) -> None:
         self.checks, self.sites, self.heard = checks, sites, heard
         self.known: dict[frozenset[Line], Mismatch] = {}
+        self.offered = tuple(line for line in sites.lines if not line.table)
 
     def mismatch(self, lines: Sequence[Line]) -> Mismatch:
         """What these lines leave otherwise than planned."""
@@ -53,7 +55,22 @@ class LineSearch:
 
     def found(self) -> list[Line]:
         """Lines of which none can be left out, and which leave the least that was found."""
-        chosen: list[Line] = []
+        chosen = self.finished(self.grown([]))
+        if len(self.offered) < len(self.sites.lines) and not self.few(chosen):
+            self.offered = self.sites.lines
+            begun = self.finished(self.grown([])) if not self.close(chosen) else chosen
+            chosen = min(
+                chosen, begun, key=lambda lines: (not self.close(lines), self.share(lines))
+            )
+            chosen = self.finished(chosen)
+        return chosen
+
+    def few(self, chosen: Sequence[Line]) -> bool:
+        """Whether the plan is reached with few lines."""
+        return self.close(chosen) and per_block(chosen) <= FEW
+
+    def grown(self, chosen: list[Line]) -> list[Line]:
+        """With lines added as long as one, all or two of them help."""
         while self.share(chosen):
             more = self.one_more(chosen)
             if not more and not self.close(chosen):
@@ -61,6 +78,10 @@ class LineSearch:
             if not more:
                 break
             chosen = more
+        return chosen
+
+    def finished(self, chosen: list[Line]) -> list[Line]:
+        """Without what can be left out, and with one line in the place of several."""
         chosen = self.fewer(self.without_needless(self.joined(chosen)))
         if per_block(chosen) > FEW and not self.share(chosen):
             about = self.fewer(self.without_needless(chosen, close=True), close=True)
@@ -110,7 +131,7 @@ class LineSearch:
         """With two lines that only together make fewer things differ; or empty."""
         left = self.mismatch(chosen)
         taken = {spot for line in chosen for spot in line.spots}
-        free = [line for line in self.sites.lines if taken.isdisjoint(line.spots)]
+        free = [line for line in self.offered if taken.isdisjoint(line.spots)]
         for one in self.near(free, left)[:NEAR]:
             for other in free[:BREADTH]:
                 if set(one.spots).isdisjoint(other.spots):
@@ -126,7 +147,7 @@ class LineSearch:
         differences, the others are not tried.
         """
         found = []
-        lines = [line for line in self.sites.lines if line not in chosen]
+        lines = [line for line in self.offered if line not in chosen]
         for number, line in enumerate(self.near(lines, left)[: MOST * BREADTH]):
             if number % BREADTH == 0 and any(after.share < left.share for _, after in found):
                 break
@@ -138,7 +159,7 @@ class LineSearch:
 
     def fewer(self, chosen: list[Line], *, close: bool = False) -> list[Line]:
         """With one line about many arrays, several others may be needless."""
-        broad = [line for line in self.sites.lines if len(line.places) > 1]
+        broad = [line for line in self.offered if len(line.places) > 1]
         for line in sorted(broad, key=lambda line: -len(line.places))[:BREADTH]:
             if per_block(chosen) < FEW and len(chosen) <= FEW:
                 break
@@ -156,7 +177,7 @@ class LineSearch:
 
     def joined(self, chosen: list[Line]) -> list[Line]:
         """One line in the place of several at its spots, where no more differs then."""
-        for line in self.sites.lines:
+        for line in self.offered:
             spots = set(line.spots)
             kept = [one for one in chosen if spots.isdisjoint(one.spots)]
             if len(chosen) - len(kept) > 1 and self.share([*kept, line]) <= self.share(chosen):

@@ -2,15 +2,16 @@
 
 A **line** is one `with_sharding_constraint` in the user's code (`autoshard.lower.source_lines`),
 for what an expression is, or for an operand before it is read. It may be written where it is
-reached by one call only, or in a helper that several call. Its layouts are those in which the plan
-stores the array, what is computed again of it, its cotangent, or their copies.
+reached by one call only, or in a helper that several call. Where arrays of several shapes pass it
+may say something else of each: `with_sharding_constraint(x, LAYOUTS[x.shape])`. Its layouts are
+those in which the plan stores the array, what is computed again of it, its cotangent, or copies.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +41,7 @@ class Line:
       names: of the arrays: a tree path, or the operation that makes or reads it, and its type.
       blocks: the repeated blocks that it is in, by scope: `layers`, `layer_*`.
       weight: bytes of all arrays that it names, all repetitions.
+      by_shape: whether it says something else, or nothing, of arrays of other shapes there.
     """
 
     places: tuple[tuple[Spot, Constraint], ...]
@@ -47,6 +49,7 @@ class Line:
     names: tuple[str, ...] = field(compare=False)
     blocks: frozenset[str] = field(compare=False)
     weight: float = field(compare=False)
+    by_shape: bool = field(default=False, compare=False)
 
     @property
     def block(self) -> bool:
@@ -63,9 +66,16 @@ class Line:
         """What it says, each once."""
         return tuple(dict.fromkeys(constraint for _, constraint in self.places))
 
+    @property
+    def table(self) -> bool:
+        """Whether it says something else of arrays of other shapes in the same place."""
+        places = {(spot.number, spot.read) for spot in self.spots}
+        return self.by_shape and len(self.says) > 1 and len(places) == 1
+
     def __str__(self) -> str:
         first, *callers = self.where
         via = f", called at {' and '.join(callers)}" if callers else ""
+        via += ", by x.shape" if self.by_shape else ""
         calls = []
         for constraint in self.says:
             each = list(
@@ -138,6 +148,9 @@ def sites_of(program: Program, plan: Plan, mesh: Any, fn: Callable[..., Any], *a
         if visit.last and "site-packages" not in visit.spot.user[0].file:
             seen.setdefault(visit.spot, []).append(visit)
     numbers = {spot: number for number, spot in enumerate(seen)}
+    passes: Counter[Any] = Counter()
+    for spot, those in seen.items():
+        passes[_place(spot)] += len(those)
     marked = marked_values(program, mesh, fn, args, numbers)
     planned = PlannedSpots(program, plan)
     found: dict[Spot, _Spot] = {}
@@ -145,7 +158,7 @@ def sites_of(program: Program, plan: Plan, mesh: Any, fn: Callable[..., Any], *a
         here = marked.get(numbers[spot], [])
         constraints = planned.constraints(here, spot) if here else {}
         if constraints:
-            loops = here[0].trips > 1 or len(those) > 1
+            loops = here[0].trips > 1 or passes[_place(spot)] > 1
             value = next((one.value for one in here if not one.cotangent), here[0].value)
             path, entry = origin(program, value)
             inside = spot.read and spot.primitive not in REMAT  # what it computes again reads these
@@ -196,10 +209,12 @@ def _lines(found: Mapping[Spot, _Spot]) -> Iterator[Line]:
         ]
     for spots in calls.values():  # all operands of a call, as one tree
         offered += _trees(spots, found)
+    for spots in helpers.values():  # arrays of several shapes, as a table
+        offered += _tables(spots, found)
     lines = {}
     for said in offered:
         if said:
-            line = _made(said, found, _where(said, helpers))
+            line = _made(said, found, _where(said, helpers), by_shape=_by_shape(said, helpers))
             lines.setdefault(line, line)
     for spots in blocks.values():  # all arguments of a block
         for said in _trees(spots, found):
@@ -220,6 +235,23 @@ def _trees(spots: Sequence[Spot], found: Mapping[Spot, _Spot]) -> Iterator[dict[
         yield {spot: one for spot, one in said.items() if one != NOTHING}
 
 
+def _tables(spots: Sequence[Spot], found: Mapping[Spot, _Spot]) -> Iterator[dict[Spot, Constraint]]:
+    """What could be said of arrays of each shape, where several pass."""
+    if len({spot.shape for spot in spots}) < 2:
+        return
+    for said in _trees(spots, found):
+        sizes: Any = defaultdict(lambda: defaultdict(float))  # bytes by shape and constraint
+        for spot, one in said.items():
+            sizes[spot.shape][one] += found[spot].constraints.get(one, 0.0)
+        most = {shape: max(ones, key=lambda one: ones[one]) for shape, ones in sizes.items()}
+        yield {spot: one for spot, one in said.items() if one == most[spot.shape]}
+
+
+def _place(spot: Spot) -> Any:
+    """The spot, of arrays of whatever shape."""
+    return spot.frames, spot.primitive, spot.number, spot.read
+
+
 def _expression(spot: Spot) -> Any:
     """The expression in the user's code, whoever called the function that it is in."""
     inside = next(k for k, frame in enumerate(spot.frames) if frame.user)
@@ -232,10 +264,22 @@ def _where(
     """The line to write it on, and who calls the function that it is in, where that matters."""
     spot = next(iter(said))
     where = [line_of(spot.user[0])]
-    others = [other.user for other in helpers[_expression(spot)] if other not in said]
-    if others:
-        where += [_caller(one.user, others) for one in said]
+    others = [other for other in helpers[_expression(spot)] if other not in said]
+    frames = [other.user for other in others if other.shape in {one.shape for one in said}]
+    if frames:
+        where += [_caller(one.user, frames) for one in said]
     return tuple(dict.fromkeys(where))
+
+
+def _by_shape(said: Mapping[Spot, Constraint], helpers: Mapping[Any, Sequence[Spot]]) -> bool:
+    """Whether one has to look at `x.shape` to know what the line says."""
+    shapes: dict[Any, dict[tuple[int, ...], Constraint]] = defaultdict(dict)
+    for spot, one in said.items():
+        shapes[_expression(spot)][spot.shape] = one
+    return any(
+        len(set(ones.values())) > 1 or any(spot.shape not in ones for spot in helpers[where])
+        for where, ones in shapes.items()
+    )
 
 
 def _top(spots: Iterable[Spot]) -> str:
@@ -249,7 +293,11 @@ def _top(spots: Iterable[Spot]) -> str:
 
 
 def _made(
-    said: Mapping[Spot, Constraint], found: Mapping[Spot, _Spot], where: tuple[str, ...]
+    said: Mapping[Spot, Constraint],
+    found: Mapping[Spot, _Spot],
+    where: tuple[str, ...],
+    *,
+    by_shape: bool = False,
 ) -> Line:
     return Line(
         tuple(said.items()),
@@ -257,6 +305,7 @@ def _made(
         tuple(_name(one, found[one]) for one in said),
         frozenset(_block(found[one].scope) for one in said if found[one].block),
         sum(found[one].constraints.get(constraint, 0.0) for one, constraint in said.items()),
+        by_shape,
     )
 
 
@@ -283,4 +332,4 @@ def _name(spot: Spot, known: _Spot) -> str:
     scope = "/".join(_names(known.scope))
     made = f"{spot.primitive} in {scope or 'the step'}"
     name = known.path or (f"operand {spot.number} of {made}" if spot.read else made)
-    return f"{name}, {known.visit.dtype}[{', '.join(map(str, known.visit.shape))}]"
+    return f"{name}, {known.visit.dtype}[{', '.join(map(str, spot.shape))}]"

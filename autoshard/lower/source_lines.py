@@ -7,7 +7,8 @@ out alike, and so, by the transposition of the constraint, is the cotangent of `
 one line. To see what a line does, the user's function is traced with the constraint in it.
 
 A **spot** is where user code makes an array: the lines of the calls that lead there, the primitive
-and which of its results. All passes over one spot (the layers of a Python loop) share a line.
+and which of its results, and the shape. All passes over one spot (the layers of a Python loop)
+share a line; where arrays of several shapes pass, a line may tell them by `x.shape`.
 """
 
 from __future__ import annotations
@@ -34,12 +35,14 @@ class Spot:
       primitive: that makes it, or reads it.
       number: of the result, or the operand.
       read: whether it is an operand there.
+      shape: of the array.
     """
 
     frames: tuple[Frame, ...]
     primitive: str
     number: int
     read: bool = False
+    shape: tuple[int, ...] = ()
 
     @property
     def user(self) -> tuple[Frame, ...]:
@@ -52,12 +55,12 @@ class Visit:
     """One array that is made at a spot.
 
     Attributes:
+      spot, dtype: where it is, and what it holds.
       last: whether it is the value of the expression there: nothing else is made after it before
         the user's code goes on.
     """
 
     spot: Spot
-    shape: tuple[int, ...]
     dtype: str
     last: bool
 
@@ -130,7 +133,7 @@ def visits(fn: Callable[..., Any], *args: Any) -> list[Visit]:
     def noted(read: bool) -> Any:
         def note(primitive: str, frames: tuple[Frame, ...], arrays: list[Any]) -> list[Any]:
             for number, array in enumerate(arrays):
-                found.append((Spot(frames, primitive, number, read), array))
+                found.append((Spot(frames, primitive, number, read, _shape(array)), array))
             return arrays
 
         return note
@@ -144,7 +147,7 @@ def visits(fn: Callable[..., Any], *args: Any) -> list[Visit]:
         last.append(last[-1] if same else after is None or spot.user != after.user)
         after = spot
     return [
-        Visit(spot, *compat.array_facts(jax.typeof(array))[:2], last)
+        Visit(spot, compat.array_facts(jax.typeof(array))[1], last)
         for (spot, array), user, last in zip(found, users, reversed(last), strict=True)
         if user and getattr(array, "ndim", 0)
     ]
@@ -155,12 +158,19 @@ def with_lines(fn: Callable[..., Any], constrain: Callable[[Spot, Any], Any]) ->
 
     def at(read: bool) -> Any:
         def change(primitive: str, frames: tuple[Frame, ...], arrays: list[Any]) -> list[Any]:
-            spots = [Spot(frames, primitive, number, read) for number in range(len(arrays))]
+            spots = [
+                Spot(frames, primitive, number, read, _shape(array))
+                for number, array in enumerate(arrays)
+            ]
             return [constrain(spot, array) for spot, array in zip(spots, arrays, strict=True)]
 
         return change
 
     return _traced(fn, at(True), at(False))
+
+
+def _shape(array: Any) -> tuple[int, ...]:
+    return tuple(getattr(array, "shape", ()))
 
 
 def _traced(fn: Callable[..., Any], reads: Any, makes: Any) -> Callable[..., Any]:

@@ -13,8 +13,10 @@ from jax.sharding import PartitionSpec as P
 from autoshard.lower.compare import Tally
 from autoshard.lower.fewest import Fewest, fewest
 from autoshard.lower.line_search import TOLERANCE
-from autoshard.lower.sites import sites_of
-from autoshard.lower.source_lines import CONSTRAIN, Constraint, visits, with_lines
+from autoshard.lower.marks import Marked
+from autoshard.lower.planned_spots import PlannedSpots
+from autoshard.lower.sites import sites_of, written
+from autoshard.lower.source_lines import CONSTRAIN, Constraint, Spot, visits, with_lines
 from autoshard.lower.spmd import lower, make_mesh
 from autoshard.program import trace
 from autoshard.search import search
@@ -189,3 +191,49 @@ def test_one_line_in_a_helper_says_the_same_of_arrays_of_any_rank():
         assert users == ["twice", "twice"]
         assert "float32[64, 32], " in str(line)
         assert "float32[64, 32, 16]" in str(line)
+
+
+def test_a_line_may_say_something_else_of_each_shape():
+    """Where a loop of the user passes arrays of several shapes, and only then."""
+
+    def step(x, z):
+        return [y * 2.0 for y in (x, z)]
+
+    shapes = array(64, 32), array(128, 16, 8)
+    program = trace(step, *shapes)
+    plan = plan_of(program, "pin x [data, model]", "pin z [model, None, data]")
+    mesh = make_mesh(plan, None)
+    lines = sites_of(program, plan, mesh, step, *shapes).lines
+    tables = [line for line in lines if line.table]
+    assert tables
+    for line in tables:
+        assert [spot.shape for spot in line.spots] == [(64, 32), (128, 16, 8)]
+        assert [one.spec for one in line.says] == [P("data", "model"), P("model", None, "data")]
+        assert ", by x.shape: " in str(line)
+        traced = str(jax.make_jaxpr(written(step, [line], mesh))(*shapes))
+        found = re.findall(r"sharding_constraint\[.*?spec=(P\(.*?\))", traced, re.DOTALL)
+        assert found == ["P('data', 'model')", "P('model', None, 'data')"]
+    one = next(line for line in lines if len(line.places) == 1)
+    assert one.by_shape
+    assert not one.table
+    same = array(64, 32), array(64, 32)
+    program = trace(step, *same)
+    plan = plan_of(program, "pin x [data, model]", "pin z [data, model]")
+    lines = sites_of(program, plan, mesh, step, *same).lines
+    assert not any(line.by_shape for line in lines)
+
+
+def test_what_does_not_fit_all_arrays_at_a_spot_is_not_said():
+    def step(x, z):
+        return [y * 2.0 for y in (x, z)]
+
+    shapes = array(64, 32), array(64, 30)
+    program = trace(step, *shapes)
+    plan = plan_of(program, "pin x [data, model]", "pin z [data, None]")
+    planned = PlannedSpots(program, plan)
+    marked = [Marked(v, False, False, (), "", 1) for v in program.inputs]
+    spot = Spot((), "mul", 0)
+    both, first = planned.constraints(marked, spot), planned.constraints(marked[:1], spot)
+    assert P("data") in {one.spec for one in both}
+    assert P("data", "model") not in {one.spec for one in both}
+    assert P("data", "model") in {one.spec for one in first}

@@ -13,7 +13,7 @@ from autoshard.plan import PlanError
 from autoshard.program import trace
 from autoshard.replan import replan, reprice, transferred
 from autoshard.requirements import RequirementError
-from autoshard.search import search
+from autoshard.search import InfeasibleError, search
 from autoshard.targets import shown_path
 from tests.helpers import toy_machine
 from tests.requirements.programs import MESH, array, plan_of, train_step
@@ -65,6 +65,16 @@ def test_no_change_keeps_the_state_and_decides_the_rest(program, before):
     assert found.plan.estimate.step_seconds == pytest.approx(before.estimate.step_seconds)
     with pytest.raises(RequirementError, match="names no value"):
         replan(program, toy_machine(8), before, max_changes=0, of="params.**")
+
+
+def test_a_limit_of_changes_conflicts_with_a_pin_of_another_layout(program, before):
+    pin = "pin weights.up [data, model]"
+    one = replan(program, toy_machine(8), before, max_changes=1, requirements=[pin])
+    assert layouts(one.plan, ["[0]['up']"]) == [("data", "model")]
+    with pytest.raises(InfeasibleError) as refused:
+        replan(program, toy_machine(8), before, max_changes=0, requirements=[pin])
+    assert pin in str(refused.value)
+    assert "limit changes of state count 0" in str(refused.value)
 
 
 def test_layers_count_once():
