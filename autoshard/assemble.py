@@ -12,8 +12,9 @@ from autoshard.decisions import Decisions, Reshard
 from autoshard.evaluate import Evaluation, evaluate
 from autoshard.layout import to_partition_spec
 from autoshard.machine import Machine
-from autoshard.plan import Baseline, MeshShape, Plan, Proof
+from autoshard.plan import Baseline, Estimate, MeshShape, Plan, Proof
 from autoshard.program import Program
+from autoshard.scheduled import scheduled_bytes
 
 
 def assemble(
@@ -49,7 +50,7 @@ def assemble(
         machine=prices.machine.name,
         memory_limit=memory_limit,
         mesh=shape,
-        estimate=evaluation.estimate,
+        estimate=_scheduled(prices, decisions, evaluation),
         proof=proof,
         specs=_specs(program, decisions, shape),
         moves=evaluation.moves,
@@ -91,11 +92,16 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
     evaluation = evaluate(prices, plan.decisions, plan.mesh.names)
     return replace(
         plan,
-        estimate=evaluation.estimate,
+        estimate=_scheduled(prices, plan.decisions, evaluation),
         moves=evaluation.moves,
         reshards=reshards_of(prices, plan.decisions),
         corrections=prices.corrections,
     )
+
+
+def _scheduled(prices: StepPrices, decisions: Decisions, evaluation: Evaluation) -> Estimate:
+    """The estimate, with the peak in the compiler's own order of the plan."""
+    return replace(evaluation.estimate, scheduled_bytes=scheduled_bytes(prices, decisions))
 
 
 def _specs(program: Program, decisions: Decisions, shape: MeshShape) -> dict[str, dict[str, Any]]:

@@ -19,11 +19,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from autoshard.cost.flops import is_matrix_op
-from autoshard.fusion import fuse
+from autoshard.fusion import Fusion, fuse
 from autoshard.liveness import Turned, find_lives, find_temporary, find_turned
 from autoshard.machine import Chip
 from autoshard.orders import Transposition
@@ -34,7 +35,7 @@ from autoshard.sequence import sequence
 from autoshard.slices import Slice, find_copied, find_slices
 from autoshard.unbatched import transpositions
 
-__all__ = ["Dataflow", "Phase", "Reader", "Slice", "Turned", "analyse"]
+__all__ = ["Dataflow", "Phase", "Reader", "Slice", "Turned", "analyse", "reordered"]
 
 PREFETCHED = frozenset(
     {
@@ -138,7 +139,67 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
       chip: what it runs on; fusion depends on it. Without one, computing again costs nothing.
     """
     fusion = fuse(program, chip)
-    when = sequence(program, fusion)
+    libraries = chip is not None and chip.library_products
+    temporary = find_temporary(program)
+    copied = find_copied(program) if libraries else frozenset[int]()
+    points = _points(program, fusion, sequence(program, fusion), temporary, copied)
+    awaited = _awaited(program, points.readers)
+    return Dataflow(
+        chip=chip,
+        when=points.when,
+        readers=points.readers,
+        materialised=fusion.materialised,
+        prefetchable=_prefetchable(program),
+        awaited=awaited,
+        start=points.start,
+        stop=points.stop,
+        end=len(program.ops) + 1,
+        temporary=temporary,
+        fetched=fusion.fetched,
+        joined=fusion.joined,
+        accumulated=fusion.accumulated,
+        exponentials=fusion.exponentials,
+        transposed=points.transposed,
+        turned=points.turned,
+        slices=points.slices,
+        companions=_companions(program, awaited),
+        copied=copied,
+    )
+
+
+def reordered(flow: Dataflow, program: Program, fusion: Fusion, when: tuple[int, ...]) -> Dataflow:
+    """The same facts where ops run in another order; `when` is the point of every op."""
+    points = _points(program, fusion, when, flow.temporary, flow.copied)
+    return replace(
+        flow,
+        when=when,
+        readers=points.readers,
+        start=points.start,
+        stop=points.stop,
+        turned=points.turned,
+        slices=points.slices,
+    )
+
+
+class _Points(NamedTuple):
+    """What depends on the order of ops; attributes as those of `Dataflow`."""
+
+    when: tuple[int, ...]
+    readers: tuple[tuple[Reader, ...], ...]
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    transposed: Mapping[int, tuple[Transposition, ...]]
+    turned: Mapping[int, tuple[Turned, ...]]
+    slices: Mapping[int, Slice]
+
+
+def _points(
+    program: Program,
+    fusion: Fusion,
+    when: tuple[int, ...],
+    temporary: Sequence[bool],
+    copied: Collection[int],
+) -> _Points:
     spans = region_spans(program, when)
     readers = find_readers(program, when, spans)
     readers = through_fusion(program, readers, fusion.materialised)
@@ -149,31 +210,15 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         for one in here
         if not one.alone
     }
-    temporary = find_temporary(program)
-    libraries = chip is not None and chip.library_products
-    copied = find_copied(program) if libraries else frozenset[int]()
     start, stop = find_lives(program, readers, fusion, when, spans, moved, temporary, copied)
-    awaited = _awaited(program, readers)
-    return Dataflow(
-        chip=chip,
-        when=when,
-        readers=tuple(tuple(uses) for uses in readers),
-        materialised=fusion.materialised,
-        prefetchable=_prefetchable(program),
-        awaited=awaited,
-        start=tuple(start),
-        stop=tuple(stop),
-        end=len(program.ops) + 1,
-        temporary=temporary,
-        fetched=fusion.fetched,
-        joined=fusion.joined,
-        accumulated=fusion.accumulated,
-        exponentials=fusion.exponentials,
-        transposed=turned.of_op,
-        turned=find_turned(program, readers, fusion, when, turned),
-        slices=find_slices(program, spans),
-        companions=_companions(program, awaited),
-        copied=copied,
+    return _Points(
+        when,
+        tuple(tuple(uses) for uses in readers),
+        tuple(start),
+        tuple(stop),
+        turned.of_op,
+        find_turned(program, readers, fusion, when, turned),
+        find_slices(program, spans),
     )
 
 
@@ -186,7 +231,7 @@ def _prefetchable(program: Program) -> tuple[bool, ...]:
     return tuple(result)
 
 
-def _awaited(program: Program, readers: list[list[Reader]]) -> tuple[bool, ...]:
+def _awaited(program: Program, readers: Sequence[Sequence[Reader]]) -> tuple[bool, ...]:
     """Values on which, within their region or in a later one, some matrix op depends."""
     result = [False] * len(program.values)
     carried = {output: argument for argument, output in program.carries}

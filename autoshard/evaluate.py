@@ -7,7 +7,6 @@ sweeps the buffers over time. Every plan is priced here before anyone sees it.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -17,10 +16,10 @@ from numpy.typing import NDArray
 
 from autoshard.chosen import ChosenStrategies
 from autoshard.consistency import check
-from autoshard.copies import KEPT, VISIBLE, copy_intervals
-from autoshard.cost.reordering import stack_bytes, transposing
+from autoshard.copies import KEPT, VISIBLE
 from autoshard.cost.step import StepPrices
 from autoshard.decisions import Decisions
+from autoshard.occupancy import buffer_events, op_events
 from autoshard.plan import Estimate, Move
 from autoshard.planned_moves import copy_moves, settlement_moves
 from autoshard.program import Op
@@ -129,26 +128,10 @@ class _Parts:
         return found
 
     def _op(self, op: Op) -> _Part:
-        prices, strategy, flow = self.prices, self.chosen(op), self.prices.dataflow
+        prices, strategy = self.prices, self.chosen(op)
         seconds = _op_seconds(prices, op, strategy)
         moves = settlement_moves(prices, op, strategy, self.names)
-        events: list[tuple[int, float]] = []
-        if op.index in flow.transposed:
-            for life, (copy, held) in zip(
-                flow.turned[op.index], transposing(prices, op, strategy)[1], strict=True
-            ):
-                events.append((life.start, copy[0]))
-                events.append((life.reduced, held[0] - copy[0]))
-                events.append((life.stop, -held[0]))
-        if strategy.scattered[0]:
-            at = flow.when[op.index]
-            for number, output in enumerate(op.outputs):
-                scratch = float(
-                    prices.local_bytes(output, strategy.written[number])[0]
-                    - prices.local_bytes(output, strategy.stored[number])[0]
-                )
-                scratch = max(scratch, 0.0) * prices.scratch_factor
-                events += [(at, scratch), (at + 1, -scratch)]
+        events = op_events(prices, op, strategy)
         return _Part(seconds, tuple(moves), tuple(events))
 
     def _copy(self, value: int) -> _Part:
@@ -170,8 +153,8 @@ def compute_seconds(
             yield op, strategy, _op_seconds(prices, op, strategy)
 
 
-def _op_seconds(prices: StepPrices, op: Op, strategy: Strategies) -> float:
-    """Compute seconds of an op in one step.
+def op_seconds(prices: StepPrices, op: Op, strategy: Strategies) -> float:
+    """Compute seconds of one execution of an op.
 
     Ops with equal strategies, sizes and surroundings take equal time; ask once.
     """
@@ -183,7 +166,12 @@ def _op_seconds(prices: StepPrices, op: Op, strategy: Strategies) -> float:
     key = ("seconds", id(strategy), op.primitive, op.flops, tensors, *around)
     if key not in known:
         known[key] = float(prices.compute_seconds(op, strategy)[0])
-    return known[key] * op.trips * op.weight
+    return known[key]
+
+
+def _op_seconds(prices: StepPrices, op: Op, strategy: Strategies) -> float:
+    """Compute seconds of an op in one step."""
+    return op_seconds(prices, op, strategy) * op.trips * op.weight
 
 
 def tidy(prices: StepPrices, decisions: Decisions) -> Decisions:
@@ -209,30 +197,3 @@ def tidy(prices: StepPrices, decisions: Decisions) -> Decisions:
         elif served != KEPT:
             mode[value] = served
     return Decisions(decisions.stored, tuple(copy), tuple(mode), decisions.assignment)
-
-
-def buffer_events(prices: StepPrices, decisions: Decisions, value: int) -> dict[int, float]:
-    """By program point, the bytes by which a value's buffer and its copy grow (or shrink) there."""
-    flow = prices.dataflow
-    events: defaultdict[int, float] = defaultdict(float)
-    layout, copy, mode = decisions.stored[value], decisions.copy[value], decisions.mode[value]
-    if layout is None:
-        return {}
-    start, stop = flow.start[value], flow.stop[value]
-    if stop > start:
-        size = float(prices.local_bytes(value, np.array(layout))) * prices.heap_factor(value)
-        events[start] += size
-        events[stop] -= size
-    if copy is None:
-        return dict(events)
-    size = float(prices.local_bytes(value, np.array(copy))) * prices.scratch_factor
-    if value in flow.slices:
-        one = flow.slices[value]
-        stack = float(stack_bytes(prices, value, np.array([layout]), np.array([copy]))[0])
-        events[one.start] += stack
-        events[one.stop] -= stack
-    for modes, (first, last) in copy_intervals(flow.readers[value]):
-        if mode in modes:
-            events[first] += size
-            events[last] -= size
-    return dict(events)

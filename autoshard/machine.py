@@ -71,6 +71,8 @@ class Chip:
         that jumps about pays for each. 0: transpositions are not priced.
       library_products: whether products are calls of a library, which reads whole arrays: slices
         of a stack are written for it first.
+      hides_collectives: whether the compiler runs kernels in an order of its own for every plan, so
+        that collectives run beside them, see `autoshard.hiding`.
       heap_overhead: what a compiler's heap of temporaries takes beyond what is alive at once, as a
         share of that: gaps between buffers, and an order of its own.
     """
@@ -88,6 +90,7 @@ class Chip:
     transaction_bytes: float = 0.0
     library_products: bool = False
     heap_overhead: float = 0.0
+    hides_collectives: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))

@@ -155,6 +155,7 @@ _CHIP = {
     "exponential_flops": _Key("number", required=False),
     "transaction_bytes": _Key("number", required=False),
     "library_products": _Key("boolean", required=False),
+    "hides_collectives": _Key("boolean", required=False),
     "heap_overhead": _Key("number", required=False),
 }
 _TORUS = {

@@ -68,6 +68,9 @@ class Estimate:
       compute_seconds, collective_seconds: the two parts of the upper bound.
       peak_bytes: per device, over all program points.
       peak_at: the op at which the peak stands.
+      scheduled_bytes: the peak in the order in which the compiler runs this very plan, see
+        `autoshard.scheduled`; None where that is the order of `peak_bytes`, which the solver and
+        its limit count in.
     """
 
     step_seconds: float
@@ -77,6 +80,12 @@ class Estimate:
     collective_seconds: float
     peak_bytes: int
     peak_at: str = ""
+    scheduled_bytes: int | None = None
+
+    @property
+    def expected_bytes(self) -> int:
+        """What the compiled plan is expected to take, per device."""
+        return self.peak_bytes if self.scheduled_bytes is None else self.scheduled_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def _header(plan: Plan) -> str:
             format_bytes(estimate.peak_bytes),
             f"of {format_bytes(plan.memory_limit)} per device",
         ),
-        ("", "", f"at its peak in {_shorten_left(estimate.peak_at, 85)}"),
+        *_memory_rows(plan),
         ("proof", proof.status, proof_text(plan)),
     ]
     if plan.compiled is not None:
@@ -102,7 +102,6 @@ def _header(plan: Plan) -> str:
             ),
         )
     title = f"{plan.program} on {plan.machine}, mesh {plan.mesh} ({_count(devices, 'device')})"
-    rows = [row for row in rows if row[0] or estimate.peak_at]
     idle = [
         f"{name}={size}"
         for axis, (name, size) in enumerate(zip(plan.mesh.names, plan.mesh.sizes, strict=True))
@@ -134,6 +133,18 @@ def proof_text(plan: Plan) -> str:
 def share(part: float, whole: float) -> str:
     """A part in percent of the whole."""
     return f"{100 * part / whole:.1f} %" if whole > 0 else "-"
+
+
+def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    """Where the peak is, and what it is in the compiler's own order, as far as they are known."""
+    at, size = plan.estimate.peak_at, plan.estimate.scheduled_bytes
+    rows = [("", "", f"at its peak in {_shorten_left(at, 85)}")] if at else []
+    if size is not None:
+        over = size > plan.memory_limit
+        advice = ": over the limit, so ask for less (--memory-limit)" if over else ""
+        order = f"in the order in which its compiler runs this plan{advice}"
+        rows.append(("", format_bytes(size), order))
+    return rows
 
 
 def _count(number: int, noun: str) -> str:

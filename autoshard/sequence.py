@@ -8,39 +8,65 @@ own inside: depth-first, as XLA:GPU's bodies of loops were found to be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from autoshard.fusion import Fusion
 from autoshard.graph import Program, Region
 from autoshard.kernel_orders import Kernel, depth_first, greedy, peak_bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something between two kernels of an order, whose place is asked for."""
+
+    of: Hashable
+
+
+Arrange = Callable[[Region, Sequence[Kernel]], Iterable[int | Mark]]
+"""The order of a region's kernels by their numbers, with marks in between."""
+
+
 def sequence(program: Program, fusion: Fusion) -> tuple[int, ...]:
     """The position of every op in the order in which the compiler runs them."""
-    order = _Walk(program, fusion).run()
-    position = [0] * len(order)
-    for number, op in enumerate(order):
+    return arranged(program, fusion, least_memory)[0]
+
+
+def arranged(
+    program: Program, fusion: Fusion, arrange: Arrange
+) -> tuple[tuple[int, ...], dict[Hashable, int]]:
+    """The position of every op, and by mark that of the op after it, in an order of kernels."""
+    walk = _Walk(program, fusion, arrange)
+    walk.region(program.regions[0])
+    position = [0] * len(walk.order)
+    for number, op in enumerate(walk.order):
         position[op] = number
-    return tuple(position)
+    return tuple(position), walk.marks
+
+
+def least_memory(region: Region, kernels: Sequence[Kernel]) -> list[int]:
+    """The order in which XLA runs a computation, but for what hides collectives."""
+    orders = [depth_first(kernels)]
+    if region.parent < 0:
+        orders.insert(0, greedy(kernels))
+    return min(orders, key=lambda order: peak_bytes(kernels, order))
 
 
 class _Walk:
-    def __init__(self, program: Program, fusion: Fusion) -> None:
+    def __init__(self, program: Program, fusion: Fusion, arrange: Arrange) -> None:
         self.program = program
         self.fusion = fusion
+        self.arrange = arrange
         self.order: list[int] = []
+        self.marks: dict[Hashable, int] = {}
         self.emitted = [False] * len(program.ops)
 
-    def run(self) -> list[int]:
-        self._region(self.program.regions[0])
-        return self.order
-
-    def _region(self, region: Region) -> None:
+    def region(self, region: Region) -> None:
         kernels = self._kernels(region)
-        orders = [depth_first(kernels)]
-        if region.parent < 0:
-            orders.insert(0, greedy(kernels))
-        for kernel in min(orders, key=lambda order: peak_bytes(kernels, order)):
+        for kernel in self.arrange(region, kernels):
+            if isinstance(kernel, Mark):
+                self.marks[kernel.of] = len(self.order)
+                continue
             one = kernels[kernel]
             if one.inner is None:
                 self._emit(one.first, region)
@@ -48,7 +74,7 @@ class _Walk:
                 for op in range(one.first, one.last):
                     for value in self.program.ops[op].inputs:
                         self._emit_maker(value, region)
-                self._region(one.inner)
+                self.region(one.inner)
         for op in range(region.start, region.stop):  # what nobody reads
             self._emit(op, region)
 

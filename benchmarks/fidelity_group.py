@@ -108,7 +108,7 @@ def _predicted(plan: Plan) -> dict[str, Any]:
         "step": estimate.step_seconds,
         "compute": estimate.compute_seconds,
         "collective": estimate.collective_seconds,
-        "peak_gib": estimate.peak_bytes / 2**30,
+        "peak_gib": estimate.expected_bytes / 2**30,
         "peak_at": estimate.peak_at,
     }
 
@@ -126,7 +126,7 @@ def _found(plan: Plan, compiled: Compiled | str) -> dict[str, Any]:
         **dict(zip(("wire_gb", "made_gb", "final_gb"), (w / 1e9 for w in wires), strict=False)),
         "compiled_gib": compiled.memory.peak_bytes / 2**30,
         "arguments_gib": compiled.memory.argument_bytes / 2**30,
-        "peak_ratio": compiled.memory.peak_bytes / max(estimate.peak_bytes, 1),
+        "peak_ratio": compiled.memory.peak_bytes / max(estimate.expected_bytes, 1),
         "unplanned": sum(t.found - t.planned for t in verdict.involuntary),
         "missing": sum(max(t.planned - t.found, 0) for t in tallies),
         "compile_s": compiled.compile_seconds,

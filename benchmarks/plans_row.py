@@ -132,7 +132,7 @@ def _ours(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any
         "mesh": str(plan.mesh),
         **_told(compiled, machine),
         "predicted": estimate.step_seconds,
-        "pred.GiB": estimate.peak_bytes / 2**30,
+        "pred.GiB": estimate.expected_bytes / 2**30,
         "predicted_compute": estimate.compute_seconds,
         "predicted_collectives": estimate.collective_seconds,
         "gap": plan.proof.gap,

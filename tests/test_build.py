@@ -14,7 +14,8 @@ from autoshard.consistency import InconsistentPlanError
 from autoshard.copies import copy_intervals
 from autoshard.dataflow import Phase
 from autoshard.decisions import Decisions
-from autoshard.evaluate import buffer_events, evaluate, tidy
+from autoshard.evaluate import evaluate, tidy
+from autoshard.occupancy import buffer_events
 from autoshard.solve.evaluate import evaluate as evaluate_problem
 from tests.helpers import _toss, case, toy_machine
 from tests.random_programs import random_case

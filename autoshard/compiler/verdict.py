@@ -52,7 +52,7 @@ class CompileVerdict:
         """Whether the peaks are as near as they should be."""
         if self.compiled.kind == "cpu":
             return True
-        predicted = self.plan.estimate.peak_bytes
+        predicted = self.plan.estimate.expected_bytes
         allowed = max(self.memory_tolerance * predicted, SMALLEST_DIFFERENCE)
         return abs(self.compiled.memory.peak_bytes - predicted) <= allowed
 
@@ -70,7 +70,7 @@ class CompileVerdict:
             for tally in self.involuntary
         ]
         if not self.peak_fits:
-            predicted, found = self.plan.estimate.peak_bytes, self.compiled.memory.peak_bytes
+            predicted, found = self.plan.estimate.expected_bytes, self.compiled.memory.peak_bytes
             faults.append(
                 f"the compiled peak of {format_bytes(found)} is more than "
                 f"{self.memory_tolerance:.0%} from the predicted {format_bytes(predicted)}"
@@ -139,7 +139,7 @@ class CompileVerdict:
                 _row("  collectives, exposed", exposed, time.exposed_seconds, format_seconds),
             ]
         rows += [
-            _row("peak", estimate.peak_bytes, memory.peak_bytes, format_bytes),
+            _row("peak", estimate.expected_bytes, memory.peak_bytes, format_bytes),
             ("  arguments", "", format_bytes(memory.argument_bytes), ""),
             ("  results beside them", "", format_bytes(_own_output(compiled)), ""),
             ("  temporaries", "", format_bytes(memory.temporary_bytes), ""),

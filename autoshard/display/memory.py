@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.display.profile import Profile
-from autoshard.evaluate import buffer_events
 from autoshard.layout import format_type
+from autoshard.occupancy import buffer_events
 from autoshard.program import Value
 
 CLASSES = (

@@ -122,7 +122,7 @@ def placed_moves(prices: StepPrices, plan: Plan) -> Iterator[PlacedMove]:
 def _differences(plan: Plan, found: Evaluation) -> Iterator[str]:
     for field in fields(plan.estimate):
         said, is_ = getattr(plan.estimate, field.name), getattr(found.estimate, field.name)
-        if isinstance(said, str):
+        if isinstance(said, str) or is_ is None:  # `scheduled_bytes` is not the evaluator's
             continue
         slack = 1.0 if isinstance(said, int) else 0.0
         if not math.isclose(said, is_, rel_tol=TOLERANCE, abs_tol=slack):

@@ -63,7 +63,7 @@ def verdict(
         _helps(plan, gains),
     )
     fits, fast, sure, binds, helps = answers
-    free = plan.memory_limit - plan.estimate.peak_bytes
+    free = plan.memory_limit - _most(plan)
     memory = (
         f"Fits, with {format_bytes(free)} to spare"
         if fits.good
@@ -91,9 +91,14 @@ def flop_utilisation(found: Profile) -> float:
     return busy / found.machine.chips / step if step > 0 else 0.0
 
 
+def _most(plan: Plan) -> int:
+    """Bytes per device, in whichever order the plan takes more."""
+    return max(plan.estimate.peak_bytes, plan.estimate.expected_bytes)
+
+
 def _fits(plan: Plan) -> Answer:
-    peak, limit = plan.estimate.peak_bytes, plan.memory_limit
-    fits = peak <= limit
+    peak, limit = plan.estimate.expected_bytes, plan.memory_limit
+    fits = _most(plan) <= limit
     part = share(peak, limit) if 0 < limit < float("inf") else "-"
     detail = f"{format_bytes(peak)} of {format_bytes(limit)} per device at the peak ({part})"
     return Answer("Does it fit?", "yes" if fits else "no", detail, fits)

@@ -1,0 +1,115 @@
+"""Which collectives of a computation are run as one.
+
+XLA's combiners go through a computation in post-order and take collectives of one kind, over the
+same axes, as long as none reads another and their results stay below a size; gathers of whatever
+dtype, reductions of one. Together they begin when all that they read is there, and end at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from autoshard.hiding import Task
+
+COMBINED_BYTES = 30 * 2**20
+"""What the results of collectives that are run as one take at most; the default of
+`xla_gpu_all_gather_combine_threshold_bytes` and of its sisters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A collective: its two tasks, bytes of its result, and what it shares with those it may join.
+
+    `kin` is None where nothing can be combined with it.
+    """
+
+    begin: Task
+    end: Task
+    bytes: float
+    kin: Hashable
+
+
+def in_post_order(roots: Iterable[Task]) -> list[Task]:
+    """The tasks that `roots` need, each after what it reads."""
+    order: dict[Task, None] = {}
+    for root in roots:
+        stack = [(root, iter(root.before))]
+        while stack:
+            task, operands = stack[-1]
+            operand = next((one for one in operands if one not in order), None)
+            if operand is None:
+                order.setdefault(task)
+                stack.pop()
+            else:
+                stack.append((operand, iter(operand.before)))
+    return list(order)
+
+
+def combine(flights: Sequence[Flight], roots: Iterable[Task]) -> list[list[Flight]]:
+    """Let collectives run as one: all in groups, in each of which the first one's tasks are left.
+
+    Args:
+      flights: all of a computation; their tasks are changed.
+      roots: what the computation is for, in the order in which it hands it out; then the rest.
+    """
+    order = in_post_order(roots)
+    place = {task: number for number, task in enumerate(order)}
+    ancestors: dict[Task, int] = {}
+    for number, task in enumerate(order):
+        ancestors[task] = 1 << number
+        for one in task.before:
+            ancestors[task] |= ancestors[one]
+    small = [one.kin is not None and one.bytes <= COMBINED_BYTES for one in flights]
+    groups = [[one] for one, joins in zip(flights, small, strict=True) if not joins]
+    left = [one for one, joins in zip(flights, small, strict=True) if joins]
+    left.sort(key=lambda one: place[one.begin])
+    while left:
+        group: list[Flight] = []
+        for one in left:
+            if one.kin != left[0].kin:
+                continue
+            full = sum(other.bytes for other in group) + one.bytes > COMBINED_BYTES
+            reads = any(ancestors[one.begin] >> place[other.end] & 1 for other in group)
+            if full or reads:
+                break
+            group.append(one)
+        left = [one for one in left if one not in group]
+        groups += _merged(group)
+    return groups
+
+
+def _merged(group: Sequence[Flight]) -> list[list[Flight]]:
+    """The group as one, but for those that groups before it have made dependent on each other."""
+    first, *others = group
+    merged, apart = [first], list[list[Flight]]()
+    for one in others:
+        if _needs(one.begin, first.end) or _needs(first.begin, one.end):
+            apart.append([one])
+            continue
+        first.begin.latency += one.begin.latency
+        for maker in one.begin.before:
+            if maker is not one.begin:
+                maker.after.remove(one.begin)
+                first.begin.reads(maker)
+        for reader in one.end.after:
+            reader.before.remove(one.end)
+            reader.reads(first.end)
+        one.begin.before.clear()
+        one.end.after.clear()
+        merged.append(one)
+    return [merged, *apart]
+
+
+def _needs(task: Task, other: Task) -> bool:
+    """Whether `task` reads what `other` makes, through others perhaps."""
+    seen: set[Task] = set()
+    stack = [task]
+    while stack:
+        one = stack.pop()
+        if one is other:
+            return True
+        if one not in seen:
+            seen.add(one)
+            stack += one.before
+    return False

@@ -1,0 +1,145 @@
+"""The order of a computation that hides its collectives: list scheduling from its end.
+
+XLA's latency-hiding scheduler goes from the results back to the arguments. Of the tasks whose
+readers are all placed it takes, in this order of importance,
+
+    the end of a collective, unless another is under way (one at a time)
+    what the collective under way need not be waited for
+    not the begin of a collective for which nothing need be made
+    the begin of the collective under way, where another waits to end
+    what waits for the longest chain of collectives
+    what comes nearest to the time that is still to be hidden
+    what the end of a collective is read by
+    what makes more tasks ready
+    what stood later in the order before
+
+A loop with collectives in it waits until none is under way. The rules are those of
+`xla/service/latency_hiding_scheduler.cc` with the settings of XLA:GPU.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+STEP_SECONDS = 1e-6
+"""From a task to one that reads it, and what a collective's begin and end take themselves; the
+source's low latency and cost, in its unit of a microsecond."""
+
+
+class Role(enum.Enum):
+    """What a task is: a kernel, nothing that runs, a loop, the begin or the end of a collective."""
+
+    KERNEL = "kernel"
+    NOTHING = "nothing"
+    LOOP = "loop"
+    BEGIN = "begin"
+    END = "end"
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """One node of the graph of a computation.
+
+    Attributes:
+      content: what the caller knows it by.
+      role: see there; a `LOOP` has collectives of its own.
+      seconds: it keeps the device busy.
+      latency: of a `BEGIN`, seconds until its end can be.
+      before, after: the tasks that it reads, and that read it.
+    """
+
+    content: Hashable
+    role: Role
+    seconds: float = STEP_SECONDS
+    latency: float = 0.0
+    before: list[Task] = field(default_factory=list, repr=False)
+    after: list[Task] = field(default_factory=list, repr=False)
+
+    def reads(self, other: Task) -> None:
+        """Let this task run after `other`."""
+        if other is not self and other not in self.before:
+            self.before.append(other)
+            other.after.append(self)
+
+    def lag(self, reader: Task) -> float:
+        """Seconds from this task's begin until `reader` can run."""
+        return self.latency if reader.role is Role.END else STEP_SECONDS
+
+
+def hide(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks in the order that hides collectives; they must stand after what they read."""
+    return _FromTheEnd(tasks).run()
+
+
+class _FromTheEnd:
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self.place = {task: number for number, task in enumerate(tasks)}
+        self.chain: dict[Task, float] = {}  # of collectives before the task, in seconds
+        for task in tasks:
+            own = task.role is Role.END
+            self.chain[task] = max(
+                (self.chain[one] + own * one.latency for one in task.before), default=0.0
+            )
+        self.unplaced = {task: len(task.after) for task in tasks}
+        self.ready: dict[Task, float] = {}
+        self.waiting: list[Task] = []
+        self.nothings: list[Task] = []
+        self.now = 0.0
+        self.under_way = 0
+        for task in tasks:
+            if not task.after:
+                self._release(task, 0.0)
+
+    def run(self) -> list[Task]:
+        order: list[Task] = []
+        while self.waiting or self.nothings:
+            task = self.nothings.pop() if self.nothings else self._best()
+            self._place(task)
+            order.append(task)
+        return order[::-1]
+
+    def _best(self) -> Task:
+        blocked = (Role.END, Role.LOOP) if self.under_way else ()
+        ends_wait = any(task.role is Role.END for task in self.waiting)
+        later = [self.ready[task] for task in self.waiting if self.ready[task] > self.now]
+
+        def key(task: Task) -> tuple[float, ...]:
+            begins = task.role is Role.BEGIN
+            held_up = begins and self.under_way > 0 and ends_wait
+            waste = 0.0
+            if later:
+                waste = math.inf if begins else abs(min(later) - self.now - task.seconds)
+            return (
+                task.role is not Role.END,
+                max(self.ready[task] - self.now, 0.0),
+                begins and not self.chain[task] and not held_up,
+                not held_up,
+                -self.chain[task],
+                waste,
+                not any(one.role is Role.END for one in task.before),
+                -sum(self.unplaced[one] == 1 for one in task.before),
+                -self.place[task],
+            )
+
+        best = min((task for task in self.waiting if task.role not in blocked), key=key)
+        self.waiting.remove(best)
+        return best
+
+    def _place(self, task: Task) -> None:
+        self.ready[task] = self._earliest(task)
+        self.now = self.ready[task] + task.seconds
+        self.under_way += (task.role is Role.END) - (task.role is Role.BEGIN)
+        for one in task.before:
+            self.unplaced[one] -= 1
+            if not self.unplaced[one]:
+                self._release(one, self._earliest(one))
+
+    def _earliest(self, task: Task) -> float:
+        return max([self.now, *(self.ready[reader] + task.lag(reader) for reader in task.after)])
+
+    def _release(self, task: Task, ready: float) -> None:
+        self.ready[task] = ready
+        (self.nothings if task.role is Role.NOTHING else self.waiting).append(task)

@@ -1,0 +1,93 @@
+"""What decisions keep in memory: bytes that come and go at program points.
+
+A collective is one point, unless it is said how long it is under way (`UnderWay`): then a copy lies
+in memory from where it begins, and what a reduction scatters until it ends.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoshard.copies import copy_intervals
+from autoshard.cost.reordering import stack_bytes, transposing
+from autoshard.cost.step import StepPrices
+from autoshard.decisions import Decisions
+from autoshard.program import Op
+from autoshard.strategy import Strategies
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """Program points at which collectives begin and end.
+
+    Attributes:
+      begun: by value and number of the interval in which a copy of it lives (those of its mode),
+        where the first collective that makes it begins.
+      settled: by op, where the collective that settles its partial results ends.
+    """
+
+    begun: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    settled: Mapping[int, int] = field(default_factory=dict)
+
+
+AT_ONCE = UnderWay()
+"""Collectives that begin and end where they stand."""
+
+
+def op_events(
+    prices: StepPrices, op: Op, strategy: Strategies, flights: UnderWay = AT_ONCE
+) -> list[tuple[int, float]]:
+    """Points and bytes of what `op` needs beside its operands and results, under one strategy."""
+    flow = prices.dataflow
+    events: list[tuple[int, float]] = []
+    if op.index in flow.transposed:
+        for life, (copy, held) in zip(
+            flow.turned[op.index], transposing(prices, op, strategy)[1], strict=True
+        ):
+            events.append((life.start, copy[0]))
+            events.append((life.reduced, held[0] - copy[0]))
+            events.append((life.stop, -held[0]))
+    if strategy.scattered[0]:
+        at = flow.when[op.index]
+        until = max(flights.settled.get(op.index, at), at + 1)
+        for number, output in enumerate(op.outputs):
+            scratch = float(
+                prices.local_bytes(output, strategy.written[number])[0]
+                - prices.local_bytes(output, strategy.stored[number])[0]
+            )
+            scratch = max(scratch, 0.0) * prices.scratch_factor
+            events += [(at, scratch), (until, -scratch)]
+    return events
+
+
+def buffer_events(
+    prices: StepPrices, decisions: Decisions, value: int, flights: UnderWay = AT_ONCE
+) -> dict[int, float]:
+    """By program point, the bytes by which a value's buffer and its copy grow (or shrink) there."""
+    flow = prices.dataflow
+    events: defaultdict[int, float] = defaultdict(float)
+    layout, copy, mode = decisions.stored[value], decisions.copy[value], decisions.mode[value]
+    if layout is None:
+        return {}
+    start, stop = flow.start[value], flow.stop[value]
+    if stop > start:
+        size = float(prices.local_bytes(value, np.array(layout))) * prices.heap_factor(value)
+        events[start] += size
+        events[stop] -= size
+    if copy is None:
+        return dict(events)
+    size = float(prices.local_bytes(value, np.array(copy))) * prices.scratch_factor
+    if value in flow.slices:
+        one = flow.slices[value]
+        stack = float(stack_bytes(prices, value, np.array([layout]), np.array([copy]))[0])
+        events[one.start] += stack
+        events[one.stop] -= stack
+    lives = [life for modes, life in copy_intervals(flow.readers[value]) if mode in modes]
+    for number, (first, last) in enumerate(lives):
+        events[min(first, flights.begun.get((value, number), first))] += size
+        events[last] -= size
+    return dict(events)
