@@ -127,8 +127,10 @@ class Dataflow:
         )
 
 
-def _habits(chip: Chip | None) -> tuple[bool, bool]:
-    return chip is not None and chip.exponential_flops > 0, bool(chip and chip.library_products)
+def _habits(chip: Chip | None) -> tuple[bool, ...]:
+    if chip is None:
+        return False, False, False
+    return chip.exponential_flops > 0, chip.library_products, chip.hides_collectives
 
 
 def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
@@ -142,7 +144,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
     libraries = chip is not None and chip.library_products
     temporary = find_temporary(program)
     copied = find_copied(program) if libraries else frozenset[int]()
-    points = _points(program, fusion, sequence(program, fusion), temporary, copied)
+    points = _points(program, fusion, sequence(program, fusion, chip), temporary, copied)
     awaited = _awaited(program, points.readers)
     return Dataflow(
         chip=chip,

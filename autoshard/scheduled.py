@@ -29,7 +29,7 @@ from autoshard.graph import Op, Program, Region
 from autoshard.hiding import Role, Task, hide
 from autoshard.kernel_orders import Kernel
 from autoshard.occupancy import UnderWay, buffer_events, op_events
-from autoshard.sequence import Mark, arranged, least_memory
+from autoshard.sequence import Mark, arranged, depth_first_in_loops
 
 COMBINED = frozenset({"all_gather", "all_reduce", "reduce_scatter"})
 """Kinds of collectives that run as one with others of their kind."""
@@ -102,7 +102,7 @@ class _Orders:
         """The kernels of a region, with a mark where something begins or ends to lie in memory."""
         graph = _Graph(self, region, kernels)
         if not graph.flights:  # XLA leaves computations alone in which nothing is to be hidden
-            yield from least_memory(region, kernels)
+            yield from depth_first_in_loops(region, kernels)
             return
         ends = [one.end for one in graph.flights]
         groups = combine(graph.flights, [*graph.results(), *graph.tasks, *ends])
@@ -111,7 +111,7 @@ class _Orders:
             first = group[0]
             marks[first.begin] = [Mark(c) for one in group if (c := one.begin.content) is not None]
             marks[first.end] = [Mark(c) for one in group if (c := one.end.content) is not None]
-        before = [graph.tasks[kernel] for kernel in least_memory(region, kernels)]
+        before = [graph.tasks[kernel] for kernel in depth_first_in_loops(region, kernels)]
         for task in hide(in_post_order([*before, *(group[0].end for group in groups)])):
             if isinstance(task.content, int):
                 yield task.content

@@ -3,7 +3,8 @@
 A jaxpr is one order of many, and how much memory a step needs depends on the order. XLA tries
 several on the graph of kernels (`autoshard.fusion`), see `autoshard.kernel_orders`, and takes the
 one that needs least memory. A loop is one kernel of the computation around it, with an order of its
-own inside: depth-first, as XLA:GPU's bodies of loops were found to be.
+own inside: depth-first, as the bodies of loops were found to be, but for XLA:GPU on chips for which
+its latency-hiding scheduler does not run: there the best of all orders is kept in loops, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from autoshard.fusion import Fusion
 from autoshard.graph import Program, Region
 from autoshard.kernel_orders import Kernel, depth_first, greedy, peak_bytes
+from autoshard.machine import Chip
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,10 @@ Arrange = Callable[[Region, Sequence[Kernel]], Iterable[int | Mark]]
 """The order of a region's kernels by their numbers, with marks in between."""
 
 
-def sequence(program: Program, fusion: Fusion) -> tuple[int, ...]:
-    """The position of every op in the order in which the compiler runs them."""
-    return arranged(program, fusion, least_memory)[0]
+def sequence(program: Program, fusion: Fusion, chip: Chip | None = None) -> tuple[int, ...]:
+    """The position of every op in the order in which the compiler of a chip runs them."""
+    as_found = chip is not None and chip.library_products and not chip.hides_collectives
+    return arranged(program, fusion, least_memory if as_found else depth_first_in_loops)[0]
 
 
 def arranged(
@@ -45,11 +48,14 @@ def arranged(
 
 
 def least_memory(region: Region, kernels: Sequence[Kernel]) -> list[int]:
-    """The order in which XLA runs a computation, but for what hides collectives."""
-    orders = [depth_first(kernels)]
-    if region.parent < 0:
-        orders.insert(0, greedy(kernels))
+    """The order that needs least memory, of a loop as of the whole step."""
+    orders = (greedy(kernels), depth_first(kernels))
     return min(orders, key=lambda order: peak_bytes(kernels, order))
+
+
+def depth_first_in_loops(region: Region, kernels: Sequence[Kernel]) -> list[int]:
+    """The order that needs least memory, but for loops: depth-first."""
+    return least_memory(region, kernels) if region.parent < 0 else depth_first(kernels)
 
 
 class _Walk:

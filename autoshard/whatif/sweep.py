@@ -177,7 +177,13 @@ def _kind(case: Case) -> object:
     """What chips have in common for which a program is likely to be compiled alike."""
     chip = case.machine.chip
     again = round(chip.exponential_bytes, 6)
-    return chip.heap_overhead, chip.transaction_bytes, chip.library_products, again
+    return (
+        chip.heap_overhead,
+        chip.transaction_bytes,
+        chip.library_products,
+        chip.hides_collectives,
+        again,
+    )
 
 
 def _answers(
