@@ -3,6 +3,7 @@
 XLA's combiners go through a computation in post-order and take collectives of one kind, over the
 same axes, as long as none reads another and their results stay below a size; gathers of whatever
 dtype, reductions of one. Together they begin when all that they read is there, and end at once.
+All-reduces that run as one read one array, into which a kernel writes the operands of all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from autoshard.hiding import Task
+from autoshard.hiding import Role, Task
 
 COMBINED_BYTES = 30 * 2**20
 """What the results of collectives that are run as one take at most; the default of
@@ -19,15 +20,21 @@ COMBINED_BYTES = 30 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A collective: its two tasks, bytes of its result, and what it shares with those it may join.
+    """A collective.
 
-    `kin` is None where nothing can be combined with it.
+    Attributes:
+      begin, end: its tasks.
+      bytes: of its result.
+      kin: what it shares with those that it may run with; None: with none.
+      copied: seconds in which its operand is written into an array with others; None where they
+        need no such array.
     """
 
     begin: Task
     end: Task
     bytes: float
     kin: Hashable
+    copied: float | None = None
 
 
 def in_post_order(roots: Iterable[Task]) -> list[Task]:
@@ -98,6 +105,9 @@ def _merged(group: Sequence[Flight]) -> list[list[Flight]]:
         one.begin.before.clear()
         one.end.after.clear()
         merged.append(one)
+    if first.copied is not None and len(merged) > 1:
+        copy = Task(None, Role.KERNEL, sum(one.copied or 0.0 for one in merged))
+        copy.between(first.begin)
     return [merged, *apart]
 
 

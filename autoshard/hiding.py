@@ -64,6 +64,14 @@ class Task:
             self.before.append(other)
             other.after.append(self)
 
+    def between(self, reader: Task) -> None:
+        """Let this task read all that `reader` reads, and `reader` this task instead."""
+        for other in reader.before:
+            other.after.remove(reader)
+            self.reads(other)
+        reader.before.clear()
+        reader.reads(self)
+
     def lag(self, reader: Task) -> float:
         """Seconds from this task's begin until `reader` can run."""
         return self.latency if reader.role is Role.END else STEP_SECONDS
