@@ -63,6 +63,7 @@ def memory_section(found: Profile) -> Markup:
             element("code", plan.estimate.peak_at),
             ". From left to right the operations as they run; the dashed line is the limit "
             "(where it is near), the thin one the peak.",
+            _scheduled(plan),
         ),
         legend([(k, CLASSES[k]) for k in used]),
         chart,
@@ -71,6 +72,14 @@ def memory_section(found: Profile) -> Markup:
         table(columns, rows, sorts=True),
         more,
     )
+
+
+def _scheduled(plan: Plan) -> str:
+    """What the plan takes in its compiler's own order, where that is known."""
+    size = plan.estimate.scheduled_bytes
+    if size is None:
+        return ""
+    return f" In the order in which its compiler runs this plan it takes {format_bytes(size)}."
 
 
 def _passes(found: Profile) -> list[tuple[float, str]]:
