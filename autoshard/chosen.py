@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from autoshard.copies import VISIBLE
+from autoshard.dataflow import Reader
 from autoshard.decisions import Decisions
 from autoshard.program import Op
 from autoshard.strategy import Strategies, project_assignment
@@ -43,3 +45,16 @@ class ChosenStrategies:
                 self._mesh_shape,
             )
         return self._made[key]
+
+
+def copy_readers(
+    readers: Iterable[Reader], ops: Sequence[Op], chosen: ChosenStrategies, decisions: Decisions
+) -> Iterator[Reader]:
+    """Those of one value's readers that read its copy: they want its layout, and see it."""
+    for use in readers:
+        value = ops[use.op].inputs[use.position]
+        if decisions.assignment[use.op] is None:
+            continue
+        wanted = tuple(chosen(ops[use.op]).reads[use.position][0].tolist())
+        if wanted == decisions.copy[value] and VISIBLE[use.phase] & decisions.mode[value]:
+            yield use

@@ -96,9 +96,8 @@ def _merged(group: Sequence[Flight]) -> list[list[Flight]]:
             continue
         first.begin.latency += one.begin.latency
         for maker in one.begin.before:
-            if maker is not one.begin:
-                maker.after.remove(one.begin)
-                first.begin.reads(maker)
+            maker.after.remove(one.begin)
+            first.begin.reads(maker)
         for reader in one.end.after:
             reader.before.remove(one.end)
             reader.reads(first.end)

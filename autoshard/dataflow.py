@@ -148,43 +148,29 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
     awaited = _awaited(program, points.readers)
     return Dataflow(
         chip=chip,
-        when=points.when,
-        readers=points.readers,
         materialised=fusion.materialised,
         prefetchable=_prefetchable(program),
         awaited=awaited,
-        start=points.start,
-        stop=points.stop,
         end=len(program.ops) + 1,
         temporary=temporary,
         fetched=fusion.fetched,
         joined=fusion.joined,
         accumulated=fusion.accumulated,
         exponentials=fusion.exponentials,
-        transposed=points.transposed,
-        turned=points.turned,
-        slices=points.slices,
         companions=_companions(program, awaited),
         copied=copied,
+        **points._asdict(),
     )
 
 
 def reordered(flow: Dataflow, program: Program, fusion: Fusion, when: tuple[int, ...]) -> Dataflow:
     """The same facts where ops run in another order; `when` is the point of every op."""
     points = _points(program, fusion, when, flow.temporary, flow.copied)
-    return replace(
-        flow,
-        when=when,
-        readers=points.readers,
-        start=points.start,
-        stop=points.stop,
-        turned=points.turned,
-        slices=points.slices,
-    )
+    return replace(flow, **points._asdict())
 
 
 class _Points(NamedTuple):
-    """What depends on the order of ops; attributes as those of `Dataflow`."""
+    """What depends on the order of ops: attributes of `Dataflow`, under the same names."""
 
     when: tuple[int, ...]
     readers: tuple[tuple[Reader, ...], ...]

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.chosen import ChosenStrategies
+from autoshard.chosen import ChosenStrategies, copy_readers
 from autoshard.consistency import check
 from autoshard.copies import KEPT, VISIBLE
 from autoshard.cost.step import StepPrices
 from autoshard.decisions import Decisions
-from autoshard.occupancy import buffer_events, op_events
+from autoshard.occupancy import buffer_events, occupied_bytes, op_events
 from autoshard.plan import Estimate, Move
 from autoshard.planned_moves import copy_moves, settlement_moves
 from autoshard.program import Op
@@ -54,11 +54,7 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
     found += [parts.of_buffer(value.index) for value in program.values]
     moves = tuple(move for part in found for move in part.moves)
     compute = sum((part.seconds for part in found), 0.0)
-    events = np.zeros(flow.end + 2)
-    events[0] += program.constant_bytes
-    points = [point for part in found for point, _ in part.events]
-    np.add.at(events, points, [amount for part in found for _, amount in part.events])
-    occupied = np.cumsum(events)[: flow.end]
+    occupied = occupied_bytes(prices, (event for part in found for event in part.events))
     peak = int(occupied.argmax())
     collective = sum(move.seconds for move in moves)
     exposed = sum(move.exposed_seconds for move in moves)
@@ -185,13 +181,8 @@ def tidy(prices: StepPrices, decisions: Decisions) -> Decisions:
         if copy[value] is None:
             continue
         served = 0
-        for use in uses:
-            if decisions.assignment[use.op] is None:
-                continue
-            strategy = chosen(prices.program.ops[use.op])
-            wanted = tuple(strategy.reads[use.position][0].tolist())
-            if wanted == copy[value]:
-                served |= VISIBLE[use.phase] & mode[value]
+        for use in copy_readers(uses, prices.program.ops, chosen, decisions):
+            served |= VISIBLE[use.phase] & mode[value]
         if not served:
             copy[value], mode[value] = None, 0
         elif served != KEPT:

@@ -29,11 +29,10 @@ from autoshard.requirements import MemoryLimit
 from autoshard.restrict import EmptyDomainError
 from autoshard.shared import Shared
 from autoshard.solve import Outcome, Progress, Report, Status
-from autoshard.solve.pipeline import solve
+from autoshard.solve.pipeline import LOOKED, solve
 from autoshard.solve.whole import Look
 
 AXIS_NAMES = ("x", "y", "z")
-LOOKED = "bound"
 """What ended the search on a mesh shape that was only looked at."""
 
 

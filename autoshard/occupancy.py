@@ -7,10 +7,11 @@ in memory from where it begins, and what a reduction scatters until it ends.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autoshard.copies import copy_intervals
 from autoshard.cost.reordering import stack_bytes, transposing
@@ -91,3 +92,13 @@ def buffer_events(
         events[min(first, flights.begun.get((value, number), first))] += size
         events[last] -= size
     return dict(events)
+
+
+def occupied_bytes(prices: StepPrices, events: Iterable[tuple[int, float]]) -> NDArray[np.float64]:
+    """Bytes in use by program point, of constants and of all that comes and goes."""
+    end = prices.dataflow.end
+    changes = np.zeros(end + 2)
+    changes[0] += prices.program.constant_bytes
+    known = list(events)
+    np.add.at(changes, [point for point, _ in known], [change for _, change in known])
+    return np.cumsum(changes)[:end]

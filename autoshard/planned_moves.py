@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from autoshard.copies import ANEW, SECOND, value_trips
+from autoshard.cost.collective import Kind
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase
 from autoshard.decisions import Decisions
@@ -12,6 +16,31 @@ from autoshard.program import Op
 from autoshard.strategy import Strategies
 
 
+class Settlement(NamedTuple):
+    """A collective that settles partial results; `seconds` are of one execution, `bytes` its own.
+
+    `axes` are numbers of mesh axes, and `number` is that of the op's result.
+    """
+
+    kind: Kind
+    axes: tuple[int, ...]
+    number: int
+    bytes: float
+    seconds: float
+
+
+def settlements(prices: StepPrices, op: Op, strategy: Strategies) -> Iterator[Settlement]:
+    """The collectives that settle the partial results of `op` under `strategy` (one row)."""
+    if not strategy.reduced[0].any():
+        return
+    for kind, axes, _ in prices.settlements(strategy):
+        for number, output in enumerate(op.outputs):
+            local = prices.local_bytes(output, strategy.written[number])
+            stored = strategy.stored[number]
+            seconds = float(prices.settled_seconds(op, kind, axes, local, stored)[0])
+            yield Settlement(kind, axes, number, float(local[0]), seconds)
+
+
 def settlement_moves(
     prices: StepPrices, op: Op, strategy: Strategies, names: tuple[str, ...]
 ) -> list[Move]:
@@ -19,32 +48,25 @@ def settlement_moves(
     flow, program = prices.dataflow, prices.program
     hidden = not any(flow.awaited[o] for o in op.outputs)
     moves = []
-    if not strategy.reduced[0].any():
-        return []
-    for kind, axes, _ in prices.settlements(strategy):
-        for number, output in enumerate(op.outputs):
-            local = prices.local_bytes(output, strategy.written[number])
-            size = float(local[0])
-            stored = strategy.stored[number]
-            seconds = float(prices.settled_seconds(op, kind, axes, local, stored)[0])
-            seconds *= op.trips * op.weight
-            value = program.values[output]
-            before, after = (
-                tuple(side[number][0].tolist()) for side in (strategy.written, strategy.stored)
+    for kind, axes, number, size, once in settlements(prices, op, strategy):
+        seconds = once * (op.trips * op.weight)
+        value = program.values[op.outputs[number]]
+        before, after = (
+            tuple(side[number][0].tolist()) for side in (strategy.written, strategy.stored)
+        )
+        moves.append(
+            Move(
+                kind=kind,
+                axes=tuple(names[a] for a in axes),
+                bytes=int(size),
+                count=op.trips,
+                seconds=seconds,
+                exposed_seconds=seconds * prices.exposed(hidden),
+                scope=op.scope,
+                line=op.line,
+                value=_arrow(value.dtype, value.shape, before, after, names, partial=axes),
             )
-            moves.append(
-                Move(
-                    kind=kind,
-                    axes=tuple(names[a] for a in axes),
-                    bytes=int(size),
-                    count=op.trips,
-                    seconds=seconds,
-                    exposed_seconds=seconds * prices.exposed(hidden),
-                    scope=op.scope,
-                    line=op.line,
-                    value=_arrow(value.dtype, value.shape, before, after, names, partial=axes),
-                )
-            )
+        )
     return moves
 
 

@@ -12,14 +12,14 @@ until the last one ends.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
-from autoshard.chosen import ChosenStrategies
+from autoshard.chosen import ChosenStrategies, copy_readers
 from autoshard.combining import Flight, combine, in_post_order
-from autoshard.copies import ANEW, VISIBLE
+from autoshard.copies import ANEW
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase, Reader, reordered
 from autoshard.decisions import Decisions
@@ -28,7 +28,8 @@ from autoshard.fusion import Fusion, fuse
 from autoshard.graph import Op, Program, Region
 from autoshard.hiding import Role, Task, hide
 from autoshard.kernel_orders import Kernel
-from autoshard.occupancy import UnderWay, buffer_events, op_events
+from autoshard.occupancy import UnderWay, buffer_events, occupied_bytes, op_events
+from autoshard.planned_moves import settlements
 from autoshard.sequence import Mark, arranged, depth_first_in_loops
 
 COMBINED = frozenset({"all_gather", "all_reduce", "reduce_scatter"})
@@ -48,29 +49,20 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     fusion = fuse(program, prices.dataflow.chip)
     orders = _Orders(prices, decisions, fusion)
     when, marks = arranged(program, fusion, orders.arrange)
-    now = StepPrices(
-        program,
-        reordered(prices.dataflow, program, fusion, when),
-        prices.machine,
-        prices.mesh_shape,
-        prices.topology,
-        prices.reshards,
-        prices.corrections,
-    )
+    now = replace(prices, dataflow=reordered(prices.dataflow, program, fusion, when))
     flights = UnderWay(
         {(one.value, one.life): at for one, at in marks.items() if isinstance(one, _CopyBegins)},
         {one.op: at for one, at in marks.items() if isinstance(one, _SumEnds)},
     )
-    events = np.zeros(now.dataflow.end + 2)
-    events[0] += program.constant_bytes
-    for op in program.ops:
-        if decisions.assignment[op.index] is not None:
-            for point, change in op_events(now, op, orders.chosen(op), flights):
-                events[point] += change
+    events = [
+        event
+        for op in program.ops
+        if decisions.assignment[op.index] is not None
+        for event in op_events(now, op, orders.chosen(op), flights)
+    ]
     for value in program.values:
-        for point, change in buffer_events(now, decisions, value.index, flights).items():
-            events[point] += change
-    return round(float(np.cumsum(events)[: now.dataflow.end].max()))
+        events += buffer_events(now, decisions, value.index, flights).items()
+    return round(float(occupied_bytes(now, events).max()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +113,19 @@ class _Orders:
 
     def of_sum(self, op: Op) -> _Collectives | None:
         """The collectives that settle an op's partial sums."""
-        if self.decisions.assignment[op.index] is None or not self.chosen(op).reduced[0].any():
+        if self.decisions.assignment[op.index] is None:
             return None
-        prices, strategy = self.prices, self.chosen(op)
-        seconds, kinds = 0.0, list[tuple[str, tuple[int, ...]]]()
-        for kind, axes, _ in prices.settlements(strategy):
-            kinds.append((kind, axes))
-            for number, output in enumerate(op.outputs):
-                local = prices.local_bytes(output, strategy.written[number])
-                stored = strategy.stored[number]
-                seconds += float(prices.settled_seconds(op, kind, axes, local, stored)[0])
+        strategy = self.chosen(op)
+        found = list(settlements(self.prices, op, strategy))
+        seconds = sum(one.seconds for one in found)
+        if not seconds:
+            return None
         size = sum(
-            float(prices.local_bytes(output, strategy.stored[number])[0])
+            float(self.prices.local_bytes(output, strategy.stored[number])[0])
             for number, output in enumerate(op.outputs)
         )
-        return _Collectives(seconds, size, tuple(kinds)) if seconds else None
+        kinds = dict.fromkeys((one.kind, one.axes) for one in found)
+        return _Collectives(seconds, size, tuple(kinds))
 
     def of_copy(self, value: int) -> _Collectives | None:
         """The collectives that make the copy of a value."""
@@ -150,14 +140,9 @@ class _Orders:
 
     def served(self, value: int) -> list[list[Reader]]:
         """The readers of a copy, for each time that it is made."""
-        copy, mode = self.decisions.copy[value], self.decisions.mode[value]
-        found = []
-        for use in self.prices.dataflow.readers[value]:
-            if self.decisions.assignment[use.op] is not None and VISIBLE[use.phase] & mode:
-                strategy = self.chosen(self.prices.program.ops[use.op])
-                if tuple(strategy.reads[use.position][0].tolist()) == copy:
-                    found.append(use)
-        if mode != ANEW:
+        readers, ops = self.prices.dataflow.readers[value], self.prices.program.ops
+        found = list(copy_readers(readers, ops, self.chosen, self.decisions))
+        if self.decisions.mode[value] != ANEW:
             return [found]
         phases = (Phase.FIRST, Phase.SECOND)
         return [[use for use in found if use.phase is phase] for phase in phases]

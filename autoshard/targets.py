@@ -89,14 +89,18 @@ def path_keys(path: str) -> list[str]:
     return [key if bare is None else bare for _, key, bare in _keys(path)]
 
 
+def input_keys(path: str, argument_names: Sequence[str]) -> list[list[str]]:
+    """The keys of an input's path: by the argument's name, if it has one, and by its position."""
+    first, *rest = path_keys(path)
+    number = int(first)
+    return [[name, *rest] for name in (*argument_names[number : number + 1], first)]
+
+
 def shown_path(program: Program, value: int) -> str:
     """How a user would name an input or a result: `params.layers[0].w1`; else an empty string."""
     path = program.values[value].path
     if value in program.inputs:
-        first, *rest = path_keys(path)
-        names = program.argument_names
-        number = int(first)
-        return dotted_path([names[number] if number < len(names) else first, *rest])
+        return dotted_path(input_keys(path, program.argument_names)[0])
     return dotted_path(["result", *path_keys(path)]) if value in program.outputs else ""
 
 
@@ -140,11 +144,8 @@ def _at_path(program: Program, target: str) -> tuple[list[int], list[str]]:
     wanted = path_keys(target)
     found = []
     for value in program.inputs:
-        first, *rest = path_keys(program.values[value].path)
-        names = program.argument_names
-        number = int(first)
-        called = {first, names[number] if number < len(names) else first}
-        if any(path_matches(wanted, [name, *rest]) for name in called):
+        spellings = input_keys(program.values[value].path, program.argument_names)
+        if any(path_matches(wanted, keys) for keys in spellings):
             found.append(value)
     for value in program.outputs:
         if path_matches(wanted, ["result", *path_keys(program.values[value].path)]):

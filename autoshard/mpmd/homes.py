@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.mpmd.inference import PlacementError
-from autoshard.targets import dotted_path, near_names, path_keys, path_matches
+from autoshard.targets import dotted_path, input_keys, near_names, path_keys, path_matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def find_homes(
         not, and inputs or results that are given two meshes.
     """
     faults: list[str] = []
-    arguments = [_named(path, argument_names) for path in in_paths]
+    arguments = [input_keys(path, argument_names) for path in in_paths]
     results = [[["result", *path_keys(path)]] for path in out_paths]
     given = _given(inputs, arguments, meshes, faults)
     wanted = _given(outputs, results, meshes, faults)
@@ -67,14 +67,6 @@ def find_homes(
             "inputs and results cannot be put so:" + "".join(f"\n  * {fault}" for fault in faults)
         )
     return Homes(given, wanted)
-
-
-def _named(path: str, argument_names: Sequence[str]) -> list[list[str]]:
-    """The keys of an input's path: by the argument's name, and by its position."""
-    first, *rest = path_keys(path)
-    number = int(first)
-    names = [*argument_names[number : number + 1], first]
-    return [[name, *rest] for name in names]
 
 
 def _given(

@@ -46,8 +46,7 @@ class FlatMemo:
 
     def learn_supported(self, problem: Problem, alive: np.ndarray) -> None:
         """Keep which choices passes on all choices of a problem left."""
-        if self._supported is None or self._supported[0] is not problem.edges:
-            self._supported = problem.edges, alive.copy()
+        self.supported(problem, lambda: alive)
 
 
 def _is_alike(before: Problem, now: Problem) -> bool:

@@ -37,6 +37,9 @@ from autoshard.solve.unlimited import solve_unlimited
 from autoshard.solve.whole import Look, bound_whole
 from autoshard.solve.workspace import Compared
 
+LOOKED = "bound"
+"""The `limit_hit` of a search that was only to look at a problem."""
+
 TIGHT = 0.5
 """Where the lightest choices fill this part of the limit, it is taken to bind: the relaxation
 without it is then hardly worth its time."""
@@ -96,7 +99,7 @@ def solve(
         filled = _filled(search)
         bound_whole(search, warm_duals, starts, memo, look)
         if look is not None and search.messages is not None:
-            search.limit_hit = "bound"
+            search.limit_hit = LOOKED
             raise DoneError
         if filled < TIGHT and not any(_only_too_large(search, plan) for plan in starts):
             broken = solve_unlimited(search)

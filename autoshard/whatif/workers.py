@@ -53,7 +53,7 @@ class ProcessSeat:
         """See `Seat`."""
         try:
             answer = self._pool.submit(_answer, self._sweep, self._asked, case)
-            self._processes = list((self._pool._processes or {}).values())
+            self._processes = self._running()
             return answer.result()
         except BrokenProcessPool as error:
             for process in self._processes:
@@ -63,9 +63,12 @@ class ProcessSeat:
 
     def close(self) -> None:
         """End the process, at once if it is at work."""
-        for process in list((self._pool._processes or {}).values()):
+        for process in self._running():
             process.terminate()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _running(self) -> list[BaseProcess]:
+        return list((self._pool._processes or {}).values())
 
 
 class DaskSeat:
