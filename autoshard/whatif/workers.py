@@ -53,7 +53,8 @@ class ProcessSeat:
         """See `Seat`."""
         try:
             answer = self._pool.submit(_answer, self._sweep, self._asked, case)
-            self._processes = self._running()
+            # A worker that was just killed is no longer among those that run.
+            self._processes = self._running() or self._processes
             return answer.result()
         except BrokenProcessPool as error:
             for process in self._processes:
