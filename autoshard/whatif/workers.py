@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import signal
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -57,9 +58,7 @@ class ProcessSeat:
             self._processes = self._running() or self._processes
             return answer.result()
         except BrokenProcessPool as error:
-            for process in self._processes:
-                process.join(GRACE_SECONDS)
-            codes = [process.exitcode for process in self._processes]
+            codes = [_exit_code(process) for process in self._processes]
             raise SweepError(f"the worker that planned {case} {_ended(codes)}; {AGAIN}") from error
 
     def close(self) -> None:
@@ -146,6 +145,18 @@ def _answer(sweep: str, asked: Asked, case: Case) -> tuple[Row, bool]:
     except KeyboardInterrupt as error:
         # Workers of this machine do not hear Ctrl-C, which is for the process that sweeps.
         raise SweepError(f"the worker that planned {case} was interrupted; {AGAIN}") from error
+
+
+def _exit_code(process: BaseProcess) -> int | None:
+    """The exit code of a process that is gone; None where it is not there in `GRACE_SECONDS`.
+
+    The pool waits for its processes in a thread of its own. `join` returns at once where that thread
+    has taken the code from the system and has not written it down yet.
+    """
+    until = time.monotonic() + GRACE_SECONDS
+    while process.exitcode is None and time.monotonic() < until:
+        time.sleep(0.01)
+    return process.exitcode
 
 
 def _ended(codes: Sequence[int | None]) -> str:
