@@ -150,8 +150,8 @@ def _answer(sweep: str, asked: Asked, case: Case) -> tuple[Row, bool]:
 def _exit_code(process: BaseProcess) -> int | None:
     """The exit code of a process that is gone; None where it is not there in `GRACE_SECONDS`.
 
-    The pool waits for its processes in a thread of its own. `join` returns at once where that thread
-    has taken the code from the system and has not written it down yet.
+    The pool waits for its processes in a thread of its own. `join` returns at once where that
+    thread has taken the code from the system and has not written it down yet.
     """
     until = time.monotonic() + GRACE_SECONDS
     while process.exitcode is None and time.monotonic() < until:
