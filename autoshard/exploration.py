@@ -20,7 +20,8 @@ from autoshard.plan import MeshShape
 from autoshard.solve import Problem, Status
 from autoshard.solve.conflict import lightest_peak
 from autoshard.solve.minimum import minimum_limit
-from autoshard.solve.problem import ProblemError
+from autoshard.solve.problem import ProblemError, relative_gap
+from autoshard.solve.state import OPTIMAL_GAP
 from autoshard.solve.whole import Look
 from autoshard.units import format_bytes
 
@@ -70,7 +71,7 @@ def explore(
     table: list[tuple[str, float, float | None]] = []
     best: MeshShape | None = None
     decisions: Decisions | None = None
-    limit_hit: str | None = None
+    interrupted = False
     # Where there is a plan to beat, large shapes are looked at before one of them is searched: all
     # of them at a glance, then the one of the least bound more closely, as long as it has that.
     todo, looked, first = list(shapes), list[MeshShape](), True
@@ -101,7 +102,7 @@ def explore(
         try:
             result = searcher.solve(shape.sizes, share, look=look)
         except KeyboardInterrupt:
-            limit_hit = "interrupted"
+            interrupted = True
             others = [shape, *todo, *looked]
             table.extend((str(other), searcher.ideal, None) for other in others)
             refined = searcher.refined(shape.sizes)
@@ -120,10 +121,21 @@ def explore(
             table.append(_row(searcher, shape, result))
         if result.decisions is not None and report.objective < searcher.cutoff:
             best, searcher.cutoff = shape, report.objective
-            decisions, limit_hit = result.decisions, report.limit_hit
+            decisions = result.decisions
     if best is None or decisions is None:
         raise _failure(searcher)
+    limit_hit = "interrupted" if interrupted else _ended(searcher, [bound for _, bound, _ in table])
     return Explored(best, decisions, limit_hit, tuple(table))
+
+
+def _ended(searcher: MeshSearcher, bounds: Sequence[float]) -> str:
+    """What ended a search that nobody interrupted.
+
+    A shape ends within the gap of its own best plan, or of one elsewhere that it cannot beat. Only
+    where its time ran out, or there was none left for it, is less than that proven of it.
+    """
+    left = relative_gap(searcher.cutoff, min(bounds))
+    return "gap" if left <= searcher.gap + OPTIMAL_GAP else "time"
 
 
 def _row(searcher: MeshSearcher, shape: MeshShape, found: Found) -> tuple[str, float, float | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,7 +11,11 @@ import jax.numpy as jnp
 import pytest
 
 from autoshard import models
+from autoshard.machine import load
+from autoshard.mesh_search import Found, MeshSearcher
+from autoshard.meshes import candidate_meshes
 from autoshard.program import Program, trace
+from autoshard.report import proof_text
 from autoshard.search import InfeasibleError, MeshError, search
 from tests.helpers import toy_machine
 
@@ -107,3 +112,27 @@ def test_the_first_layouts_are_those_of_the_state() -> None:
         before = plan.specs["inputs"][program.input_paths[given]]
         after = plan.specs["outputs"][program.output_paths[returned]]
         assert before == after
+
+
+def test_what_ended_a_search_is_about_all_mesh_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that is close to the best of its shape is not proven against one left for time."""
+    program, machine = product(), load("h100-16")
+    _, *others = candidate_meshes(machine)
+    assert others
+    asked = search(program, machine, gap=0.01, baselines=False)
+    assert asked.proof.gap <= 0.01
+    assert asked.proof.limit_hit in (None, "gap")
+    solve = MeshSearcher.solve
+
+    def late(self: MeshSearcher, sizes: tuple[int, ...], seconds: float, **given: Any) -> Found:
+        found = solve(self, sizes, seconds, **given)
+        report = replace(found.outcome.report, limit_hit="gap")
+        if sizes in others:
+            report = replace(report, bound=report.bound / 2, limit_hit="time")
+        return replace(found, outcome=replace(found.outcome, report=report))
+
+    monkeypatch.setattr(MeshSearcher, "solve", late)
+    left = search(program, machine, gap=0.01, baselines=False)
+    assert left.proof.gap > 0.01
+    assert left.proof.limit_hit == "time"
+    assert "stopped by the time limit" in proof_text(left)
