@@ -2,13 +2,15 @@
 
 Calls are inlined; the bodies of `scan`, `while` and `cond` stand in place between boundary ops. An
 `optimization_barrier` is one op for each of its arrays: their layouts have nothing to do with each
-other. The order of this walk numbers the ops of a program, and lowering walks in the same order:
+other. Arrays of no elements (`associative_scan` makes such) are free, and nobody reads them. The
+order of this walk numbers the ops of a program, and lowering walks in the same order:
 see `autoshard.lower.interpret`.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -245,9 +247,20 @@ class Flattener:
 
     def _equation(self, equation: Any, operands: Sequence[int], place: _Place) -> list[int]:
         name = equation.primitive.name
-        free = name in FREE_PRIMITIVES and all(i < 0 or self.values[i].free for i in operands)
+        empty = makes_nothing(equation)
+        # What holds no elements is not read: it may lie anywhere.
+        operands = [
+            -1 if empty or has_no_elements(atom.aval) else i
+            for i, atom in zip(operands, equation.invars, strict=True)
+        ]
+        free = empty or (
+            name in FREE_PRIMITIVES and all(i < 0 or self.values[i].free for i in operands)
+        )
         index = len(self.ops)
-        outputs = [self._value(v.aval, index, place.trips, free=free) for v in equation.outvars]
+        outputs = [
+            self._value(v.aval, index, place.trips, free=free or has_no_elements(v.aval))
+            for v in equation.outvars
+        ]
         self.ops.append(
             {
                 "index": index,
@@ -418,6 +431,17 @@ class Flattener:
         return 1
 
 
+def has_no_elements(aval: Any) -> bool:
+    """Whether one of the dimensions of an array is 0."""
+    return 0 in compat.array_facts(aval)[0]
+
+
+def makes_nothing(equation: Any) -> bool:
+    """Whether no result of an equation holds elements, so that it reads none and does nothing."""
+    results = [var.aval for var in equation.outvars]
+    return bool(results) and not equation.effects and all(map(has_no_elements, results))
+
+
 def op_count(jaxpr: Any) -> int:
     """How many ops a jaxpr is laid out as, boundary ops of its regions included."""
     total = 0
@@ -466,11 +490,15 @@ class _Place:
 
 @functools.lru_cache(maxsize=4096)
 def _boundary_rule(shapes: tuple[tuple[int, ...], ...], result: tuple[int, ...]) -> Rule:
-    """Identity from the trailing dimensions; a leading loop dimension must be replicated."""
+    """Identity from the trailing dimensions; a leading loop dimension must be replicated.
+
+    Arrays of no elements stay whole.
+    """
     rank = min([len(result), *(len(shape) for shape in shapes)])
     longest = max([len(result), *(len(shape) for shape in shapes)])
     tail = next(shape[len(shape) - rank :] for shape in [result, *shapes] if len(shape) >= rank)
-    factors = [Factor(_letter(k), size, FactorKind.PASS, None) for k, size in enumerate(tail)]
+    kind = FactorKind.REPLICATE if 0 in (*result, *itertools.chain(*shapes)) else FactorKind.PASS
+    factors = [Factor(_letter(k), size, kind, None) for k, size in enumerate(tail)]
     lead: tuple[tuple[int, ...], ...] = ()
     if longest > rank:
         size = next(shape[0] for shape in [result, *shapes] if len(shape) > rank)

@@ -152,7 +152,7 @@ def _life(
         stop = 1 + min(at, others)
         return Turned(when[value.producer], stop, stop)
     here = [use for use in readers[base] if program.ops[use.op].region == op.region]
-    stop = 1 + max(at, *(use.last for use in here))
+    stop = 1 + max([at, *(use.last for use in here)])
     reductions = [
         when[other.index]
         for other in program.ops[op.index : program.regions[op.region].stop]

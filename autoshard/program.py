@@ -12,7 +12,8 @@ place, between *boundary ops* that carry values across the edge of the region:
 
 Every op knows its scope, its source line, whether it belongs to the backward pass and how often
 it runs (`trips`). Values that depend on constants and iotas alone are *free*: they are computed
-wherever they are needed, in whatever layout, so they tie nothing together.
+wherever they are needed, in whatever layout, so they tie nothing together. So are values of no
+elements, whatever they come from.
 """
 
 from __future__ import annotations

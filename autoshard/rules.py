@@ -133,7 +133,7 @@ def _ask(equations: Sequence[JaxprEqn], platforms: Sequence[str] = PLATFORMS) ->
         return [(str(error) or type(error).__name__).splitlines()[0]]
     rules: list[Rule | str] = []
     for rule, equation in zip(join_rules(module), equations, strict=True):
-        rule = _of_logical_shape(rule, equation)
+        rule = _without_empty(_of_logical_shape(rule, equation), equation)
         amendment = AMENDMENTS.get(equation.primitive.name)
         rules.append(rule if amendment is None else amendment.rule(equation, rule))
     return rules
@@ -162,6 +162,34 @@ def _of_logical_shape(rule: Rule, equation: JaxprEqn) -> Rule:
     visible = [tensor[:rank] for tensor, rank in zip(tensors, ranks, strict=True)]
     count = len(rule.operands)
     return Rule.build(visible[:count], visible[count:], factors)
+
+
+def _without_empty(rule: Rule, equation: JaxprEqn) -> Rule:
+    """`rule` where tensors of no elements ask for nothing.
+
+    Such results share no factor with the others and stay whole, and what only such operands have
+    is not split: a sum over it is no sum.
+    """
+    inputs, outputs = (list(map(_shape, atoms)) for atoms in (equation.invars, equation.outvars))
+    if not any(0 in shape for shape in (*inputs, *outputs)):
+        return rule
+    results: list[Sequence[Sequence[Hashable]]] = [
+        [[(number, d)] for d in range(len(shape))] if 0 in shape else tensor
+        for number, (tensor, shape) in enumerate(zip(rule.results, outputs, strict=True))
+    ]
+    full = [t for t, shape in zip(rule.operands, inputs, strict=True) if 0 not in shape]
+    full += [t for t, shape in zip(rule.results, outputs, strict=True) if 0 not in shape]
+    used = {factor for tensor in full for dimension in tensor for factor in dimension}
+    factors: dict[Hashable, tuple[int, FactorKind, str | None]] = {
+        (number, d): (size, FactorKind.REPLICATE, None)
+        for number, shape in enumerate(outputs)
+        for d, size in enumerate(shape)
+    }
+    for index, factor in enumerate(rule.factors):
+        is_used = index in used
+        kind = factor.kind if is_used else FactorKind.REPLICATE
+        factors[index] = (factor.size, kind, factor.operator if is_used else None)
+    return Rule.build(rule.operands, results, factors)
 
 
 def _shape(atom: Any) -> tuple[int, ...]:

@@ -111,7 +111,7 @@ class Shared:
         """The layouts of a value; those of values that divide alike have one `dimensions`."""
         key = shape, itemsize, pending
         if key not in self._tables:
-            # Shardy has ways of its own with arrays of no elements: they stay whole.
+            # Inputs and carries of no elements stay whole; nobody reads them.
             dimensions = () if 0 in shape else None
             table = layout_table(shape, itemsize, mesh, dimensions=dimensions)
             table = with_pending(table) if pending else table

@@ -15,7 +15,7 @@ a partial result in turn.
 Absent, because forbidden: shards that do not divide a factor; axes on a minor factor of a merged
 dimension (`[ij]`) whose major factors are not used up; layouts whose axes would not stand in mesh
 order within a dimension. Factors that Shardy marks as needing replication, permutation or blocking
-are never sharded, nor are ops on arrays of no elements.
+are never sharded.
 """
 
 from __future__ import annotations
@@ -105,9 +105,7 @@ def enumerate_strategies(
     usable = [
         index
         for index, factor in enumerate(rule.factors)
-        if factor.size > 1
-        and factor.kind in (FactorKind.PASS, FactorKind.REDUCE)
-        and all(other.size for other in rule.factors)
+        if factor.size > 1 and factor.kind in (FactorKind.PASS, FactorKind.REDUCE)
     ]
     assignment = _assignments(rule, [*usable, *([UNREDUCED] if joins else [])], mesh_shape)
     for mapping in (*rule.operands, *rule.results):

@@ -181,9 +181,10 @@ def compare(planned: Iterable[CollectiveLike], found: Sequence[Collective]) -> C
 
     Args:
         planned: the plan's moves; the order of their axes does not matter.
-        found: what `explicit_collectives` returned, `normalise`d here.
+        found: what `explicit_collectives` returned, `normalise`d here. Those of no bytes move
+            nothing: they are of arrays of no elements, and compilers drop them.
     """
-    moves = tuple(normalise(found))
+    moves = tuple(one for one in normalise(found) if one.bytes)
     planned = tuple(planned)
     left, left_at = _multiset(planned)
     right, right_at = _multiset(moves)

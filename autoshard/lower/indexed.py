@@ -145,6 +145,8 @@ def update_slice(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     """`lax.dynamic_update_slice` on parts."""
     operand, update, *starts = arrays
     shape, part = equation.invars[0].aval.shape, equation.invars[1].aval.shape
+    if 0 in part:
+        return [operand]
     here = True
     for d, size in enumerate(shape):
         if not cut.axes(0, d) or part[d] == size:

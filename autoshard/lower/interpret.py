@@ -30,7 +30,7 @@ from autoshard.chosen import ChosenStrategies
 from autoshard.copies import ANEW, VISIBLE
 from autoshard.dataflow import Phase, analyse
 from autoshard.decisions import Decisions
-from autoshard.flatten import BARRIER, INLINED, op_count
+from autoshard.flatten import BARRIER, INLINED, makes_nothing, op_count
 from autoshard.layout import UNREDUCED, Layout, to_partition_spec
 from autoshard.lower.terms import add_up, terms_of_product
 from autoshard.plan import Plan
@@ -157,6 +157,10 @@ class Interpreter:
             made[value] = None
             if value in self.recipes:
                 equation, operands, number = self.recipes[value]
+                if makes_nothing(equation):
+                    aval = equation.outvars[number].aval
+                    made[value] = jnp.zeros(aval.shape, aval.dtype)
+                    return made[value]
                 arrays = [
                     self._again(v, made) if v >= 0 else None if compat.is_tracer(a) else a
                     for a, v in operands
@@ -254,8 +258,12 @@ class Interpreter:
         op = self._next(name)
         self._check_whole(op)
         arrays = [self._read(op, k, array) for k, (array, _) in enumerate(operands)]
-        decided = name in _DECIDED  # what it asks for, the plan has decided
-        results = arrays if decided else self._bind(equation, op, arrays)
+        if makes_nothing(equation):
+            results = [jnp.zeros(var.aval.shape, var.aval.dtype) for var in equation.outvars]
+        elif name in _DECIDED:  # what it asks for, the plan has decided
+            results = arrays
+        else:
+            results = self._bind(equation, op, arrays)
         if self.decisions.assignment[op.index] is None:
             for number, value in enumerate(op.outputs):
                 self.recipes[value] = equation, operands, number

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
+
 from autoshard import compat
 from autoshard.layout import UNREDUCED, dimension_axes
 from autoshard.lower.cut import Cut, refused
@@ -69,10 +71,15 @@ def run_locally(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
         ]
     else:
         raise refused(cut, "it is not known what it does with a part of its operands")
+    # Results of no elements are free: whole on every device.
+    results = [
+        jnp.zeros(shape, array.dtype) if 0 in shape else array
+        for array, shape in zip(results, cut.result_shapes, strict=True)
+    ]
     for array, shape in zip(results, cut.local_results, strict=True):
         if tuple(array.shape) != shape:
             raise refused(cut, f"a part of its result has shape {array.shape}, not {shape}")
-    return list(results)
+    return results
 
 
 def _is_elementwise(op: Op) -> bool:
