@@ -58,12 +58,16 @@ class Explored:
 
 
 def explore(
-    searcher: MeshSearcher, shapes: Sequence[MeshShape], spare: Sequence[MeshShape] = ()
+    searcher: MeshSearcher,
+    shapes: Sequence[MeshShape],
+    starts: Sequence[MeshShape] = (),
+    spare: Sequence[MeshShape] = (),
 ) -> Explored:
     """Search the mesh shapes, one after another.
 
-    `spare` are shapes that some of `shapes` refine. They are searched once glances at all shapes
-    have left some: a better plan to beat is then worth its time.
+    `starts` and `spare` are shapes that some of `shapes` refine, and are looked at briefly, for a
+    plan to beat: `starts` first, and `spare` once glances at all shapes have left some. Their plans
+    are plans of the shapes that refine them, so that the table needs no bounds of theirs.
 
     Raises:
       InfeasibleError, NoPlanError: as `search`.
@@ -74,17 +78,20 @@ def explore(
     interrupted = False
     # Where there is a plan to beat, large shapes are looked at before one of them is searched: all
     # of them at a glance, then the one of the least bound more closely, as long as it has that.
-    todo, looked, first = list(shapes), list[MeshShape](), True
+    todo, looked, first = [*starts, *shapes], list[MeshShape](), True
+    brief = {shape.sizes for shape in (*starts, *spare)} - {shape.sizes for shape in shapes}
     while todo or looked:
         look = None
-        if todo and searcher.only_better and best is not None and len(todo[0].sizes) > 2:
+        if todo and todo[0].sizes in brief:
+            look = Look.BRIEF
+        elif todo and searcher.only_better and best is not None and len(todo[0].sizes) > 2:
             look = Look.GLANCE
         if not todo:  # the most promising first: it may leave nothing to find on the others
             looked.sort(key=lambda one: searcher.found[one.sizes].outcome.report.bound)
         shape = todo.pop(0) if todo else looked.pop(0)
         left = searcher.left()
         known = searcher.found.get(shape.sizes)
-        if known is not None and known.look is not None:
+        if look is not Look.BRIEF and known is not None and known.look is not None:
             if left <= 0 or searcher.beats(known):
                 table.append(_row(searcher, shape, known))
                 continue
@@ -93,7 +100,8 @@ def explore(
                 continue
             look = Look.CLOSE if known.look is Look.GLANCE else None
         if not first and left <= 0:
-            table.append((str(shape), searcher.ideal, None))
+            if look is not Look.BRIEF:
+                table.append((str(shape), searcher.ideal, None))
             continue
         # The first shape, most alike the network, gets half of the time, and so does the most
         # promising of those that were looked at; the rest share evenly.
@@ -115,7 +123,9 @@ def explore(
             break
         report = result.outcome.report
         first = False
-        if result.look is not None:
+        if look is Look.BRIEF:
+            pass
+        elif result.look is not None:
             looked.append(shape)
         else:
             table.append(_row(searcher, shape, result))

@@ -29,11 +29,13 @@ from autoshard.requirements import MemoryLimit
 from autoshard.restrict import EmptyDomainError
 from autoshard.shared import Shared
 from autoshard.solve import Outcome, Progress, Report, Status
-from autoshard.solve.pipeline import LOOKED, solve
+from autoshard.solve.pipeline import solve
+from autoshard.solve.state import LOOKED
 from autoshard.solve.whole import Look
 
 AXIS_NAMES = ("x", "y", "z")
-"""What ended the search on a mesh shape that was only looked at."""
+BRIEF_GAP = 0.25
+"""A brief look for a plan to beat stops at this part of the gap: what it gains, others need not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class SearchProgress:
 class Found:
     """What the search of one mesh shape gave; `earlier` is what a later search learns from it.
 
-    `look` is how closely it was looked at, where the search was content with a bound.
+    `look` is how closely it was looked at, where the search was content with that.
     """
 
     built: Built
@@ -134,7 +136,8 @@ class MeshSearcher:
     def solve(self, sizes: tuple[int, ...], seconds: float, *, look: Look | None = None) -> Found:
         """The best plan of one mesh shape, found once.
 
-        A `look` at it is content with a bound; what another one finds begins with that.
+        A `look` at it is content with less; what another one finds begins with that. Coarser
+        shapes are looked at briefly, where there is a plan to beat.
         """
         looked = self.found.get(sizes)
         if looked is not None and looked.look in (None, look):
@@ -147,7 +150,8 @@ class MeshSearcher:
         for coarse, axis in () if alone else coarser_shapes(sizes):
             if self.found and self.left() <= 0:
                 break  # no more than this shape itself, which must be searched
-            known = self.solve(coarse, 0.4 * (stop - time.monotonic()))
+            brief = Look.BRIEF if self.only_better else None
+            known = self.solve(coarse, 0.4 * (stop - time.monotonic()), look=brief)
             if known.decisions is not None:
                 starts.append(split_axis(known.decisions, axis))
         self._tell(sizes, "build", None)
@@ -174,19 +178,20 @@ class MeshSearcher:
         if looked is not None:
             duals = looked.outcome.duals
 
+        gap = BRIEF_GAP * self.gap if look is Look.BRIEF else self.gap
         beaten = False
 
         def heard(news: Progress) -> None:
             nonlocal beaten
             self._tell(sizes, news.phase, news)
-            if news.bound >= self.cutoff * (1 - self.gap):
+            if news.bound >= self.cutoff * (1 - gap):
                 beaten = True
                 raise KeyboardInterrupt  # the solver keeps what it has: this mesh cannot win
 
         outcome = solve(
             built.problem,
             time_limit=max(stop - time.monotonic(), 0.5),
-            gap=self.gap,
+            gap=gap,
             warm_start=plans,
             warm_duals=duals,
             progress=heard,

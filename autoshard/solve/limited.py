@@ -23,7 +23,7 @@ from autoshard.solve.linear import pair_count
 from autoshard.solve.primal import ForestSearch
 from autoshard.solve.problem import Duals
 from autoshard.solve.relaxed import solve_exactly
-from autoshard.solve.state import Search
+from autoshard.solve.state import LOOKED, DoneError, Search
 from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.turns import Kind, Turns
 from autoshard.solve.whole import prices_at
@@ -41,17 +41,21 @@ SETTLING_PASSES = 30
 SETTLED = 1e-3
 # Rounds without a better plan after which the dual is rounded afresh.
 STALE_ROUNDS = 4
-# More passes than there is time for.
-MANY_PASSES = 10**9
+# Passes go on beside a window until a round of them gains less than this part of the bound.
+STALLED = 1e-5
 
 
 @dataclass(slots=True, eq=False)
 class Limited:
-    """The search on the levels of one problem; `starts` are plans of it to begin with."""
+    """The search on the levels of one problem; `starts` are plans of it to begin with.
+
+    A `brief` one ends with a plan once dropping choices no longer helps.
+    """
 
     search: Search
     starts: list[tuple[int, ...]]
     nested: bool = False
+    brief: bool = False
     failed_at: float | None = None
 
     def run(self, duals: Duals | None) -> None:
@@ -86,6 +90,9 @@ class Limited:
             passes = min(2 * passes, PASSES_PER_ROUND)
             if np.isfinite(search.upper) and self._shrink(dual):
                 return
+            if self.brief and search.choices is not None:
+                search.limit_hit = LOOKED
+                raise DoneError
             if self._is_small() and (self.failed_at is None or search.gap < self.failed_at):
                 search.phase = "exact"
                 solve_exactly(search, dual, plans)
@@ -169,7 +176,7 @@ class Limited:
         search = self.search
         upper = search.upper - search.level.problem.offset
         _, _, extra = dual.appraisal()
-        worker = threading.Thread(target=dual.run, args=(upper, search.deadline, MANY_PASSES))
+        worker = threading.Thread(target=_pass_on, args=(dual, upper, search.deadline))
         worker.start()
         try:
             windows.improve(extra)
@@ -195,6 +202,17 @@ class Limited:
         search.descend(kept)
         search.tell()
         return True
+
+
+def _pass_on(dual: DualAscent, upper: float, deadline: float) -> None:
+    """Passes until they are stopped, or no longer gain."""
+    gained = np.inf
+    while not dual.stopped and gained > STALLED * abs(dual.bound):
+        before = dual.bound
+        dual.run(upper, deadline, PASSES_PER_ROUND)
+        gained = dual.bound - before
+        if time.monotonic() > deadline:
+            return
 
 
 def _solve_window(search: Search) -> None:

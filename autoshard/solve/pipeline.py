@@ -31,14 +31,11 @@ from autoshard.solve.problem import (
     Progress,
     relative_gap,
 )
-from autoshard.solve.state import OPTIMAL_GAP, DoneError, Search
+from autoshard.solve.state import LOOKED, OPTIMAL_GAP, DoneError, Search
 from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.unlimited import solve_unlimited
 from autoshard.solve.whole import Look, bound_whole
 from autoshard.solve.workspace import Compared
-
-LOOKED = "bound"
-"""The `limit_hit` of a search that was only to look at a problem."""
 
 TIGHT = 0.5
 """Where the lightest choices fill this part of the limit, it is taken to bind: the relaxation
@@ -75,8 +72,9 @@ def solve(
       known_bound: a bound on the objective that the caller can prove by other means.
       better_than: the cost of a plan that the caller has; the search is for cheaper ones, and ends
         with `limit_hit` "cutoff" when there are none within the gap. It may then have no plan.
-      look: end with what the messages of stage 1 prove, with `limit_hit` "bound"; without a cutoff
-        or a large problem there are none, and the search goes on.
+      look: end early, with `limit_hit` "bound". A look for a bound ends with what the messages of
+        stage 1 prove; without a cutoff or a large problem there are none, and the search goes on.
+        A brief one ends with a plan of stage 3, before its exact sub-problems.
       memo: arrays of earlier problems that may be like this one; those of this one are kept there.
       compared: what comparing choices gave in earlier solves of nearly the same problem; what it
         gives here is kept there.
@@ -98,7 +96,7 @@ def solve(
         search.raise_bound(known_bound)
         filled = _filled(search)
         bound_whole(search, warm_duals, starts, memo, look)
-        if look is not None and search.messages is not None:
+        if look is not None and look.is_for_bound and search.messages is not None:
             search.limit_hit = LOOKED
             raise DoneError
         if filled < TIGHT and not any(_only_too_large(search, plan) for plan in starts):
@@ -107,7 +105,7 @@ def solve(
                 starts.insert(0, broken)
         search.phase = "presolve"
         search.descend(search.kept)
-        Limited(search, starts).run(Duals(search.prices))
+        Limited(search, starts, brief=look is Look.BRIEF).run(Duals(search.prices))
     except InfeasibleError:
         beaten = search.better_than < search.objective and search.dropped
         infeasible = search.choices is None and not beaten

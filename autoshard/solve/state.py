@@ -30,12 +30,17 @@ from autoshard.solve.problem import (
 from autoshard.solve.trail import Trail
 from autoshard.solve.workspace import Compared
 
+LOOKED = "bound"
+"""The `limit_hit` of a search that was only to look at a problem."""
 OPTIMAL_GAP = 1e-9
 """A plan this close to the bound, relatively, is called optimal."""
 FIXING_SLACK = 5e-10
 """Choices go that cannot improve the incumbent by more than this, relatively."""
-DOMINANCE_CHOICES = 300_000
-"""Above this many choices they are not compared with each other: reduced costs drop them sooner."""
+GOOD_GAP = 0.01
+"""Where a gap of this is wanted, a good plan and a bound are enough."""
+DOMINANCE_CHOICES, FOR_GOOD_CHOICES = 300_000, 150_000
+"""Above this many choices they are not compared with each other: reduced costs drop them sooner.
+The second is for plans that are to be good."""
 
 
 class DoneError(Exception):
@@ -104,6 +109,11 @@ class Search:
         upper = self.upper
         return upper - FIXING_SLACK * abs(upper) if np.isfinite(upper) else np.inf
 
+    @property
+    def is_for_good(self) -> bool:
+        """Whether a plan is wanted that is good, and need not be proven to be nearly the best."""
+        return self.wanted_gap >= GOOD_GAP
+
     def left(self) -> float:
         """Seconds until the deadline."""
         return self.deadline - time.monotonic()
@@ -168,7 +178,7 @@ class Search:
             len(kept[number]) if number in kept else node.costs.size
             for number, node in enumerate(above.nodes)
         )
-        dominance = count <= DOMINANCE_CHOICES
+        dominance = count <= (FOR_GOOD_CHOICES if self.is_for_good else DOMINANCE_CHOICES)
         problem, trail = presolve(
             above, kept, dominance=dominance, deadline=self.deadline, compared=self.compared
         )

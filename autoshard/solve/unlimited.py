@@ -3,12 +3,13 @@
 Without the limit nodes can be eliminated whatever they occupy, and the linear relaxation of what is
 left is integral on nearly all programs. Its optimum is a bound; where the optimal plan also keeps
 the limit, it is the answer. Where a good plan of the relaxation already breaks the limit, the
-relaxation is no more than a place to begin, and is not solved.
+relaxation is no more than a place to begin, and is not solved. Nor is it where a good plan is
+enough and messages, rounded, give one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from autoshard.solve.dual import DualAscent
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.exact import Verdict, solve_linear
 from autoshard.solve.flat import Flat, flatten
-from autoshard.solve.linear import linear_model
+from autoshard.solve.linear import linear_model, pair_count
 from autoshard.solve.presolve import presolve
 from autoshard.solve.primal import ForestSearch
 from autoshard.solve.problem import Integers, Problem
@@ -30,10 +31,14 @@ COMPARED_CHOICES = 150_000
 """Above this many choices they are not compared with each other."""
 LINEAR_PAIRS = 400_000
 """Above this many allowed pairs the linear program is left out."""
+FOR_GOOD_PAIRS = 150_000
+"""So it is above this many pairs, where a good plan is enough."""
 LINEAR_SHARE, INTEGER_SHARE = 0.3, 0.05
 """At most these parts of the time left go to the linear and to the integer program."""
 ROUNDING_PASSES, ROUNDING_WORK = 30, 5
-"""Passes of messages, and decisions per node, for the plan that shows whether the limit binds."""
+"""Passes of messages, and decisions per node, for each plan that is rounded from them."""
+SETTLED = 1e-3
+"""Where a good plan is enough, more are rounded until passes raise the bound by less than this."""
 LIFT = 2e-9
 """What the solver's tolerances may add to its bound, relative."""
 
@@ -67,8 +72,15 @@ def solve_unlimited(search: Search) -> tuple[int, ...] | None:
     flat = flatten(reduced)
     if int(np.isfinite(flat.tables).sum()) > LINEAR_PAIRS:
         return None
-    plan = expand(_rounded(search, flat))
-    if not _offer(search, plan) and _breaks_limit(search.problem, plan):
+    plan = None
+    for picked, bound in _rounded(search, flat):
+        plan = expand(picked)
+        if not _offer(search, plan) and _breaks_limit(search.problem, plan):
+            return plan
+        search.raise_bound(bound + reduced.offset)
+        if not search.is_for_good:
+            break
+    if search.is_for_good and pair_count(flat) > FOR_GOOD_PAIRS:
         return plan
     model = linear_model(flat)
     for relax in (True, False):
@@ -91,13 +103,16 @@ def solve_unlimited(search: Search) -> tuple[int, ...] | None:
     return plan
 
 
-def _rounded(search: Search, flat: Flat) -> np.ndarray:
-    """A good plan of what is left: messages, rounded."""
-    dual = DualAscent(flat)
-    dual.run(np.inf, search.deadline, ROUNDING_PASSES)
-    plans = ForestSearch(flat, dual.best_prices, dual.best_messages, search.seed)
-    plans.run(ROUNDING_WORK * flat.node_count, search.deadline)
-    return plans.picked
+def _rounded(search: Search, flat: Flat) -> Iterator[tuple[np.ndarray, float]]:
+    """Ever better plans of what is left, and bounds: messages, rounded, until they gain little."""
+    dual, gained = DualAscent(flat), np.inf
+    while gained == np.inf or gained > SETTLED * abs(dual.bound):
+        before = dual.bound
+        dual.run(np.inf, search.deadline, ROUNDING_PASSES)
+        plans = ForestSearch(flat, dual.best_prices, dual.best_messages, search.seed)
+        plans.run(ROUNDING_WORK * flat.node_count, search.deadline)
+        yield plans.picked, dual.check()
+        gained = dual.bound - before
 
 
 def _breaks_limit(problem: Problem, plan: tuple[int, ...]) -> bool:

@@ -66,10 +66,16 @@ WEAK = 0.01
 
 
 class Look(enum.Enum):
-    """How closely a problem is looked at, for a bound alone."""
+    """How closely a problem is looked at: for a bound alone, or for a plan to beat."""
 
     GLANCE = "passes without the memory limit, while they may soon be enough"
     CLOSE = "passes until they gain little, with the memory limit"
+    BRIEF = "a good plan, without exact sub-problems"
+
+    @property
+    def is_for_bound(self) -> bool:
+        """Whether it ends with what messages prove."""
+        return self is not Look.BRIEF
 
 
 def bound_whole(

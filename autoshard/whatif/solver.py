@@ -217,8 +217,10 @@ class Solver:
                 self.shared, self.shared_for, self.shared_sizes = {}, chips, set()
             self.shared_sizes.add(case.sizes)
 
-    def _in_turn(self, shapes: Sequence[MeshShape]) -> tuple[list[MeshShape], list[MeshShape]]:
-        """The mesh shapes in turn, and shapes to spare (`autoshard.exploration.explore`).
+    def _in_turn(
+        self, shapes: Sequence[MeshShape]
+    ) -> tuple[list[MeshShape], list[MeshShape], list[MeshShape]]:
+        """The mesh shapes in turn, those to start with, and to spare (`explore`).
 
         Those of two axes that they refine are solved in a moment, and what is found there is at
         once the one to beat. With plans of earlier rows to begin with, one of them is enough as a
@@ -231,7 +233,7 @@ class Solver:
         count = len(flat)
         if flat and flat[0].sizes in self.earlier:
             count = max(1, sum(map(self._is_like_last, flat)))
-        return [*flat[:count], *sorted(shapes, key=self._promise)], flat[count:]
+        return sorted(shapes, key=self._promise), flat[:count], flat[count:]
 
     def _is_like_last(self, shape: MeshShape) -> bool:
         """Whether the last plan's mesh is this one, or refines it."""

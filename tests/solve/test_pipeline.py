@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.solve import Edge, Node, Problem, ProblemError, Status, Usage, evaluate, solve
+from autoshard.solve.whole import Look
 from tests.solve.helpers import brute_force, random_problem
 
 SHAPES = ("random", "tree", "grid", "clique")
@@ -62,6 +63,47 @@ def test_bound_is_valid_when_time_is_short():
     assert long.report.bound <= long.report.objective
     if best.status is not Status.OPTIMAL:
         assert best.report.limit_hit == "time"
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    shape=st.sampled_from(SHAPES),
+    tightness=st.sampled_from([None, 0.4, 0.7, 1.0]),
+    gap=st.sampled_from([0.0, 0.01, 0.1]),
+    look=st.sampled_from([None, *Look]),
+    beat=st.sampled_from([math.inf, 1.0, 1.05]),
+)
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_good_plans_and_looks_prove_no_more_than_holds(seed, shape, tightness, gap, look, beat):
+    problem = random_problem(seed, shape=shape, forbidden=0.2, tightness=tightness)
+    best = brute_force(problem)
+    known = best + (beat - 1) * abs(best) if beat < math.inf else math.inf
+    outcome = solve(problem, time_limit=20, gap=gap, look=look, better_than=known)
+    report = outcome.report
+    if math.isinf(best):
+        assert outcome.solution is None
+        return
+    # Of plans that cost as much as the one to beat, or more, nothing is said.
+    assert min(report.bound, known) <= best + 1e-9 * abs(best)
+    if outcome.solution is not None:
+        assert evaluate(problem, outcome.solution.choices).objective == report.objective
+        assert report.objective >= best - 1e-9 * abs(best)
+    if report.limit_hit in (None, "gap", "cutoff"):
+        found = min(report.objective, known)
+        assert found - best <= gap * abs(found) + 1e-9 * abs(best)
+    else:
+        assert report.limit_hit == "bound"
+        assert look is not None
+
+
+def test_a_brief_look_ends_with_a_plan_before_exact_sub_problems():
+    problem = chain(60, 300.0)
+    brief = solve(problem, time_limit=30.0, look=Look.BRIEF)
+    assert brief.report.limit_hit == "bound"
+    assert brief.solution is not None
+    assert evaluate(problem, brief.solution.choices).feasible
+    whole = solve(problem, time_limit=5.0)
+    assert brief.report.bound <= whole.report.objective <= brief.report.objective
 
 
 def test_gap_stops_early_and_is_not_called_optimal():
