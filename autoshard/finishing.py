@@ -14,6 +14,7 @@ from autoshard.consistency import InconsistentPlanError
 from autoshard.decisions import Decisions
 from autoshard.evaluate import evaluate
 from autoshard.exploration import Explored
+from autoshard.fitting import fits_in_its_order
 from autoshard.mesh_search import MeshSearcher, coarsest_form
 from autoshard.plan import Baseline, Plan, Proof
 
@@ -43,7 +44,8 @@ def finish(
             priced = evaluate(prices, other, shape.names)
             dues = demands.penalty(priced, other, shape)
             seconds = priced.estimate.step_seconds + dues
-            if seconds < evaluation.estimate.step_seconds + penalty:
+            better = seconds < evaluation.estimate.step_seconds + penalty
+            if better and fits_in_its_order(prices, other, searcher.limit):
                 decisions, evaluation, penalty = other, priced, dues
     schemes = [
         (shape, other, prices, evaluate(prices, other, shape.names))

@@ -97,7 +97,7 @@ class Proof:
       objective, bound: seconds per step of the plan, and that no plan can undercut.
       gap: (objective - bound) / objective.
       seconds: spent in the solver.
-      limit_hit: what stopped it ("time", "gap", "interrupted", "compiler"), or None.
+      limit_hit: what stopped it ("time", "gap", "interrupted", "compiler", "order"), or None.
       meshes: for every mesh shape that was considered, its bound and, where solved, objective.
     """
 

@@ -120,6 +120,7 @@ def proof_text(plan: Plan) -> str:
         "time": ", stopped by the time limit",
         "gap": ", as close as was asked for",
         "interrupted": ", interrupted",
+        "order": "; better ones take more memory than there is, as their compiler orders them",
         "compiler": "; the compiler prefers it to what is predicted best",
     }.get(proof.limit_hit, f", stopped: {proof.limit_hit}")
     if proof.bound <= 0:

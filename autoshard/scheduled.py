@@ -28,6 +28,7 @@ from autoshard.fusion import Fusion, fuse
 from autoshard.graph import Op, Program, Region
 from autoshard.hiding import Role, Task, hide
 from autoshard.kernel_orders import Kernel
+from autoshard.machine import Chip
 from autoshard.occupancy import UnderWay, buffer_events, occupied_bytes, op_events
 from autoshard.planned_moves import settlements
 from autoshard.sequence import Mark, arranged, depth_first_in_loops
@@ -36,15 +37,22 @@ COMBINED = frozenset({"all_gather", "all_reduce", "reduce_scatter"})
 """Kinds of collectives that run as one with others of their kind."""
 
 
+def has_own_order(program: Program, chip: Chip) -> bool:
+    """Whether the compiler for a chip runs plans of a program in orders of their own.
+
+    Not so for steps without loops: an order of thousands of kernels is too much a matter of chance
+    (of a U-Net it says 1.2 to 1.8 times what the compiler needs).
+    """
+    return chip.hides_collectives and len(program.regions) > 1
+
+
 def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     """The peak per device in the compiler's own order of the plan, bytes.
 
-    None where the machine's compiler runs plans in the order that the solver counts in
-    (`Chip.hides_collectives`), and for steps without loops: an order of thousands of kernels is
-    too much a matter of chance (of a U-Net it says 1.2 to 1.8 times what the compiler needs).
+    None where that is the order that the solver counts in (`has_own_order`).
     """
     program = prices.program
-    if not prices.machine.chip.hides_collectives or len(program.regions) == 1:
+    if not has_own_order(program, prices.machine.chip):
         return None
     fusion = fuse(program, prices.dataflow.chip)
     orders = _Orders(prices, decisions, fusion)

@@ -18,8 +18,9 @@ from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step import step_prices
 from autoshard.dataflow import Dataflow, analyse
 from autoshard.demands import demands_of
-from autoshard.exploration import InfeasibleError, NoPlanError, explore
+from autoshard.exploration import InfeasibleError, NoPlanError
 from autoshard.finishing import finish
+from autoshard.fitting import explore_fitting
 from autoshard.machine import Machine, load
 from autoshard.mesh_search import AXIS_NAMES, MeshSearcher, SearchProgress
 from autoshard.meshes import candidate_meshes
@@ -69,7 +70,9 @@ def search(
       machine: a `Machine`, the name of a preset such as `v5p-64`, or the path of a TOML file.
       mesh: axis names and sizes, or sizes of the parts into which an axis is split
         (`autoshard.subaxes`); without it, mesh shapes of up to three axes are searched.
-      memory_limit: bytes per device; default, what the chip has less its reserve.
+      memory_limit: bytes per device; default, what the chip has less its reserve. It holds in the
+        order in which the compiler runs the plan, too, where such a plan is found
+        (`autoshard.fitting`).
       time_limit: seconds for the whole search.
       gap: stop when the plan is proven to be within this fraction of the best.
       baselines: also price the well-known schemes on the same mesh.
@@ -160,7 +163,7 @@ def candidates(
     if start is not None:
         searcher.starts[start.mesh.sizes] = start.decisions
     searcher.ideal = max(searcher.ideal, known_bound)
-    found = explore(searcher, shapes)
+    found = explore_fitting(searcher, shapes)
     baselines = baselines and found.limit_hit != "interrupted"
     return finish(searcher, found, baselines, options, mesh is None, count)
 

@@ -58,6 +58,7 @@ LAYERS = (
     ("earlier",),
     ("assemble", "mesh_search"),
     ("alternatives", "baseline_rows", "exploration"),
+    ("fitting",),
     ("finishing",),
     ("search",),
     ("replan", "provenance", "explanation", "closest"),

@@ -1,0 +1,106 @@
+"""Plans that fit in the order in which their compiler runs them.
+
+The solver's memory limit holds in one order of the program, whatever is decided; a compiler that
+hides collectives has an order of its own for every plan, which may take more
+(`autoshard.scheduled`). Where the best plan takes more than there is, the search goes on under a
+limit that is less by as much, from what is known by then, until a plan fits or the time is over.
+
+What the first search proves holds of the plans that fit as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from autoshard.cost.step import StepPrices
+from autoshard.decisions import Decisions
+from autoshard.evaluate import evaluate
+from autoshard.exploration import Explored, InfeasibleError, NoPlanError, explore
+from autoshard.mesh_search import MeshSearcher
+from autoshard.plan import MeshShape
+from autoshard.scheduled import has_own_order, scheduled_bytes
+from autoshard.solve.problem import relative_gap
+from autoshard.solve.state import OPTIMAL_GAP
+
+RESERVE = 0.15
+"""The part of the time that is kept for this, where plans have an order of their own."""
+STEP = 0.01
+"""Limits that are tried one after another differ by this part at least."""
+TOO_LARGE = "order"
+"""What ended a search whose better plans take more than the limit in their compiler's order."""
+
+
+def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Explored:
+    """As `autoshard.exploration.explore`; the plan fits in its compiler's order if one was found.
+
+    If none was, it is the one that takes least.
+
+    Raises:
+      InfeasibleError, NoPlanError: as `search`.
+    """
+    if not has_own_order(searcher.program, searcher.machine.chip) or math.isinf(searcher.limit):
+        return explore(searcher, shapes)
+    whole = searcher.time_limit
+    searcher.time_limit = (1 - RESERVE) * whole
+    try:
+        first = explore(searcher, shapes)
+    finally:
+        searcher.time_limit = whole
+    if first.limit_hit == "interrupted":
+        return first
+    best = last = _measured(searcher, first)
+    low = 0.0  # under which no plan was found
+    while best.scheduled > searcher.limit and searcher.left() > 0:
+        least = STEP * searcher.limit
+        if last.peak - low < 2 * least:
+            break
+        limit = last.peak - max(last.scheduled - searcher.limit, least)
+        if limit <= low:
+            limit = (low + last.peak) / 2
+        tighter = _under(searcher, limit)
+        try:
+            found = explore(tighter, shapes)
+        except InfeasibleError:
+            low = limit
+            continue
+        except (NoPlanError, KeyboardInterrupt):
+            break
+        last = _measured(searcher, found)
+        if last.scheduled < best.scheduled:
+            # No plan that fits is left out by what the first search proved.
+            gap = relative_gap(tighter.cutoff, min(bound for _, bound, _ in first.table))
+            ended = "gap" if gap <= searcher.gap + OPTIMAL_GAP else TOO_LARGE
+            best = last._replace(found=replace(found, limit_hit=ended, table=first.table))
+        if found.limit_hit == "interrupted":
+            break
+    return best.found
+
+
+def fits_in_its_order(prices: StepPrices, decisions: Decisions, limit: float) -> bool:
+    """Whether decisions keep the limit (bytes) in the order in which the compiler runs them."""
+    return (scheduled_bytes(prices, decisions) or 0) <= limit
+
+
+class _Measured(NamedTuple):
+    """What was found, and its peaks in bytes: in the solver's order and in the compiler's."""
+
+    found: Explored
+    peak: float
+    scheduled: float
+
+
+def _measured(searcher: MeshSearcher, found: Explored) -> _Measured:
+    prices = searcher.prices(found.shape.sizes)
+    peak = evaluate(prices, found.decisions, found.shape.names).estimate.peak_bytes
+    return _Measured(found, peak, scheduled_bytes(prices, found.decisions) or 0)
+
+
+def _under(searcher: MeshSearcher, limit: float) -> MeshSearcher:
+    """A search under another memory limit, in the time that is left, from what one found."""
+    earlier = {sizes: one.earlier for sizes, one in searcher.found.items() if one.earlier}
+    return replace(
+        searcher, limit=limit, found={}, cutoff=math.inf, earlier=earlier, seeks_limit=False
+    )
