@@ -72,6 +72,18 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
     return Evaluation(estimate, moves, occupied)
 
 
+def step_seconds(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]) -> float:
+    """What `evaluate` says that a step takes, of decisions that it has priced at other prices.
+
+    Whether they contradict themselves does not depend on prices, and is not looked at again.
+    """
+    parts = _Parts(prices, decisions, tuple(axis_names))
+    found = [parts.of_op(op) for op in prices.program.ops]
+    found += [parts.of_copy(value.index) for value in prices.program.values]
+    exposed = sum(move.exposed_seconds for part in found for move in part.moves)
+    return sum((part.seconds for part in found), 0.0) + exposed
+
+
 class _Part(NamedTuple):
     """What one op, one buffer or one copy adds to a step; `events` are changes of memory."""
 

@@ -199,6 +199,7 @@ class MeshSearcher:
             better_than=self.cutoff if self.only_better else math.inf,
             memo=shared.arrays,
             look=look,
+            looked=looked is not None and looked.look is Look.CLOSE,
         )
         if beaten and outcome.report.limit_hit == "interrupted":
             outcome = replace(outcome, report=replace(outcome.report, limit_hit="cutoff"))

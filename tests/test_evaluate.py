@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autoshard.consistency import InconsistentPlanError
-from autoshard.evaluate import evaluate, tidy
+from autoshard.evaluate import evaluate, step_seconds, tidy
 from autoshard.machine import load
 from autoshard.solve.evaluate import evaluate as price_of_choices
 from tests.helpers import MESHES, case, random_plan
@@ -46,6 +46,8 @@ def test_the_price_is_the_objective_of_the_problem(mesh, machine):
         found = price_of_choices(given.built.problem, choices)
         assert not found.violations
         np.testing.assert_allclose(plan.estimate.step_seconds, found.objective, rtol=1e-9)
+        seconds = step_seconds(given.built.prices, plan.decisions, plan.mesh.names)
+        np.testing.assert_allclose(seconds, plan.estimate.step_seconds, rtol=1e-12)
         reserved = given.program.constant_bytes
         np.testing.assert_allclose(
             plan.estimate.peak_bytes, found.peak + reserved, rtol=1e-9, atol=0.5

@@ -56,6 +56,7 @@ def solve(
     better_than: float = np.inf,
     memo: FlatMemo | None = None,
     look: Look | None = None,
+    looked: bool = False,
     compared: Compared | None = None,
 ) -> Outcome:
     """The cheapest plan of a problem, with a proven bound.
@@ -75,6 +76,7 @@ def solve(
       look: end early, with `limit_hit` "bound". A look for a bound ends with what the messages of
         stage 1 prove; without a cutoff or a large problem there are none, and the search goes on.
         A brief one ends with a plan of stage 3, before its exact sub-problems.
+      looked: whether the duals are of a close look at this very problem, which is not repeated.
       memo: arrays of earlier problems that may be like this one; those of this one are kept there.
       compared: what comparing choices gave in earlier solves of nearly the same problem; what it
         gives here is kept there.
@@ -95,7 +97,7 @@ def solve(
                 search.offer_original(plan)
         search.raise_bound(known_bound)
         filled = _filled(search)
-        bound_whole(search, warm_duals, starts, memo, look)
+        bound_whole(search, warm_duals, starts, memo, look, looked)
         if look is not None and look.is_for_bound and search.messages is not None:
             search.limit_hit = LOOKED
             raise DoneError

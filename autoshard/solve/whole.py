@@ -84,13 +84,15 @@ def bound_whole(
     starts: Sequence[tuple[int, ...]] = (),
     memo: FlatMemo | None = None,
     look: Look | None = None,
+    looked: bool = False,
 ) -> None:
     """Bound the problem as given and drop choices, where that is worth it.
 
     So it is where the problem is large, where messages are known, and where the caller has a plan:
     often the bound alone says that there is none better. `starts` are plans that may break a rule.
     Prices without messages are left for later stages. A `look` at a problem, where the caller has
-    a plan, ends with the bound.
+    a plan, ends with the bound. Where the caller has `looked` closely, the duals are what that
+    gave, and further passes would gain little.
     """
     large = sum(node.costs.size**2 for node in search.problem.nodes) >= COMPARISONS
     warm = duals is not None and duals.messages is not None
@@ -100,7 +102,7 @@ def bound_whole(
         return
     search.phase = "bound"
     ascent, times = ascent_of(search.problem, duals, search.kept, memo=memo)
-    until = time.monotonic() + SHARE * search.left()
+    until = time.monotonic() + (0.0 if looked else SHARE * search.left())
     glance = look is Look.GLANCE and bool(np.isfinite(search.upper))
     over = _passes(search, ascent, times, 0 if warm else PASSES, until, CLOSES, glance)
     if memo is not None and not search.kept:
@@ -117,7 +119,8 @@ def bound_whole(
                 if _look_within(search, ascent.flat, keep, within, until):
                     over = _passes(search, ascent, times, 1, until, CLOSES)
                     break
-    if large and search.problem.limit is not None and np.isfinite(search.upper):
+    limited = search.problem.limit is not None and not looked
+    if large and limited and np.isfinite(search.upper):
         priced = duals is not None and bool(duals.prices)
         passes = PASSES if priced else LIMITED_PASSES
         over = np.maximum(over, _with_limit(search, memo, until, passes))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from autoshard.assemble import prices_of
 from autoshard.better_machines import better_machines
 from autoshard.dataflow import Dataflow
-from autoshard.evaluate import evaluate
+from autoshard.evaluate import step_seconds
 from autoshard.machine import Machine
 from autoshard.plan import Plan
 from autoshard.program import Program
@@ -34,7 +34,7 @@ def saved_seconds(
         if not better.is_rate:
             continue
         prices = prices_of(plan, program, better.machine, analysed=flow)
-        again = evaluate(prices, plan.decisions, plan.mesh.names).estimate.step_seconds
+        again = step_seconds(prices, plan.decisions, plan.mesh.names)
         saved[better.part] = max(now - again, 0.0)
     return saved
 

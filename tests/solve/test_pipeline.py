@@ -96,6 +96,28 @@ def test_good_plans_and_looks_prove_no_more_than_holds(seed, shape, tightness, g
         assert look is not None
 
 
+@given(
+    seed=st.integers(0, 10**6),
+    shape=st.sampled_from(SHAPES),
+    tightness=st.sampled_from([None, 0.4, 0.7, 1.0]),
+    beat=st.sampled_from([1.0, 1.05, 1.5]),
+)
+@settings(max_examples=100, deadline=None, derandomize=True)
+def test_a_search_that_begins_with_a_close_look_finds_what_others_find(
+    seed, shape, tightness, beat
+):
+    problem = random_problem(seed, shape=shape, forbidden=0.2, tightness=tightness)
+    best = brute_force(problem)
+    if math.isinf(best):
+        return
+    known = best + (beat - 1) * abs(best)
+    close = solve(problem, time_limit=20, look=Look.CLOSE, better_than=known)
+    again = solve(problem, time_limit=20, warm_duals=close.duals, looked=True, better_than=known)
+    assert min(again.report.bound, known) <= best + 1e-9 * abs(best)
+    found = min(again.report.objective, known)
+    assert found == pytest.approx(best, rel=1e-8, abs=1e-9)
+
+
 def test_a_brief_look_ends_with_a_plan_before_exact_sub_problems():
     problem = chain(60, 300.0)
     brief = solve(problem, time_limit=30.0, look=Look.BRIEF)
