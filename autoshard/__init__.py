@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from autoshard import calibrate
+    from autoshard.annotations import constrain, laid_out
     from autoshard.display.layout import layout_grid
     from autoshard.lower.spmd import Lowered, lower
     from autoshard.lower.verify import verify
@@ -38,6 +39,8 @@ __all__ = [
     "accumulate_grads",
     "calibrate",
     "check_types",
+    "constrain",
+    "laid_out",
     "layout_grid",
     "load_machine",
     "lower",
@@ -58,6 +61,8 @@ _HOMES = {
     "accumulate_grads": "autoshard.mpmd.accumulate",
     "RequirementError": "autoshard.requirements",
     "check_types": "autoshard.types.body",
+    "constrain": "autoshard.annotations",
+    "laid_out": "autoshard.annotations",
     "layout_grid": "autoshard.display.layout",
     "load_machine": "autoshard.machine",
     "lower_mpmd": "autoshard.placement.lower_step",

@@ -7,6 +7,7 @@ collectives, compiling.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import threading
@@ -105,6 +106,13 @@ def equation_scope(equation: Any) -> Any:
     return source_info_util.user_context(info.traceback, name_stack=stack)
 
 
+def current_scope() -> str:
+    """The scope (`jax.named_scope`) of what is traced now, from where this trace began."""
+    from jax._src import source_info_util
+
+    return str(source_info_util.current_name_stack())
+
+
 def equation_context(equation: Any) -> Any:
     """Like `equation_scope`, with the settings of JAX under which `equation` was made."""
     import contextlib
@@ -148,6 +156,71 @@ def with_derivative_of(equation: Any, primal: Any) -> Any:
     return function
 
 
+def laid_out(array: Any, first: Any, again: Any, cotangent: Any) -> Any:
+    """`first(array)`, but `again(array)` where `checkpoint` computes it a second time.
+
+    The cotangent goes through `cotangent`. All return an array like the one that they are given.
+    """
+    import jax
+
+    shape = shape_struct(jax.typeof(array))
+    bodies = [jax.make_jaxpr(one)(shape) for one in (first, again, cotangent)]
+    primitive, _ = _laid_out_primitives()
+    return primitive.bind(array, call_jaxpr=bodies[0], again=bodies[1], back=bodies[2])
+
+
+@functools.lru_cache(maxsize=1)
+def _laid_out_primitives() -> tuple[Any, Any]:
+    """The primitive behind `laid_out`, and that of its tangents.
+
+    `checkpoint` splits a function into what is known and what the backward pass computes; a rule of
+    the primitive's own leaves `call_jaxpr` in the one and `again` in the other.
+    """
+    import jax
+    from jax.extend.core import Primitive, jaxpr_as_fun
+    from jax.interpreters import ad, batching, mlir, partial_eval
+
+    values, tangents = Primitive("laid_out"), Primitive("laid_out_tangent")
+
+    def run(array: Any, *, call_jaxpr: Any, **_: Any) -> Any:
+        return jaxpr_as_fun(call_jaxpr)(array)[0]
+
+    def differentiated(primals: Any, given: Any, **bodies: Any) -> Any:
+        (tangent,) = given
+        if not isinstance(tangent, ad.Zero):
+            as_it_comes = jax.make_jaxpr(lambda x: x)(shape_struct(jax.typeof(tangent)))
+            tangent = tangents.bind(tangent, call_jaxpr=as_it_comes, back=bodies["back"])
+        return values.bind(*primals, **bodies), tangent
+
+    def split(_: Any, unknown: Any, instantiated: Any, equation: Any) -> Any:
+        if unknown[0]:
+            return None, equation, [True], [True], []
+        again = equation.params["again"]
+        known = equation.replace(params={**equation.params, "again": equation.params["call_jaxpr"]})
+        staged = equation.replace(params={**equation.params, "call_jaxpr": again})
+        return known, staged, [False], [True], [] if instantiated[0] else [equation.invars[0]]
+
+    for primitive in (values, tangents):
+
+        def batched(arrays: Any, dimensions: Any, primitive: Any = primitive, **bodies: Any) -> Any:
+            (array,), (dimension,) = arrays, dimensions
+            shape = shape_struct(jax.typeof(array))
+            many = {
+                name: jax.make_jaxpr(jax.vmap(jaxpr_as_fun(body), dimension, dimension))(shape)
+                for name, body in bodies.items()
+            }
+            return primitive.bind(array, **many), dimension
+
+        primitive.def_impl(run)
+        primitive.def_abstract_eval(lambda array, **_: array)
+        mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
+        batching.primitive_batchers[primitive] = batched
+    ad.primitive_jvps[values] = differentiated
+    ad.deflinear2(tangents, lambda cotangent, _, *, back, **__: jaxpr_as_fun(back)(cotangent))
+    partial_eval.partial_eval_jaxpr_custom_rules[values] = split
+    return values, tangents
+
+
 def shape_struct(aval: Any, shape: Sequence[int] | None = None) -> Any:
     """A `ShapeDtypeStruct` of an abstract value, weak type included, or one of another `shape`."""
     import jax
@@ -185,11 +258,12 @@ Change = Callable[[str, tuple[Frame, ...], list[Any]], list[Any]]
 def arrays_of_user_code(*, reads: Change, makes: Change, within: str) -> Any:
     """A context in which what operations of user code read and make goes through functions.
 
-    Each is given the primitive's name, the frames (innermost first, up to the first one of the file
-    `within`) and the operands or results, and returns those to go on with. What differentiation,
-    vectorisation and the rules of JAX make of an operation is not user code: arrays are changed
-    before they are differentiated, and what JAX derives from the changed program follows. What JAX
-    traced before is not taken from its caches.
+    Each is given the primitive's name (`einsum()` of a call that JAX replaces by its body), the
+    frames (innermost first, up to the first one of the file `within`) and the operands or results,
+    and returns those to go on with. What differentiation, vectorisation and the rules of JAX make
+    of an operation is not user code: arrays are changed before they are differentiated, and what
+    JAX derives from the changed program follows. What JAX traced before is not taken from its
+    caches.
     """
     return _UserCode(reads, makes, within)
 
@@ -221,6 +295,10 @@ class _UserCode:
             self.inside = True
             try:
                 name, frames = primitive.name, self._frames()
+                if parameters.get("inline"):
+                    body = parameters["jaxpr"].jaxpr.eqns
+                    name = f"{str(parameters['name']).strip('_')}()"
+                    name = body[0].primitive.name if len(body) == 1 else name
                 read = self.reads(name, frames, list(operands))
                 results = original(primitive, *read, **parameters)
                 if primitive.multiple_results:

@@ -35,6 +35,8 @@ INLINED = frozenset(
         "custom_jvp_call",
         "custom_vjp_call",
         "custom_vjp_call_jaxpr",
+        "laid_out",
+        "laid_out_tangent",
     }
 )
 BARRIER = "optimization_barrier"

@@ -19,6 +19,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = (
     ("compat", "network", "machine_file", "callable_module", "units", "whole_file",
      "subaxes", "quiet", "trace_events"),
+    ("annotations",),
     ("machine", "layout"),
     ("machine_numbers",),
     ("better_machines",),

@@ -3,7 +3,8 @@
 `autoshard.lower` constrains every value. With the shardings of the inputs and results given, most
 of that follows by propagation, and few `with_sharding_constraint`s remain to be written into the
 user's own code (`autoshard.lower.sites`). A line there constrains what is computed again and the
-cotangent too, because it is differentiated with the rest.
+cotangent too, because it is differentiated with the rest, unless it says something else of them
+(`autoshard.annotations`).
 
 A set of lines is held to the plan by running Shardy's passes (`autoshard.lower.line_checks`). The
 set that `autoshard.lower.line_search` finds is checked once more, in a step that is traced with
@@ -26,7 +27,6 @@ from autoshard.lower.compare import Tally
 from autoshard.lower.line_checks import LineChecks
 from autoshard.lower.line_search import TOLERANCE, LineSearch, per_block
 from autoshard.lower.sites import Line, sites_of
-from autoshard.lower.source_lines import CONSTRAIN
 from autoshard.lower.spmd import Lowered, lower
 from autoshard.machine import Machine, load
 from autoshard.plan import Plan
@@ -47,7 +47,6 @@ class Fewest:
       left: collectives that are made otherwise than planned, where no set of lines makes the plan.
       products: how many matrix products are cut otherwise then.
       share: what these collectives take of the planned step, and these products of all.
-      twofold: arrays that the plan lays out otherwise when they are computed again.
     """
 
     lines: tuple[Line, ...]
@@ -57,7 +56,6 @@ class Fewest:
     left: tuple[Tally, ...] = ()
     products: int = 0
     share: float = 0.0
-    twofold: tuple[str, ...] = ()
 
     @property
     def exact(self) -> bool:
@@ -86,10 +84,8 @@ class Fewest:
         text = [
             f"{len(self.lines)} of {self.of} lines{inside}, beside the shardings of inputs and "
             "results:",
-            *(f"  {line}" for line in self.lines),
+            *(f"  {part}" for line in self.lines for part in str(line).splitlines()),
         ]
-        if not all(one.alike for line in self.lines for one in line.says):
-            text += ["where", *(f"  {line}" for line in CONSTRAIN.splitlines())]
         if self.enough and not self.exact:
             text.append(f"Otherwise than planned, {self.share:.2%} of the step, are:")
         elif not self.enough:
@@ -102,9 +98,6 @@ class Fewest:
             ]
         if self.products:
             text.append(f"  {self.products} matrix products that are cut otherwise")
-        if self.twofold and not self.exact:
-            text.append("No line can say what the plan computes again in another layout:")
-            text += [f"  {name}" for name in self.twofold]
         return "\n".join(text)
 
 
@@ -144,7 +137,6 @@ def fewest(
         found.tallies,
         found.products,
         found.share,
-        sites.twofold,
     )
 
 

@@ -13,6 +13,7 @@ compiler makes them.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -44,12 +45,14 @@ class Mismatch:
       products: how many matrix products are cut otherwise.
       share: what these collectives take of the planned step, and these products of all.
       arrays: elements of the results that are laid out otherwise, of all operations.
+      lines: of the user's code, `file.py:12`, about the products that are cut otherwise.
     """
 
     tallies: tuple[Tally, ...]
     products: int
     share: float
     arrays: float
+    lines: frozenset[str] = frozenset()
 
     @property
     def none(self) -> bool:
@@ -100,16 +103,18 @@ class LineChecks:
         _merge_equal(explicit)
         _drop_constants(explicit)
         found = compare(self.lowered.plan.moves, read_collectives(explicit))
-        cuts = _cuts(explicit)
+        cuts, lines = _cuts(explicit), set[str]()
         if len(cuts) == len(self.products):
-            wrong = sum(a != b for a, b in zip(cuts, self.products, strict=True))
+            odd = [a for a, b in zip(cuts, self.products, strict=True) if a.cut != b.cut]
+            wrong = len(odd)
+            lines.update(line for one in odd for line in one.lines)
         else:
-            wrong = _difference(Counter(cuts), Counter(self.products))
+            wrong = _difference(*(Counter(one.cut for one in of) for of in (cuts, self.products)))
         arrays = _difference(_arrays(explicit), self.arrays)
         tallies = (*found.missing, *found.unplanned)
         share = sum(map(self._seconds, tallies)) / self.lowered.plan.estimate.step_seconds
         share += wrong / max(len(self.products), 1)
-        return Mismatch(tallies, int(wrong), share, arrays)
+        return Mismatch(tallies, int(wrong), share, arrays, frozenset(lines))
 
     def _seconds(self, tally: Tally) -> float:
         """Of the collectives that are missing or too many."""
@@ -177,11 +182,25 @@ class _Cuts:
         return self.known[sharding]
 
 
-def _cuts(explicit: Any) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """How a product is cut, and where it stands in the user's code."""
+
+    cut: str
+    location: Any
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the user's code on the way to it, `file.py:12`."""
+        _, frames = compat.location_frames(self.location)
+        return [f"{os.path.basename(file)}:{line}" for file, line in frames]
+
+
+def _cuts(explicit: Any) -> list[_Product]:
     """How every product of a module is cut, in program order."""
     cut = _Cuts()
     return [
-        f"{inner.results[0].type} {cut(inner.results[0])}"
+        _Product(f"{inner.results[0].type} {cut(inner.results[0])}", inner.location)
         for inner in _walk(explicit)
         if inner.name in _PRODUCTS
     ]

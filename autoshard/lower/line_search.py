@@ -6,7 +6,8 @@ all that is planned at other spots is added, and what is not needed of it left o
 time are tried. At the end what can be left out is, and one line about many arrays (all arguments of
 a block, say) takes the place of several. Lines that say something else of each shape are tried
 where others do not reach the plan, or not with few of them. Of the lines that remain none can be
-left out, although another set might be smaller still.
+left out, although another set might be smaller still. Where they are many for one block, those
+about arrays of one function become one (`autoshard.lower.function_lines`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from autoshard.lower.function_lines import in_functions
 from autoshard.lower.line_checks import LineChecks, Mismatch
 from autoshard.lower.sites import Line, Sites
 from autoshard.lower.source_lines import line_of
@@ -63,18 +65,30 @@ class LineSearch:
                 chosen, begun, key=lambda lines: (not self.close(lines), self.share(lines))
             )
             chosen = self.finished(chosen)
-        return chosen
+        return in_functions(
+            chosen,
+            self.sites.visits,
+            many=lambda lines: per_block(lines) > FEW,
+            as_good=lambda lines, others: self.as_good(lines, others, close=False),
+        )
 
     def few(self, chosen: Sequence[Line]) -> bool:
         """Whether the plan is reached with few lines."""
         return self.close(chosen) and per_block(chosen) <= FEW
 
     def grown(self, chosen: list[Line]) -> list[Line]:
-        """With lines added as long as one, all or two of them help."""
+        """With lines added as long as one, all or two of them help.
+
+        What all that is planned leaves is not looked for line by line: there it is enough to be
+        close.
+        """
         while self.share(chosen):
             more = self.one_more(chosen)
             if not more and not self.close(chosen):
-                more = self.many_more(chosen) or self.two_more(chosen)
+                more = self.many_more(chosen)
+                if more and self.close(more):
+                    return more
+                more = more or self.two_more(chosen)
             if not more:
                 break
             chosen = more
@@ -185,13 +199,18 @@ class LineSearch:
         return chosen
 
     def near(self, lines: Sequence[Line], left: Mismatch) -> list[Line]:
-        """Lines in the user's code about collectives that are missing, or not planned, first."""
+        """Lines of the user's code about products that are cut otherwise first, then those about
+        collectives that are missing, then about those that are not planned."""
         missing = {at.rpartition(" ")[2] for one in left.tallies for at in one.planned_at}
         odd = {at.rpartition(" ")[2] for one in left.tallies for at in one.found_at}
 
         def hits(line: Line) -> int:
             own = {line_of(frame) for spot in line.spots for frame in spot.user}
-            return 2 * (not own.isdisjoint(missing)) + (not own.isdisjoint(odd))
+            return (
+                4 * (not own.isdisjoint(left.lines))
+                + 2 * (not own.isdisjoint(missing))
+                + (not own.isdisjoint(odd))
+            )
 
         return sorted(lines, key=lambda line: -hits(line))
 

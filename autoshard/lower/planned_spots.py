@@ -53,22 +53,29 @@ class PlannedSpots:
         does not fit all of them cannot be said.
         """
         shapes = {self.program.values[one.value].shape for one in marked}
-        made, cotangents = (
+        made, again, cotangents = (
             [
                 (self._spec(layout), size)
-                for layout, size in self._layouts(
-                    [one for one in marked if one.cotangent is cotangent], read=spot.read
-                ).items()
+                for layout, size in self._layouts(those, read=spot.read).items()
                 if all(self._fits(layout, shape) for shape in shapes)
             ]
-            for cotangent in (False, True)
+            for those in (
+                [one for one in marked if not one.cotangent and not one.again],
+                [one for one in marked if not one.cotangent and one.again],
+                [one for one in marked if one.cotangent],
+            )
         )
-        sizes = {None: 0.0, **dict(cotangents), **dict(made)}
+        made = made or again
+        sizes = {None: 0.0, **dict(cotangents), **dict(again), **dict(made)}
         first, after = (next(iter(specs), (None, 0.0))[0] for specs in (made, cotangents))
+        second = next(iter(again), (first, 0.0))[0]
         if not cotangents and not self.differentiated:
             after = first
-        found = [Constraint(first, after)]
-        for spec, _ in made:
+        found = [Constraint(first, after, second)]
+        if second != first:
+            found += [Constraint(first, None, second), Constraint(first, after, None)]
+            found += [Constraint(None, after, second), Constraint(None, None, second)]
+        for spec in dict.fromkeys(spec for spec, _ in (*made, *again)):
             found += [Constraint(spec, spec)]
             if cotangents:
                 found += [Constraint(spec, after), Constraint(spec, None)]
@@ -87,15 +94,6 @@ class PlannedSpots:
         """Whether an array of this shape can be cut so."""
         inside = max(layout, default=-1) < len(shape)
         return inside and divides(shape, layout, self.plan.mesh.sizes)
-
-    def differ(self, marked: Sequence[Marked], spot: Spot) -> bool:
-        """Whether an array is computed again in another layout, which no line can say."""
-        stored = self.plan.decisions.stored
-        made, again = (
-            {stored[one.value] for one in marked if one.again is both and not one.cotangent}
-            for both in (False, True)
-        )
-        return not spot.read and bool(made) and not again <= made
 
     def _layouts(self, marked: Sequence[Marked], *, read: bool) -> Mapping[Layout, float]:
         """The layouts that a plan gives these values, those of most bytes first."""

@@ -13,7 +13,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -42,6 +42,8 @@ class Line:
       blocks: the repeated blocks that it is in, by scope: `layers`, `layer_*`.
       weight: bytes of all arrays that it names, all repetitions.
       by_shape: whether it says something else, or nothing, of arrays of other shapes there.
+      arguments: whether it is about all arguments of a block.
+      entries: what it says by key, where it is about a function (`autoshard.annotations.laid_out`).
     """
 
     places: tuple[tuple[Spot, Constraint], ...]
@@ -50,6 +52,8 @@ class Line:
     blocks: frozenset[str] = field(compare=False)
     weight: float = field(compare=False)
     by_shape: bool = field(default=False, compare=False)
+    arguments: bool = field(default=False, compare=False)
+    entries: tuple[tuple[str, Constraint], ...] = field(default=(), compare=False)
 
     @property
     def block(self) -> bool:
@@ -73,6 +77,8 @@ class Line:
         return self.by_shape and len(self.says) > 1 and len(places) == 1
 
     def __str__(self) -> str:
+        if self.entries:
+            return self._as_entries()
         first, *callers = self.where
         via = f", called at {' and '.join(callers)}" if callers else ""
         via += ", by x.shape" if self.by_shape else ""
@@ -87,6 +93,13 @@ class Line:
             calls.append(f"x = {constraint}  # {', '.join(each[:SHOWN])}{more}")
         return f"{first}{via}: " + f"\n{' ' * len(first)}    ".join(calls)
 
+    def _as_entries(self) -> str:
+        (where,) = self.where
+        name = where.rpartition(" ")[2]
+        entries = [f"    {key!r}: {constraint.entry}," for key, constraint in self.entries]
+        head = f"{where}: {name} = autoshard.laid_out({name}, {{"
+        return "\n".join([head, *entries, "})"])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sites:
@@ -96,13 +109,13 @@ class Sites:
       lines: those that name most bytes first.
       planned: for every spot the line that says what is planned there.
       marks: for every spot its number and its layouts.
-      twofold: arrays that the plan lays out otherwise when they are computed again.
+      visits: all arrays that user code makes or reads.
     """
 
     lines: tuple[Line, ...]
     planned: tuple[Line, ...]
     marks: Mapping[Spot, tuple[int, tuple[Constraint, ...]]]
-    twofold: tuple[str, ...]
+    visits: tuple[Visit, ...]
 
     def marked(self, fn: Callable[..., Any], mesh: Any) -> Callable[..., Any]:
         """`fn` with every constraint of every line, each under the scope of its mark."""
@@ -144,7 +157,8 @@ def written(fn: Callable[..., Any], lines: Sequence[Line], mesh: Any) -> Callabl
 def sites_of(program: Program, plan: Plan, mesh: Any, fn: Callable[..., Any], *args: Any) -> Sites:
     """Every line that could be written into `fn` for a plan."""
     seen: dict[Spot, list[Visit]] = {}
-    for visit in visits(fn, *args):
+    visited = tuple(visits(fn, *args))
+    for visit in visited:
         if visit.last and "site-packages" not in visit.spot.user[0].file:
             seen.setdefault(visit.spot, []).append(visit)
     numbers = {spot: number for number, spot in enumerate(seen)}
@@ -172,9 +186,7 @@ def sites_of(program: Program, plan: Plan, mesh: Any, fn: Callable[..., Any], *a
     marks = {spot: (numbers[spot], tuple(said)) for spot, said in wanted.items()}
     alone = {line.places[0]: line for line in lines if len(line.places) == 1}
     as_planned = tuple(alone[spot, known.planned] for spot, known in found.items())
-    twofold = [s for s in found if planned.differ(marked[numbers[s]], s)]
-    names = tuple(f"{_name(s, found[s])}, at {line_of(s.user[0])}" for s in twofold)
-    return Sites(tuple(lines), as_planned, marks, names)
+    return Sites(tuple(lines), as_planned, marks, visited)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +231,7 @@ def _lines(found: Mapping[Spot, _Spot]) -> Iterator[Line]:
     for spots in blocks.values():  # all arguments of a block
         for said in _trees(spots, found):
             if len(said) > 1 and (top := _top(said)):
-                line = _made(said, found, (top,))
+                line = replace(_made(said, found, (top,)), arguments=True)
                 lines.setdefault(line, line)
     yield from lines
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
+from autoshard.annotations import constrain
 from autoshard.compat import Frame
 
 
@@ -45,6 +45,11 @@ class Spot:
     shape: tuple[int, ...] = ()
 
     @property
+    def inlined(self) -> bool:
+        """Whether it is of a call in the place of which the jaxpr has several operations."""
+        return self.primitive.endswith("()")
+
+    @property
     def user(self) -> tuple[Frame, ...]:
         """The frames of the user's functions."""
         return tuple(frame for frame in self.frames if frame.user)
@@ -56,13 +61,18 @@ class Visit:
 
     Attributes:
       spot, dtype: where it is, and what it holds.
+      scope: in which it is made or read, from where its trace began.
       last: whether it is the value of the expression there: nothing else is made after it before
         the user's code goes on.
     """
 
     spot: Spot
     dtype: str
+    scope: str
     last: bool
+
+
+_ALIKE: Any = ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,53 +82,58 @@ class Constraint:
     Attributes:
       spec: how it is laid out; None: as it comes.
       cotangent: how its cotangent is; None: as it comes.
+      again: how it is where `checkpoint` computes it again; None: as it comes; default: alike.
     """
 
     spec: PartitionSpec | None
     cotangent: PartitionSpec | None
+    again: PartitionSpec | None = _ALIKE
+
+    def __post_init__(self) -> None:
+        if self.again is ...:
+            object.__setattr__(self, "again", self.spec)
 
     @property
     def alike(self) -> bool:
-        """Whether it says the same of both, as a plain `with_sharding_constraint` does."""
-        return self.spec == self.cotangent
+        """Whether it says the same of all, as a plain `with_sharding_constraint` does."""
+        return self.spec == self.cotangent == self.again
+
+    @property
+    def twofold(self) -> bool:
+        """Whether it says something else of what is computed again."""
+        return self.spec != self.again
 
     def __call__(self, array: Any, mesh: Any) -> Any:
         """The array, constrained."""
-        has_cotangent = jnp.issubdtype(array.dtype, jnp.inexact)
-        if self.alike or not has_cotangent:
-            return _constrained(array, self.spec, mesh)
-        function = jax.custom_vjp(lambda x: _constrained(x, self.spec, mesh))
-        function.defvjp(
-            lambda x: (function(x), None),
-            lambda _, cotangent: (_constrained(cotangent, self.cotangent, mesh),),
+        laid, cotangent, again = (
+            None if one is None else NamedSharding(mesh, one)
+            for one in (self.spec, self.cotangent, self.again)
         )
-        return function(array)
+        return constrain(array, laid, cotangent=cotangent, again=again)
 
     def __str__(self) -> str:
         if self.alike:
             return f"with_sharding_constraint(x, {_shown(self.spec)})"
-        return f"constrain(x, {_shown(self.spec)}, {_shown(self.cotangent)})"
+        return f"autoshard.constrain(x, {self.arguments})"
 
+    @property
+    def entry(self) -> str:
+        """What `autoshard.laid_out` is told of the array."""
+        return _shown(self.spec) if self.alike else f"lambda x: {self}"
 
-def _constrained(array: Any, spec: PartitionSpec | None, mesh: Any) -> Any:
-    if spec is None:
-        return array
-    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
+    @property
+    def arguments(self) -> str:
+        """What `autoshard.constrain` is told of the array."""
+        said = [_shown(self.spec)]
+        if self.cotangent != self.spec:
+            said.append(f"cotangent={_shown(self.cotangent)}")
+        if self.twofold:
+            said.append(f"again={_shown(self.again)}")
+        return ", ".join(said)
 
 
 def _shown(spec: PartitionSpec | None) -> str:
     return "None" if spec is None else f"P({', '.join(map(repr, spec))})"
-
-
-CONSTRAIN = """@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def constrain(x, sharding, cotangent):  # of x and of its cotangent; None: as it comes
-    return x if sharding is None else jax.lax.with_sharding_constraint(x, sharding)
-
-constrain.defvjp(
-    lambda x, sharding, cotangent: (constrain(x, sharding, cotangent), None),
-    lambda sharding, cotangent, _, ct: (constrain(ct, cotangent, None),),
-)"""
-"""The function that a line calls which says of the cotangent something else."""
 
 
 def line_of(frame: Frame) -> str:
@@ -128,27 +143,28 @@ def line_of(frame: Frame) -> str:
 
 def visits(fn: Callable[..., Any], *args: Any) -> list[Visit]:
     """Every array that user code reads or makes when `fn(*args)` is traced, but for scalars."""
-    found: list[tuple[Spot, Any]] = []
+    found: list[tuple[Spot, Any, str]] = []
 
     def noted(read: bool) -> Any:
         def note(primitive: str, frames: tuple[Frame, ...], arrays: list[Any]) -> list[Any]:
             for number, array in enumerate(arrays):
-                found.append((Spot(frames, primitive, number, read, _shape(array)), array))
+                spot = Spot(frames, primitive, number, read, _shape(array))
+                found.append((spot, array, compat.current_scope()))
             return arrays
 
         return note
 
     jax.eval_shape(_traced(fn, noted(True), noted(False)), *args)
-    users = [spot.user for spot, _ in found]
+    users = [spot.user for spot, *_ in found]
     last: list[bool] = []
     after: Spot | None = None
-    for spot, _ in reversed(found):
+    for spot, *_ in reversed(found):
         same = after is not None and spot.frames == after.frames
         last.append(last[-1] if same else after is None or spot.user != after.user)
         after = spot
     return [
-        Visit(spot, compat.array_facts(jax.typeof(array))[1], last)
-        for (spot, array), user, last in zip(found, users, reversed(last), strict=True)
+        Visit(spot, compat.array_facts(jax.typeof(array))[1], scope, last)
+        for (spot, array, scope), user, last in zip(found, users, reversed(last), strict=True)
         if user and getattr(array, "ndim", 0)
     ]
 

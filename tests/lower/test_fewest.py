@@ -10,13 +10,15 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from autoshard.annotations import laid_out
 from autoshard.lower.compare import Tally
 from autoshard.lower.fewest import Fewest, fewest
+from autoshard.lower.function_lines import in_functions
 from autoshard.lower.line_search import TOLERANCE
 from autoshard.lower.marks import Marked
 from autoshard.lower.planned_spots import PlannedSpots
 from autoshard.lower.sites import sites_of, written
-from autoshard.lower.source_lines import CONSTRAIN, Constraint, Spot, visits, with_lines
+from autoshard.lower.source_lines import Constraint, Spot, visits, with_lines
 from autoshard.lower.spmd import lower, make_mesh
 from autoshard.program import trace
 from autoshard.search import search
@@ -53,7 +55,7 @@ def test_shardy_makes_the_plan_of_the_fewest_and_of_no_fewer(requirements):
     if count:
         assert text.startswith(f"{count} of {found.of} lines")
         assert "programs.py:" in text
-        assert "with_sharding_constraint(x, P(" in text
+        assert "constrain(x, P(" in text
 
 
 def test_what_propagation_does_alone_needs_no_lines():
@@ -94,38 +96,34 @@ def test_a_line_of_the_user_constrains_the_cotangent_too():
         return jnp.sum(y * 2.0)
 
     mesh = jax.sharding.AbstractMesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    spot = next(one.spot for one in visits(jax.grad(loss), array(8, 8)) if not one.spot.read)
+    spot = next(
+        one.spot for one in visits(jax.value_and_grad(loss), array(8, 8)) if not one.spot.read
+    )
 
     def constraints(spec, cotangent):
         line = Constraint(spec, cotangent)
-        step = with_lines(jax.grad(loss), lambda at, y: line(y, mesh) if at == spot else y)
-        return _constraints_of(step)
+        step = with_lines(
+            jax.value_and_grad(loss), lambda at, y: line(y, mesh) if at == spot else y
+        )
+        return _constraints_of(step, array(8, 8))
 
-    assert constraints(P("x"), P("x")) == ["P('x',)", "P('x',)"]  # forward and backward
-    assert constraints(P("x"), None) == ["P('x',)"]
-    assert constraints(P("x"), P(None, "x")) == ["P('x',)", "P(None, 'x')"]
-    assert constraints(None, P(None, "x")) == ["P(None, 'x')"]
-
-
-def _constraints_of(function):
-    text = str(jax.make_jaxpr(function)(array(8, 8)))
-    return re.findall(r"sharding_constraint\[.*?spec=(P\(.*?\))", text, re.DOTALL)
+    rows, columns = P("x", None), P(None, "x")
+    assert constraints(rows, rows) == [rows, rows]  # forward and backward
+    assert constraints(rows, None) == [rows]
+    assert constraints(rows, columns) == [rows, columns]
+    assert constraints(None, columns) == [columns]
 
 
-def test_the_function_that_is_printed_constrains_array_and_cotangent():
-    mesh = jax.sharding.AbstractMesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
-    names: dict = {}
-    exec(f"import functools\nimport jax\n{CONSTRAIN}", names)  # what users paste
-    rows, columns = (jax.sharding.NamedSharding(mesh, P(*axes)) for axes in (("x",), (None, "x")))
+def _constraints_of(function, *shapes):
+    """The layouts of all constraints of a lowered function, in order."""
+    text = jax.jit(function).trace(*shapes).lower(lowering_platforms=("tpu",)).as_text()
+    found = re.findall(r"sdy.sharding_constraint \S+ <@mesh, \[(.*?)\]> :", text)
+    return [P(*map(_axes, re.findall(r"\{(.*?)\}", one))) for one in found]
 
-    def pasted(x):
-        return jnp.sum(jnp.sin(names["constrain"](x, rows, columns)))
 
-    def ours(x):
-        return jnp.sum(jnp.sin(Constraint(P("x"), P(None, "x"))(x, mesh)))
-
-    for function in (pasted, ours):
-        assert _constraints_of(jax.grad(function)) == ["P('x',)", "P(None, 'x')"]
+def _axes(dimension):
+    names = tuple(name.strip(' "') for name in dimension.split(",") if name)
+    return names[0] if len(names) == 1 else names or None
 
 
 def test_products_cut_otherwise_and_dear_collectives_do_not_make_the_plan():
@@ -143,8 +141,8 @@ def test_products_cut_otherwise_and_dear_collectives_do_not_make_the_plan():
     assert not replace(found, products=1).enough
 
 
-def test_what_is_computed_again_in_another_layout_is_named():
-    """A line holds for the forward pass and for what `checkpoint` computes again."""
+def test_a_line_may_say_something_else_of_what_is_computed_again():
+    """Where the plan lays it out otherwise there, and `checkpoint` computes it again."""
 
     def step(w, x):
         @jax.checkpoint
@@ -155,20 +153,32 @@ def test_what_is_computed_again_in_another_layout_is_named():
 
     shapes = array(64, 64), array(64, 64)
     program = trace(step, *shapes)
-    plan = search(program, toy_machine(8), mesh={"x": 8})
+    plan = search(program, toy_machine(8), mesh={"x": 8}, baselines=False)
     products = [op for op in program.ops if op.primitive == "dot_general"]
     first = next(op.outputs[0] for op in products if not op.backward)
     again = next(op.outputs[0] for op in products if op.recomputed)
+    mesh = make_mesh(plan, None)
 
-    def named(layout):
+    def lines(layout):
         stored = list(plan.decisions.stored)
         stored[first], stored[again] = (0,), layout
         changed = replace(plan, decisions=replace(plan.decisions, stored=tuple(stored)))
-        return sites_of(program, changed, make_mesh(plan, None), step, *shapes).twofold
+        return sites_of(program, changed, mesh, step, *shapes).planned
 
-    assert named((0,)) == ()
-    (name,) = named((1,))
-    assert name.startswith("jit in the step, float32[64, 64], at test_fewest.py:")
+    def of_the_product(layout):
+        (line,) = [
+            one for one in lines(layout) if one.names[0].startswith("dot_general in the step")
+        ]
+        return line
+
+    assert not of_the_product((0,)).says[0].twofold
+    line = of_the_product((1,))
+    (said,) = line.says
+    assert (said.spec, said.again) == (P("x"), P(None, "x"))
+    assert "x = autoshard.constrain(x, P('x'), " in str(line)
+    assert "again=P(None, 'x'))" in str(line)
+    found = _constraints_of(written(step, [line], mesh), *shapes)
+    assert found[:2] == [P("x", None), P(None, "x")]
 
 
 def test_one_line_in_a_helper_says_the_same_of_arrays_of_any_rank():
@@ -210,9 +220,8 @@ def test_a_line_may_say_something_else_of_each_shape():
         assert [spot.shape for spot in line.spots] == [(64, 32), (128, 16, 8)]
         assert [one.spec for one in line.says] == [P("data", "model"), P("model", None, "data")]
         assert ", by x.shape: " in str(line)
-        traced = str(jax.make_jaxpr(written(step, [line], mesh))(*shapes))
-        found = re.findall(r"sharding_constraint\[.*?spec=(P\(.*?\))", traced, re.DOTALL)
-        assert found == ["P('data', 'model')", "P('model', None, 'data')"]
+        found = _constraints_of(written(step, [line], mesh), *shapes)
+        assert found == [P("data", "model"), P("model", None, "data")]
     one = next(line for line in lines if len(line.places) == 1)
     assert one.by_shape
     assert not one.table
@@ -237,3 +246,60 @@ def test_what_does_not_fit_all_arrays_at_a_spot_is_not_said():
     assert P("data") in {one.spec for one in both}
     assert P("data", "model") not in {one.spec for one in both}
     assert P("data", "model") in {one.spec for one in first}
+
+
+def test_one_line_about_a_function_says_what_several_say():
+    """Its keys, given to `laid_out`, make the same program as the lines."""
+
+    def block(x, w):
+        with jax.named_scope("block"):
+            hidden = jnp.einsum("bd,df->bf", x, w["up"])
+            with jax.named_scope("out"):
+                return jnp.einsum("bf,fd->bd", jnp.tanh(hidden), w["down"])
+
+    class Step:
+        layer = staticmethod(block)
+
+    def step(w, x):
+        body = jax.checkpoint(lambda x, one: (Step.layer(x, one), None))
+        return jax.grad(lambda x: jnp.sum(jax.lax.scan(body, x, w)[0]))(x)
+
+    shapes = {"up": array(2, 64, 256), "down": array(2, 256, 64)}, array(32, 64)
+    program = trace(step, *shapes)
+    plan = search(program, toy_machine(8), mesh={"x": 8}, baselines=False)
+    mesh = make_mesh(plan, None)
+    sites = sites_of(program, plan, mesh, step, *shapes)
+    alone = [line for line in sites.planned if line.blocks and len(line.places) == 1]
+    made = [line for line in alone if not line.spots[0].read and "block" in str(line.names)]
+    assert len(made) == 3
+    said = [P("x"), P(None, "x"), P(None, "x")]
+    lines = [
+        replace(line, places=((line.spots[0], Constraint(one, None)),))
+        for line, one in zip(sorted(made, key=lambda one: one.where), said, strict=True)
+    ]
+    assert in_functions(lines, sites.visits, lambda _: False, lambda *_: True) == lines
+    assert in_functions(lines, sites.visits, lambda _: True, lambda *_: False) == lines
+    (line,) = in_functions(lines, sites.visits, lambda found: len(found) > 2, lambda *_: True)
+    assert set(line.spots) == {spot for one in lines for spot in one.spots}
+    keys = [key for key, _ in line.entries]
+    assert keys == [
+        "bd,df->bf:dot_general float32[32,256]",
+        "out:tanh float32[32,256]",
+        "out/bf,fd->bd:dot_general float32[32,64]",
+    ]
+    first, *entries, last = str(line).splitlines()
+    assert first == "test_fewest.py, around block: block = autoshard.laid_out(block, {"
+    assert (
+        entries[0] == f"    {keys[0]!r}: lambda x: autoshard.constrain(x, P('x'), cotangent=None),"
+    )
+    assert last == "})"
+    together = _constraints_of(written(step, [line], mesh), *shapes)
+    assert together == _constraints_of(written(step, lines, mesh), *shapes)
+    Step.layer = staticmethod(
+        laid_out(
+            block,
+            {key: lambda x, said=said: said(x, mesh) for key, said in line.entries},
+        )
+    )
+    assert together == _constraints_of(lambda w, x: step(w, x), *shapes)  # traced anew
+    assert len(together) == 4  # three forward, and what tanh is differentiated from, again

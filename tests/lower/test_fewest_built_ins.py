@@ -1,17 +1,23 @@
-"""The fewest lines of built-in programs, small: two in a repeated block make the plan."""
+"""The fewest lines of built-in programs: two in a repeated block make the plan."""
 
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
+from functools import partial
 
+import jax
 import pytest
 
 from autoshard import models
+from autoshard.annotations import laid_out
 from autoshard.lower.fewest import fewest
 from autoshard.lower.line_search import FEW
+from autoshard.lower.sites import written
 from autoshard.lower.spmd import lower
 from autoshard.machine import Machine, load
+from autoshard.models import mixtral
 from autoshard.program import trace
 from autoshard.search import search
 from tests.helpers import MESHES, sampled
@@ -57,3 +63,30 @@ def test_two_lines_in_a_repeated_block_make_the_plan(name, mesh):
     found = fewest(lower(plan, fn, *args), fn, machine=machine)
     assert found.enough, str(found)
     assert found.per_block <= FEW, str(found)
+
+
+@pytest.mark.long
+def test_two_lines_in_the_block_of_mixtral_make_its_plan(monkeypatch):
+    """One about the arguments of the block, one about arrays of its experts: as it is printed."""
+    fn, args, options = models.build("mixtral-8x7b")
+    program = trace(fn, *args, **options)
+    mesh = {"x": 8, "y": 8}
+    plan = search(program, "v5p-64", mesh=mesh, baselines=False, time_limit=120.0)
+    lowered = lower(plan, fn, *args)
+    found = fewest(lowered, fn)
+    assert found.enough, str(found)
+    assert found.per_block <= FEW, str(found)
+    (line,) = [line for line in found.lines if line.entries]
+    assert line.where == ("mixtral.py, around experts",)
+    said = {key: partial(one, mesh=lowered.mesh) for key, one in line.entries}
+    expected = constraints(written(fn, [line], lowered.mesh), args)
+    monkeypatch.setattr(mixtral, "experts", laid_out(mixtral.experts, said))
+    step = models.build("mixtral-8x7b").fn
+    assert constraints(step, args) == expected
+    assert len(expected) >= len(line.entries)
+
+
+def constraints(function, args):
+    """The constraints in a lowered function, in order."""
+    text = jax.jit(function).trace(*args).lower(lowering_platforms=("tpu",)).as_text()
+    return re.findall(r"sdy.sharding_constraint \S+ (<.*?>) :", text)
