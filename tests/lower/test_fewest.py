@@ -55,7 +55,7 @@ def test_shardy_makes_the_plan_of_the_fewest_and_of_no_fewer(requirements):
     if count:
         assert text.startswith(f"{count} of {found.of} lines")
         assert "programs.py:" in text
-        assert "constrain(x, P(" in text
+        assert "with_sharding_constraint(x, P(" in text
 
 
 def test_what_propagation_does_alone_needs_no_lines():
