@@ -144,7 +144,8 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
     libraries = chip is not None and chip.library_products
     temporary = find_temporary(program)
     copied = find_copied(program) if libraries else frozenset[int]()
-    points = _points(program, fusion, sequence(program, fusion, chip), temporary, copied)
+    order = sequence(program, fusion, chip)
+    points = _points(program, fusion, order, temporary, copied, libraries)
     awaited = _awaited(program, points.readers)
     return Dataflow(
         chip=chip,
@@ -165,7 +166,8 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
 
 def reordered(flow: Dataflow, program: Program, fusion: Fusion, when: tuple[int, ...]) -> Dataflow:
     """The same facts where ops run in another order; `when` is the point of every op."""
-    points = _points(program, fusion, when, flow.temporary, flow.copied)
+    libraries = flow.chip is not None and flow.chip.library_products
+    points = _points(program, fusion, when, flow.temporary, flow.copied, libraries)
     return replace(flow, **points._asdict())
 
 
@@ -187,6 +189,7 @@ def _points(
     when: tuple[int, ...],
     temporary: Sequence[bool],
     copied: Collection[int],
+    libraries: bool,
 ) -> _Points:
     spans = region_spans(program, when)
     readers = find_readers(program, when, spans)
@@ -198,7 +201,9 @@ def _points(
         for one in here
         if not one.alone
     }
-    start, stop = find_lives(program, readers, fusion, when, spans, moved, temporary, copied)
+    start, stop = find_lives(
+        program, readers, fusion, when, spans, moved, temporary, copied, libraries=libraries
+    )
     return _Points(
         when,
         tuple(tuple(uses) for uses in readers),

@@ -29,16 +29,34 @@ from autoshard.graph import Op, Program
 from autoshard.machine import Chip
 from autoshard.siblings import at_hand
 from autoshard.strategy import is_layout_determined
+from autoshard.updates import UPDATES
 
 FUSING_REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
 )
+WRITTEN = frozenset(
+    {
+        *UPDATES,
+        *("sort", "top_k", "approx_top_k", "argmax", "argmin"),
+        *("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "fft"),
+        *("cholesky", "lu", "qr", "eigh", "eig", "svd", "triangular_solve", "tridiagonal_solve"),
+        *("householder_product", "schur", "hessenberg", "tridiagonal"),
+        *("select_and_scatter_add", "select_and_gather_add"),
+    }
+)
+"""Ops whose results no later kernel can make anew element by element, whatever their rule says."""
 
 
 def is_elementwise(op: Op) -> bool:
     """Whether the op is fused with its neighbours: layout in, same layout out, nothing summed."""
-    apart = op.boundary or is_matrix_op(op.primitive) or op.primitive == BARRIER
+    apart = op.boundary or is_matrix_op(op.primitive) or op.primitive in {BARRIER, *WRITTEN}
     return not apart and is_layout_determined(op.rule)
+
+
+def _fuses(op: Op, position: int, elementwise: bool) -> bool:
+    """Whether the op computes its operand at `position` anew, where that is elementwise."""
+    looks_up = op.primitive == "gather" and position == 0
+    return elementwise or looks_up or op.primitive in FUSING_REDUCTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +114,9 @@ def fuse(program: Program, chip: Chip | None = None) -> Fusion:
             not uses
             or value.index in written
             or not all(
-                (elementwise[reader] or program.ops[reader].primitive in FUSING_REDUCTIONS)
+                _fuses(program.ops[reader], position, elementwise[reader])
                 and program.ops[reader].region == maker.region
-                for reader, _ in uses
+                for reader, position in uses
             )
         ):
             continue

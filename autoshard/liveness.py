@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from autoshard.cost.flops import is_matrix_op
 from autoshard.flatten import BARRIER
 from autoshard.fusion import FUSING_REDUCTIONS, Fusion
 from autoshard.orders import Transposition, Transpositions
@@ -176,6 +177,8 @@ def find_lives(
     moved: Collection[int],
     temporary: Sequence[bool],
     copied: Collection[int],
+    *,
+    libraries: bool,
 ) -> tuple[list[int], list[int]]:
     end = len(program.ops) + 1
     starts, stops = [], []
@@ -203,8 +206,9 @@ def find_lives(
                 and _dies(program, readers, fusion.materialised, maker.inputs[0], made)
             ) or (
                 fusion.elementwise[maker.index]
+                and value.index not in moved
                 and _overwrites(
-                    program, made, maker, readers, fusion.materialised, value.index, moved
+                    program, made, maker, readers, fusion.materialised, value.bytes, libraries
                 )
             ):
                 start = min(made + 1, stop)
@@ -230,16 +234,14 @@ def _overwrites(
     maker: Op,
     readers: list[list[Reader]],
     materialised: Sequence[bool],
-    output: int,
-    moved: Collection[int],
+    size: int,
+    libraries: bool,
 ) -> bool:
     """Whether an elementwise op, with what is fused with it, can write over what dies with it.
 
-    What is written in another order than it is read cannot.
+    It writes `size` bytes, in the order in which it reads. The result of a library's product comes
+    in one tuple with the product's workspace, and XLA:GPU writes over no part of a tuple.
     """
-    if output in moved:
-        return False
-    size = program.values[output].bytes
     operands, seen = list(maker.inputs), set[int]()
     while operands:
         operand = operands.pop()
@@ -250,6 +252,9 @@ def _overwrites(
             operands += program.ops[program.values[operand].producer].inputs
             continue
         if program.values[operand].bytes != size:
+            continue
+        producer = program.values[operand].producer
+        if libraries and producer >= 0 and is_matrix_op(program.ops[producer].primitive):
             continue
         if _dies(program, readers, materialised, operand, made):
             return True

@@ -14,6 +14,7 @@ from autoshard.dataflow import analyse
 from autoshard.fusion import fuse
 from autoshard.machine import Chip, load
 from autoshard.program import Program, trace
+from autoshard.strategy import enumerate_strategies
 from tests.helpers import toy_machine
 
 
@@ -96,3 +97,55 @@ def test_sines_are_eight_exponentials_and_can_bind() -> None:
     assert prices.ideal_seconds([[op.index] for op in program.ops]) == pytest.approx(
         8 * 128 * (8 * 100 + 1) / 1e6 / 8
     )
+
+
+def loss_by_class(w: Any, x: Any, targets: Any) -> Any:
+    """Cross-entropy as most write it: what the target's class has is looked up."""
+    scores = jax.nn.log_softmax((x @ w).astype(jnp.float32))
+    return -jnp.mean(jnp.take_along_axis(scores, targets[:, None], axis=-1))
+
+
+def classified() -> Program:
+    args = array(32, 48, dtype=jnp.bfloat16), array(64, 32, dtype=jnp.bfloat16)
+    return trace(jax.value_and_grad(loss_by_class), *args, array(64, dtype=jnp.int32))
+
+
+def test_what_is_looked_up_is_computed_where_it_is_read() -> None:
+    program = classified()
+    found = fuse(program)
+    (look_up,) = (op for op in program.ops if op.primitive == "gather")
+    scores = look_up.inputs[0]
+    assert not found.materialised[scores]
+    product = next(op for op in program.ops if op.primitive == "dot_general").outputs[0]
+    assert product in found.sources[scores]
+
+
+def test_what_is_scattered_is_written_and_what_it_is_added_to_is_filled_first() -> None:
+    program = classified()
+    (scatter,) = (op for op in program.ops if op.primitive == "scatter-add")
+    assert program.values[scatter.inputs[0]].free
+    flow = analyse(program)
+    (result,) = scatter.outputs
+    assert flow.materialised[result]
+    prices = step_prices(program, flow, toy_machine(1), (1,))
+    whole = enumerate_strategies(scatter.rule, (1,), [(64, 48)])
+    seconds = prices.compute_seconds(scatter, whole)[0]
+    assert seconds * prices.machine.chip.memory_rate >= 64 * 48 * 4  # all the zeros
+
+
+@pytest.mark.parametrize(("libraries", "kept"), [(True, 2), (False, 1)])
+def test_nothing_is_written_over_the_result_of_a_librarys_product(
+    libraries: bool, kept: int
+) -> None:
+    """The gradient of the logits takes their place where products are no library's calls."""
+
+    def step(w: Any, x: Any) -> Any:
+        return jax.nn.gelu(x @ w)
+
+    program = trace(step, array(32, 48), array(64, 32))
+    flow = analyse(program, replace(toy_machine().chip, library_products=libraries))
+    product, last = program.ops[0].outputs[0], program.outputs[0]
+    made = program.values[program.ops[program.values[last].producer].inputs[0]]
+    spans = [(flow.start[v], flow.stop[v]) for v in (product, made.index)]
+    alive = [sum(a <= point < b for a, b in spans) for point in range(flow.end)]
+    assert max(alive) == kept

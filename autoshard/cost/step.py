@@ -33,6 +33,7 @@ from autoshard.dataflow import Dataflow
 from autoshard.machine import Chip, Machine
 from autoshard.program import Op, Program
 from autoshard.strategy import Strategies, project_assignment
+from autoshard.updates import UPDATES
 
 Floats = NDArray[np.float64]
 Settlement = tuple[Kind, tuple[int, ...], NDArray[np.int64]]
@@ -101,7 +102,8 @@ class StepPrices:
             for v in (*op.inputs, *op.outputs)
         )
         around = self.dataflow.surroundings(op), self.corrections.factor(op)
-        return op.primitive, op.flops, len(op.inputs), arrays, *around
+        filled = op.primitive in UPDATES and self._is_filled(op)
+        return op.primitive, op.flops, len(op.inputs), arrays, filled, *around
 
     def compute_seconds(self, op: Op, strategies: Strategies) -> Floats:
         """Seconds of one execution of `op`, for every strategy; `[len(strategies)]`."""
@@ -222,7 +224,10 @@ class StepPrices:
         if op.index in flow.copied:
             return 2.0 * self._bytes(op.outputs[0], strategies, "written")
         if op.primitive in PARTIAL:
-            return 2.0 * self._moved(op, strategies)
+            touched = 2.0 * self._moved(op, strategies)
+            if op.primitive in UPDATES and self._is_filled(op):
+                touched = touched + self._bytes(op.outputs[0], strategies, "written")
+            return touched
         if all(not flow.materialised[o] for o in op.outputs):
             if not is_matrix_op(op.primitive):
                 return touched  # its readers do
@@ -251,6 +256,10 @@ class StepPrices:
         if op.index in flow.accumulated:
             return True  # the product does it
         return op.primitive in MOVES_NOTHING and op.index not in flow.copied
+
+    def _is_filled(self, op: Op) -> bool:
+        """Whether an update's buffer is filled with a constant before it is updated."""
+        return op.inputs[0] < 0 or self.program.values[op.inputs[0]].free
 
     def _moved(self, op: Op, strategies: Strategies) -> Floats:
         """Bytes per device of the slice that a partial op reads or writes."""
