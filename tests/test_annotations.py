@@ -180,6 +180,7 @@ def test_what_a_program_says_so_is_a_requirement():
         (True, True),
         (True, False),
     ]
+    assert all(op.line.startswith("test_annotations.py:") for op in said)
     stored = [plan.decisions.stored[op.outputs[0]] for op in said]
     assert stored == [(0,), (1,), (1,)]
     arguments = [np.linspace(0.0, 1.0, 64 * 64, dtype=np.float32).reshape(64, 64)] * 2
