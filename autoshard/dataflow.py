@@ -133,6 +133,10 @@ def _habits(chip: Chip | None) -> tuple[bool, ...]:
     return chip.exponential_flops > 0, chip.library_products, chip.hides_collectives
 
 
+def _calls_libraries(chip: Chip | None) -> bool:
+    return chip is not None and chip.library_products
+
+
 def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
     """Derive fusion, exposure, phases, orders and liveness of every value of `program`.
 
@@ -141,7 +145,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
       chip: what it runs on; fusion depends on it. Without one, computing again costs nothing.
     """
     fusion = fuse(program, chip)
-    libraries = chip is not None and chip.library_products
+    libraries = _calls_libraries(chip)
     temporary = find_temporary(program)
     copied = find_copied(program) if libraries else frozenset[int]()
     order = sequence(program, fusion, chip)
@@ -166,7 +170,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
 
 def reordered(flow: Dataflow, program: Program, fusion: Fusion, when: tuple[int, ...]) -> Dataflow:
     """The same facts where ops run in another order; `when` is the point of every op."""
-    libraries = flow.chip is not None and flow.chip.library_products
+    libraries = _calls_libraries(flow.chip)
     points = _points(program, fusion, when, flow.temporary, flow.copied, libraries)
     return replace(flow, **points._asdict())
 

@@ -134,11 +134,11 @@ def explore(
             decisions = result.decisions
     if best is None or decisions is None:
         raise _failure(searcher)
-    limit_hit = "interrupted" if interrupted else _ended(searcher, [bound for _, bound, _ in table])
+    limit_hit = "interrupted" if interrupted else ended(searcher, [bound for _, bound, _ in table])
     return Explored(best, decisions, limit_hit, tuple(table))
 
 
-def _ended(searcher: MeshSearcher, bounds: Sequence[float]) -> str:
+def ended(searcher: MeshSearcher, bounds: Sequence[float]) -> str:
     """What ended a search that nobody interrupted.
 
     A shape ends within the gap of its own best plan, or of one elsewhere that it cannot beat. Only

@@ -18,12 +18,10 @@ from typing import NamedTuple
 from autoshard.cost.step import StepPrices
 from autoshard.decisions import Decisions
 from autoshard.evaluate import evaluate
-from autoshard.exploration import Explored, InfeasibleError, NoPlanError, explore
+from autoshard.exploration import Explored, InfeasibleError, NoPlanError, ended, explore
 from autoshard.mesh_search import MeshSearcher
 from autoshard.plan import MeshShape
 from autoshard.scheduled import has_own_order, scheduled_bytes
-from autoshard.solve.problem import relative_gap
-from autoshard.solve.state import OPTIMAL_GAP
 
 RESERVE = 0.15
 """The part of the time that is kept for this, where plans have an order of their own."""
@@ -49,7 +47,9 @@ def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Expl
         first = explore(searcher, shapes)
     finally:
         searcher.time_limit = whole
-    if first.limit_hit == "interrupted":
+    prices = searcher.prices(first.shape.sizes)
+    fits = fits_in_its_order(prices, first.decisions, searcher.limit)
+    if fits or first.limit_hit == "interrupted":
         return first
     best = last = _measured(searcher, first)
     low = 0.0  # under which no plan was found
@@ -71,9 +71,9 @@ def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Expl
         last = _measured(searcher, found)
         if last.scheduled < best.scheduled:
             # No plan that fits is left out by what the first search proved.
-            gap = relative_gap(tighter.cutoff, min(bound for _, bound, _ in first.table))
-            ended = "gap" if gap <= searcher.gap + OPTIMAL_GAP else TOO_LARGE
-            best = last._replace(found=replace(found, limit_hit=ended, table=first.table))
+            is_close = ended(tighter, [bound for _, bound, _ in first.table]) == "gap"
+            hit = "gap" if is_close else TOO_LARGE
+            best = last._replace(found=replace(found, limit_hit=hit, table=first.table))
         if found.limit_hit == "interrupted":
             break
     return best.found

@@ -34,16 +34,17 @@ from autoshard.updates import UPDATES
 FUSING_REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
 )
-WRITTEN = frozenset(
+ALGORITHMS = frozenset(
     {
-        *UPDATES,
         *("sort", "top_k", "approx_top_k", "argmax", "argmin"),
-        *("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "fft"),
+        *("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"),
         *("cholesky", "lu", "qr", "eigh", "eig", "svd", "triangular_solve", "tridiagonal_solve"),
         *("householder_product", "schur", "hessenberg", "tridiagonal"),
         *("select_and_scatter_add", "select_and_gather_add"),
     }
 )
+"""Ops along whole dimensions, which leave alone what stands beside these."""
+WRITTEN = frozenset({*UPDATES, *ALGORITHMS, "fft"})
 """Ops whose results no later kernel can make anew element by element, whatever their rule says."""
 
 

@@ -64,6 +64,12 @@ def toy_machine(chips: int = 8, *, memory_bytes: float = 2.0**30) -> Machine:
     return Machine("toy", "toy", chip, network, overlap=0.0)
 
 
+def hiding(chips: int) -> Machine:
+    """The toy machine with a compiler that orders every plan anew."""
+    machine = toy_machine(chips)
+    return replace(machine, chip=replace(machine.chip, hides_collectives=True))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
     """A program with its problem on one mesh; plans are drawn from it."""

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
 
-from autoshard.machine import Machine
 from autoshard.plan import Plan
 from autoshard.program import Program, trace
 from autoshard.report import format_plan, proof_text
 from autoshard.search import search
-from tests.helpers import toy_machine
+from tests.helpers import hiding, toy_machine
 
 MESH = {"x": 4}
 SHARDED = ["pin x [x, None]", "pin first [x, None]", "pin second [x, None]"]
 GATHERED = [*SHARDED, "pin result[0] [x, None]"]
 OTHERS = ("all_to_all", "reduce_scatter", "all_reduce", "collective_permute")
-
-
-def hiding(chips: int) -> Machine:
-    machine = toy_machine(chips)
-    return replace(machine, chip=replace(machine.chip, hides_collectives=True))
 
 
 def step(x: Any, first: Any, second: Any) -> Any:

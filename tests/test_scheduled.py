@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,17 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from autoshard.machine import Machine
 from autoshard.program import trace
 from autoshard.scheduled import scheduled_bytes
 from autoshard.search import search
-from tests.helpers import case, random_plan, toy_machine
+from tests.helpers import case, hiding, random_plan, toy_machine
 from tests.random_programs import random_program
-
-
-def hiding(chips: int) -> Machine:
-    machine = toy_machine(chips)
-    return replace(machine, chip=replace(machine.chip, hides_collectives=True))
 
 
 def looped(seed: int) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -37,18 +37,7 @@ from autoshard.updates import UPDATES
 
 Floats = NDArray[np.float64]
 Settlement = tuple[Kind, tuple[int, ...], NDArray[np.int64]]
-PARTIAL = frozenset(
-    {
-        "gather",
-        "dynamic_update_slice",
-        "scatter",
-        "scatter-add",
-        "scatter-mul",
-        "scatter-min",
-        "scatter-max",
-        "stack",
-    }
-)
+PARTIAL = frozenset({"gather", "stack", *UPDATES})
 MOVES_NOTHING = frozenset(
     {
         *("enter", "carry", "yield", "join", "return"),
@@ -102,8 +91,7 @@ class StepPrices:
             for v in (*op.inputs, *op.outputs)
         )
         around = self.dataflow.surroundings(op), self.corrections.factor(op)
-        filled = op.primitive in UPDATES and self._is_filled(op)
-        return op.primitive, op.flops, len(op.inputs), arrays, filled, *around
+        return op.primitive, op.flops, len(op.inputs), arrays, self._is_filled(op), *around
 
     def compute_seconds(self, op: Op, strategies: Strategies) -> Floats:
         """Seconds of one execution of `op`, for every strategy; `[len(strategies)]`."""
@@ -225,7 +213,7 @@ class StepPrices:
             return 2.0 * self._bytes(op.outputs[0], strategies, "written")
         if op.primitive in PARTIAL:
             touched = 2.0 * self._moved(op, strategies)
-            if op.primitive in UPDATES and self._is_filled(op):
+            if self._is_filled(op):
                 touched = touched + self._bytes(op.outputs[0], strategies, "written")
             return touched
         if all(not flow.materialised[o] for o in op.outputs):
@@ -258,7 +246,9 @@ class StepPrices:
         return op.primitive in MOVES_NOTHING and op.index not in flow.copied
 
     def _is_filled(self, op: Op) -> bool:
-        """Whether an update's buffer is filled with a constant before it is updated."""
+        """Whether it updates a buffer that is filled with a constant before."""
+        if op.primitive not in UPDATES:
+            return False
         return op.inputs[0] < 0 or self.program.values[op.inputs[0]].free
 
     def _moved(self, op: Op, strategies: Strategies) -> Floats:

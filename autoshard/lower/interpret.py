@@ -158,8 +158,7 @@ class Interpreter:
             if value in self.recipes:
                 equation, operands, number = self.recipes[value]
                 if makes_nothing(equation):
-                    aval = equation.outvars[number].aval
-                    made[value] = jnp.zeros(aval.shape, aval.dtype)
+                    made[value] = _nothing(equation.outvars[number])
                     return made[value]
                 arrays = [
                     self._again(v, made) if v >= 0 else None if compat.is_tracer(a) else a
@@ -259,7 +258,7 @@ class Interpreter:
         self._check_whole(op)
         arrays = [self._read(op, k, array) for k, (array, _) in enumerate(operands)]
         if makes_nothing(equation):
-            results = [jnp.zeros(var.aval.shape, var.aval.dtype) for var in equation.outvars]
+            results = [_nothing(var) for var in equation.outvars]
         elif name in _DECIDED:  # what it asks for, the plan has decided
             results = arrays
         else:
@@ -550,3 +549,8 @@ class Interpreter:
             self._next("join")
         results = compat.bind_equation(equation, [operands[0][0], *outer], branches=tuple(branches))
         return self._leave(first, results)
+
+
+def _nothing(var: Any) -> Any:
+    """The array of no elements that a variable stands for."""
+    return jnp.zeros(var.aval.shape, var.aval.dtype)

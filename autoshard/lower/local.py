@@ -15,6 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from autoshard import compat
+from autoshard.fusion import ALGORITHMS
 from autoshard.layout import UNREDUCED, dimension_axes
 from autoshard.lower.cut import Cut, refused
 from autoshard.lower.indexed import gather, scatter, update_slice
@@ -25,13 +26,10 @@ from autoshard.program import Op
 AS_IT_IS = frozenset(
     {
         *("dot_general", "ragged_dot_general", "transpose", "squeeze", "rev", "concatenate"),
-        *("argmax", "argmin", "sort", "top_k", "approx_top_k", "split"),
-        *("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "clamp", "select_n", "copy"),
+        *("split", "clamp", "select_n", "copy"),
         *("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"),
         *("reduce_xor", "reduce", "reduce_window"),
-        *("select_and_scatter_add", "select_and_gather_add"),
-        *("cholesky", "lu", "qr", "eigh", "eig", "svd", "triangular_solve", "tridiagonal_solve"),
-        *("householder_product", "schur", "hessenberg", "tridiagonal"),
+        *ALGORITHMS,
     }
 )
 """Cut along what passes through, these ops do with a part what they do with the whole."""
