@@ -21,6 +21,7 @@ from autoshard.decisions import Decisions
 from autoshard.demands import Demands
 from autoshard.earlier import Earlier, carried, is_like, learned_from
 from autoshard.evaluate import Evaluation, evaluate, tidy
+from autoshard.folded import Folded, fold
 from autoshard.machine import Machine
 from autoshard.plan import MeshShape
 from autoshard.program import Program
@@ -104,6 +105,7 @@ class MeshSearcher:
     only_better: bool = False
     seeks_limit: bool = True
     counted_on: Machine | None = None
+    folded: Folded | None = None
 
     def left(self) -> float:
         """Seconds until the time limit."""
@@ -123,9 +125,9 @@ class MeshSearcher:
 
     def _built(self, sizes: tuple[int, ...], shared: Shared) -> Built:
         prices = self.prices(sizes)
-        return build(
-            prices, self.classes, limit=self.limit, join_sums=self.join_sums, shared=shared
-        )
+        if self.folded is None:
+            self.folded = fold(prices, self.classes, join_sums=self.join_sums)
+        return build(prices, self.classes, limit=self.limit, shared=shared, folded=self.folded)
 
     def _counted(self, sizes: tuple[int, ...]) -> StepPrices | None:
         """Prices by which requirements count collectives, where those are not the machine's."""

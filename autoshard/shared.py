@@ -61,6 +61,7 @@ class Shared:
       arrays: of the solver (`autoshard.solve.flat_memo`).
       once: what follows from the arrays of all builds.
       edges: of the last build; the next one has the same tuple if its edges are the same.
+      domains: `autoshard.domains.Domains` of the last build.
       machine: of the last build; seconds of ops are kept for one machine.
       reshards: of the last build.
     """
@@ -69,6 +70,7 @@ class Shared:
     equal: dict[int, NDArray[np.float64]] = field(default_factory=dict)
     arrays: FlatMemo = field(default_factory=FlatMemo)
     edges: tuple[Edge, ...] = ()
+    domains: object | None = None
     machine: Machine | None = None
     reshards: ReshardCache | None = None
     _strategies: dict[object, Strategies] = field(default_factory=dict)

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from autoshard.build import ANEW, FIRST, KEPT, SECOND
 from autoshard.consistency import InconsistentPlanError
-from autoshard.copies import copy_intervals
+from autoshard.copies import ANEW, FIRST, KEPT, SECOND, copy_intervals
 from autoshard.dataflow import Phase
 from autoshard.decisions import Decisions
 from autoshard.evaluate import evaluate, tidy

@@ -47,6 +47,8 @@ def test_a_build_after_another_is_the_build_from_nothing(before: str, batch: int
     first = _build(before, shared, batch=batch)
     again, fresh = _build("v5e-16", shared, 2.0**20), _build("v5e-16", None, 2.0**20)
     assert (again.problem.edges is first.problem.edges) == (edges == "the same")
+    assert (again.value_node is first.value_node) == (edges == "the same")
+    assert (again.value_node, again.op_node) == (fresh.value_node, fresh.op_node)
     assert again.problem.limit == fresh.problem.limit
     for one, other in zip(again.problem.nodes, fresh.problem.nodes, strict=True):
         assert one.name == other.name

@@ -56,6 +56,7 @@ class DualAscent:
     agility: float = 0.3
     worst: float = field(init=False)
     _stalled: int = 0
+    _priced: bool = False
     _forward: bool = True
     _usual: np.ndarray = field(init=False)
     _active: np.ndarray = field(init=False)
@@ -121,6 +122,9 @@ class DualAscent:
                 self._move_prices(np.cumsum(expected[:-1]) - flat.capacity, target - value)
 
     def _price(self, prices: np.ndarray) -> None:
+        if not self.flat.capacity.size and self._priced:
+            return  # without memory rows there are no prices, and costs stay what they are
+        self._priced = True
         np.cumsum(prices, out=self._total[1:])
         priced_costs(self.flat, self._total, self._nodes, self._theta)
 
