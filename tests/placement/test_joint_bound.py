@@ -165,7 +165,10 @@ def test_rounding_keeps_the_sum_and_one_block_each():
 
 @pytest.mark.parametrize(
     ("layers", "scan", "modes"),
-    sampled([(4, False, ("fused",)), (7, True, ("fused", "split"))], lambda one: one[1]),
+    sampled(
+        [(4, False, ("fused",)), (7, True, ("fused",)), (7, True, ("fused", "split"))],
+        lambda one: one == (7, True, ("fused",)),
+    ),
 )
 def test_a_stage_takes_what_its_blocks_take(layers, scan, modes):
     machine, pricer = load("h100-2"), Pricer(seconds=30)

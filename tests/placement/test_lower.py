@@ -15,6 +15,7 @@ from autoshard.placement.plan import PipelinePlan
 from autoshard.placement.search import search_meshes
 from autoshard.placement.stage_program import paths_of
 from autoshard.plan import PlanError
+from tests.helpers import sampled
 from tests.mpmd.cases import small_step, tiny_llama
 from tests.mpmd.runs import BOUNDS, FLOOR
 
@@ -38,7 +39,9 @@ CASES = [
 """A step, meshes, stages, whether the backward is one task, bytes of a device."""
 
 
-@pytest.mark.parametrize(("step", "cluster", "stages", "mode", "limit"), CASES)
+@pytest.mark.parametrize(
+    ("step", "cluster", "stages", "mode", "limit"), sampled(CASES, lambda one: one[2] != 3)
+)
 def test_the_found_plan_runs_and_equals_the_plain_step(
     step, cluster, stages, mode, limit, tmp_path
 ):

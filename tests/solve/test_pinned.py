@@ -24,7 +24,7 @@ from tests.solve.test_nearby import SHAPES, best_of
     tightness=st.sampled_from([None, 0.5, 0.8, 1.0]),
     reduced=st.booleans(),
 )
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 def test_every_group_costs_what_brute_force_says(seed, shape, tightness, reduced):
     problem = random_problem(seed, shape=shape, forbidden=0.1 * (seed % 3), tightness=tightness)
     first = tightened(problem, solve(problem, time_limit=20))

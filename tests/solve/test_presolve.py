@@ -19,6 +19,7 @@ from autoshard.solve.iopddl import read
 from autoshard.solve.presolve import presolve
 from autoshard.solve.reduction_loops import boxes, covered_rows
 from autoshard.solve.trail import InfeasibleError
+from tests.helpers import sampled
 from tests.solve.helpers import SHAPES, brute_force, load_at, random_problem
 from tests.solve.transformer import transformer
 
@@ -34,7 +35,7 @@ INSTANCES = Path(__file__).parents[3] / "shared" / "data" / "iopddl"
     alike=st.booleans(),
     dominance=st.booleans(),
 )
-@settings(max_examples=600, deadline=None, derandomize=True)
+@settings(max_examples=350, deadline=None, derandomize=True)
 def test_keeps_the_best_cost(seed, shape, tightness, forbidden, integers, alike, dominance):
     problem = random_problem(
         seed,
@@ -226,7 +227,7 @@ def test_transformer_shrinks():
     assert len(small.nodes) < 0.6 * len(problem.nodes)
 
 
-@pytest.mark.parametrize("name", ["B", "G", "V", "P"])
+@pytest.mark.parametrize("name", sampled(["B", "G", "V", "P"], lambda name: name != "P"))
 def test_plans_of_real_problems_come_back_at_the_same_price(name):
     path = INSTANCES / f"{name}.json.gz"
     if not path.is_file():
