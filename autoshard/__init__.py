@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from autoshard import calibrate
-    from autoshard.annotations import constrain, laid_out
+    from autoshard.annotations import Reading, constrain, laid_out
     from autoshard.display.layout import layout_grid
     from autoshard.lower.spmd import Lowered, lower
     from autoshard.lower.verify import verify
@@ -35,6 +35,7 @@ __all__ = [
     "Machine",
     "Plan",
     "Program",
+    "Reading",
     "RequirementError",
     "accumulate_grads",
     "calibrate",
@@ -58,6 +59,7 @@ _HOMES = {
     "Machine": "autoshard.machine",
     "Plan": "autoshard.plan",
     "Program": "autoshard.program",
+    "Reading": "autoshard.annotations",
     "accumulate_grads": "autoshard.mpmd.accumulate",
     "RequirementError": "autoshard.requirements",
     "check_types": "autoshard.types.body",

@@ -19,7 +19,8 @@ of the array where `jax.checkpoint` computes it again:
 A **key** is a scope (`jax.named_scope`; its last parts are enough) and the type of an array: one
 that is made in the scope and read outside of it, or, with `in`, made outside and read in it. An
 `einsum` is in a scope of its own. With a primitive behind the scope, it is the primitive's result,
-or its operand (`exp in`). A key stands for all arrays that it fits.
+or its operand (`exp in`). A key stands for all arrays that it fits, or, with a number behind it
+(`attention:exp float32[4,8] #2`), for one of them, in the order of the function.
 
 Both are differentiated like what they stand in; see `autoshard annotate` for what to write there.
 """
@@ -29,7 +30,7 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,11 +43,11 @@ from autoshard import compat
 
 for _file in (__file__, compat.__file__):  # the line of an array is the user's, which calls these
     register_exclusion(_file)
-_KEY = re.compile(r"(.*?)(?::([\w-]+))?( in)? (\w+)\[([\d, ]*)\]")
+_KEY = re.compile(r"(.*?)(?::([\w-]+))?( in)? (\w+)\[([\d, ]*)\](?: #(\d+))?")
 
 
 class LayoutsError(ValueError):
-    """Keys that are none, or that fit no array of the function."""
+    """Keys that are none, or that fit no array of the function, or none that a product reads."""
 
 
 def constrain(
@@ -60,22 +61,66 @@ def constrain(
 
     Args:
       array: of any shape.
-      sharding: as `jax.lax.with_sharding_constraint` takes it; None: as it comes.
-      cotangent: of the array's cotangent; None: as it comes; by default alike.
+      sharding: as `jax.lax.with_sharding_constraint` takes it; None: as it comes; a list: each in
+        turn.
+      cotangent: of the array's cotangent; None: as it comes; by default alike, lists reversed.
       again: of the array where `jax.checkpoint` computes it again; None: as it comes; by default
         alike.
     """
-    cotangent, again = (sharding if one is ... else one for one in (cotangent, again))
-    if not jnp.issubdtype(array.dtype, jnp.inexact):
-        cotangent = sharding  # it has none
-    if sharding == cotangent == again:
+    again = sharding if again is ... else again
+    if cotangent is ... or not jnp.issubdtype(array.dtype, jnp.inexact):  # these have none
+        cotangent = _reversed(sharding)
+    if sharding == again and cotangent == _reversed(sharding):
         return _laid(array, sharding)
     ways = (functools.partial(_laid, sharding=one) for one in (sharding, again, cotangent))
     return compat.laid_out(array, *ways)
 
 
-def _laid(array: Any, sharding: Any) -> Any:
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a product reads an operand, and how what is computed in its derivatives does.
+
+    Said of operands of `dot_general` and `conv_general_dilated`, in `laid_out`. None: as it comes.
+
+    Attributes:
+      sharding: as the product reads it, like that of `constrain`.
+      cotangent: of the operand's own cotangent; by default alike.
+      again: where `jax.checkpoint` computes the product again; by default alike.
+      gradient: where the cotangent of the other operand is computed from it; by default as again.
+      given: of the result's cotangent where the operand's own is computed from it.
+    """
+
+    sharding: Any
+    cotangent: Any = ...
+    again: Any = ...
+    gradient: Any = ...
+    given: Any = None
+
+    def __call__(self, operand: Any, *, scope: str = "") -> Any:
+        """An operand, or one of which something is said already, to be read so."""
+        again = self.sharding if self.again is ... else self.again
+        said = (
+            self.sharding,
+            again,
+            _reversed(self.sharding) if self.cotangent is ... else self.cotangent,
+            again if self.gradient is ... else self.gradient,
+            self.given,
+        )
+        before = operand if isinstance(operand, compat.Read) else compat.Read(operand)
+        return before.then(*(functools.partial(_laid, sharding=one, scope=scope) for one in said))
+
+
+def _laid(array: Any, sharding: Any, scope: str = "") -> Any:
+    if scope:
+        with jax.named_scope(scope):
+            return _laid(array, sharding)
+    if isinstance(sharding, list):
+        return functools.reduce(_laid, sharding, array)
     return array if sharding is None else jax.lax.with_sharding_constraint(array, sharding)
+
+
+def _reversed(sharding: Any) -> Any:
+    return sharding[::-1] if isinstance(sharding, list) else sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +132,7 @@ class Key:
       primitive: of the operation in it; empty: what leaves or enters the scope is meant.
       read: whether it is read, and not made, there.
       dtype, shape: of the array.
+      number: which one of those that fit is meant, from 1; 0: all of them.
     """
 
     scope: tuple[str, ...]
@@ -94,6 +140,7 @@ class Key:
     read: bool
     dtype: str
     shape: tuple[int, ...]
+    number: int = 0
 
     def holds(self, scope: tuple[str, ...], primitive: str) -> bool:
         """Whether an operation is meant, by its scope: one of those that are inside, perhaps."""
@@ -105,7 +152,8 @@ class Key:
     def __str__(self) -> str:
         primitive = f":{self.primitive}" if self.primitive else ""
         shape = ",".join(map(str, self.shape))
-        return f"{'/'.join(self.scope)}{primitive}{' in' * self.read} {self.dtype}[{shape}]"
+        number = f" #{self.number}" if self.number else ""
+        return f"{'/'.join(self.scope)}{primitive}{' in' * self.read} {self.dtype}[{shape}]{number}"
 
 
 def parse_key(text: str) -> Key:
@@ -116,9 +164,10 @@ def parse_key(text: str) -> Key:
             f"{text!r} is no key: write `scope float32[8,16]`, `scope in float32[8,16]` for what "
             "is read there, or `scope:primitive float32[8,16]`"
         )
-    scope, primitive, read, dtype, shape = found.groups()
+    scope, primitive, read, dtype, shape, number = found.groups()
     sizes = tuple(int(size) for size in shape.split(",")) if shape.strip() else ()
-    return Key(scope_parts(scope), primitive or "", read is not None, dtype, sizes)
+    parts = scope_parts(scope)
+    return Key(parts, primitive or "", read is not None, dtype, sizes, int(number or 0))
 
 
 def scope_parts(scope: str) -> tuple[str, ...]:
@@ -126,16 +175,22 @@ def scope_parts(scope: str) -> tuple[str, ...]:
     return tuple(part for part in scope.split("/") if part)
 
 
-def laid_out(fn: Callable[..., Any], layouts: Mapping[str, Any]) -> Callable[..., Any]:
+def laid_out(
+    fn: Callable[..., Any], layouts: Mapping[str, Any], *, strict: bool = True
+) -> Callable[..., Any]:
     """`fn` in which arrays are laid out as said.
 
     Args:
       fn: a function of arrays and pytrees of them; what else it takes stays as it is.
       layouts: by key, a sharding as `constrain` takes it, or a function from the array to the
-        array: `lambda x: autoshard.constrain(x, P("x"), cotangent=None)`.
+        array: `lambda x: autoshard.constrain(x, P("x"), cotangent=None)`; what a product reads may
+        have a `Reading`.
+      strict: whether each key must fit an array in every call; False: some fit in other calls, of
+        arrays of other shapes.
 
     Raises:
-      LayoutsError: a key is none; once `fn` is called, if keys fit no array of it.
+      LayoutsError: a key is none; once `fn` is called, if keys fit no array of it, or a `Reading`
+        is said of what no product reads.
     """
     wanted = {parse_key(text): how for text, how in layouts.items()}
 
@@ -153,13 +208,16 @@ def laid_out(fn: Callable[..., Any], layouts: Mapping[str, Any]) -> Callable[...
 
         arrays = [leaves[number] for number in dynamic]
         closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays)
-        results = _run(closed, arrays, wanted, getattr(fn, "__name__", "the function"))
+        name = getattr(fn, "__name__", "the function")
+        results = _run(closed, arrays, wanted, name, strict=strict)
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return changed
 
 
-def _run(closed: Any, arrays: list[Any], wanted: Mapping[Key, Any], name: str) -> list[Any]:
+def _run(
+    closed: Any, arrays: list[Any], wanted: Mapping[Key, Any], name: str, *, strict: bool
+) -> list[Any]:
     """The results of a jaxpr on `arrays`, with layouts written into it."""
     jaxpr = closed.jaxpr
     environment: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -181,14 +239,24 @@ def _run(closed: Any, arrays: list[Any], wanted: Mapping[Key, Any], name: str) -
     for atom in jaxpr.outvars:
         if not compat.is_literal(atom):
             readers[atom].append(frozenset())
-    used: set[Key] = set()
+    seen: Counter[Key] = Counter()
 
-    def laid(array: Any, keys: Iterable[Key]) -> Any:
+    def laid(array: Any, keys: Iterable[Key], primitive: str = "") -> Any:
+        readings = []
         for key in wanted:
             if key in keys:
-                used.add(key)
+                seen[key] += 1
+                if key.number not in {0, seen[key]}:
+                    continue
                 how = wanted[key]
+                if isinstance(how, Reading):
+                    if primitive not in compat.PRODUCTS:
+                        raise LayoutsError(_not_a_product(key, primitive, name))
+                    readings.append(how)
+                    continue
                 array = how(array) if callable(how) else constrain(array, how)
+        for how in readings:
+            array = how(array)
         return array
 
     for number, one in enumerate(jaxpr.eqns):
@@ -201,8 +269,9 @@ def _run(closed: Any, arrays: list[Any], wanted: Mapping[Key, Any], name: str) -
                     continue
                 before = holding[makers[atom]] if atom in makers else frozenset[Key]()
                 enters = {k for k in here if k.read and (k.primitive or k not in before)}
-                operands.append(laid(environment[atom], _typed(enters, atom)))
-            results = compat.bind_equation(one, operands)
+                typed = _typed(enters, atom)
+                operands.append(laid(environment[atom], typed, one.primitive.name))
+            results = compat.bind_reading(one, operands)
             for var, array in zip(one.outvars, results, strict=True):
                 after = readers[var]
                 leaves = {
@@ -211,8 +280,8 @@ def _run(closed: Any, arrays: list[Any], wanted: Mapping[Key, Any], name: str) -
                     if not k.read and (k.primitive or any(k not in keys for keys in after))
                 }
                 environment[var] = laid(array, _typed(leaves, var))
-    unused = [key for key in wanted if key not in used]
-    if unused:
+    unused = [key for key in wanted if seen[key] < max(key.number, 1)]
+    if strict and unused:
         raise LayoutsError(_unused(unused, jaxpr, name))
     return [atom.val if compat.is_literal(atom) else environment[atom] for atom in jaxpr.outvars]
 
@@ -221,6 +290,15 @@ def _typed(keys: Iterable[Key], var: Any) -> set[Key]:
     """Those of the type of a variable."""
     shape, dtype, _ = compat.array_facts(var.aval)
     return {key for key in keys if (key.shape, key.dtype) == (shape, dtype)}
+
+
+def _not_a_product(key: Key, primitive: str, name: str) -> str:
+    where = f"is read by `{primitive}`" if primitive else "is not read there"
+    products = " and ".join(sorted(compat.PRODUCTS))
+    return (
+        f"{str(key)!r} in {name} has a Reading, but {where}: only operands of {products} have one; "
+        "give it a sharding, or a function that calls autoshard.constrain"
+    )
 
 
 def _unused(unused: Sequence[Key], jaxpr: Any, name: str) -> str:

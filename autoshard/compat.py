@@ -46,7 +46,12 @@ def is_tracer(array: Any) -> bool:
 
 def called_jaxpr(equation: Any) -> tuple[Any, Sequence[Any]]:
     """The jaxpr that a call (`jit`, `checkpoint`, `custom_jvp_call`, …) runs, and its constants."""
-    body = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+    return called_jaxpr_of(equation.params)
+
+
+def called_jaxpr_of(parameters: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
+    """Like `called_jaxpr`, of the parameters of a call."""
+    body = parameters.get("jaxpr", parameters.get("call_jaxpr"))
     if hasattr(body, "consts"):
         return body.jaxpr, body.consts
     return body, ()
@@ -130,6 +135,13 @@ def bind_equation(equation: Any, operands: Sequence[Any], **changed: Any) -> lis
     return list(results) if equation.primitive.multiple_results else [results]
 
 
+def bind_reading(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Like `bind_equation`; some of the operands may be `Read`s."""
+    if any(isinstance(one, Read) for one in operands):
+        return [run_reading(lambda *arrays: bind_equation(equation, arrays), operands)]
+    return bind_equation(equation, operands)
+
+
 def with_derivative_of(equation: Any, primal: Any) -> Any:
     """`primal` with the derivative rule that a `custom_jvp` or `custom_vjp` equation carries.
 
@@ -182,8 +194,8 @@ def _laid_out_primitives() -> tuple[Any, Any]:
 
     values, tangents = Primitive("laid_out"), Primitive("laid_out_tangent")
 
-    def run(array: Any, *, call_jaxpr: Any, **_: Any) -> Any:
-        return jaxpr_as_fun(call_jaxpr)(array)[0]
+    def run(*arrays: Any, call_jaxpr: Any, **_: Any) -> Any:
+        return jaxpr_as_fun(call_jaxpr)(*arrays)[0]
 
     def differentiated(primals: Any, given: Any, **bodies: Any) -> Any:
         (tangent,) = given
@@ -191,6 +203,23 @@ def _laid_out_primitives() -> tuple[Any, Any]:
             as_it_comes = jax.make_jaxpr(lambda x: x)(shape_struct(jax.typeof(tangent)))
             tangent = tangents.bind(tangent, call_jaxpr=as_it_comes, back=bodies["back"])
         return values.bind(*primals, **bodies), tangent
+
+    def pushed(primals: Any, given: Any, **bodies: Any) -> Any:
+        first, *others = primals
+        terms = []
+        if not isinstance(given[0], ad.Zero):
+            terms.append(tangents.bind(given[0], *others, **bodies))
+        if not all(isinstance(one, ad.Zero) for one in given[1:]):
+            moved = [ad.instantiate_zeros(one) for one in given[1:]]
+            terms.append(
+                jax.jvp(lambda *rest: run(first, *rest, **bodies), others, tuple(moved))[1]
+            )
+        return tangents.bind(*primals, **bodies), functools.reduce(ad.add_tangents, terms)
+
+    def pulled(cotangent: Any, tangent: Any, *others: Any, back: Any, **_: Any) -> Any:
+        if isinstance(cotangent, ad.Zero):
+            return [ad.Zero(tangent.aval), *(None for _ in others)]
+        return [jaxpr_as_fun(back)(cotangent, *others)[0], *(None for _ in others)]
 
     def split(_: Any, unknown: Any, instantiated: Any, equation: Any) -> Any:
         if unknown[0]:
@@ -203,22 +232,148 @@ def _laid_out_primitives() -> tuple[Any, Any]:
     for primitive in (values, tangents):
 
         def batched(arrays: Any, dimensions: Any, primitive: Any = primitive, **bodies: Any) -> Any:
-            (array,), (dimension,) = arrays, dimensions
-            shape = shape_struct(jax.typeof(array))
-            many = {
-                name: jax.make_jaxpr(jax.vmap(jaxpr_as_fun(body), dimension, dimension))(shape)
-                for name, body in bodies.items()
-            }
-            return primitive.bind(array, **many), dimension
+            axes: list[Any] = list(dimensions)
+            count = next(a.shape[d] for a, d in zip(arrays, axes, strict=True) if d is not None)
+            array, *others = arrays
+            if axes[0] is None:
+                array, axes[0] = jax.numpy.broadcast_to(array, (count, *array.shape)), 0
+            shapes = [shape_struct(jax.typeof(one)) for one in (array, *others)]
+            result = jax.eval_shape(
+                jax.vmap(jaxpr_as_fun(bodies["call_jaxpr"]), axes, axes[0]), *shapes
+            )
+            many = {}
+            for name, body in bodies.items():
+                given = result if name == "back" else shapes[:1]
+                mapped = jax.vmap(jaxpr_as_fun(body), axes, axes[0])
+                many[name] = jax.make_jaxpr(mapped)(*given, *shapes[1:])
+            return primitive.bind(array, *others, **many), axes[0]
 
         primitive.def_impl(run)
-        primitive.def_abstract_eval(lambda array, **_: array)
         mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
         batching.primitive_batchers[primitive] = batched
+    values.def_abstract_eval(lambda array, **_: array)
+    tangents.def_abstract_eval(lambda *_, call_jaxpr, **__: call_jaxpr.out_avals[0])
     ad.primitive_jvps[values] = differentiated
-    ad.deflinear2(tangents, lambda cotangent, _, *, back, **__: jaxpr_as_fun(back)(cotangent))
+    ad.primitive_jvps[tangents] = pushed
+    ad.primitive_transposes[tangents] = pulled
     partial_eval.partial_eval_jaxpr_custom_rules[values] = split
     return values, tangents
+
+
+def _as_made_at(traceback: Any, closed: Any) -> Any:
+    """A closed jaxpr of the lines of a traceback; that it is transposed is for others to say."""
+    from jax._src import source_info_util
+
+    def plain(equation: Any) -> Any:
+        info = equation.source_info
+        parts = (one for one in info.name_stack.stack if isinstance(one, source_info_util.Scope))
+        stack = source_info_util.NameStack(tuple(parts))
+        return equation.replace(source_info=info.replace(name_stack=stack, traceback=traceback))
+
+    jaxpr = closed.jaxpr
+    return closed.replace(jaxpr=jaxpr.replace(eqns=[plain(one) for one in jaxpr.eqns]))
+
+
+def _unchanged(array: Any) -> Any:
+    return array
+
+
+PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
+"""Primitives that are linear in each operand, so that their derivatives read the others."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """An operand that a product and its derivatives read each in a way of their own.
+
+    Attributes:
+      array: the operand.
+      first: from it, what the product reads.
+      again: what it reads where `checkpoint` computes it again.
+      cotangent: from the cotangent of the operand, what is gone on with.
+      gradient: from the operand, what the gradients of the others are computed from.
+      given: from the cotangent of the result, what the gradient of the operand is computed from.
+    """
+
+    array: Any
+    first: Callable[[Any], Any] = _unchanged
+    again: Callable[[Any], Any] = _unchanged
+    cotangent: Callable[[Any], Any] = _unchanged
+    gradient: Callable[[Any], Any] = _unchanged
+    given: Callable[[Any], Any] = _unchanged
+
+    def then(self, first: Any, again: Any, cotangent: Any, gradient: Any, given: Any) -> Read:
+        """Read so, with further functions for each."""
+        return Read(
+            self.array,
+            lambda x: first(self.first(x)),
+            lambda x: again(self.again(x)),
+            lambda x: self.cotangent(cotangent(x)),
+            lambda x: gradient(self.gradient(x)),
+            lambda x: self.given(given(x)),
+        )
+
+
+def run_reading(product: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    """`product(*operands)`, where some of the operands are `Read`s.
+
+    Args:
+      product: linear in each operand; returns an array, or a list of one.
+      operands: arrays, or `Read`s of arrays.
+    """
+    import jax
+    from jax._src import source_info_util
+
+    reads = [one if isinstance(one, Read) else Read(one) for one in operands]
+    _, tangents = _laid_out_primitives()
+    traceback = source_info_util.current().traceback
+
+    def run(*arrays: Any) -> Any:
+        return jax.tree.leaves(product(*arrays))[0]
+
+    def plain(*arrays: Any) -> Any:
+        pairs = zip(operands, reads, arrays, strict=True)
+        return run(
+            *(
+                laid_out(array, read.first, read.again, _unchanged) if one is read else array
+                for one, read, array in pairs
+            )
+        )
+
+    def differentiated(primals: Any, moved: Any) -> Any:
+        result, terms = plain(*primals), []
+        for number, tangent in enumerate(moved):
+            if isinstance(tangent, jax.custom_derivatives.SymbolicZero):
+                continue
+            before, (own, *after) = primals[:number], primals[number:]
+            others = [*before, *after]
+            along, back = both_ways(number, shape_struct(jax.typeof(own)))
+            shapes = [shape_struct(jax.typeof(one)) for one in others]
+            cotangent = shape_struct(jax.typeof(result))
+            bodies = {
+                "call_jaxpr": jax.make_jaxpr(along)(shape_struct(jax.typeof(tangent)), *shapes),
+                "back": _as_made_at(traceback, jax.make_jaxpr(back)(cotangent, *shapes)),
+            }
+            terms.append(tangents.bind(tangent, *others, **bodies))
+        return result, functools.reduce(jax.lax.add, terms)
+
+    def both_ways(number: int, shape: Any) -> tuple[Any, Any]:
+        """From the tangent of an operand to that of the result, and back from the cotangent."""
+        read, around = reads[number], [*reads[:number], *reads[number + 1 :]]
+
+        def along(tangent: Any, *others: Any) -> Any:
+            return run(*others[:number], tangent, *others[number:])
+
+        def back(cotangent: Any, *others: Any) -> Any:
+            seen = [one.gradient(x) for one, x in zip(around, others, strict=True)]
+            pull = jax.linear_transpose(lambda tangent: along(tangent, *seen), shape)
+            return read.cotangent(pull(read.given(cotangent))[0])
+
+        return along, back
+
+    called = jax.custom_jvp(plain)
+    called.defjvp(differentiated, symbolic_zeros=True)
+    return called(*(one.array for one in reads))
 
 
 def shape_struct(aval: Any, shape: Sequence[int] | None = None) -> Any:
@@ -258,7 +413,8 @@ Change = Callable[[str, tuple[Frame, ...], list[Any]], list[Any]]
 def arrays_of_user_code(*, reads: Change, makes: Change, within: str) -> Any:
     """A context in which what operations of user code read and make goes through functions.
 
-    Each is given the primitive's name (`einsum()` of a call that JAX replaces by its body), the
+    Each is given the primitive's name (`add()` of a call that JAX replaces by its body, but
+    `einsum/dot_general` of an operation in one that holds a product and others), the
     frames (innermost first, up to the first one of the file `within`) and the operands or results,
     and returns those to go on with. What differentiation, vectorisation and the rules of JAX make
     of an operation is not user code: arrays are changed before they are differentiated, and what
@@ -266,6 +422,20 @@ def arrays_of_user_code(*, reads: Change, makes: Change, within: str) -> Any:
     caches.
     """
     return _UserCode(reads, makes, within)
+
+
+_SAME = {"broadcast_in_dim": "shape", "reshape": "new_sizes", "convert_element_type": "new_dtype"}
+"""What operations make that return what they are given where that is so already."""
+
+
+def _changes_nothing(name: str, operands: Sequence[Any], parameters: Mapping[str, Any]) -> bool:
+    """Whether JAX leaves an operation out, or a call in the place of which nothing stands."""
+    if parameters.get("inline"):
+        return not parameters["jaxpr"].jaxpr.eqns
+    if name not in _SAME or not hasattr(operands[0], "aval"):
+        return False
+    kind = operands[0].aval
+    return parameters[_SAME[name]] == (kind.dtype if name == "convert_element_type" else kind.shape)
 
 
 class _UserCode:
@@ -290,7 +460,8 @@ class _UserCode:
 
         def bind(primitive: Any, *operands: Any, **parameters: Any) -> Any:
             known = source_info_util._source_info_context.context.traceback is not None
-            if self.inside or known or threading.get_ident() != self.thread:
+            elsewhere = self.inside or known or threading.get_ident() != self.thread
+            if elsewhere or _changes_nothing(primitive.name, operands, parameters):
                 return original(primitive, *operands, **parameters)
             self.inside = True
             try:
@@ -299,8 +470,15 @@ class _UserCode:
                     body = parameters["jaxpr"].jaxpr.eqns
                     name = f"{str(parameters['name']).strip('_')}()"
                     name = body[0].primitive.name if len(body) == 1 else name
+                    if len(body) > 1 and any(one.primitive.name in PRODUCTS for one in body):
+                        return self._within(parameters, frames, operands)
                 read = self.reads(name, frames, list(operands))
-                results = original(primitive, *read, **parameters)
+                bound = functools.partial(original, primitive, **parameters)
+                if any(isinstance(one, Read) for one in read):
+                    result = run_reading(bound, read)
+                    results = [result] if primitive.multiple_results else result
+                else:
+                    results = bound(*read)
                 if primitive.multiple_results:
                     return self.makes(name, frames, list(results))
                 return self.makes(name, frames, [results])[0]
@@ -317,6 +495,24 @@ class _UserCode:
         self.fresh.__exit__(*error)
         primitives: Any = core.Primitive
         primitives.bind = self.original
+
+    def _within(
+        self, parameters: Any, frames: tuple[Frame, ...], operands: Sequence[Any]
+    ) -> list[Any]:
+        """The results of a call that JAX replaces by its body, operation by operation."""
+        from jax._src import source_info_util
+
+        jaxpr, consts = called_jaxpr_of(parameters)
+        known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        known.update(zip(jaxpr.invars, operands, strict=True))
+        for one in jaxpr.eqns:
+            name = f"{str(parameters['name']).strip('_')}/{one.primitive.name}"
+            arrays = [a.val if is_literal(a) else known[a] for a in one.invars]
+            stack = source_info_util.current_name_stack() + one.source_info.name_stack
+            with source_info_util.user_context(None, name_stack=stack):  # the line is the caller's
+                results = bind_reading(one, self.reads(name, frames, arrays))
+                known.update(zip(one.outvars, self.makes(name, frames, results), strict=True))
+        return [a.val if is_literal(a) else known[a] for a in jaxpr.outvars]
 
     def _frames(self) -> tuple[Frame, ...]:
         from jax._src import source_info_util

@@ -99,6 +99,102 @@ def test_it_is_differentiated_and_vectorised_like_what_it_returns():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), of(said), of(plain))
 
 
+def test_an_array_in_one_layout_and_then_in_another():
+    def said(sharding, **others):
+        def loss(x):
+            return jnp.sum(jnp.sin(autoshard.constrain(jnp.cos(x), sharding, **others)) * 2.0)
+
+        return constraints(jax.value_and_grad(loss), SQUARE)
+
+    assert said([ROWS, COLUMNS]) == ["rows", "columns", "columns", "rows"]
+    assert said([ROWS, COLUMNS], cotangent=None) == ["rows", "columns"]
+    assert said([ROWS, COLUMNS], cotangent=[ROWS, WHOLE]) == ["rows", "columns", "rows", "whole"]
+
+
+PRODUCT = {
+    "bd,df->bf:dot_general in float32[8,8] #2": autoshard.Reading(
+        ROWS, cotangent=WHOLE, again=COLUMNS, gradient=[ROWS, WHOLE], given=COLUMNS
+    )
+}
+
+
+def product(x, w):
+    return jnp.einsum("bd,df->bf", x, w)
+
+
+def test_what_the_derivatives_of_a_product_read():
+    """Of the weight: by the product, again, by the gradient of `x`; and for its own gradient."""
+    told = autoshard.laid_out(product, PRODUCT)
+    assert constraints(told, SQUARE, SQUARE) == ["rows"]
+
+    def loss(x, w):
+        return jnp.sum(jnp.sin(jax.checkpoint(lambda x: jnp.sin(told(jnp.cos(x), w)))(x)))
+
+    back = constraints(jax.value_and_grad(loss, (0, 1)), SQUARE, SQUARE)
+    assert back[:2] == ["rows", "columns"]
+    assert sorted(back[2:]) == ["columns", "rows", "whole", "whole"]
+    # No gradient of the weight is asked for: nothing is said of what it would read.
+    assert constraints(jax.grad(loss), SQUARE, SQUARE) == ["rows", "columns", "rows", "whole"]
+
+
+def test_it_is_differentiated_like_the_product():
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    rows, columns = NamedSharding(mesh, P("x")), NamedSharding(mesh, P(None, "x"))
+    reading = autoshard.Reading(rows, cotangent=columns, gradient=columns, given=rows)
+    told = autoshard.laid_out(product, {":dot_general in float32[8,8]": reading})
+    x = np.linspace(0.0, 1.0, 64, dtype=np.float32).reshape(8, 8)
+    w = np.linspace(-1.0, 1.0, 128, dtype=np.float32).reshape(2, 8, 8)
+
+    def scanned(f, x):
+        block = jax.checkpoint(lambda y, w: (jnp.sin(f(y, w)), None), prevent_cse=False)
+        return jnp.sum(jax.lax.scan(block, x, w)[0])
+
+    def alone(f, x):
+        return jnp.sum(jnp.sin(f(jnp.sin(x), x)))
+
+    for of in (
+        lambda f: jax.jit(f)(x, w[0]),
+        lambda f: jax.jit(jax.grad(lambda x: scanned(f, x)))(x),
+        lambda f: jax.jit(lambda x: jax.jvp(lambda x: alone(f, x), (x,), (x,)))(x),
+        lambda f: jax.jit(lambda x: jax.jvp(jax.grad(lambda x: alone(f, x)), (x,), (x,)))(x),
+        lambda f: jax.jit(jax.grad(lambda x: jnp.sum(jax.grad(lambda x: alone(f, x))(x) ** 2)))(x),
+        lambda f: jax.jit(jax.vmap(f, (1, None), 1))(np.stack([x, x + 1.0], 1), w[0]),
+        lambda f: jax.jit(jax.vmap(jax.grad(lambda x: alone(f, x)), 1, 2))(np.stack([x, -x], 1)),
+        lambda f: jax.jit(jax.vmap(jax.grad(lambda w: jnp.sum(jnp.sin(f(x, w))))))(w),
+    ):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
+            of(told),
+            of(product),
+        )
+
+
+def test_only_a_product_reads_so():
+    told = autoshard.laid_out(jnp.sin, {":sin in float32[8,8]": autoshard.Reading(ROWS)})
+    with pytest.raises(LayoutsError) as caught:
+        jax.eval_shape(told, SQUARE)
+    assert str(caught.value) == (
+        "':sin in float32[8,8]' in sin has a Reading, but is read by `sin`: only operands of "
+        "conv_general_dilated and dot_general have one; give it a sharding, or a function that "
+        "calls autoshard.constrain"
+    )
+
+
+def test_one_of_several_arrays_that_a_key_fits():
+    def sines(x):
+        return jnp.sin(jnp.sin(jnp.sin(x)))
+
+    assert constraints(autoshard.laid_out(sines, {":sin float32[8,8]": ROWS}), SQUARE) == 3 * [
+        "rows"
+    ]
+    second = autoshard.laid_out(sines, {":sin float32[8,8] #2": ROWS})
+    assert constraints(second, SQUARE) == ["rows"]
+    fourth = {":sin float32[8,8] #4": ROWS}
+    with pytest.raises(LayoutsError, match=r"sin float32.*#4"):
+        jax.eval_shape(autoshard.laid_out(sines, fourth), SQUARE)
+    assert constraints(autoshard.laid_out(sines, fourth, strict=False), SQUARE) == []
+
+
 def block(x, weights):
     with jax.named_scope("mlp"):
         hidden = jnp.einsum("bd,df->bf", x, weights["up"])
@@ -149,7 +245,8 @@ def test_keys_that_fit_nothing_are_all_named():
 
 
 @pytest.mark.parametrize(
-    "text", ["a/b:jit float32[8,16]", ":exp float32[]", "a/bd,df->bf in int32[4]"]
+    "text",
+    ["a/b:jit float32[8,16]", ":exp float32[]", "a/bd,df->bf in int32[4]", "a:exp in int8[2] #3"],
 )
 def test_keys_are_written_as_they_are_read(text):
     assert str(parse_key(text)) == text

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from autoshard.annotations import Key, scope_parts
+from autoshard.compat import Frame
 from autoshard.lower.sites import Line
 from autoshard.lower.source_lines import Constraint, Spot, Visit
 
@@ -52,55 +55,84 @@ def in_functions(
         outside of the function too, only what is about arrays in it is taken in.
     """
     chosen = list(lines)
-    for block in dict.fromkeys(block for line in lines for block in line.blocks):
-        if not many(chosen):
-            break
+    blocks = dict.fromkeys(block for line in lines for block in line.blocks)
+    for block in (*blocks, None):
+        here = [line for line in chosen if _is_in(line, block) and not line.arguments]
+        if not (many(chosen) if block else False) and not any(line.inward for line in here):
+            continue
         inside: dict[Function, dict[Line, list[Place]]] = defaultdict(dict)
-        for line in chosen:
-            if block in line.blocks and not line.arguments:
-                for place in line.places:
-                    for function in functions(place[0]):
-                        inside[function].setdefault(line, []).append(place)
+        for line in here:
+            for place in line.places:
+                for function in functions(place[0]):
+                    inside[function].setdefault(line, []).append(place)
         for function, parts in sorted(inside.items(), key=lambda one: -len(one[1])):
-            table = _table(function, parts, visits) if len(parts) > 1 else None
+            table = _table(function, parts, visits)
             if table is not None:
-                merged = [line for line in chosen if line not in parts] + [table]
-                if as_good(merged, chosen):
+                line, taken = table
+                merged = [one for one in chosen if one not in taken] + [line]
+                if (len(taken) > 1 or line.inward) and as_good(merged, chosen):
                     chosen = merged
                     break
     return chosen
 
 
+def _is_in(line: Line, block: str | None) -> bool:
+    """Whether it is in a block, or, without one, in none."""
+    return block in line.blocks if block else not line.blocks
+
+
 def _table(
     function: Function, parts: Mapping[Line, Sequence[Place]], visits: Sequence[Visit]
-) -> Line | None:
-    """What lines say in a function as one line; None where names do not tell its arrays apart."""
-    places: dict[Spot, Constraint] = {}
-    for spot, constraint in itertools.chain(*parts.values()):
-        if places.setdefault(spot, constraint) != constraint:
-            return None
+) -> tuple[Line, list[Line]] | None:
+    """What lines say in a function as one line, and which of them; None where it can be of none."""
     here = [visit for visit in visits if function in functions(visit.spot)]
-    scopes = {visit.spot: scope_parts(visit.scope) for visit in here}
-    if any(scope_parts(visit.scope) != scopes[visit.spot] for visit in here):
-        return None  # each call of the function stands in a scope of its own
+    if len({_outside(visit.spot, function) for visit in here}) > 1:
+        return None  # it is called in several places, each in a scope of its own
+    scopes = {visit.spot: _repeated(visit.scope) for visit in here}
+    if any(_repeated(visit.scope) != scopes[visit.spot] for visit in here):
+        return None
     every = zip(*scopes.values(), strict=False)
     entry = len(list(itertools.takewhile(lambda parts: len(set(parts)) == 1, every)))
-    keys: dict[Key, Constraint] = {}
-    for visit in here:
-        if visit.spot in places:
-            key = _key(visit, here, places, entry)
-            if key is None or keys.setdefault(key, places[visit.spot]) != places[visit.spot]:
+    known = {visit.spot: visit for visit in here}
+    taken = dict(parts)
+    while True:
+        places: dict[Spot, Constraint] = {}
+        for spot, constraint in itertools.chain(*taken.values()):
+            if places.setdefault(spot, constraint) != constraint:
                 return None
+        keys = {spot: _key(known[spot], here, places, entry) for spot in places}
+        nameless = [line for line in taken if any(keys[spot] is None for spot, _ in taken[line])]
+        if not nameless:
+            break
+        for line in nameless:
+            del taken[line]
+    if not taken:
+        return None
+    said = {keys[visit.spot]: places[visit.spot] for visit in here if visit.spot in places}
+    visited = Counter(visit.spot for visit in here)
     file, name = function
-    names = _names(parts)
-    return Line(
+    names = _names(taken)
+    line = Line(
         tuple(places.items()),
         (f"{os.path.basename(file)}, around {name.rpartition('.')[2]}",),
         tuple(names[spot] for spot in places),
-        frozenset(block for line in parts for block in line.blocks),
-        sum(line.weight for line in parts),
-        entries=tuple((str(key), constraint) for key, constraint in keys.items()),
+        frozenset(block for line in taken for block in line.blocks),
+        sum(line.weight for line in taken),
+        entries=tuple((str(key), constraint) for key, constraint in said.items()),
+        strict=len({visited[spot] for spot in places}) == 1,
     )
+    return line, list(taken)
+
+
+def _outside(spot: Spot, function: Function) -> tuple[Frame, ...]:
+    """The calls that lead to a function."""
+    at = max(k for k, one in enumerate(spot.frames) if (one.file, one.function) == function)
+    return spot.frames[at + 1 :]
+
+
+def _repeated(scope: str) -> tuple[str, ...]:
+    """The parts of a scope, with the numbers of repetitions left open."""
+    return tuple(re.sub(r"\d+", "*", part) for part in scope_parts(scope))
 
 
 def _key(
@@ -109,22 +141,30 @@ def _key(
     """A key of an array that fits no other of the function; None where there is none.
 
     `here` are the arrays of the function, and `entry` is how long the scope is that it stands in.
+    Where others fit of which something else is said, it is told from them by its number.
     """
     spot = visit.spot
     primitive = "" if spot.inlined else spot.primitive
     scope = scope_parts(visit.scope)[entry:]
-    if not (scope or primitive):
+    if not (scope or primitive) or scope != _repeated(visit.scope)[entry:]:
         return None
     key = Key(scope, primitive, spot.read, visit.dtype, spot.shape)
     held = [one for one in here if key.holds(scope_parts(one.scope), one.spot.primitive)]
     if spot.inlined and len({(one.spot.primitive, one.scope) for one in held}) > 1:
         return None  # the scope is not that of one call alone
-    typed = {
-        one.spot
+    typed = [
+        one
         for one in held
         if (one.spot.shape, one.dtype, one.spot.read) == (spot.shape, visit.dtype, spot.read)
-    }
-    return key if {places.get(one) for one in typed} == {places[spot]} else None
+    ]
+    spots = [one.spot for one in typed]
+    if {places.get(one) for one in spots} == {places[spot]}:
+        return key
+    order, calls = list(dict.fromkeys(spots)), spots.count(spot)
+    repeated = {one.scope for one in typed if one.spot == spot}
+    if not (scope and primitive) or spots != order * calls or len(repeated) != calls:
+        return None
+    return replace(key, number=order.index(spot) + 1)
 
 
 def _names(lines: Iterable[Line]) -> Mapping[Spot, str]:

@@ -76,7 +76,9 @@ class LineChecks:
             mark_of(compat.location_frames(one.location)[0])
             for one in _constraints(self.module.operation)
         ]
+        self.operations = sum(1 for _ in _walk(self.module.operation))
         self.checks = 0
+        self.alone: dict[tuple[Line, ...], Mismatch] = {}
 
     def mismatch(self, lines: Collection[Line]) -> Mismatch:
         """Of a set of lines, by the module that holds them all."""
@@ -92,8 +94,11 @@ class LineChecks:
 
     def truth(self, lines: Sequence[Line]) -> Mismatch:
         """Of a set of lines, by the step that is traced with these alone."""
-        self.checks += 1
-        return self._judged(_explicit(self.written(lines)))
+        key = tuple(lines)
+        if key not in self.alone:
+            self.checks += 1
+            self.alone[key] = self._judged(_explicit(self.written(lines)))
+        return self.alone[key]
 
     def written(self, lines: Sequence[Line]) -> Lowered:
         """The step with these lines in the user's own function."""

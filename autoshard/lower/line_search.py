@@ -4,10 +4,15 @@ Lines are added one by one: of those about the places where something is otherwi
 one that leaves the least mismatch, perhaps in the place of others at its spots. Where none helps,
 all that is planned at other spots is added, and what is not needed of it left out; else two at a
 time are tried. At the end what can be left out is, and one line about many arrays (all arguments of
-a block, say) takes the place of several. Lines that say something else of each shape are tried
-where others do not reach the plan, or not with few of them. Of the lines that remain none can be
-left out, although another set might be smaller still. Where they are many for one block, those
-about arrays of one function become one (`autoshard.lower.function_lines`).
+a block, say) takes the place of several.
+
+Where that does not reach the plan with few lines in a block, or its steps are dear, the search goes
+the other way: all that is planned everywhere, what derivatives read included, makes the plan; of
+this halves are left out, quarters, and so on, while it still does, and the lines about arrays of
+one function become one (`autoshard.lower.function_lines`).
+
+Lines that say something else of each shape are tried last. Of the lines that remain none can be
+left out, although another set might be smaller still.
 """
 
 from __future__ import annotations
@@ -22,10 +27,16 @@ from autoshard.lower.source_lines import line_of
 
 TOLERANCE = 0.01
 """So much of the planned step may collectives take that differ: as much as the default `--gap`."""
+TOLERANCES = (TOLERANCE, TOLERANCE / 2, TOLERANCE / 4)
+"""How much may be left where what is planned everywhere is reduced, one after the other."""
 BREADTH = 24
 """So many lines are tried at a time."""
 MOST = 3
 """So many times as many in all, where none helps."""
+LARGE = 10_000
+"""In a step of more operations, those of all that is planned are reduced before any are added."""
+PATIENCE = 200
+"""After so many checks no more lines are added one by one."""
 FEW = 2
 """Where a repeated block has more lines, fewer are looked for that only reach the plan."""
 NEAR = 8
@@ -40,7 +51,17 @@ class LineSearch:
     ) -> None:
         self.checks, self.sites, self.heard = checks, sites, heard
         self.known: dict[frozenset[Line], Mismatch] = {}
-        self.offered = tuple(line for line in sites.lines if not line.table)
+        self.plain = tuple(
+            line
+            for line in sites.lines
+            if not line.inward and not any(constraint.in_turn for constraint in line.says)
+        )
+        self.offered = tuple(line for line in self.plain if not line.table)
+        self.calls = tuple(
+            line
+            for line in sites.lines
+            if len(line.says) > 1 and not (line.inward or line.table or line.arguments)
+        )
 
     def mismatch(self, lines: Sequence[Line]) -> Mismatch:
         """What these lines leave otherwise than planned."""
@@ -57,24 +78,66 @@ class LineSearch:
 
     def found(self) -> list[Line]:
         """Lines of which none can be left out, and which leave the least that was found."""
-        chosen = self.finished(self.grown([]))
-        if len(self.offered) < len(self.sites.lines) and not self.few(chosen):
-            self.offered = self.sites.lines
-            begun = self.finished(self.grown([])) if not self.close(chosen) else chosen
-            chosen = min(
-                chosen, begun, key=lambda lines: (not self.close(lines), self.share(lines))
-            )
-            chosen = self.finished(chosen)
+        large = self.checks.operations > LARGE
+        chosen = self.from_planned() if large else None
+        if chosen is not None and self.few(chosen):
+            return chosen
+        begun = self.grown([])
+        begun = self.finished(begun) if self.close(begun) else begun
+        if self.few(begun):
+            return begun
+        chosen = chosen if large else self.from_planned()
+        if chosen is not None and self.few(chosen):
+            return chosen
+        begun = self.finished(begun)
+        if len(self.offered) < len(self.plain):
+            self.offered = self.plain
+            other = self.finished(self.grown([])) if not self.close(begun) else begun
+            begun = self.finished(min(begun, other, key=self.left))
+        begun = self.in_functions(begun)
+        return min(begun, chosen, key=self.left) if chosen is not None else begun
+
+    def left(self, chosen: Sequence[Line]) -> tuple[bool, int, float]:
+        """What is to be least: nothing that matters, lines in a block, and what is left."""
+        return not self.close(chosen), max(per_block(chosen), FEW), self.share(chosen)
+
+    def in_functions(self, chosen: list[Line], *, close: bool = False) -> list[Line]:
+        """With one line about a function in the place of several, where they are too many."""
         return in_functions(
             chosen,
             self.sites.visits,
             many=lambda lines: per_block(lines) > FEW,
-            as_good=lambda lines, others: self.as_good(lines, others, close=False),
+            as_good=lambda lines, others: self.as_good(lines, others, close=close),
         )
 
+    def from_planned(self) -> list[Line] | None:
+        """Lines with which the plan is reached, of those that say all that is planned everywhere.
+
+        None where the plan is not reached with all of these, or not with what can be written.
+        """
+        planned = list(self.sites.planned)
+        if not self.close(planned):
+            return None
+        named = [line for line in planned if not any(spot.inlined for spot in line.spots)]
+        found: list[list[Line]] = []
+        for tolerance in TOLERANCES:  # traced alone, lines may leave a little more
+
+            def close(some: Sequence[Line], tolerance: float = tolerance) -> bool:
+                return self.close(some, tolerance)
+
+            if close(planned) and not any(map(self.few, found)):
+                lines = self.needed(named if close(named) else planned, close)
+                lines = self.in_functions(self.needed(lines, close), close=True)
+                lines = self.joined(lines, self.calls, close=True)
+                found += [lines] * (not any(line.inward for line in lines))
+        return min(found, key=lambda lines: (not self.few(lines), _count(lines)), default=None)
+
     def few(self, chosen: Sequence[Line]) -> bool:
-        """Whether the plan is reached with few lines."""
-        return self.close(chosen) and per_block(chosen) <= FEW
+        """Whether the plan is reached with few lines, in a step that is traced with them alone."""
+        if per_block(chosen) > FEW or not self.close(chosen):
+            return False
+        alone = self.checks.truth(chosen)
+        return not alone.products and alone.share <= TOLERANCE
 
     def grown(self, chosen: list[Line]) -> list[Line]:
         """With lines added as long as one, all or two of them help.
@@ -82,7 +145,7 @@ class LineSearch:
         What all that is planned leaves is not looked for line by line: there it is enough to be
         close.
         """
-        while self.share(chosen):
+        while self.share(chosen) and self.checks.checks < PATIENCE:
             more = self.one_more(chosen)
             if not more and not self.close(chosen):
                 more = self.many_more(chosen)
@@ -96,16 +159,16 @@ class LineSearch:
 
     def finished(self, chosen: list[Line]) -> list[Line]:
         """Without what can be left out, and with one line in the place of several."""
-        chosen = self.fewer(self.without_needless(self.joined(chosen)))
+        chosen = self.fewer(self.without_needless(self.joined(chosen, self.offered)))
         if per_block(chosen) > FEW and not self.share(chosen):
             about = self.fewer(self.without_needless(chosen, close=True), close=True)
             chosen = about if _count(about) < _count(chosen) else chosen
         return chosen
 
-    def close(self, chosen: Sequence[Line]) -> bool:
+    def close(self, chosen: Sequence[Line], tolerance: float = TOLERANCE) -> bool:
         """Whether the plan is reached with these lines."""
         left = self.mismatch(chosen)
-        return not left.products and left.share <= TOLERANCE
+        return not left.products and left.share <= tolerance
 
     def one_more(self, chosen: list[Line]) -> list[Line]:
         """With the line that leaves least; empty where none leaves less."""
@@ -120,26 +183,28 @@ class LineSearch:
     def many_more(self, chosen: list[Line]) -> list[Line]:
         """With lines of all that is planned at other spots; empty where they do not help."""
         taken = {spot for line in chosen for spot in line.spots}
-        more = [line for line in self.sites.planned if taken.isdisjoint(line.spots)]
+        more = [
+            line for line in self.sites.planned if taken.isdisjoint(line.spots) and not line.inward
+        ]
         share = self.share([*chosen, *more])
         if share >= self.share(chosen):
             return []
-        return [*chosen, *self.needed(chosen, more, share)]
+        return [*chosen, *self.needed(more, lambda some: self.share([*chosen, *some]) <= share)]
 
-    def needed(self, chosen: list[Line], more: list[Line], share: float) -> list[Line]:
-        """Some of `more` with which no more differs than with all of them: halves are left out
-        while that is so, then quarters, down to single lines."""
-        part = len(more)
+    def needed(self, lines: list[Line], good: Callable[[list[Line]], bool]) -> list[Line]:
+        """Some of the lines that are good: halves are left out while the others are, then quarters,
+        down to single lines."""
+        part = len(lines)
         while part:
             part = (part + 1) // 2 if part > 1 else 0
             start = 0
-            while part and start < len(more):
-                rest = more[:start] + more[start + part :]
-                if self.share([*chosen, *rest]) <= share:
-                    more = rest
+            while part and start < len(lines):
+                rest = lines[:start] + lines[start + part :]
+                if good(rest):
+                    lines = rest
                 else:
                     start += part
-        return more
+        return lines
 
     def two_more(self, chosen: list[Line]) -> list[Line]:
         """With two lines that only together make fewer things differ; or empty."""
@@ -189,12 +254,14 @@ class LineSearch:
         share = self.share(chosen)
         return self.share(lines) <= share or (bool(close or share) and self.close(lines))
 
-    def joined(self, chosen: list[Line]) -> list[Line]:
+    def joined(
+        self, chosen: list[Line], offered: Sequence[Line], *, close: bool = False
+    ) -> list[Line]:
         """One line in the place of several at its spots, where no more differs then."""
-        for line in self.offered:
+        for line in offered:
             spots = set(line.spots)
             kept = [one for one in chosen if spots.isdisjoint(one.spots)]
-            if len(chosen) - len(kept) > 1 and self.share([*kept, line]) <= self.share(chosen):
+            if len(chosen) - len(kept) > 1 and self.as_good([*kept, line], chosen, close):
                 chosen = [*kept, line]
         return chosen
 

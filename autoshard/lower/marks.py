@@ -1,13 +1,15 @@
 """Which values of a program are at a spot of the user's code.
 
 The function is traced once more with a mark at every spot: a constraint under a scope with the
-spot's number. Without the marks its operations are those of the program, but for some that carry a
-marked array beside the same array unmarked.
+spot's number. A mark between two others (of a call that does nothing) is left out. Without the
+marks its operations are those of the program, but for some that carry a marked array beside the
+same array unmarked.
 """
 
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,8 +46,12 @@ class Marked:
       value: that is there.
       cotangent: whether it is the cotangent of what the user's code has there.
       again: whether it is what the user's code has there, computed again.
+      gradient: whether it is that from which the gradients of the other operands of a product are
+        computed.
+      given: whether it is the cotangent of a product, from which that of the operand there is.
       readers: the ops that read it there, and which of their operands it is.
       scope, trips: where that is, and how often.
+      made, read: whether an op makes it there, and one reads it there, with no spot in between.
     """
 
     value: int
@@ -54,6 +60,10 @@ class Marked:
     readers: tuple[tuple[int, int], ...]
     scope: str
     trips: int
+    gradient: bool = False
+    given: bool = False
+    made: bool = True
+    read: bool = True
 
 
 def marked_values(
@@ -66,11 +76,20 @@ def marked_values(
     """The values of a program at every spot: as they are made, made again, and their cotangents."""
     whole = NamedSharding(mesh, PartitionSpec())
 
+    def marked(array: Any, scope: str) -> Any:
+        with jax.named_scope(scope):
+            return jax.lax.with_sharding_constraint(array, whole)
+
     def mark(spot: Spot, array: Any) -> Any:
         if spot not in numbers:
             return array
-        with jax.named_scope(scope_of(numbers[spot], 0)):
-            return jax.lax.with_sharding_constraint(array, whole)
+        marks = [
+            functools.partial(marked, scope=scope_of(numbers[spot], kind)) for kind in range(3)
+        ]
+        if spot.read and spot.primitive in compat.PRODUCTS:
+            made, gradient, given = marks
+            return compat.Read(array).then(made, made, made, gradient, given)
+        return marks[0](array)
 
     traced = jax.jit(with_lines(fn, mark)).trace(*args)
     flat = Flattener(program.options.get("trip_counts", 1))
@@ -78,14 +97,14 @@ def marked_values(
         compat.drop_dead_code(traced.jaxpr), [""] * len(program.inputs), [""] * len(program.outputs)
     )
     behind: dict[int, int] = {}  # what a marked value is without its mark
-    at: list[tuple[int, int, Mapping[str, Any]]] = []
+    at: list[tuple[tuple[int, int], int, Mapping[str, Any]]] = []
     ops = []
     for op in flat.ops:
         found = mark_of(op["scope"]) if op["primitive"] == "sharding_constraint" else None
         if found is not None:
             source: int = op["inputs"][0]
             behind[op["outputs"][0]] = behind.get(source, source)
-            at.append((found[0], behind[op["outputs"][0]], op))
+            at.append((found, behind[op["outputs"][0]], op))
         else:
             ops.append(op)
 
@@ -111,15 +130,30 @@ def marked_values(
             readers[value].append((other, position))
     for _, _, op in reversed(at):  # what reads a mark of a mark reads both
         readers[op["inputs"][0]] += readers[op["outputs"][0]]
-    marked: dict[int, list[Marked]] = defaultdict(list)
-    for number, value, op in at:
-        if value in same:
+    marks: dict[int, list[Marked]] = defaultdict(list)
+    direct = {value for op in ops for value in op["inputs"]}
+    for (number, kind), value, op in at:
+        made, straight = op["inputs"][0] not in behind, op["outputs"][0] in direct
+        if value in same and (made or straight):
             scope = _MARK.sub("", op["scope"]).strip("/")
-            cotangent = op["backward"] and not op["recomputed"]
+            cotangent = op["backward"] and not op["recomputed"] and not kind
             read = tuple(readers[op["outputs"][0]])
-            again = op["recomputed"]
-            marked[number].append(Marked(same[value], cotangent, again, read, scope, op["trips"]))
-    return marked
+            again = op["recomputed"] and not kind
+            marks[number].append(
+                Marked(
+                    same[value],
+                    cotangent,
+                    again,
+                    read,
+                    scope,
+                    op["trips"],
+                    kind == 1,
+                    kind == 2,
+                    made,
+                    straight,
+                )
+            )
+    return marks
 
 
 def _aligned(ours: Sequence[Any], theirs: Sequence[Any]) -> Iterator[tuple[int, int]]:

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import jax
-
 from autoshard.compat import Frame
 from autoshard.lower.inlined import REMAT
 from autoshard.lower.marks import marked_values, scope_of
@@ -44,6 +42,7 @@ class Line:
       by_shape: whether it says something else, or nothing, of arrays of other shapes there.
       arguments: whether it is about all arguments of a block.
       entries: what it says by key, where it is about a function (`autoshard.annotations.laid_out`).
+      strict: whether each of them holds in every call of the function.
     """
 
     places: tuple[tuple[Spot, Constraint], ...]
@@ -54,6 +53,7 @@ class Line:
     by_shape: bool = field(default=False, compare=False)
     arguments: bool = field(default=False, compare=False)
     entries: tuple[tuple[str, Constraint], ...] = field(default=(), compare=False)
+    strict: bool = field(default=True, compare=False)
 
     @property
     def block(self) -> bool:
@@ -69,6 +69,12 @@ class Line:
     def says(self) -> tuple[Constraint, ...]:
         """What it says, each once."""
         return tuple(dict.fromkeys(constraint for _, constraint in self.places))
+
+    @property
+    def inward(self) -> bool:
+        """Whether it can only be said of a function, as an entry: no line can stand there."""
+        places = () if self.entries else self.places
+        return any(spot.within or constraint.apart for spot, constraint in places)
 
     @property
     def table(self) -> bool:
@@ -98,7 +104,7 @@ class Line:
         name = where.rpartition(" ")[2]
         entries = [f"    {key!r}: {constraint.entry}," for key, constraint in self.entries]
         head = f"{where}: {name} = autoshard.laid_out({name}, {{"
-        return "\n".join([head, *entries, "})"])
+        return "\n".join([head, *entries, "})" if self.strict else "}, strict=False)"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,9 +128,8 @@ class Sites:
 
         def constrain(spot: Spot, array: Any) -> Any:
             number, constraints = self.marks.get(spot, (0, ()))
-            for k, constraint in enumerate(constraints):
-                with jax.named_scope(scope_of(number, k)):
-                    array = constraint(array, mesh)
+            for k, constraint in sorted(enumerate(constraints), key=lambda one: one[1].apart):
+                array = constraint(array, mesh, scope_of(number, k))
             return array
 
         return with_lines(fn, constrain)
@@ -147,7 +152,7 @@ def written(fn: Callable[..., Any], lines: Sequence[Line], mesh: Any) -> Callabl
             wanted[spot].append(constraint)
 
     def constrain(spot: Spot, array: Any) -> Any:
-        for constraint in wanted.get(spot, ()):
+        for constraint in sorted(wanted.get(spot, ()), key=lambda one: one.apart):
             array = constraint(array, mesh)
         return array
 

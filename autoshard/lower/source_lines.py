@@ -13,6 +13,7 @@ share a line; where arrays of several shapes pass, a line may tell them by `x.sh
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
-from autoshard.annotations import constrain
+from autoshard.annotations import Reading, constrain
 from autoshard.compat import Frame
 
 
@@ -36,6 +37,7 @@ class Spot:
       number: of the result, or the operand.
       read: whether it is an operand there.
       shape: of the array.
+      within: the function of JAX that it is a part of there; no line can be written into that.
     """
 
     frames: tuple[Frame, ...]
@@ -43,6 +45,7 @@ class Spot:
     number: int
     read: bool = False
     shape: tuple[int, ...] = ()
+    within: str = ""
 
     @property
     def inlined(self) -> bool:
@@ -73,6 +76,8 @@ class Visit:
 
 
 _ALIKE: Any = ...
+Said = PartitionSpec | tuple[PartitionSpec, ...] | None
+"""A layout, several that an array has in turn, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +88,15 @@ class Constraint:
       spec: how it is laid out; None: as it comes.
       cotangent: how its cotangent is; None: as it comes.
       again: how it is where `checkpoint` computes it again; None: as it comes; default: alike.
+      gradient, given: of an operand of a product, how the gradients of the others are computed from
+        it, and how the cotangent of the result is for its own (`autoshard.annotations.Reading`).
     """
 
-    spec: PartitionSpec | None
-    cotangent: PartitionSpec | None
-    again: PartitionSpec | None = _ALIKE
+    spec: Said
+    cotangent: Said
+    again: Said = _ALIKE
+    gradient: Said = None
+    given: Said = None
 
     def __post_init__(self) -> None:
         if self.again is ...:
@@ -96,20 +105,38 @@ class Constraint:
     @property
     def alike(self) -> bool:
         """Whether it says the same of all, as a plain `with_sharding_constraint` does."""
-        return self.spec == self.cotangent == self.again
+        same = self.spec == self.cotangent == self.again and not isinstance(self.spec, tuple)
+        return same and not self.apart
+
+    @property
+    def apart(self) -> bool:
+        """Whether it says something of the derivatives of the product that reads the array."""
+        return self.gradient is not None or self.given is not None
 
     @property
     def twofold(self) -> bool:
         """Whether it says something else of what is computed again."""
         return self.spec != self.again
 
-    def __call__(self, array: Any, mesh: Any) -> Any:
-        """The array, constrained."""
+    @property
+    def in_turn(self) -> bool:
+        """Whether it says several layouts, one after the other."""
+        return any(isinstance(one, tuple) for one in (self.spec, self.cotangent, self.again))
+
+    def __call__(self, array: Any, mesh: Any, scope: str = "") -> Any:
+        """The array, constrained, or as a product is to read it; in a scope, perhaps."""
+        if self.apart:
+            return self.reading(mesh)(array, scope=scope)
         laid, cotangent, again = (
-            None if one is None else NamedSharding(mesh, one)
-            for one in (self.spec, self.cotangent, self.again)
+            _sharding(mesh, one) for one in (self.spec, self.cotangent, self.again)
         )
-        return constrain(array, laid, cotangent=cotangent, again=again)
+        with jax.named_scope(scope) if scope else contextlib.nullcontext():
+            return constrain(array, laid, cotangent=cotangent, again=again)
+
+    def reading(self, mesh: Any) -> Reading:
+        """The same of an operand of a product."""
+        said = self.spec, self.cotangent, self.again, self.gradient, self.given
+        return Reading(*(_sharding(mesh, one) for one in said))
 
     def __str__(self) -> str:
         if self.alike:
@@ -119,20 +146,34 @@ class Constraint:
     @property
     def entry(self) -> str:
         """What `autoshard.laid_out` is told of the array."""
+        if self.apart:
+            return f"autoshard.Reading({self.arguments})"
         return _shown(self.spec) if self.alike else f"lambda x: {self}"
 
     @property
     def arguments(self) -> str:
         """What `autoshard.constrain` is told of the array."""
         said = [_shown(self.spec)]
-        if self.cotangent != self.spec:
+        if self.cotangent != (self.spec[::-1] if isinstance(self.spec, tuple) else self.spec):
             said.append(f"cotangent={_shown(self.cotangent)}")
         if self.twofold:
             said.append(f"again={_shown(self.again)}")
+        if self.apart and self.gradient != self.again:
+            said.append(f"gradient={_shown(self.gradient)}")
+        if self.given is not None:
+            said.append(f"given={_shown(self.given)}")
         return ", ".join(said)
 
 
-def _shown(spec: PartitionSpec | None) -> str:
+def _sharding(mesh: Any, said: Said) -> Any:
+    if isinstance(said, tuple):
+        return [NamedSharding(mesh, one) for one in said]
+    return None if said is None else NamedSharding(mesh, said)
+
+
+def _shown(spec: Said) -> str:
+    if isinstance(spec, tuple):
+        return f"[{', '.join(map(_shown, spec))}]"
     return "None" if spec is None else f"P({', '.join(map(repr, spec))})"
 
 
@@ -148,7 +189,7 @@ def visits(fn: Callable[..., Any], *args: Any) -> list[Visit]:
     def noted(read: bool) -> Any:
         def note(primitive: str, frames: tuple[Frame, ...], arrays: list[Any]) -> list[Any]:
             for number, array in enumerate(arrays):
-                spot = Spot(frames, primitive, number, read, _shape(array))
+                spot = _spot(frames, primitive, number, read, array)
                 found.append((spot, array, compat.current_scope()))
             return arrays
 
@@ -175,8 +216,7 @@ def with_lines(fn: Callable[..., Any], constrain: Callable[[Spot, Any], Any]) ->
     def at(read: bool) -> Any:
         def change(primitive: str, frames: tuple[Frame, ...], arrays: list[Any]) -> list[Any]:
             spots = [
-                Spot(frames, primitive, number, read, _shape(array))
-                for number, array in enumerate(arrays)
+                _spot(frames, primitive, number, read, array) for number, array in enumerate(arrays)
             ]
             return [constrain(spot, array) for spot, array in zip(spots, arrays, strict=True)]
 
@@ -185,8 +225,9 @@ def with_lines(fn: Callable[..., Any], constrain: Callable[[Spot, Any], Any]) ->
     return _traced(fn, at(True), at(False))
 
 
-def _shape(array: Any) -> tuple[int, ...]:
-    return tuple(getattr(array, "shape", ()))
+def _spot(frames: tuple[Frame, ...], name: str, number: int, read: bool, array: Any) -> Spot:
+    within, _, primitive = name.rpartition("/")
+    return Spot(frames, primitive, number, read, tuple(getattr(array, "shape", ())), within)
 
 
 def _traced(fn: Callable[..., Any], reads: Any, makes: Any) -> Callable[..., Any]:

@@ -15,7 +15,7 @@ from autoshard.lower.compare import Tally
 from autoshard.lower.fewest import Fewest, fewest
 from autoshard.lower.function_lines import in_functions
 from autoshard.lower.line_search import TOLERANCE
-from autoshard.lower.marks import Marked
+from autoshard.lower.marks import Marked, marked_values
 from autoshard.lower.planned_spots import PlannedSpots
 from autoshard.lower.sites import sites_of, written
 from autoshard.lower.source_lines import Constraint, Spot, visits, with_lines
@@ -174,11 +174,66 @@ def test_a_line_may_say_something_else_of_what_is_computed_again():
     assert not of_the_product((0,)).says[0].twofold
     line = of_the_product((1,))
     (said,) = line.says
-    assert (said.spec, said.again) == (P("x"), P(None, "x"))
+    assert (said.spec, said.again) == (P("x"), (P("x"), P(None, "x")))  # as made, and as kept
     assert "x = autoshard.constrain(x, P('x'), " in str(line)
-    assert "again=P(None, 'x'))" in str(line)
+    assert "again=[P('x'), P(None, 'x')])" in str(line)
     found = _constraints_of(written(step, [line], mesh), *shapes)
-    assert found[:2] == [P("x", None), P(None, "x")]
+    assert found[:3] == [P("x", None), P("x", None), P(None, "x")]
+
+
+def test_what_the_derivatives_of_a_product_read_is_found():
+    """The gradient of one operand reads the other, and the cotangent of the result."""
+
+    def step(w, x):
+        return jax.grad(lambda w, x: jnp.sum(jnp.sin(x @ w)), (0, 1))(w, x)
+
+    shapes = array(32, 16), array(64, 32)
+    program = trace(step, *shapes)
+    mesh = jax.sharding.AbstractMesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    reads = [one.spot for one in visits(step, *shapes) if one.spot.primitive == "dot_general"]
+    x, w, _ = reads
+    assert (x.read, x.shape, w.read, w.shape) == (True, (64, 32), True, (32, 16))
+    marked = marked_values(program, mesh, step, shapes, {x: 0, w: 1})
+    _, back, other = [op for op in program.ops if op.primitive == "dot_general"]
+    of_w, of_x = sorted((back, other), key=lambda op: program.inputs[1] not in op.inputs)
+    for number, value, own, others in ((0, 1, of_x, of_w), (1, 0, of_w, of_x)):
+        (gradient,) = [one for one in marked[number] if one.gradient]
+        assert gradient.value == program.inputs[value]
+        assert [op for op, _ in gradient.readers] == [others.index]
+        (given,) = [one for one in marked[number] if one.given]
+        assert [op for op, _ in given.readers] == [own.index]
+        assert given.value in own.inputs
+        assert given.value in others.inputs
+
+
+def test_operations_that_are_left_out_are_no_spots():
+    def step(table, rows):
+        return table.at[rows].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+    shapes = array(64, 32), jax.ShapeDtypeStruct((16,), jnp.int32)
+    made = [one for one in visits(step, *shapes) if one.last and not one.spot.read]
+    assert [one.spot.primitive for one in made] == ["gather"]
+    traced = [one.primitive.name for one in jax.make_jaxpr(step)(*shapes).eqns]
+    assert traced == ["broadcast_in_dim", "gather"]
+
+
+def test_a_product_in_an_einsum_has_spots_of_its_own():
+    def step(x, y):
+        return jnp.einsum("abc,adb->dca", x, y)
+
+    shapes = array(4, 8, 2), array(4, 16, 8)
+    seen = visits(step, *shapes)
+    assert [(one.spot.primitive, one.spot.read) for one in seen] == [
+        ("dot_general", True),
+        ("dot_general", True),
+        ("dot_general", False),
+        ("transpose", True),
+        ("transpose", False),
+    ]
+    assert {one.spot.within for one in seen} == {"einsum"}
+    assert {one.scope for one in seen} == {"abc,adb->dca"}
+    same = with_lines(step, lambda spot, array: array)
+    assert str(jax.make_jaxpr(same)(*shapes)) == str(jax.make_jaxpr(step)(*shapes))
 
 
 def test_one_line_in_a_helper_says_the_same_of_arrays_of_any_rank():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -17,7 +18,7 @@ from autoshard.lower.line_search import FEW
 from autoshard.lower.sites import written
 from autoshard.lower.spmd import lower
 from autoshard.machine import Machine, load
-from autoshard.models import mixtral
+from autoshard.models import graph_network
 from autoshard.program import trace
 from autoshard.search import search
 from tests.helpers import MESHES, sampled
@@ -43,8 +44,19 @@ def narrow(name: str) -> Machine:
     return replace(machine, chip=chip, network=network)
 
 
-PROGRAMS = ("mlp", "llama3-1b", "llama3-8b-decode", "llama3-8b-prefill")
-CASES = [*itertools.product(PROGRAMS, ("8", "2x4")), ("vit-l16", "8"), ("resnet50", "8")]
+PROGRAMS = (
+    "mlp",
+    "llama3-1b",
+    "llama3-8b-unrolled",
+    "llama3-8b-decode",
+    "llama3-8b-prefill",
+    "mixtral-8x7b",
+    "mixtral-8x7b-unrolled",
+    "vit-l16",
+    "unet",
+    "gnn",
+)
+CASES = [*itertools.product(PROGRAMS, ("8", "2x4")), ("resnet50", "8")]
 QUICK = (
     ("mlp", "8"),
     ("llama3-8b-decode", "8"),
@@ -66,24 +78,40 @@ def test_two_lines_in_a_repeated_block_make_the_plan(name, mesh):
 
 
 @pytest.mark.long
-def test_two_lines_in_the_block_of_mixtral_make_its_plan(monkeypatch):
-    """One about the arguments of the block, one about arrays of its experts: as it is printed."""
+def test_one_line_about_the_round_of_the_graph_network_says_what_its_derivatives_read(monkeypatch):
+    """As it is printed, and by what is printed the same arrays are laid out alike."""
+    fn, args, options = models.tiny("gnn")
+    machine = narrow("h100-8")
+    plan = search(trace(fn, *args, **options), machine, mesh=MESHES["8"], baselines=False)
+    lowered = lower(plan, fn, *args)
+    found = fewest(lowered, fn, machine=machine)
+    (line,) = found.lines
+    assert line.where == ("graph_network.py, around _round",)
+    assert any(said.apart for said in line.says)
+    assert "autoshard.Reading(" in str(line)
+    expected = constraints(written(fn, [line], lowered.mesh), args)
+    said = {
+        key: one.reading(lowered.mesh) if one.apart else partial(one, mesh=lowered.mesh)
+        for key, one in line.entries
+    }
+    told = laid_out(graph_network._round, said, strict=line.strict)
+    monkeypatch.setattr(graph_network, "_round", told)
+    again = constraints(models.tiny("gnn").fn, args)
+    assert Counter(again) == Counter(expected)
+    assert len(expected) >= len(line.entries)
+
+
+@pytest.mark.long
+def test_two_lines_in_the_block_of_mixtral_make_its_plan():
+    """At its real size; what one of them says is that of a function."""
     fn, args, options = models.build("mixtral-8x7b")
     program = trace(fn, *args, **options)
     mesh = {"x": 8, "y": 8}
     plan = search(program, "v5p-64", mesh=mesh, baselines=False, time_limit=120.0)
-    lowered = lower(plan, fn, *args)
-    found = fewest(lowered, fn)
+    found = fewest(lower(plan, fn, *args), fn)
     assert found.enough, str(found)
     assert found.per_block <= FEW, str(found)
-    (line,) = [line for line in found.lines if line.entries]
-    assert line.where == ("mixtral.py, around experts",)
-    said = {key: partial(one, mesh=lowered.mesh) for key, one in line.entries}
-    expected = constraints(written(fn, [line], lowered.mesh), args)
-    monkeypatch.setattr(mixtral, "experts", laid_out(mixtral.experts, said))
-    step = models.build("mixtral-8x7b").fn
-    assert constraints(step, args) == expected
-    assert len(expected) >= len(line.entries)
+    assert any(line.entries for line in found.lines)
 
 
 def constraints(function, args):
