@@ -29,7 +29,7 @@ from autoshard.graph import Op, Program
 from autoshard.machine import Chip
 from autoshard.siblings import at_hand
 from autoshard.strategy import is_layout_determined
-from autoshard.updates import UPDATES
+from autoshard.updates import SCATTERS, UPDATES
 
 FUSING_REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
@@ -54,10 +54,14 @@ def is_elementwise(op: Op) -> bool:
     return not apart and is_layout_determined(op.rule)
 
 
-def _fuses(op: Op, position: int, elementwise: bool) -> bool:
-    """Whether the op computes its operand at `position` anew, where that is elementwise."""
+def _fuses(op: Op, position: int, elementwise: bool, scatters: bool) -> bool:
+    """Whether the op computes its operand at `position` anew, where that is elementwise.
+
+    `scatters`: XLA:GPU does so with what it scatters, too.
+    """
     looks_up = op.primitive == "gather" and position == 0
-    return elementwise or looks_up or op.primitive in FUSING_REDUCTIONS
+    scattered = scatters and op.primitive in SCATTERS and position == len(op.inputs) - 1
+    return elementwise or looks_up or scattered or op.primitive in FUSING_REDUCTIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class Fusion:
       exponentials: per op, what it computes of transcendental functions, with what is fused into
         it, see `autoshard.cost.flops`; 0 where it is itself fused.
       sources: per value, what is read from memory for a reader of it: itself, where it is written.
-      joined: ops whose results are written by the kernel of an earlier op.
+      joined: by op whose results are written by the kernel of an earlier op, the first op of it.
       accumulated: by addition, the product that makes it, see `autoshard.accumulation`.
     """
 
@@ -82,13 +86,14 @@ class Fusion:
     fetched: tuple[tuple[int, ...], ...]
     exponentials: tuple[float, ...]
     sources: tuple[frozenset[int], ...]
-    joined: frozenset[int]
+    joined: Mapping[int, int]
     accumulated: Mapping[int, int]
 
 
 def fuse(program: Program, chip: Chip | None = None) -> Fusion:
     """Decide what is fused, where `chip` is given by what it costs to compute again."""
     again_bytes = 0.0 if chip is None else chip.exponential_bytes
+    scatters = chip is not None and chip.library_products
     readers = program.consumers()
     elementwise = tuple(is_elementwise(op) for op in program.ops)
     values = program.values
@@ -115,7 +120,7 @@ def fuse(program: Program, chip: Chip | None = None) -> Fusion:
             not uses
             or value.index in written
             or not all(
-                _fuses(program.ops[reader], position, elementwise[reader])
+                _fuses(program.ops[reader], position, elementwise[reader], scatters)
                 and program.ops[reader].region == maker.region
                 for reader, position in uses
             )
@@ -139,7 +144,7 @@ def fuse(program: Program, chip: Chip | None = None) -> Fusion:
     for op in program.ops:
         launched = any(materialised[o] for o in op.outputs)
         computed_by.append(_exponentials(program, _inside(program, op, inside)) * launched)
-        seen = set(there.get(op.index, ()))
+        seen = set(there[op.index].holds if op.index in there else ())
         sizes = []
         for value in op.inputs:
             fresh = sources[value] - seen if value >= 0 else frozenset[int]()
@@ -152,7 +157,7 @@ def fuse(program: Program, chip: Chip | None = None) -> Fusion:
         tuple(fetched),
         tuple(computed_by),
         tuple(sources),
-        frozenset(there),
+        {index: kernel.first for index, kernel in there.items()},
         accumulated,
     )
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from autoshard.graph import Op, Program
 
@@ -28,10 +29,17 @@ class _Kernel:
     holds: set[int] = field(default_factory=set)
 
 
+class Joined(NamedTuple):
+    """The kernel that an op joins: its first op, and the values that it has read or made."""
+
+    first: int
+    holds: frozenset[int]
+
+
 def at_hand(
     program: Program, kernels: Mapping[int, Iterable[int]], sources: Sequence[frozenset[int]]
-) -> dict[int, frozenset[int]]:
-    """By op, the values that the kernel which it joins has read or made already.
+) -> dict[int, Joined]:
+    """By op, the kernel which it joins, as it is then.
 
     Args:
       program: whose ops run in an order that respects what they read.
@@ -39,7 +47,7 @@ def at_hand(
         the indices over which it runs.
       sources: per value, what is read from memory for a reader of it.
     """
-    found: dict[int, frozenset[int]] = {}
+    found: dict[int, Joined] = {}
     open_kernels: dict[tuple[int, tuple[int, ...], int], list[_Kernel]] = {}
     for index, shape in kernels.items():
         op, domain = program.ops[index], tuple(shape)
@@ -53,7 +61,7 @@ def at_hand(
         if kernel is None:
             kernel = _Kernel(index)
         else:
-            found[index] = frozenset(kernel.holds)
+            found[index] = Joined(kernel.first, frozenset(kernel.holds))
         kernel.ops.add(index)
         for value in {*read, *op.outputs} - kernel.holds:
             open_kernels.setdefault((op.region, domain, value), []).append(kernel)

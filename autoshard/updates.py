@@ -15,12 +15,9 @@ from collections.abc import Mapping
 
 from autoshard.graph import Op, Program
 
-UPDATES = frozenset(
-    {
-        *("dynamic_update_slice", "scatter", "scatter-add", "scatter-mul"),
-        *("scatter-min", "scatter-max"),
-    }
-)
+SCATTERS = frozenset({"scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"})
+"""Ops that write their last operand where indices say, into their first."""
+UPDATES = frozenset({"dynamic_update_slice", *SCATTERS})
 """Ops that write into their first operand."""
 BITCASTS = frozenset({"reshape", "squeeze", "expand_dims"})
 _CUTS = frozenset({"dynamic_slice", *BITCASTS, *UPDATES})

@@ -133,6 +133,20 @@ def test_what_is_scattered_is_written_and_what_it_is_added_to_is_filled_first() 
     assert seconds * prices.machine.chip.memory_rate >= 64 * 48 * 4  # all the zeros
 
 
+@pytest.mark.parametrize("libraries", [True, False])
+def test_a_scatter_makes_what_it_scatters_where_xla_fuses_that(libraries: bool) -> None:
+    def step(table: Any, tokens: Any, x: Any) -> Any:
+        return jnp.zeros_like(table).at[tokens].add(x.astype(jnp.float32))
+
+    arguments = array(64, 48), array(32, dtype=jnp.int32), array(32, 48, dtype=jnp.bfloat16)
+    program = trace(step, *arguments)
+    found = fuse(program, replace(toy_machine().chip, library_products=libraries))
+    (scatter,) = (op for op in program.ops if op.primitive == "scatter-add")
+    assert found.materialised[scatter.inputs[2]] is not libraries
+    read = 32 * 48 * (2 if libraries else 4)
+    assert found.fetched[scatter.index][2] == read
+
+
 @pytest.mark.parametrize(("libraries", "kept"), [(True, 2), (False, 1)])
 def test_nothing_is_written_over_the_result_of_a_librarys_product(
     libraries: bool, kept: int
