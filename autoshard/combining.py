@@ -91,7 +91,7 @@ def _merged(group: Sequence[Flight]) -> list[list[Flight]]:
     first, *others = group
     merged, apart = [first], list[list[Flight]]()
     for one in others:
-        if _needs(one.begin, first.end) or _needs(first.begin, one.end):
+        if one.begin.needs(first.end) or first.begin.needs(one.end):
             apart.append([one])
             continue
         first.begin.latency += one.begin.latency
@@ -108,17 +108,3 @@ def _merged(group: Sequence[Flight]) -> list[list[Flight]]:
         copy = Task(None, Role.KERNEL, sum(one.copied or 0.0 for one in merged))
         copy.between(first.begin)
     return [merged, *apart]
-
-
-def _needs(task: Task, other: Task) -> bool:
-    """Whether `task` reads what `other` makes, through others perhaps."""
-    seen: set[Task] = set()
-    stack = [task]
-    while stack:
-        one = stack.pop()
-        if one is other:
-            return True
-        if one not in seen:
-            seen.add(one)
-            stack += one.before
-    return False

@@ -39,7 +39,7 @@ def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Expl
     Raises:
       InfeasibleError, NoPlanError: as `search`.
     """
-    if not has_own_order(searcher.program, searcher.machine.chip) or math.isinf(searcher.limit):
+    if not has_own_order(searcher.machine.chip) or math.isinf(searcher.limit):
         return explore(searcher, shapes)
     whole = searcher.time_limit
     searcher.time_limit = (1 - RESERVE) * whole

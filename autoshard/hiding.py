@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 STEP_SECONDS = 1e-6
@@ -48,6 +48,7 @@ class Task:
       role: see there; a `LOOP` has collectives of its own.
       seconds: it keeps the device busy.
       latency: of a `BEGIN`, seconds until its end can be.
+      kernels: the numbers of those that it runs.
       before, after: the tasks that it reads, and that read it.
     """
 
@@ -55,6 +56,7 @@ class Task:
     role: Role
     seconds: float = STEP_SECONDS
     latency: float = 0.0
+    kernels: tuple[int, ...] = ()
     before: list[Task] = field(default_factory=list, repr=False)
     after: list[Task] = field(default_factory=list, repr=False)
 
@@ -71,6 +73,34 @@ class Task:
             self.reads(other)
         reader.before.clear()
         reader.reads(self)
+
+    def needs(self, other: Task, may: Callable[[Task], bool] = lambda task: True) -> bool:
+        """Whether this task is, or reads what is made by `other`, through others that `may`."""
+        seen: set[Task] = set()
+        stack = [self]
+        while stack:
+            one = stack.pop()
+            if one is other:
+                return True
+            if one not in seen and may(one):
+                seen.add(one)
+                stack += one.before
+        return False
+
+    def takes_in(self, other: Task) -> None:
+        """Let this task do what `other` does, too."""
+        self.kernels += other.kernels
+        self.seconds += other.seconds
+        if other.role is Role.KERNEL:
+            self.role = Role.KERNEL
+        for maker in other.before:
+            maker.after.remove(other)
+            self.reads(maker)
+        for reader in other.after:
+            reader.before.remove(other)
+            reader.reads(self)
+        other.before.clear()
+        other.after.clear()
 
     def lag(self, reader: Task) -> float:
         """Seconds from this task's begin until `reader` can run."""

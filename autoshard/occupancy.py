@@ -1,13 +1,13 @@
 """What decisions keep in memory: bytes that come and go at program points.
 
-A collective is one point, unless it is said how long it is under way (`UnderWay`): then a copy lies
-in memory from where it begins, and what a reduction scatters until it ends.
+A collective is one point, and a buffer lives as long as somebody reads the value, its copy or the
+value itself; unless it is said what is under way, and who reads which (`UnderWay`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,16 +23,22 @@ from autoshard.strategy import Strategies
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """Program points at which collectives begin and end.
+    """Program points at which collectives begin and end, and between which buffers are needed.
 
     Attributes:
       begun: by value and number of the interval in which a copy of it lives (those of its mode),
         where the first collective that makes it begins.
       settled: by op, where the collective that settles its partial results ends.
+      copies: by value, the intervals in which copies of it are read; a value that is missing has
+        those of `copy_intervals`.
+      released: by value, from where its own buffer is no longer needed, since the rest of its
+        readers read copies.
     """
 
     begun: Mapping[tuple[int, int], int] = field(default_factory=dict)
     settled: Mapping[int, int] = field(default_factory=dict)
+    copies: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    released: Mapping[int, int] = field(default_factory=dict)
 
 
 AT_ONCE = UnderWay()
@@ -75,6 +81,7 @@ def buffer_events(
     if layout is None:
         return {}
     start, stop = flow.start[value], flow.stop[value]
+    stop = min(stop, flights.released.get(value, stop))
     if stop > start:
         size = float(prices.local_bytes(value, np.array(layout))) * prices.heap_factor(value)
         events[start] += size
@@ -88,7 +95,7 @@ def buffer_events(
         events[one.start] += stack
         events[one.stop] -= stack
     lives = [life for modes, life in copy_intervals(flow.readers[value]) if mode in modes]
-    for number, (first, last) in enumerate(lives):
+    for number, (first, last) in enumerate(flights.copies.get(value, lives)):
         events[min(first, flights.begun.get((value, number), first))] += size
         events[last] -= size
     return dict(events)

@@ -17,6 +17,9 @@ from autoshard.graph import Program, Region
 from autoshard.kernel_orders import Kernel, depth_first, greedy, peak_bytes
 from autoshard.machine import Chip
 
+LEAVING = frozenset({"stack", "yield", "join"})
+"""Ops of a loop whose results are read around it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -146,4 +149,4 @@ class _Walk:
 
     def _leaves(self, value: int, loop: Region) -> bool:
         producer = self.program.ops[self.program.values[value].producer]
-        return producer.region == loop.index and producer.primitive in ("stack", "yield", "join")
+        return producer.region == loop.index and producer.primitive in LEAVING

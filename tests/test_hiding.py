@@ -86,3 +86,22 @@ def test_what_comes_nearest_to_the_time_is_run_beside_a_collective() -> None:
     for tasks in ([begin, near, long, end, reader], [begin, long, near, end, reader]):
         order = hide(tasks)
         assert order.index(begin) < order.index(long) < order.index(near) < order.index(end)
+
+
+def test_a_task_that_takes_in_another_waits_for_all_that_it_read_and_is_waited_for() -> None:
+    first, second = Task("first", Role.KERNEL, 1.0), Task("second", Role.NOTHING, 0.0)
+    reader = Task("reader", Role.KERNEL)
+    own = Task("own", Role.KERNEL, 1.0, kernels=(2,))
+    other = Task("other", Role.KERNEL, 2.0, kernels=(5,))
+    own.reads(first)
+    other.reads(second)
+    other.reads(own)
+    reader.reads(other)
+    own.takes_in(other)
+    assert (own.kernels, own.seconds) == ((2, 5), 3.0)
+    assert own.before == [first, second]
+    assert own.after == [reader]
+    assert reader.before == [own]
+    assert reader.needs(second)
+    assert not reader.needs(second, lambda task: task is reader)
+    assert not first.needs(reader)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from autoshard.plan import Plan
 from autoshard.program import trace
 from autoshard.scheduled import scheduled_bytes
 from autoshard.search import search
@@ -50,20 +52,113 @@ def test_any_plan_of_any_program_takes_what_its_arguments_take_at_least(seed: in
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_plan_without_collectives_runs_in_the_order_that_the_solver_counts_in(seed: int) -> None:
-    step, args = looped(seed)
+    step, args = looped(seed) if seed % 2 else random_program(seed)[:2]
     plan = search(trace(step, *args), hiding(1), mesh={"x": 1}, time_limit=10.0)
     assert plan.estimate.scheduled_bytes == plan.estimate.peak_bytes
 
 
-def test_compilers_that_hide_nothing_and_steps_without_loops_have_one_order() -> None:
-    (step, args), (fn, plain, options) = looped(0), random_program(0)
-    for program, machine in (
-        (trace(step, *args), toy_machine(2)),
-        (trace(fn, *plain, **options), hiding(2)),
-    ):
-        plan = search(program, machine, mesh={"x": 2}, time_limit=10.0)
-        assert plan.estimate.scheduled_bytes is None
-        assert plan.estimate.expected_bytes == plan.estimate.peak_bytes
+def test_compilers_that_hide_nothing_have_one_order() -> None:
+    step, args = looped(0)
+    plan = search(trace(step, *args), toy_machine(2), mesh={"x": 2}, time_limit=10.0)
+    assert plan.estimate.scheduled_bytes is None
+    assert plan.estimate.expected_bytes == plan.estimate.peak_bytes
+
+
+def in_parts(plan: Plan, part: int) -> tuple[int, int]:
+    """The peaks in the solver's order and in the compiler's, in parts of so many bytes."""
+    return round(plan.estimate.peak_bytes / part), round(plan.estimate.expected_bytes / part)
+
+
+def test_a_value_that_is_read_as_its_copy_alone_dies_when_the_copy_is_there() -> None:
+    # Both products want all rows of the hidden layer; only the second one's result comes late.
+    def step(x: Any, first: Any, second: Any) -> Any:
+        hidden = jnp.tanh(x @ first)
+        return jnp.tanh(second @ hidden) @ hidden
+
+    array = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    plan = search(
+        trace(step, array, array, array),
+        hiding(4),
+        mesh={"x": 4},
+        requirements=[
+            "pin x [x, None]",
+            "pin first [None, None]",
+            "pin second [x, None]",
+            "pin result [x, None]",
+            "limit all_to_all count 0",
+        ],
+        time_limit=10.0,
+    )
+    assert [move.kind for move in plan.moves] == ["all_gather"]
+    # The arguments; the copy; the first product's result, which dies or not; the second's; its
+    # own, or the last product's.
+    assert in_parts(plan, 256 * 256) == (1 + 4 + 1 + 4 + 1 + 1 + 1, 1 + 4 + 1 + 4 + 1 + 1)
+
+
+def gradient_step(rows: bool) -> Plan:
+    """An update in place, of a weight whose gradient is gathered along its rows or columns."""
+
+    def step(w: Any, x: Any, y: Any) -> Any:
+        return w - (x @ y).astype(jnp.float32)
+
+    def array(dtype: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((256, 256), dtype)
+
+    given = hiding(4)
+    rates = {"peak_flops": {"float32": 1e15, "bfloat16": 1e15}, "vector_flops": 1e15}
+    fast = replace(given.chip, memory_bandwidth=1e15, **rates)
+    cut = ("x [x, None]", "y [None, None]") if rows else ("x [None, None]", "y [None, x]")
+    return search(
+        trace(
+            step,
+            array(jnp.float32),
+            *(array(jnp.bfloat16),) * 2,
+            donate_argnums=(0,),
+        ),
+        replace(given, chip=fast),
+        mesh={"x": 4},
+        requirements=["pin w [None, None]", *(f"pin {one}" for one in cut)],
+        time_limit=10.0,
+    )
+
+
+def test_an_update_that_reads_a_gathered_gradient_out_of_order_lies_beside_the_weight() -> None:
+    rows, columns = gradient_step(rows=True), gradient_step(rows=False)
+    for plan in (rows, columns):
+        assert [(move.kind, move.value[:4]) for move in plan.moves] == [("all_gather", "bf16")]
+    part = 256 * 256 // 2  # a quarter of an array in bfloat16
+    assert rows.estimate.peak_bytes == columns.estimate.peak_bytes
+    # The weight, one array and a quarter of the other, the gradient; and the update beside it.
+    assert in_parts(rows, part)[1] == 8 + 4 + 1 + 4
+    assert in_parts(columns, part)[1] == 8 + 4 + 1 + 4 + 8
+
+
+@pytest.mark.parametrize(("cut", "orders"), [("[x, None]", 1), ("[None, x]", 2)])
+def test_what_a_loop_reads_of_an_array_that_is_gathered_out_of_order_lies_there_twice(
+    cut: str, orders: int
+) -> None:
+    def step(x: Any, w: Any) -> Any:
+        return jax.lax.scan(lambda carry, _: (jnp.tanh(carry @ w), None), x, length=3)[0]
+
+    plan = search(
+        trace(
+            step,
+            jax.ShapeDtypeStruct((16, 1024), jnp.float32),
+            jax.ShapeDtypeStruct((1024, 1024), jnp.float32),
+        ),
+        hiding(4),
+        mesh={"x": 4},
+        requirements=[
+            "pin x [x, None]",
+            f"pin w {cut}",
+            "pin result [x, None]",
+            "limit all_to_all count 0",
+        ],
+        time_limit=10.0,
+    )
+    assert [move.kind for move in plan.moves] == ["all_gather"]
+    part = 1024 * 1024  # a quarter of the weight
+    assert in_parts(plan, part) == (1 + 4, 1 + 4 * orders)
 
 
 def test_gathers_of_several_weights_run_as_one_and_lie_in_memory_together() -> None:

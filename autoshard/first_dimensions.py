@@ -1,0 +1,161 @@
+"""Which arrays lie in memory in an order of their own, since collectives move whole blocks.
+
+XLA:GPU gathers and scatters along the dimension that lies first in memory, and no other. An array
+that is gathered (or scattered) along another dimension lies with that dimension first, and what is
+made of it element by element lies so, too, or reads it out of order. All-to-alls cut along the
+first dimension, and join along a new one before it.
+
+    g: f32[m, n@x] --all-gather(x)--> g: f32[m, n], n first in memory
+
+What crosses the edge of a loop lies in the order of its dimensions: what is gathered along another
+than the first one is written once more before the loop.
+
+An update in place, `w' = w - g`, cannot read `g` out of order and write over `w` what it reads
+there: its result lies beside `w`, and is copied into its place afterwards. But what a loop stacks
+is read out of order by a kernel that updates in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from autoshard.chosen import ChosenStrategies, copy_readers
+from autoshard.cost.step import StepPrices
+from autoshard.decisions import Decisions
+from autoshard.fusion import Fusion
+from autoshard.layout import local_shape
+from autoshard.program import Op
+
+ENTERING = frozenset({"enter", "carry", "unstack"})
+"""Ops of a loop that read what stands before it."""
+
+
+def results_beside(
+    prices: StepPrices, decisions: Decisions, fusion: Fusion, chosen: ChosenStrategies
+) -> Iterator[int]:
+    """The results of a step that do not lie where the inputs lie that they renew.
+
+    Args:
+      prices: of the program on a machine.
+      decisions: with the strategies that they give to its ops, `chosen`.
+      fusion: of the program, for that machine's chip.
+    """
+    program, flow = prices.program, prices.dataflow
+    first = FirstDimensions(prices, decisions, fusion, chosen)
+    kernels: dict[int, list[Op]] = {}
+    for op in program.ops:
+        if any(flow.materialised[output] for output in op.outputs):
+            kernels.setdefault(fusion.joined.get(op.index, op.index), []).append(op)
+    for ops in kernels.values():
+        results = [v for op in ops for v in op.outputs if not flow.temporary[v]]
+        if results and any(first.is_turned(op) for op in ops):
+            yield from (v for v in results if flow.materialised[v])
+
+
+class FirstDimensions:
+    """The dimensions that lie first in memory under some decisions."""
+
+    def __init__(
+        self, prices: StepPrices, decisions: Decisions, fusion: Fusion, chosen: ChosenStrategies
+    ) -> None:
+        self.prices, self.decisions = prices, decisions
+        self.fusion, self.chosen = fusion, chosen
+        self._of_value: dict[int, int | None] = {}
+        self._served: dict[int, frozenset[tuple[int, int]]] = {}
+
+    def is_turned(self, op: Op) -> bool:
+        """Whether an op reads or writes one array in another order than it writes its first."""
+        if self.decisions.assignment[op.index] is None or not self.fusion.elementwise[op.index]:
+            return False
+        layout = self.chosen(op).written[0][0].tolist()
+        read = [self._of_operand(op, position) for position in range(len(op.inputs))]
+        return any(self._is_sent(output) for output in op.outputs) or any(
+            one is not None and not self._lies_first(op.outputs[0], one, layout) for one in read
+        )
+
+    def is_put_in_order(self, op: Op) -> bool:
+        """Whether a loop reads by `op` the copy of a value that lies in another order."""
+        if op.primitive not in ENTERING or not self._reads_copy(op, 0):
+            return False
+        value = op.inputs[0]
+        found, layout = self._of_copy(value), self.decisions.copy[value]
+        assert layout is not None
+        return found is not None and not self._lies_first(value, found, layout)
+
+    def _of_operand(self, op: Op, position: int) -> int | None:
+        """The dimension of the result of `op` that lies first in an operand."""
+        value = op.inputs[position]
+        if value < 0:
+            return None
+        found = self._of_copy(value) if self._reads_copy(op, position) else self._of(value)
+        if found is None:
+            return None
+        factors = op.rule.operands[position][found]
+        for dimension, holds in enumerate(op.rule.results[0]):
+            if not set(holds).isdisjoint(factors):
+                return dimension
+        return None
+
+    def _of(self, value: int) -> int | None:
+        if value not in self._of_value:
+            self._of_value[value] = None  # of what a loop carries to itself nothing is known
+            self._of_value[value] = self._found(value)
+        return self._of_value[value]
+
+    def _found(self, value: int) -> int | None:
+        program = self.prices.program
+        producer = program.values[value].producer
+        if producer < 0 or self.decisions.assignment[producer] is None:
+            return None
+        op = program.ops[producer]
+        strategy = self.chosen(op)
+        if strategy.scattered[0]:
+            number = op.outputs.index(value)
+            written, stored = (s[number][0] for s in (strategy.written, strategy.stored))
+            onto = {int(d) for d in stored[written != stored] if d >= 0}
+            return onto.pop() if len(onto) == 1 else None
+        if self.fusion.elementwise[producer]:
+            for position in range(len(op.inputs)):
+                if (found := self._of_operand(op, position)) is not None:
+                    return found
+        return None
+
+    def _of_copy(self, value: int) -> int | None:
+        stored, copy = self.decisions.stored[value], self.decisions.copy[value]
+        assert stored is not None
+        assert copy is not None
+        for step in reversed(self.prices.reshard(value).steps(stored, copy)):
+            if step.kind in ("all_gather", "all_to_all"):
+                states = zip(step.from_state, step.to_state, strict=True)
+                joined = [d for d, (before, after) in enumerate(states) if len(before) > len(after)]
+                return joined[0] if len(joined) == 1 else None
+        return None
+
+    def _is_sent(self, value: int) -> bool:
+        """Whether blocks of a value are sent that do not lie one after another in memory."""
+        stored, copy = self.decisions.stored[value], self.decisions.copy[value]
+        if stored is None or copy is None:
+            return False
+        for step in self.prices.reshard(value).steps(stored, copy):
+            if step.kind == "all_to_all":
+                states = zip(step.from_state, step.to_state, strict=True)
+                cut = [d for d, (before, after) in enumerate(states) if len(before) < len(after)]
+                return not all(self._lies_first(value, d, stored) for d in cut)
+        return False
+
+    def _lies_first(self, value: int, dimension: int, layout: Sequence[int]) -> bool:
+        """Whether no larger dimension of the value stands before one of its dimensions."""
+        shape = self.prices.program.values[value].shape
+        sizes = local_shape(shape, tuple(layout), self.prices.mesh_shape)
+        return all(size == 1 for size in sizes[:dimension])
+
+    def _reads_copy(self, op: Op, position: int) -> bool:
+        value = op.inputs[position]
+        if self.decisions.copy[value] is None:
+            return False
+        if value not in self._served:
+            readers = self.prices.dataflow.readers[value]
+            ops = self.prices.program.ops
+            found = copy_readers(readers, ops, self.chosen, self.decisions)
+            self._served[value] = frozenset((use.op, use.position) for use in found)
+        return (op.index, position) in self._served[value]

@@ -1,0 +1,250 @@
+"""The kernels and collectives of one computation of a plan, and what each waits for.
+
+Kernels of a program become tasks, of which those that run as one are one (`autoshard.siblings`); a
+collective becomes two, its begin and its end. XLA's ways with gradients stand here as well:
+
+* A scatter onto zeros whose result is added to an array starts from that array, and so waits for
+  it: of a table that is looked up and multiplied with, the two gradients become one.
+* A result that cannot lie where the input lies that it renews (`autoshard.first_dimensions`) is
+  copied there by a task of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from autoshard.accumulation import ADDITIONS
+from autoshard.combining import Flight
+from autoshard.decided import Collectives, Decided, region_read_in
+from autoshard.evaluate import op_seconds
+from autoshard.fusion import Fusion
+from autoshard.graph import Op, Region
+from autoshard.hiding import Role, Task
+from autoshard.kernel_orders import Kernel
+
+COMBINED = frozenset({"all_gather", "all_reduce", "reduce_scatter"})
+"""Kinds of collectives that run as one with others of their kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBegins:
+    """The first collective that makes a copy of a value begins; `life` as in `UnderWay.begun`."""
+
+    value: int
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
+class SumEnds:
+    """The last collective that settles the partial results of an op ends."""
+
+    op: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replaces:
+    """A result is copied into the place of the input that it renews."""
+
+    value: int
+
+
+class TaskGraph:
+    """The tasks of one region: its kernels, and a begin and an end for each collective.
+
+    Attributes:
+      tasks: of every kernel; their contents are the numbers of the kernels that run as one.
+      flights: the collectives; `CopyBegins` and `SumEnds` are contents of their tasks.
+      replaced: by value, the task that copies it into its place.
+    """
+
+    def __init__(
+        self,
+        decided: Decided,
+        fusion: Fusion,
+        beside: Collection[int],
+        region: Region,
+        kernels: Sequence[Kernel],
+    ) -> None:
+        self.decided, self.fusion, self.beside = decided, fusion, beside
+        self.region, self.kernels = region, kernels
+        self.program = decided.prices.program
+        self.tasks = [self._task(number, kernel) for number, kernel in enumerate(kernels)]
+        self.maker = {
+            output: number
+            for number, kernel in enumerate(kernels)
+            for op in self.program.ops[kernel.first : kernel.last]
+            for output in op.outputs
+        }
+        self.flights: list[Flight] = []
+        self.settled: dict[int, Task] = {}
+        self.copied: dict[int, list[tuple[frozenset[int], Task]]] = {}
+        self.replaced: dict[int, Task] = {}
+        for number, kernel in enumerate(kernels):
+            self._add_sum(number, kernel)
+        for value in self.program.values:
+            if region_read_in(self.program, value.index) == region.index:
+                self._add_copies(value.index)
+        for number, kernel in enumerate(kernels):
+            for op in range(kernel.first, kernel.last):
+                for task in self._makers(op, self.program.ops[op].inputs, number):
+                    self.tasks[number].reads(task)
+        for kernel in kernels:
+            self._start_from(kernel)
+            self._replace(kernel)
+        self._join()
+
+    def results(self) -> list[Task]:
+        """What nothing in the region reads: a loop's carries, then the rest."""
+        ends = [number for number, task in enumerate(self.tasks) if not task.after]
+        primitive = [self.program.ops[kernel.first].primitive for kernel in self.kernels]
+        return [self.tasks[k] for k in sorted(ends, key=lambda k: (primitive[k] != "yield", k))]
+
+    def _start_from(self, kernel: Kernel) -> None:
+        """Let a scatter onto zeros, the result of which is added to an array, wait for that.
+
+        XLA starts from the array instead of zeros, and adds nothing; it is written for that, if it
+        is not there as such.
+        """
+        op = self.program.ops[kernel.first]
+        zeros = op.inputs and (op.inputs[0] < 0 or self.program.values[op.inputs[0]].free)
+        if kernel.inner is not None or op.primitive != "scatter-add" or not zeros:
+            return
+        result = op.outputs[0]
+        readers = self.decided.prices.dataflow.readers[result]
+        if len(readers) != 1 or result in self.settled or result in self.copied:
+            return
+        addition = self.program.ops[readers[0].op]
+        if addition.primitive in ADDITIONS and addition.region == self.region.index:
+            number = self.maker[result]
+            for value in addition.inputs:
+                if value != result:
+                    array = self._written(addition, value)
+                    for task in self._makers(addition.index, (value,), number):
+                        array.reads(task)
+                    self.tasks[number].reads(array)
+
+    def _written(self, op: Op, value: int) -> Task:
+        """The task that writes an operand of `op` for it."""
+        decided = self.decided
+        strategy, position = decided.chosen(op), op.inputs.index(value)
+        size = float(decided.prices.local_bytes(value, strategy.reads[position])[0])
+        return Task(None, Role.KERNEL, size / decided.prices.machine.chip.memory_rate)
+
+    def _replace(self, kernel: Kernel) -> None:
+        """Copy results that are made beside a donated input into its place."""
+        for value in self.program.ops[kernel.first].outputs:
+            if kernel.inner is None and value in self.beside:
+                copy = self.replaced[value] = Task(Replaces(value), Role.KERNEL)
+                taken = Task(None, Role.NOTHING, 0.0)  # out of the tuple that the kernel makes
+                taken.reads(self.tasks[self.maker[value]])
+                copy.reads(taken)
+
+    def _join(self) -> None:
+        """Let kernels that run as one be one task, unless a collective stands between them."""
+        number = {kernel.first: k for k, kernel in enumerate(self.kernels) if kernel.inner is None}
+        for op, first in self.fusion.joined.items():
+            if op not in number or first not in number:
+                continue
+            task, leader = self.tasks[number[op]], self.tasks[number[first]]
+            if leader is task or self._is_between(leader, task, number[first]):
+                continue
+            leader.takes_in(task)
+            for kernel in task.kernels:
+                self.tasks[kernel] = leader
+
+    def _is_between(self, leader: Task, task: Task, first: int) -> bool:
+        """Whether one of two tasks waits for the other through a third; `first` is the leader's.
+
+        Nothing that stands before the leader in the program waits for it.
+        """
+
+        def waits(other: Task) -> bool:
+            return max(other.kernels, default=first) >= first
+
+        through = [one for one in task.before if one is not leader]
+        return any(one.needs(leader, waits) for one in through) or any(
+            one.needs(task, waits) for one in leader.before
+        )
+
+    def _region_of(self, op: int) -> int:
+        return self.program.ops[op].region if op >= 0 else 0
+
+    def _task(self, number: int, kernel: Kernel) -> Task:
+        decided, ops = self.decided, self.program.ops[kernel.first : kernel.last]
+        if kernel.inner is not None:
+            communicates = decided.communicates(kernel.inner)
+            return Task(None, Role.LOOP if communicates else Role.KERNEL, kernels=(number,))
+        seconds = 0.0
+        if decided.decisions.assignment[kernel.first] is not None:
+            seconds = op_seconds(decided.prices, ops[0], decided.chosen(ops[0]))
+        role = Role.KERNEL if seconds > 0 else Role.NOTHING
+        return Task(None, role, seconds, kernels=(number,))
+
+    def _add_sum(self, number: int, kernel: Kernel) -> None:
+        op = self.program.ops[kernel.first]
+        found = self.decided.of_sum(op) if kernel.inner is None else None
+        if found is None:
+            return
+        scalar = not any(self.program.values[output].shape for output in op.outputs)
+        if scalar and self._in_a_host(found):
+            found = found._replace(seconds=0.0)  # XLA reckons that it takes no time
+        begin, end = Task(None, Role.BEGIN), Task(SumEnds(op.index), Role.END)
+        begin.reads(self.tasks[number])
+        self._add_flight(begin, end, found, op.outputs[0])
+        self.settled.update(dict.fromkeys(op.outputs, end))
+
+    def _in_a_host(self, found: Collectives) -> bool:
+        """Whether collectives keep to the innermost level of the network."""
+        pieces = self.decided.prices.topology.pieces
+        return all(
+            piece.level == 0 for _, axes in found.kinds for axis in axes for piece in pieces[axis]
+        )
+
+    def _add_copies(self, value: int) -> None:
+        found = self.decided.of_copy(value)
+        if found is None:
+            return
+        for life, readers in enumerate(self.decided.served(value)):
+            if readers:
+                begin, end = Task(CopyBegins(value, life), Role.BEGIN), Task(None, Role.END)
+                for source in self.fusion.sources[value]:
+                    if source in self.maker:
+                        begin.reads(self._there(source))
+                self._add_flight(begin, end, found, value)
+                served = frozenset(use.op for use in readers)
+                self.copied.setdefault(value, []).append((served, end))
+
+    def _add_flight(self, begin: Task, end: Task, found: Collectives, value: int) -> None:
+        begin.latency = found.seconds
+        end.reads(begin)
+        kinds = {kind for kind, _ in found.kinds}
+        dtype = "" if kinds == {"all_gather"} else self.program.values[value].dtype
+        kin = (type(begin.content), found.kinds, dtype) if kinds <= COMBINED else None
+        copied = None
+        if kinds == {"all_reduce"}:
+            copied = 2 * found.bytes / self.decided.prices.machine.chip.memory_rate
+        self.flights.append(Flight(begin, end, found.bytes, kin, copied))
+
+    def _there(self, value: int) -> Task:
+        """After which task a value that a kernel of the region makes is there."""
+        return self.settled.get(value) or self.tasks[self.maker[value]]
+
+    def _makers(self, op: int, values: Iterable[int], number: int) -> Iterator[Task]:
+        """What an op of a kernel waits for to have its operands, through what is fused into it."""
+        stack = [(op, value) for value in values]
+        seen = set[int]()
+        while stack:
+            op, value = stack.pop()
+            served = [end for ops, end in self.copied.get(value, ()) if op in ops]
+            if served:
+                yield from served
+            elif value in self.maker:
+                if self.maker[value] != number:
+                    yield self._there(value)
+            elif value >= 0:
+                producer = self.program.values[value].producer
+                fused = producer >= 0 and self._region_of(producer) == self.region.index
+                if fused and producer not in seen:
+                    seen.add(producer)
+                    stack += [(producer, one) for one in self.program.ops[producer].inputs]

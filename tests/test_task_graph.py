@@ -1,0 +1,117 @@
+"""The tasks of a computation: what runs as one, and what waits for what, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from autoshard.decided import Decided, region_read_in
+from autoshard.fusion import fuse
+from autoshard.graph import Region
+from autoshard.kernel_orders import Kernel
+from autoshard.search import search
+from autoshard.sequence import arranged, depth_first_in_loops
+from autoshard.task_graph import CopyBegins, TaskGraph
+from tests.helpers import case, hiding
+
+
+def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+def graphs(
+    fn: Callable[..., Any], *args: Any, requirements: Sequence[str] = (), **options: Any
+) -> tuple[Decided, dict[int, TaskGraph]]:
+    """The best plan for four chips, and its tasks by region."""
+    given = case(fn, *args, mesh={"x": 4}, machine=hiding(4), **options)
+    plan = search(
+        given.program, hiding(4), mesh={"x": 4}, requirements=requirements, time_limit=10.0
+    )
+    decided, fusion = Decided(given.built.prices, plan.decisions), fuse(given.program)
+    found: dict[int, TaskGraph] = {}
+
+    def look(region: Region, kernels: Sequence[Kernel]) -> list[int]:
+        found[region.index] = TaskGraph(decided, fusion, (), region, kernels)
+        return depth_first_in_loops(region, kernels)
+
+    arranged(given.program, fusion, look)
+    return decided, found
+
+
+def test_kernels_that_run_as_one_are_one_task() -> None:
+    def update(w: Any, m: Any, g: Any) -> Any:
+        m = 0.9 * m + 0.1 * g
+        return w - m, m
+
+    decided, found = graphs(update, *(array(64, 32),) * 3)
+    tasks = {task for task in found[0].tasks if len(task.kernels) == 2}
+    assert len(tasks) == 1
+    (task,) = tasks
+    primitives = [
+        decided.prices.program.ops[found[0].kernels[number].first].primitive
+        for number in task.kernels
+    ]
+    assert sorted(primitives) == ["add", "sub"]
+
+
+def test_a_collective_between_two_kernels_keeps_them_apart() -> None:
+    def update(w: Any, m: Any, g: Any) -> Any:
+        m = 0.9 * m + 0.1 * g
+        return w - m, m
+
+    cut = ["pin w [x, None]", "pin result[0] [x, None]", "pin m [None, x]", "pin g [None, x]"]
+    _, found = graphs(update, *(array(64, 32),) * 3, requirements=[*cut, "pin result[1] [None, x]"])
+    assert found[0].flights
+    assert all(len(task.kernels) < 2 for task in found[0].tasks)
+
+
+def test_what_leaves_a_loop_is_copied_around_it() -> None:
+    def step(x: Any, w: Any) -> Any:
+        carry, _ = jax.lax.scan(lambda c, _: (jnp.tanh(c @ w), None), x, length=3)
+        return w @ carry
+
+    _, found = graphs(
+        step,
+        array(64, 64),
+        array(64, 64),
+        requirements=[
+            "pin x [x, None]",
+            "pin w [None, None]",
+            "pin result [x, None]",
+            "limit reduce_scatter count 0",
+        ],
+    )
+    outer, inner = found[0], found[1]
+    values, ops = outer.program.values, outer.program.ops
+    copied = [
+        one.begin.content.value
+        for one in outer.flights
+        if isinstance(one.begin.content, CopyBegins)
+    ]
+    left = [value for value in copied if ops[values[value].producer].region == 1]
+    assert len(left) == 1
+    assert region_read_in(outer.program, left[0]) == 0
+    assert not inner.flights
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_a_scatter_onto_zeros_waits_for_the_array_to_which_it_is_added(added: bool) -> None:
+    def step(table: Any, tokens: Any, x: Any, y: Any) -> Any:
+        looked_up = jnp.zeros_like(table).at[tokens].add(x)
+        return looked_up + x.T @ y if added else (looked_up, x.T @ y)
+
+    arguments = array(32, 32), array(32, dtype=jnp.int32), array(32, 32), array(32, 32)
+    names = "table", "x", "y", *(("result",) if added else ("result[0]", "result[1]"))
+    decided, found = graphs(
+        step, *arguments, requirements=[f"pin {name} [None, x]" for name in names]
+    )
+    graph, ops = found[0], decided.prices.program.ops
+    made = {
+        ops[kernel.first].primitive: graph.tasks[number]
+        for number, kernel in enumerate(graph.kernels)
+    }
+    assert made["scatter-add"].needs(made["dot_general"]) is added
