@@ -98,13 +98,15 @@ _SPECIAL = {
 
 
 TRANSCENDENTAL: Mapping[str, float] = {
-    **dict.fromkeys(["exp", "exp2", "expm1", "rsqrt", "sqrt"], 1.0),
+    **dict.fromkeys(["exp", "exp2", "expm1", "rsqrt", "sqrt", "erfc"], 1.0),
     "logistic": 1.2,
     "tanh": 2.3,
     **dict.fromkeys(["log", "log1p"], 3.0),
-    "pow": 4.0,
+    **dict.fromkeys(["pow", "erf_inv"], 4.0),
     **dict.fromkeys(["sin", "cos", "tan"], 8.0),
     "cbrt": 10.0,
+    "lgamma": 17.0,
+    "digamma": 19.0,
 }
 """Seconds of elementwise functions as multiples of an exponential's, as XLA:GPU prices them in
 float32 (compiled chains of 1, 8 and 24 of each); all else is 20 times cheaper."""
