@@ -133,9 +133,9 @@ def _filled(search: Search) -> float:
     for node, chosen in search.kept.items():
         allowed[node][:] = False
         allowed[node][chosen] = True
-    if reason := memory_conflict(problem, allowed):
-        raise InfeasibleError(reason)
     peak, _ = lightest_peak(problem, allowed)
+    if peak > problem.limit and (reason := memory_conflict(problem, allowed)):
+        raise InfeasibleError(reason)
     return peak / problem.limit if problem.limit > 0 else 1.0
 
 

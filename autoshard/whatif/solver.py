@@ -11,7 +11,7 @@ A solver belongs to one process. It keeps
 The mesh shape of the last row's plan is searched first. The others are then searched only for what
 is better by more than the gap: most are done with as soon as their bound says that there is no such
 plan. Rows may come in any order; those of as many chips are best asked for one after another, alike
-chips among them, and of these equal sizes.
+chips among them, each row with the chip or the sizes of the one before.
 """
 
 from __future__ import annotations

@@ -132,8 +132,9 @@ def _groups(cases: Sequence[Case]) -> list[list[int]]:
 
     Kinds of chips that are alike follow each other, then machines, then sizes: problems of
     neighbours differ in prices and bytes alone, and what does not change with the sizes (the
-    parameters' part) costs the same. The highest limit of a machine comes first, because
-    its answer may be that of lower ones.
+    parameters' part) costs the same. From one machine to the next the sizes turn round, so that
+    neighbours differ in one of both. The highest limit of a machine comes first, because its
+    answer may be that of lower ones.
     """
     groups: dict[int, list[int]] = {}
     first: dict[object, int] = {}
@@ -142,12 +143,22 @@ def _groups(cases: Sequence[Case]) -> list[list[int]]:
         for key in (_kind(case), case.sizes, case.machine):
             first.setdefault(key, number)
 
-    def order(number: int) -> tuple[int, int, int, float]:
+    def place(number: int) -> tuple[int, int]:
         case = cases[number]
-        kind, sizes = first[_kind(case)], first[case.sizes]
-        return kind, first[case.machine], sizes, -case.limit
+        return first[_kind(case)], first[case.machine]
 
-    return [sorted(groups[chips], key=order) for chips in sorted(groups, reverse=True)]
+    ordered = []
+    for chips in sorted(groups, reverse=True):
+        places = sorted(set(map(place, groups[chips])))
+        turned = {one: turn % 2 for turn, one in enumerate(places)}
+
+        def order(number: int, turned: dict[tuple[int, int], int] = turned) -> tuple[object, ...]:
+            case, where = cases[number], place(number)
+            sizes = first[case.sizes]
+            return *where, -sizes if turned[where] else sizes, -case.limit
+
+        ordered.append(sorted(groups[chips], key=order))
+    return ordered
 
 
 @dataclass(slots=True)

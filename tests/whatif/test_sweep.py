@@ -381,8 +381,8 @@ def test_rows_of_as_many_chips_stay_together_and_idle_seats_take_over_half():
     groups = _groups(cases)
     assert [{cases[number].machine.chips for number in group} for group in groups] == [{16}, {8}]
     said = [(cases[number].chip, dict(cases[number].sizes)["batch"]) for number in groups[0]]
-    # Chips that compile alike, one after another.
-    assert said == [("v5e", 32), ("v5e", 64), ("v6e", 32), ("v6e", 64), ("h100", 32), ("h100", 64)]
+    # Chips that compile alike, one after another; neighbours differ in the chip or in the size.
+    assert said == [("v5e", 32), ("v5e", 64), ("v6e", 64), ("v6e", 32), ("h100", 32), ("h100", 64)]
     work = _Work([[0, 1, 2, 3, 4], [5]])
     taken = [work.take(0), work.take(1), work.take(1)]  # the second seat is done with its own
     assert taken == [0, 5, 3]
