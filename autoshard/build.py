@@ -152,7 +152,7 @@ class _Pricer:
             domains.value_node,
             domains.op_node,
             self.choices,
-            dict(self.strategies),
+            self.strategies,
         )
 
     def _left(self, limit: float | None) -> float | None:

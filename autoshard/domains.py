@@ -40,7 +40,7 @@ class Subject:
     flow: Dataflow
     classes: Classes
     folded: Folded
-    strategies: Mapping[int, Strategies]
+    strategies: dict[int, Strategies]
     tables: Mapping[int, LayoutTable]
 
     def is_like(self, other: Subject) -> bool:

@@ -21,7 +21,7 @@ from autoshard.evaluate import evaluate
 from autoshard.exploration import Explored, InfeasibleError, NoPlanError, ended, explore
 from autoshard.mesh_search import MeshSearcher
 from autoshard.plan import MeshShape
-from autoshard.scheduled import has_own_order, scheduled_bytes
+from autoshard.scheduled import scheduled_bytes
 
 RESERVE = 0.15
 """The part of the time that is kept for this, where plans have an order of their own."""
@@ -39,7 +39,7 @@ def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Expl
     Raises:
       InfeasibleError, NoPlanError: as `search`.
     """
-    if not has_own_order(searcher.machine.chip) or math.isinf(searcher.limit):
+    if not searcher.machine.chip.hides_collectives or math.isinf(searcher.limit):
         return explore(searcher, shapes)
     whole = searcher.time_limit
     searcher.time_limit = (1 - RESERVE) * whole

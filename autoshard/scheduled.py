@@ -32,24 +32,18 @@ from autoshard.fusion import Fusion, fuse
 from autoshard.graph import Region
 from autoshard.hiding import Task, hide
 from autoshard.kernel_orders import Kernel
-from autoshard.machine import Chip
 from autoshard.occupancy import UnderWay, buffer_events, occupied_bytes, op_events
 from autoshard.sequence import Mark, arranged, depth_first_in_loops
 from autoshard.task_graph import CopyBegins, Replaces, SumEnds, TaskGraph
 
 
-def has_own_order(chip: Chip) -> bool:
-    """Whether the compiler for a chip runs plans in orders of their own."""
-    return chip.hides_collectives
-
-
 def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     """The peak per device in the compiler's own order of the plan, bytes.
 
-    None where that is the order that the solver counts in (`has_own_order`).
+    None where that is the order that the solver counts in: the chip hides no collectives.
     """
     program = prices.program
-    if not has_own_order(prices.machine.chip):
+    if not prices.machine.chip.hides_collectives:
         return None
     fusion = fuse(program, prices.dataflow.chip)
     decided = Decided(prices, decisions)

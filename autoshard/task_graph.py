@@ -107,8 +107,8 @@ class TaskGraph:
         is not there as such.
         """
         op = self.program.ops[kernel.first]
-        zeros = op.inputs and (op.inputs[0] < 0 or self.program.values[op.inputs[0]].free)
-        if kernel.inner is not None or op.primitive != "scatter-add" or not zeros:
+        filled = self.decided.prices.is_filled(op)
+        if kernel.inner is not None or op.primitive != "scatter-add" or not filled:
             return
         result = op.outputs[0]
         readers = self.decided.prices.dataflow.readers[result]

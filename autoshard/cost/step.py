@@ -91,7 +91,7 @@ class StepPrices:
             for v in (*op.inputs, *op.outputs)
         )
         around = self.dataflow.surroundings(op), self.corrections.factor(op)
-        return op.primitive, op.flops, len(op.inputs), arrays, self._is_filled(op), *around
+        return op.primitive, op.flops, len(op.inputs), arrays, self.is_filled(op), *around
 
     def compute_seconds(self, op: Op, strategies: Strategies) -> Floats:
         """Seconds of one execution of `op`, for every strategy; `[len(strategies)]`."""
@@ -213,7 +213,7 @@ class StepPrices:
             return 2.0 * self._bytes(op.outputs[0], strategies, "written")
         if op.primitive in PARTIAL:
             touched = 2.0 * self._moved(op, strategies)
-            if self._is_filled(op):
+            if self.is_filled(op):
                 touched = touched + self._bytes(op.outputs[0], strategies, "written")
             return touched
         if all(not flow.materialised[o] for o in op.outputs):
@@ -245,7 +245,7 @@ class StepPrices:
             return True  # the product does it
         return op.primitive in MOVES_NOTHING and op.index not in flow.copied
 
-    def _is_filled(self, op: Op) -> bool:
+    def is_filled(self, op: Op) -> bool:
         """Whether it updates a buffer that is filled with a constant before."""
         if op.primitive not in UPDATES:
             return False

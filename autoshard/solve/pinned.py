@@ -58,8 +58,6 @@ HAIR = 1e-9
 """Choices this close to the bound, relatively, are always looked among."""
 LOOKS = (6, 10, 20, 40, 60, 90)
 """So many choices a node are looked among, look by look."""
-SMALL = 100_000
-"""Where elimination needs no larger arrays than this it is quicker than presolve."""
 ROUNDING = 1e-12
 """What sums of costs may be off by, relatively."""
 
@@ -266,7 +264,7 @@ class _Looks:
 
 def _cheapest(problem: Problem) -> tuple[int, ...] | None:
     """The cheapest plan of a problem without a limit, if elimination finds it."""
-    found = cheapest(problem, entries=SMALL)
+    found = cheapest(problem)
     if found is None:
         with contextlib.suppress(InfeasibleError):
             reduced, trail = presolve(problem)

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -143,21 +144,24 @@ def _groups(cases: Sequence[Case]) -> list[list[int]]:
         for key in (_kind(case), case.sizes, case.machine):
             first.setdefault(key, number)
 
-    def place(number: int) -> tuple[int, int]:
+    def machine(number: int) -> tuple[int, int]:
         case = cases[number]
         return first[_kind(case)], first[case.machine]
 
+    def size(number: int) -> int:
+        return first[cases[number].sizes]
+
+    def room(number: int) -> float:
+        return cases[number].limit
+
     ordered = []
     for chips in sorted(groups, reverse=True):
-        places = sorted(set(map(place, groups[chips])))
-        turned = {one: turn % 2 for turn, one in enumerate(places)}
-
-        def order(number: int, turned: dict[tuple[int, int], int] = turned) -> tuple[object, ...]:
-            case, where = cases[number], place(number)
-            sizes = first[case.sizes]
-            return *where, -sizes if turned[where] else sizes, -case.limit
-
-        ordered.append(sorted(groups[chips], key=order))
+        rows: list[int] = []
+        by_machine = groupby(sorted(groups[chips], key=machine), machine)
+        for turn, (_, ones) in enumerate(by_machine):
+            falling = sorted(ones, key=room, reverse=True)
+            rows += sorted(falling, key=size, reverse=bool(turn % 2))
+        ordered.append(rows)
     return ordered
 
 
