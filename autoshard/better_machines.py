@@ -67,7 +67,10 @@ def better_machines(machine: Machine, share: float = MORE) -> Iterator[Better]:
             wires = {f"{at}.chip_bandwidth": level.chip_bandwidth}
             if level.pair_bandwidth < float("inf"):
                 wires[f"{at}.pair_bandwidth"] = level.pair_bandwidth
-            latency = {f"{at}.latency_seconds": level.latency_seconds}
+            latency = {
+                f"{at}.latency_seconds": level.latency_seconds,
+                f"{at}.start_seconds": level.start_seconds,
+            }
         yield Better(name, f"{more} bandwidth of {name}", True, scaled(wires, up))
         if any(latency.values()):
             words = f"{less} latency of {name}"

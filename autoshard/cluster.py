@@ -251,7 +251,7 @@ def _outer_link(machine: Machine) -> Link:
     joined = _joined(machine.name, 2)
     level: Level = (joined or machine).network[-1]
     if isinstance(level, Switch):
-        rate, latency = level.chip_bandwidth, level.latency_seconds
+        rate, latency = level.chip_bandwidth, level.start_seconds + level.latency_seconds
     else:
         rate, latency = level.link_bandwidth, level.hop_seconds
     return Link(rate * level.efficiency, latency, f"{level.name} of {machine.family}")

@@ -401,6 +401,8 @@ def _switch(rules: SwitchRules, units: int) -> Switch:
         efficiency=rules.efficiency,
         pair_bandwidth=rules.pair_bandwidth,
         pipelined=rules.pipelined,
+        start_seconds=rules.start_seconds,
+        reduces=rules.reduces,
         name=rules.name,
     )
 

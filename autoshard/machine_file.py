@@ -97,6 +97,8 @@ class SwitchRules:
     size: int | None = None
     pair_bandwidth: float = math.inf
     pipelined: float = 1.0
+    start_seconds: float = 0.0
+    reduces: bool = False
     name: str = "switch"
 
 
@@ -179,6 +181,8 @@ _SWITCH = {
     "pair_bandwidth": _Key("number", math.ulp(0.0), required=False),
     "pipelined": _Key("number", 0.0, 1.0, required=False),
     "latency_seconds": _SECONDS,
+    "start_seconds": _Key("number", required=False),
+    "reduces": _Key("boolean", required=False),
     "efficiency": _FRACTION,
 }
 _LEVELS = {"torus": _TORUS, "switch": _SWITCH}

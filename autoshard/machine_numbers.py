@@ -48,6 +48,7 @@ _LEVEL: dict[str, tuple[str, Sense, bool]] = {
     "efficiency": ("efficiency", "rate", True),
     "hop_seconds": ("latency", "cost", False),
     "latency_seconds": ("latency", "cost", False),
+    "start_seconds": ("time to start a collective", "cost", False),
     "pipelined": ("pipelining", "share", False),
 }
 _PATH = re.compile(r"(?:(chip)|network\[(\d+)\])\.(\w+)(?:\.([\w-]+))?")

@@ -54,12 +54,15 @@ class Switch:
     Attributes:
       size: units joined.
       chip_bandwidth: bytes/s that one chip sends through it, all chips sending at once.
-      latency_seconds: one message, end to end.
+      latency_seconds: one message, end to end; a collective takes one after another.
       efficiency: fraction of `chip_bandwidth` that programs reach.
       pair_bandwidth: bytes/s between one pair, where pairs have wires of their own (a full mesh
         without a switch); infinite where only `chip_bandwidth` limits.
       pipelined: of a gather over this level and those inside of it, the share of the faster levels'
         time that runs beside the slowest one; at 0 the levels take turns.
+      start_seconds: before its first message a collective meets all units, however few they are.
+      reduces: an all-reduce over it is one kernel, which starts once and whose two halves share
+        their messages, and no reduce-scatter with an all-gather behind it.
       name: how the vendor calls the network.
     """
 
@@ -69,6 +72,8 @@ class Switch:
     efficiency: float
     pair_bandwidth: float = math.inf
     pipelined: float = 1.0
+    start_seconds: float = 0.0
+    reduces: bool = False
     name: str = "switch"
 
     @property

@@ -117,8 +117,8 @@ def _of_base(machine: Machine, content: dict[str, Any]) -> dict[str, Any]:
         chip[key] = dict(now) if key == "peak_flops" else now
     network = [dict(table) for table in content["network"]]
     for index, level in zip(_positions(machine, network), machine.network, strict=True):
-        for key in network[index].keys() & _RATES:
-            network[index][key] = getattr(level, key)
+        told = _RATES & (network[index].keys() | _table(level).keys())
+        network[index] |= {key: getattr(level, key) for key in sorted(told)}
     return {
         **content,
         "overlap": machine.overlap,
@@ -129,11 +129,18 @@ def _of_base(machine: Machine, content: dict[str, Any]) -> dict[str, Any]:
 
 
 _EXTENT = ("chips", "topology", "slices")
+_OPTIONAL = {
+    "pair_bandwidth": math.inf,
+    "pipelined": 1.0,
+    "start_seconds": 0.0,
+    "reduces": False,
+}
 _RATES = frozenset(
     {
         "chip_bandwidth",
         "pair_bandwidth",
         "latency_seconds",
+        "start_seconds",
         "link_bandwidth",
         "hop_seconds",
         "efficiency",
@@ -155,10 +162,9 @@ def _extents(machine: Machine) -> Iterator[dict[str, Any]]:
 def _table(level: Level) -> dict[str, Any]:
     entries = {field.name: getattr(level, field.name) for field in fields(level)}
     if isinstance(level, Switch):
-        if math.isinf(level.pair_bandwidth):
-            del entries["pair_bandwidth"]
-        if level.pipelined == 1.0:
-            del entries["pipelined"]
+        for optional, default in _OPTIONAL.items():
+            if entries[optional] == default:
+                del entries[optional]
         return {"kind": "switch", "name": entries.pop("name"), **entries}
     del entries["dimensions"]
     rank = len(level.dimensions)

@@ -5,7 +5,7 @@ fitted. Each parameter is a `Parameter` with physical bounds:
 
     chip.matmul_efficiency, chip.memory_efficiency, network[i].efficiency     above 0, at most 1
     chip.launch_seconds                                                       at least 1 ns
-    network[i].latency_seconds (a switch), network[i].hop_seconds (a torus)   at least 0
+    network[i].latency_seconds, .start_seconds (a switch), .hop_seconds (a torus)   at least 0
     overlap                                                                   0 to 1
 
 The fit works on **coordinates** without units: the logarithm of an efficiency, because times go
@@ -68,9 +68,12 @@ def parameters(machine: Machine) -> tuple[Parameter, ...]:
         Parameter("chip.launch_seconds", "seconds"),
     ]
     for index, level in enumerate(machine.network):
-        latency = "hop_seconds" if isinstance(level, Torus) else "latency_seconds"
+        torus = isinstance(level, Torus)
+        fixed = ("hop_seconds",) if torus else ("latency_seconds", "start_seconds")
         found.append(Parameter(f"network[{index}].efficiency", "efficiency", level.name, index))
-        found.append(Parameter(f"network[{index}].{latency}", "seconds", level.name, index))
+        found += [
+            Parameter(f"network[{index}].{one}", "seconds", level.name, index) for one in fixed
+        ]
     return (*found, Parameter("overlap", "overlap"))
 
 

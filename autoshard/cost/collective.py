@@ -14,7 +14,9 @@ group, ``s`` the bytes of one shard and ``V = n s`` the bytes of the gathered re
   outside it have gathered, ``s * prod_{k>l} n_k * (n_l - 1)`` bytes. Levels that work as a pipeline
   take the time of the slowest one, levels that take turns the sum; `Switch.pipelined` is where a
   network lies between the two. Every chip of a host drives its share of the host's network.
-* **reduce-scatter** is an all-gather run backwards, **all-reduce** is both, exactly.
+  Before the first message a group starts (`Switch.start_seconds`), once, at the slowest level.
+* **reduce-scatter** is an all-gather run backwards, **all-reduce** is both, exactly; on levels
+  that reduce (`Switch.reduces`) it is one collective, of the bytes of both and the latency of one.
 * **all-to-all** of ``V`` local bytes: half of everything crosses the middle of a torus dimension,
   ``V floor(n^2/4)/n`` bytes per line, over one link (line) or two (ring); a switch passes
   ``V (n-1)/n`` at the chip's bandwidth. Dimensions and levels work at the same time.
@@ -45,7 +47,7 @@ from typing import Literal, overload
 import numpy as np
 
 from autoshard.cost.placement import Piece, place, runs
-from autoshard.machine import Machine, MachineError, Switch, Torus
+from autoshard.machine import Level, Machine, MachineError, Switch, Torus
 
 Kind = Literal[
     "all_gather",
@@ -172,7 +174,8 @@ class MeshTopology:
             )
         if kind == "all_reduce":
             half = self.rate("all_gather", group)
-            return Rate(2 * half.latency_seconds, 2 * half.seconds_per_byte)
+            kernels = 1 if self._reduces(group) else 2
+            return Rate(kernels * half.latency_seconds, 2 * half.seconds_per_byte)
         pattern = self._bounded(kind, group)
         return Rate(chip.launch_seconds + pattern.latency_seconds, pattern.seconds_per_byte)
 
@@ -185,7 +188,8 @@ class MeshTopology:
         key = (f"bounded {pattern}", group)
         if key not in self._rates:
             rate = _RATES_OF[pattern](self, group)
-            latency, slope = rate.latency_seconds, rate.seconds_per_byte
+            latency = self._start(group) + rate.latency_seconds
+            slope = rate.seconds_per_byte
             if len(group) > 1:
                 parts = [(axis, tuple(a for a in group if a != axis)) for axis in group]
                 if pattern == "gather":
@@ -200,6 +204,20 @@ class MeshTopology:
                     slope = max(slope, least.seconds_per_byte)
             self._rates[key] = Rate(latency, slope)
         return self._rates[key]
+
+    def _reduces(self, group: tuple[int, ...]) -> bool:
+        """Whether an all-reduce over the group is one kernel."""
+        return all(isinstance(one, Switch) and one.reduces for one in self._crossed(group))
+
+    def _start(self, group: tuple[int, ...]) -> float:
+        """Seconds before the first message of a group."""
+        switches = (level for level in self._crossed(group) if isinstance(level, Switch))
+        return max((level.start_seconds for level in switches), default=0.0)
+
+    def _crossed(self, group: tuple[int, ...]) -> list[Level]:
+        """The levels of the network that lie between devices of a group."""
+        by_level = zip(self.machine.network, self._pieces_by_level(group), strict=True)
+        return [level for level, pieces in by_level if any(one.length > 1 for one in pieces)]
 
     def _pieces_by_level(self, group: tuple[int, ...]) -> list[list[Piece]]:
         levels: list[list[Piece]] = [[] for _ in self.machine.network]

@@ -207,7 +207,7 @@ def without_latency(machine: Machine, *, scanned: bool) -> Machine:
     def level(one: Level) -> Level:
         if isinstance(one, Torus):
             return replace(one, hop_seconds=0.0)
-        return replace(one, latency_seconds=0.0)
+        return replace(one, latency_seconds=0.0, start_seconds=0.0)
 
     network = tuple(level(one) for one in machine.network)
     return replace(machine, chip=chip, network=network)

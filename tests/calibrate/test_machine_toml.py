@@ -45,7 +45,7 @@ def test_comments_stay_and_notes_replace_them():
     assert "overlap = 0.5                   # fitted too" in lines
     assert "efficiency = 0.85               # fitted" in lines
     assert "chips = 64" in lines
-    assert any("370 of 450 GB/s measured" in line for line in lines)
+    assert any("370 of 450 GB/s in the largest" in line for line in lines)
     assert "calibrate it" not in text
     assert "protocol overhead" not in text
     assert "# Dense rates (the data sheet's figures with sparsity, halved)." in text

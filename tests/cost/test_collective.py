@@ -67,7 +67,35 @@ def test_all_reduce_is_reduce_scatter_and_all_gather(group, size):
     parts = [
         topology.collective_seconds(kind, axes, size) for kind in ("reduce_scatter", "all_gather")
     ]
-    assert topology.collective_seconds("all_reduce", axes, size) == pytest.approx(sum(parts))
+    together = topology.collective_seconds("all_reduce", axes, size)
+    if all(isinstance(level, Switch) and level.reduces for level in topology.machine.network):
+        latency = topology.rate("all_gather", axes).latency_seconds
+        assert together == pytest.approx(sum(parts) - latency)
+    elif not any(isinstance(level, Switch) and level.reduces for level in topology.machine.network):
+        assert together == pytest.approx(sum(parts))
+    assert together <= sum(parts) * (1 + 1e-12)
+
+
+def test_a_collective_starts_once_and_a_switch_that_reduces_does_both_halves_in_one():
+    host = Switch(8, 1e11, latency_seconds=2e-6, efficiency=1.0, start_seconds=1e-5, reduces=True)
+    hosts = Switch(4, 1e10, latency_seconds=5e-6, efficiency=1.0, start_seconds=3e-6)
+    machine = dataclasses.replace(load("h100-32"), network=(host, hosts))
+    launch = machine.chip.launch_seconds
+    topology = MeshTopology(machine, (4, 2, 4))
+
+    def latency(kind, *axes):
+        return topology.rate(kind, axes).latency_seconds - launch
+
+    assert latency("all_gather", 2) == pytest.approx(1e-5 + 2 * 2e-6)
+    assert latency("all_gather", 1, 2) == pytest.approx(1e-5 + 3 * 2e-6)
+    assert latency("all_to_all", 2) == latency("reduce_scatter", 2) == latency("all_gather", 2)
+    assert latency("collective_permute", 2) == pytest.approx(1e-5 + 2e-6)
+    # Within the host once; with the hosts, which do not reduce, out and back.
+    assert latency("all_reduce", 2) == pytest.approx(latency("all_gather", 2))
+    assert latency("all_reduce", 0) == pytest.approx(2 * (3e-6 + 2 * 5e-6) + launch)
+    both = 1e-5 + 2 * 2e-6 + 2 * 5e-6
+    assert latency("all_gather", 0, 2) == pytest.approx(both)
+    assert latency("all_reduce", 0, 2) == pytest.approx(2 * both + launch)
 
 
 @given(groups(), st.integers(0, 3), BYTES)
@@ -156,7 +184,11 @@ def ideal(name, **changes):
         dataclasses.replace(
             level,
             efficiency=1.0,
-            **{"hop_seconds" if isinstance(level, Torus) else "latency_seconds": 0.0},
+            **(
+                {"hop_seconds": 0.0}
+                if isinstance(level, Torus)
+                else {"latency_seconds": 0.0, "start_seconds": 0.0}
+            ),
             **changes,
         )
         for level in machine.network

@@ -31,7 +31,8 @@ def narrow(name: str) -> Machine:
     """A preset on which small programs are planned as large ones are on the preset itself.
 
     The FLOP of a product for each byte of its operands grow with its sizes: arithmetic is slower
-    here by as much as the programs are narrower, and nothing waits for a launch or a message.
+    here by as much as the programs are narrower, nothing waits for a launch or a message, and wires
+    carry what they are rated for.
     """
     machine = load(name)
     chip = replace(
@@ -40,7 +41,8 @@ def narrow(name: str) -> Machine:
         vector_flops=machine.chip.vector_flops / NARROWER,
         launch_seconds=0.0,
     )
-    network = tuple(replace(level, latency_seconds=0.0) for level in machine.network)
+    free = {"latency_seconds": 0.0, "start_seconds": 0.0, "efficiency": 1.0}
+    network = tuple(replace(level, **free) for level in machine.network)
     return replace(machine, chip=chip, network=network)
 
 

@@ -25,7 +25,9 @@ def eager(chips: int = 4) -> Machine:
     """A machine on which nothing has a fixed cost, so that sharding pays for tiny arrays, too."""
     machine = load("h100", chips=chips)
     network = tuple(
-        replace(level, latency_seconds=0.0) if isinstance(level, Switch) else level
+        replace(level, latency_seconds=0.0, start_seconds=0.0)
+        if isinstance(level, Switch)
+        else level
         for level in machine.network
     )
     return replace(machine, chip=replace(machine.chip, launch_seconds=1e-12), network=network)
