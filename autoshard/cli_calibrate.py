@@ -1,4 +1,4 @@
-"""`autoshard calibrate`: a machine file fitted to times, from a table or measured here.
+"""`autoshard calibrate`: a machine file fitted to times, from a table, a compiler or measured here.
 
 With `--device` the times are taken by a child process (`python -m autoshard.calibrate.child`),
 which may use the accelerators that are there.
@@ -31,6 +31,7 @@ def calibrate_command(options: argparse.Namespace) -> int:
     """Run `autoshard calibrate`."""
     from autoshard.calibrate import TableError, fit, read_table
     from autoshard.calibrate.device import UnmeasuredError
+    from autoshard.compiler.target import CompileError
 
     _check(options)
     try:
@@ -40,12 +41,18 @@ def calibrate_command(options: argparse.Namespace) -> int:
                 _write(options.times, table.to_csv(index=False), options)
             machine, notes, base = _start(options, devices, table)
             source = options.times or "times taken by `autoshard calibrate --device`"
+        elif options.compiled:
+            machine, notes, base = find_machine(options.machine), {}, options.machine
+            table = _compile(options, machine)
+            if options.times is not None:
+                _write(options.times, table.to_csv(index=False), options)
+            source = "XLA's own times of collectives"
         else:
             table = read_table(options.table)
             machine, notes, base = find_machine(options.machine), {}, options.machine
             source = Path(options.table).name
         found = fit(table, machine, source=source + _dates(table))
-    except (TableError, UnmeasuredError) as error:
+    except (TableError, UnmeasuredError, CompileError) as error:
         raise CommandError(str(error)) from error
     if options.json:
         print(json.dumps(found.report.to_json()))
@@ -58,18 +65,37 @@ def calibrate_command(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what cannot be done before anything is measured."""
-    if options.device == (options.table is not None):
-        raise CommandError("give a table of times, or --device to measure one here")
-    if not options.device and options.machine is None:
-        raise CommandError("a table is fitted to a machine; name it with --machine")
-    if options.times is not None and not options.device:
+    if options.device + options.compiled + (options.table is not None) != 1:
         raise CommandError(
-            "--table is where --device writes what it measures; there is no --device"
+            "give a table of times, or --device to measure one here, or --compiled to ask the "
+            "machine's compiler"
+        )
+    if not options.device and options.machine is None:
+        raise CommandError("times are fitted to a machine; name it with --machine")
+    if options.times is not None and options.table is not None:
+        raise CommandError(
+            "--table is where --device and --compiled write their times; there is neither"
         )
     for path in (options.output, options.times):
         require_writable(path)
         if path is not None and Path(path).exists() and not options.overwrite:
             raise CommandError(f"{path!r} is there already; name another file, or give --overwrite")
+
+
+def _compile(options: argparse.Namespace, machine: Machine) -> pd.DataFrame:
+    """What the machine's compiler says of collectives within a host."""
+    import pandas as pd
+
+    from autoshard.calibrate.compiled_rows import compiled_rows
+
+    rows = []
+    with ProgressLine(quiet=options.quiet) as line:
+        line.show("compiling", group="start")
+        for row in compiled_rows(machine):
+            rows.append(row)
+            words = f"{row['collective']} among {row['group_size']}"
+            line.show(f"read {len(rows)} times, last of {words}", group=words)
+    return pd.DataFrame(rows)
 
 
 def _measure(options: argparse.Namespace) -> tuple[Devices, pd.DataFrame]:

@@ -17,16 +17,20 @@ def add_calibrate(commands: Any) -> None:
         commands,
         "calibrate",
         "cli_calibrate:calibrate_command",
-        "fit a machine to times, from a table or measured here",
+        "fit a machine to times, from a table, its compiler, or measured here",
         epilog=(
             "examples: autoshard calibrate times.csv --machine h100-64 -o machine.toml\n"
             "          autoshard calibrate --device --table times.csv -o machine.toml\n"
+            "          autoshard calibrate --compiled --machine h100-8 -o machine.toml\n"
             "          autoshard search llama3-8b --machine machine.toml\n\n"
             "A table is CSV or JSON lines; `autoshard.calibrate.columns` says what it holds."
         ),
     )
     parser.add_argument(
-        "table", metavar="TABLE", nargs="?", help="a file of times; without it, give --device"
+        "table",
+        metavar="TABLE",
+        nargs="?",
+        help="a file of times; without it, give --device or --compiled",
     )
     parser.add_argument(
         "--machine",
@@ -40,11 +44,20 @@ def add_calibrate(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.add_argument(
+        "--table",
+        dest="times",
+        metavar="FILE",
+        help="write the times of --device or --compiled to this CSV file",
+    )
+    parser.add_argument(
+        "--compiled",
+        action="store_true",
+        help="the times that XLA:GPU has of collectives within a host of the machine, by which it "
+        "schedules; needs no devices",
+    )
     device = parser.add_argument_group("times of the devices that are there")
     device.add_argument("--device", action="store_true", help="measure them")
-    device.add_argument(
-        "--table", dest="times", metavar="FILE", help="write the times to this CSV file"
-    )
     device.add_argument(
         "--platform", choices=("cpu", "gpu", "tpu"), help="which devices (default: JAX's choice)"
     )

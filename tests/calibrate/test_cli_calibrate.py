@@ -112,10 +112,12 @@ def test_files_are_not_replaced_unasked(table, capsys):
     [
         ([], "give a table of times, or --device to measure one here"),
         (["times.csv", "--device"], "give a table of times, or --device to measure one here"),
-        (["times.csv"], "a table is fitted to a machine; name it with --machine"),
+        (["--compiled", "--device"], "give a table of times, or --device to measure one here"),
+        (["times.csv"], "times are fitted to a machine; name it with --machine"),
+        (["--compiled"], "times are fitted to a machine; name it with --machine"),
         (
             ["times.csv", "--machine", "h100-8", "--table", "x.csv"],
-            "--table is where --device writes what it measures; there is no --device",
+            "--table is where --device and --compiled write their times; there is neither",
         ),
         (["none.csv", "--machine", "h100-8"], "cannot read the table 'none.csv': No such file"),
         (["times.csv", "--machine", "h1000-8"], "no machine 'h1000-8'"),
