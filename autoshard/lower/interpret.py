@@ -5,7 +5,8 @@ is constrained to the layout in which the plan stores it; a partial sum first to
 the op writes it, so that the step between the two is the planned all-reduce or reduce-scatter;
 every resharded copy is made through the states of its planned sequence of collectives. An op's
 operands and results then always agree with its strategy, and nothing is left to propagation but
-the inner values of an equation.
+the inner values of an equation, and products of which only the transpose is read
+(`autoshard.lower.turned`).
 
 Free values (of constants and iotas alone) are left to Shardy, which splits them as their readers
 need them, but not where they cross the edge of a region: inside they are computed again, and only
@@ -33,6 +34,7 @@ from autoshard.decisions import Decisions
 from autoshard.flatten import BARRIER, INLINED, makes_nothing, op_count
 from autoshard.layout import UNREDUCED, Layout, to_partition_spec
 from autoshard.lower.terms import add_up, terms_of_product
+from autoshard.lower.turned import turned_products
 from autoshard.plan import Plan
 from autoshard.program import Op, Program
 from autoshard.readers import Reader
@@ -73,6 +75,7 @@ class Interpreter:
         self.recipes: dict[int, Recipe] = {}
         self.cursor = 0
         self.readers = analyse(program).readers if readers is None else readers
+        self.turned = turned_products(program, self.decisions, self.chosen, self.readers)
         self._phases = {(use.op, use.position): use.phase for uses in self.readers for use in uses}
         self._specs: dict[tuple[Layout, int], NamedSharding] = {}
 
@@ -198,7 +201,7 @@ class Interpreter:
         constrained = []
         for number, (value, array) in enumerate(zip(op.outputs, results, strict=True)):
             stored = self.decisions.stored[value]
-            if stored is not None and hasattr(array, "ndim"):
+            if stored is not None and hasattr(array, "ndim") and value not in self.turned:
                 written = tuple(strategy.written[number][0].tolist())
                 terms = array.ndim - len(self.program.values[value].shape)
                 if UNREDUCED in stored:
