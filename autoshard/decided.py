@@ -6,6 +6,7 @@ which there are, how long they take and what may run as one.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +62,21 @@ class Decided:
         kinds = tuple((step.kind, step.axes) for step in steps)
         seconds = sum(step.seconds for step in steps)
         return Collectives(seconds, size, kinds) if seconds else None
+
+    def steps_of_copy(self, value: int) -> list[Collectives]:
+        """The collectives that make the copy of a value, one by one."""
+        stored, copy = self.decisions.stored[value], self.decisions.copy[value]
+        if stored is None or copy is None:
+            return []
+        found = []
+        for step in self.prices.reshard(value).steps(stored, copy):
+            if step.seconds:
+                cut = math.prod(
+                    self.prices.mesh_shape[axis] for axes in step.to_state for axis in axes
+                )
+                size = self.prices.program.values[value].bytes / cut
+                found.append(Collectives(step.seconds, size, ((step.kind, step.axes),)))
+        return found
 
     def served(self, value: int) -> list[list[Reader]]:
         """The readers of a copy, for each time that it is made."""

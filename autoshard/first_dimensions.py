@@ -69,7 +69,7 @@ class FirstDimensions:
             return False
         layout = self.chosen(op).written[0][0].tolist()
         read = [self._of_operand(op, position) for position in range(len(op.inputs))]
-        return any(self._is_sent(output) for output in op.outputs) or any(
+        return any(self.is_sent(output) for output in op.outputs) or any(
             one is not None and not self._lies_first(op.outputs[0], one, layout) for one in read
         )
 
@@ -131,7 +131,7 @@ class FirstDimensions:
                 return joined[0] if len(joined) == 1 else None
         return None
 
-    def _is_sent(self, value: int) -> bool:
+    def is_sent(self, value: int) -> bool:
         """Whether blocks of a value are sent that do not lie one after another in memory."""
         stored, copy = self.decisions.stored[value], self.decisions.copy[value]
         if stored is None or copy is None:

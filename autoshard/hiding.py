@@ -3,17 +3,17 @@
 XLA's latency-hiding scheduler goes from the results back to the arguments. Of the tasks whose
 readers are all placed it takes, in this order of importance,
 
-    the end of a collective, unless another is under way (one at a time)
+    the end of a collective, or a loop with collectives in it, unless a collective is under way
     what the collective under way need not be waited for
     not the begin of a collective for which nothing need be made
-    the begin of the collective under way, where another waits to end
+    the begin of the collective under way, where another waits to end, or a loop to run
     what waits for the longest chain of collectives
     what comes nearest to the time that is still to be hidden
     what the end of a collective is read by
     what makes more tasks ready
     what stood later in the order before
 
-A loop with collectives in it waits until none is under way. The rules are those of
+The rules are those of
 `xla/service/latency_hiding_scheduler.cc` with the settings of XLA:GPU.
 """
 
@@ -141,7 +141,7 @@ class _FromTheEnd:
 
     def _best(self) -> Task:
         blocked = (Role.END, Role.LOOP) if self.under_way else ()
-        ends_wait = any(task.role is Role.END for task in self.waiting)
+        ends_wait = any(task.role in (Role.END, Role.LOOP) for task in self.waiting)
         later = [self.ready[task] for task in self.waiting if self.ready[task] > self.now]
 
         def key(task: Task) -> tuple[float, ...]:
@@ -151,7 +151,7 @@ class _FromTheEnd:
             if later:
                 waste = math.inf if begins else abs(min(later) - self.now - task.seconds)
             return (
-                task.role is not Role.END,
+                task.role not in (Role.END, Role.LOOP),
                 max(self.ready[task] - self.now, 0.0),
                 begins and not self.chain[task] and not held_up,
                 not held_up,

@@ -73,6 +73,8 @@ class Chip:
         of a stack are written for it first.
       hides_collectives: whether the compiler runs kernels in an order of its own for every plan, so
         that collectives run beside them, see `autoshard.hiding`.
+      workspace_bytes: what one call of that library takes in memory besides its arrays, where
+        plans are counted in the compiler's own order.
       heap_overhead: what a compiler's heap of temporaries takes beyond what is alive at once, as a
         share of that: gaps between buffers, and an order of its own.
     """
@@ -91,6 +93,7 @@ class Chip:
     library_products: bool = False
     heap_overhead: float = 0.0
     hides_collectives: bool = False
+    workspace_bytes: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))

@@ -158,6 +158,7 @@ _CHIP = {
     "transaction_bytes": _Key("number", required=False),
     "library_products": _Key("boolean", required=False),
     "hides_collectives": _Key("boolean", required=False),
+    "workspace_bytes": _Key("number", required=False),
     "heap_overhead": _Key("number", required=False),
 }
 _TORUS = {

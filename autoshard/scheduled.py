@@ -9,7 +9,9 @@ collectives that run as one (`autoshard.combining`), and the bytes are counted a
 
 * A copy lies in memory from where its first collective begins to its last reader, and the value
   itself until the last one that does not read the copy.
-* What is scattered lies there until the last collective ends.
+* What is scattered lies there until the last collective ends; what is gathered in several steps,
+  from one to the end of the next.
+* A product of the library takes its workspace.
 * What cannot lie in the place of the input that it renews lies beside it until it is copied
   (`autoshard.first_dimensions`), and what a loop reads of gathered arrays lies there twice, in
   two orders, before it.
@@ -34,7 +36,8 @@ from autoshard.hiding import Task, hide
 from autoshard.kernel_orders import Kernel
 from autoshard.occupancy import UnderWay, buffer_events, occupied_bytes, op_events
 from autoshard.sequence import Mark, arranged, depth_first_in_loops
-from autoshard.task_graph import CopyBegins, Replaces, SumEnds, TaskGraph
+from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, SumEnds
+from autoshard.task_graph import TaskGraph
 
 
 def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
@@ -62,8 +65,17 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
         if decisions.assignment[op.index] is not None
         for event in op_events(now, op, decided.chosen(op), flights)
     ]
+    workspace = prices.machine.chip.workspace_bytes
+    for op in program.ops:
+        if op.primitive == "dot_general" and decisions.assignment[op.index] is not None:
+            at = now.dataflow.when[op.index]
+            events += [(at, workspace), (at + 1, -workspace)]
     for value in program.values:
         events += buffer_events(now, decisions, value.index, flights).items()
+    for one, at in marks.items():
+        if isinstance(one, Passes):
+            size = one.bytes * now.scratch_factor
+            events += [(at, size), (marks[Passed(one)], -size)]
     copied = {one.value: at for one, at in marks.items() if isinstance(one, Replaces)}
     events += _waiting(now, decisions, beside, copied)
     events += _put_in_order(now, decisions, FirstDimensions(now, decisions, fusion, decided.chosen))

@@ -5,6 +5,8 @@ collective becomes two, its begin and its end. XLA's ways with gradients stand h
 
 * A scatter onto zeros whose result is added to an array starts from that array, and so waits for
   it: of a table that is looked up and multiplied with, the two gradients become one.
+* What is sent in blocks that do not lie one after another is put in order first, unless an
+  elementwise kernel writes it so.
 * A result that cannot lie where the input lies that it renews (`autoshard.first_dimensions`) is
   copied there by a task of its own.
 """
@@ -12,41 +14,24 @@ collective becomes two, its begin and its end. XLA's ways with gradients stand h
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+import numpy as np
 
 from autoshard.accumulation import ADDITIONS
 from autoshard.combining import Flight
+from autoshard.cost.flops import is_matrix_op
 from autoshard.decided import Collectives, Decided, region_read_in
 from autoshard.evaluate import op_seconds
+from autoshard.first_dimensions import FirstDimensions
 from autoshard.fusion import Fusion
 from autoshard.graph import Op, Region
 from autoshard.hiding import Role, Task
 from autoshard.kernel_orders import Kernel
+from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, SumEnds
+from autoshard.views import Views
 
 COMBINED = frozenset({"all_gather", "all_reduce", "reduce_scatter"})
 """Kinds of collectives that run as one with others of their kind."""
-
-
-@dataclass(frozen=True, slots=True)
-class CopyBegins:
-    """The first collective that makes a copy of a value begins; `life` as in `UnderWay.begun`."""
-
-    value: int
-    life: int
-
-
-@dataclass(frozen=True, slots=True)
-class SumEnds:
-    """The last collective that settles the partial results of an op ends."""
-
-    op: int
-
-
-@dataclass(frozen=True, slots=True)
-class Replaces:
-    """A result is copied into the place of the input that it renews."""
-
-    value: int
 
 
 class TaskGraph:
@@ -80,19 +65,36 @@ class TaskGraph:
         self.settled: dict[int, Task] = {}
         self.copied: dict[int, list[tuple[frozenset[int], Task]]] = {}
         self.replaced: dict[int, Task] = {}
+        self.first = FirstDimensions(decided.prices, decided.decisions, fusion, decided.chosen)
+        self.views = Views(
+            self.program,
+            kernels,
+            self.tasks,
+            self.maker,
+            library=decided.prices.machine.chip.library_products,
+        )
         for number, kernel in enumerate(kernels):
             self._add_sum(number, kernel)
         for value in self.program.values:
             if region_read_in(self.program, value.index) == region.index:
                 self._add_copies(value.index)
         for number, kernel in enumerate(kernels):
-            for op in range(kernel.first, kernel.last):
-                for task in self._makers(op, self.program.ops[op].inputs, number):
-                    self.tasks[number].reads(task)
+            for op in self.program.ops[kernel.first : kernel.last]:
+                self._read(op, number)
         for kernel in kernels:
             self._start_from(kernel)
             self._replace(kernel)
         self._join()
+        self.views.settle()
+
+    def _read(self, op: Op, number: int) -> None:
+        """Let a kernel wait for the operands of one of its ops."""
+        for position, value in enumerate(op.inputs):
+            makers = list(self._makers(op.index, (value,), number))
+            if self.views.is_product(op) and position < len(op.rule.operands):
+                makers = self.views.operand(op, position, makers)
+            for one in makers:
+                self.tasks[number].reads(one)
 
     def results(self) -> list[Task]:
         """What nothing in the region reads: a loop's carries, then the rest."""
@@ -136,9 +138,7 @@ class TaskGraph:
         for value in self.program.ops[kernel.first].outputs:
             if kernel.inner is None and value in self.beside:
                 copy = self.replaced[value] = Task(Replaces(value), Role.KERNEL)
-                taken = Task(None, Role.NOTHING, 0.0)  # out of the tuple that the kernel makes
-                taken.reads(self.tasks[self.maker[value]])
-                copy.reads(taken)
+                copy.reads(self.views.made(value))
 
     def _join(self) -> None:
         """Let kernels that run as one be one task, unless a collective stands between them."""
@@ -147,7 +147,15 @@ class TaskGraph:
             if op not in number or first not in number:
                 continue
             task, leader = self.tasks[number[op]], self.tasks[number[first]]
-            if leader is task or self._is_between(leader, task, number[first]):
+            if leader is task:
+                continue
+            own = self.views.of(leader, task)
+            for view in own:
+                task.before.remove(view)
+                view.after.remove(task)
+            if self._is_between(leader, task, number[first]):
+                for view in own:
+                    task.reads(view)
                 continue
             leader.takes_in(task)
             for kernel in task.kernels:
@@ -179,7 +187,14 @@ class TaskGraph:
         if decided.decisions.assignment[kernel.first] is not None:
             seconds = op_seconds(decided.prices, ops[0], decided.chosen(ops[0]))
         role = Role.KERNEL if seconds > 0 else Role.NOTHING
-        return Task(None, role, seconds, kernels=(number,))
+        return Task(None, role, self._reckoned(ops[0], seconds), kernels=(number,))
+
+    def _reckoned(self, op: Op, seconds: float) -> float:
+        """What XLA reckons a kernel to take: no launch, and memory at its full bandwidth."""
+        chip = self.decided.prices.machine.chip
+        if seconds > 0 and op.index not in self.fusion.joined:
+            seconds = max(seconds - chip.launch_seconds, 0.0)
+        return seconds if is_matrix_op(op.primitive) else seconds * chip.memory_efficiency
 
     def _add_sum(self, number: int, kernel: Kernel) -> None:
         op = self.program.ops[kernel.first]
@@ -190,7 +205,8 @@ class TaskGraph:
         if scalar and self._in_a_host(found):
             found = found._replace(seconds=0.0)  # XLA reckons that it takes no time
         begin, end = Task(None, Role.BEGIN), Task(SumEnds(op.index), Role.END)
-        begin.reads(self.tasks[number])
+        for output in op.outputs:
+            begin.reads(self.views.made(output))
         self._add_flight(begin, end, found, op.outputs[0])
         self.settled.update(dict.fromkeys(op.outputs, end))
 
@@ -202,18 +218,51 @@ class TaskGraph:
         )
 
     def _add_copies(self, value: int) -> None:
-        found = self.decided.of_copy(value)
-        if found is None:
+        steps = self.decided.steps_of_copy(value)
+        if not steps:
             return
         for life, readers in enumerate(self.decided.served(value)):
             if readers:
-                begin, end = Task(CopyBegins(value, life), Role.BEGIN), Task(None, Role.END)
-                for source in self.fusion.sources[value]:
-                    if source in self.maker:
-                        begin.reads(self._there(source))
-                self._add_flight(begin, end, found, value)
                 served = frozenset(use.op for use in readers)
-                self.copied.setdefault(value, []).append((served, end))
+                self.copied.setdefault(value, []).append((served, self._steps(value, life, steps)))
+
+    def _steps(self, value: int, life: int, steps: Sequence[Collectives]) -> Task:
+        """The collectives that make one copy, each after the other; returns the last one's end."""
+        end = passes = None
+        for number, step in enumerate(steps):
+            begin = Task(CopyBegins(value, life), Role.BEGIN)
+            if end is None:
+                self._send(value, begin)
+            else:
+                begin.reads(end)
+            end = Task(passes and Passed(passes), Role.END)
+            if number < len(steps) - 1:
+                begin.content = passes = Passes(value, life, number, step.bytes)
+            self._add_flight(begin, end, step, value)
+        assert end is not None
+        return end
+
+    def _send(self, value: int, begin: Task) -> None:
+        """Let the first collective wait for a value, and for that to lie as it is sent."""
+        first = begin
+        if self.first.is_sent(value) and not self._is_elementwise(value):
+            first = self._turned(value)
+            sent = Task(None, Role.NOTHING, 0.0)
+            sent.reads(first)
+            begin.reads(sent)
+        for source in self.fusion.sources[value]:
+            if source in self.maker or self.program.values[source].producer < 0:
+                first.reads(self._there(source))
+
+    def _is_elementwise(self, value: int) -> bool:
+        producer = self.program.values[value].producer
+        return producer >= 0 and self.fusion.elementwise[producer] and value not in self.settled
+
+    def _turned(self, value: int) -> Task:
+        """Puts a value in the order in which it is sent."""
+        decided = self.decided
+        size = float(decided.prices.local_bytes(value, np.array(decided.decisions.stored[value])))
+        return Task(None, Role.KERNEL, 2 * size / decided.prices.machine.chip.memory_rate)
 
     def _add_flight(self, begin: Task, end: Task, found: Collectives, value: int) -> None:
         begin.latency = found.seconds
@@ -228,7 +277,7 @@ class TaskGraph:
 
     def _there(self, value: int) -> Task:
         """After which task a value that a kernel of the region makes is there."""
-        return self.settled.get(value) or self.tasks[self.maker[value]]
+        return self.settled.get(value) or self.views.made(value)
 
     def _makers(self, op: int, values: Iterable[int], number: int) -> Iterator[Task]:
         """What an op of a kernel waits for to have its operands, through what is fused into it."""
@@ -242,6 +291,8 @@ class TaskGraph:
             elif value in self.maker:
                 if self.maker[value] != number:
                     yield self._there(value)
+            elif value >= 0 and self.program.values[value].producer < 0:
+                yield self.views.made(value)
             elif value >= 0:
                 producer = self.program.values[value].producer
                 fused = producer >= 0 and self._region_of(producer) == self.region.index

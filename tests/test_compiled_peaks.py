@@ -68,3 +68,15 @@ def test_weights_of_transposed_shapes_whose_updates_share_a_literal_are_updated_
         donate_argnums=(0, 1),
     )
     assert predicted == pytest.approx(compiled, rel=0.1)
+
+
+def test_a_product_of_the_library_takes_its_workspace(tmp_path: Path) -> None:
+    pins = ("x [x, None]", "w [None, None]", "result [x, None]")
+    predicted, compiled = peaks(
+        lambda x, w: x @ w,
+        (array(2048, 1024, dtype=jnp.bfloat16), array(1024, 1024, dtype=jnp.bfloat16)),
+        pins,
+        tmp_path,
+    )
+    assert compiled > 2**25
+    assert predicted == pytest.approx(compiled, rel=0.1)

@@ -105,3 +105,26 @@ def test_a_task_that_takes_in_another_waits_for_all_that_it_read_and_is_waited_f
     assert reader.needs(second)
     assert not reader.needs(second, lambda task: task is reader)
     assert not first.needs(reader)
+
+
+def test_a_loop_with_collectives_comes_after_what_waits_for_more_of_them() -> None:
+    begin, end = collective(1e-3, "gather")
+    product = Task("product", Role.KERNEL, 5e-3)
+    product.reads(end)
+    loop = Task("loop", Role.LOOP)
+    reader = Task("reader", Role.KERNEL)
+    reader.reads(product)
+    reader.reads(loop)
+    order = [task.content for task in hide([begin, end, product, loop, reader])]
+    assert order == ["gather begins", "gather ends", "product", "loop", "reader"]
+
+
+def test_a_collective_is_not_drawn_out_where_a_loop_waits_for_it_to_begin() -> None:
+    begin, end = collective(0.0, "sum")
+    product = Task("product", Role.KERNEL, 5e-3)
+    loop = Task("loop", Role.LOOP)
+    reader = Task("reader", Role.KERNEL)
+    for one in (end, product, loop):
+        reader.reads(one)
+    order = [task.content for task in hide([product, loop, begin, end, reader])]
+    assert order == ["product", "loop", "sum begins", "sum ends", "reader"]

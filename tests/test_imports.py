@@ -37,7 +37,7 @@ LAYERS = (
     ("strategy", "coalescing"),
     ("siblings", "accumulation", "updates"),
     ("fusion", "order_maps", "orders", "unbatched"),
-    ("kernel_orders", "hiding", "combining"),
+    ("kernel_orders", "hiding", "combining", "views", "task_contents"),
     ("sequence", "readers"),
     ("slices", "liveness"),
     ("dataflow", "repeats", "decisions"),

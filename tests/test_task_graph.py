@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -12,10 +14,12 @@ import pytest
 from autoshard.decided import Decided, region_read_in
 from autoshard.fusion import fuse
 from autoshard.graph import Region
+from autoshard.hiding import Role
 from autoshard.kernel_orders import Kernel
 from autoshard.search import search
 from autoshard.sequence import arranged, depth_first_in_loops
-from autoshard.task_graph import CopyBegins, TaskGraph
+from autoshard.task_contents import CopyBegins, Passed, Passes
+from autoshard.task_graph import TaskGraph
 from tests.helpers import case, hiding
 
 
@@ -24,13 +28,17 @@ def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
 
 
 def graphs(
-    fn: Callable[..., Any], *args: Any, requirements: Sequence[str] = (), **options: Any
+    fn: Callable[..., Any],
+    *args: Any,
+    requirements: Sequence[str] = (),
+    mesh: Mapping[str, int] = MappingProxyType({"x": 4}),
+    **chip: Any,
 ) -> tuple[Decided, dict[int, TaskGraph]]:
     """The best plan for four chips, and its tasks by region."""
-    given = case(fn, *args, mesh={"x": 4}, machine=hiding(4), **options)
-    plan = search(
-        given.program, hiding(4), mesh={"x": 4}, requirements=requirements, time_limit=10.0
-    )
+    machine = hiding(4)
+    machine = replace(machine, chip=replace(machine.chip, **chip))
+    given = case(fn, *args, mesh=mesh, machine=machine)
+    plan = search(given.program, machine, mesh=mesh, requirements=requirements, time_limit=10.0)
     decided, fusion = Decided(given.built.prices, plan.decisions), fuse(given.program)
     found: dict[int, TaskGraph] = {}
 
@@ -115,3 +123,51 @@ def test_a_scatter_onto_zeros_waits_for_the_array_to_which_it_is_added(added: bo
         for number, kernel in enumerate(graph.kernels)
     }
     assert made["scatter-add"].needs(made["dot_general"]) is added
+
+
+def test_a_copy_over_two_axes_is_two_collectives_one_after_the_other() -> None:
+    _, found = graphs(
+        lambda w, x: w @ x,
+        array(256, 64),
+        array(64, 64),
+        mesh={"x": 2, "y": 2},
+        requirements=["pin w [None, None]", "pin x [x, y]", "pin result [None, None]"],
+        peak_flops={"float32": 1e15},
+        memory_bandwidth=1e15,
+    )
+    first, second = found[0].flights
+    passes = first.begin.content
+    assert isinstance(passes, Passes)
+    assert passes.bytes == 64 * 64 * 4 / 2
+    assert isinstance(second.begin.content, CopyBegins)
+    assert second.end.content == Passed(passes)
+    assert second.begin.before == [first.end]
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_what_a_library_makes_comes_out_of_a_tuple(library: bool) -> None:
+    decided, found = graphs(
+        lambda x, w: jnp.tanh(x @ w), *(array(64, 64),) * 2, library_products=library
+    )
+    graph, ops = found[0], decided.prices.program.ops
+    made = {ops[k.first].primitive: graph.tasks[n] for n, k in enumerate(graph.kernels)}
+    (before,) = made["tanh"].before
+    if library:
+        assert before.role is Role.NOTHING
+        assert before.before == [made["dot_general"]]
+    else:
+        assert before is made["dot_general"]
+
+
+def test_a_product_reads_what_is_no_matrix_as_one() -> None:
+    decided, found = graphs(
+        lambda x, w: jnp.einsum("abd,df->abf", jnp.tanh(x), w),
+        array(8, 8, 64),
+        array(64, 32),
+        library_products=True,
+    )
+    graph, ops = found[0], decided.prices.program.ops
+    made = {ops[k.first].primitive: graph.tasks[n] for n, k in enumerate(graph.kernels)}
+    operand = made["dot_general"].before[0]
+    assert operand.role is Role.NOTHING
+    assert operand.before == [made["tanh"]]
