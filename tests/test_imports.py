@@ -70,7 +70,7 @@ LAYERS = (
     ("lower",),
     ("hlo",),
     ("compiler",),
-    ("variants", "residuals", "refine", "fidelity"),
+    ("variants", "residuals", "refine", "fidelity", "calibrate.compiled_rows"),
     ("models",),
     ("placement",),
     ("reference", "report_tree", "report_layouts", "report_moves", "report",
