@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 STEP_SECONDS = 1e-6
@@ -74,18 +74,9 @@ class Task:
         reader.before.clear()
         reader.reads(self)
 
-    def needs(self, other: Task, may: Callable[[Task], bool] = lambda task: True) -> bool:
-        """Whether this task is, or reads what is made by `other`, through others that `may`."""
-        seen: set[Task] = set()
-        stack = [self]
-        while stack:
-            one = stack.pop()
-            if one is other:
-                return True
-            if one not in seen and may(one):
-                seen.add(one)
-                stack += one.before
-        return False
+    def needs(self, other: Task) -> bool:
+        """Whether this task is, or reads what is made by `other`."""
+        return any_needs([self], other)
 
     def takes_in(self, other: Task) -> None:
         """Let this task do what `other` does, too."""
@@ -105,6 +96,22 @@ class Task:
     def lag(self, reader: Task) -> float:
         """Seconds from this task's begin until `reader` can run."""
         return self.latency if reader.role is Role.END else STEP_SECONDS
+
+
+def any_needs(
+    tasks: Iterable[Task], other: Task, may: Callable[[Task], bool] = lambda task: True
+) -> bool:
+    """Whether one of the tasks is, or reads what is made by `other`, through others that `may`."""
+    seen: set[Task] = set()
+    stack = list(tasks)
+    while stack:
+        one = stack.pop()
+        if one is other:
+            return True
+        if one not in seen and may(one):
+            seen.add(one)
+            stack += one.before
+    return False
 
 
 def hide(tasks: Sequence[Task]) -> list[Task]:

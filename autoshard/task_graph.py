@@ -25,7 +25,7 @@ from autoshard.evaluate import op_seconds
 from autoshard.first_dimensions import FirstDimensions
 from autoshard.fusion import Fusion
 from autoshard.graph import Op, Region
-from autoshard.hiding import Role, Task
+from autoshard.hiding import Role, Task, any_needs
 from autoshard.kernel_orders import Kernel
 from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, SumEnds
 from autoshard.views import Views
@@ -171,12 +171,7 @@ class TaskGraph:
             return max(other.kernels, default=first) >= first
 
         through = [one for one in task.before if one is not leader]
-        return any(one.needs(leader, waits) for one in through) or any(
-            one.needs(task, waits) for one in leader.before
-        )
-
-    def _region_of(self, op: int) -> int:
-        return self.program.ops[op].region if op >= 0 else 0
+        return any_needs(through, leader, waits) or any_needs(leader.before, task, waits)
 
     def _task(self, number: int, kernel: Kernel) -> Task:
         decided, ops = self.decided, self.program.ops[kernel.first : kernel.last]
@@ -295,7 +290,7 @@ class TaskGraph:
                 yield self.views.made(value)
             elif value >= 0:
                 producer = self.program.values[value].producer
-                fused = producer >= 0 and self._region_of(producer) == self.region.index
+                fused = producer >= 0 and self.program.ops[producer].region == self.region.index
                 if fused and producer not in seen:
                     seen.add(producer)
                     stack += [(producer, one) for one in self.program.ops[producer].inputs]
