@@ -97,9 +97,10 @@ class LineSearch:
         begun = self.in_functions(begun)
         return min(begun, chosen, key=self.left) if chosen is not None else begun
 
-    def left(self, chosen: Sequence[Line]) -> tuple[bool, int, float]:
-        """What is to be least: nothing that matters, lines in a block, and what is left."""
-        return not self.close(chosen), max(per_block(chosen), FEW), self.share(chosen)
+    def left(self, chosen: Sequence[Line]) -> tuple[bool, float, float]:
+        """What is to be least: of lines that reach the plan those in a block, else what is left."""
+        lines, share = max(per_block(chosen), FEW), self.share(chosen)
+        return (False, lines, share) if self.close(chosen) else (True, share, lines)
 
     def in_functions(self, chosen: list[Line], *, close: bool = False) -> list[Line]:
         """With one line about a function in the place of several, where they are too many."""
@@ -145,7 +146,8 @@ class LineSearch:
         What all that is planned leaves is not looked for line by line: there it is enough to be
         close.
         """
-        while self.share(chosen) and self.checks.checks < PATIENCE:
+        most = self.checks.checks + PATIENCE
+        while self.share(chosen) and self.checks.checks < most:
             more = self.one_more(chosen)
             if not more and not self.close(chosen):
                 more = self.many_more(chosen)
