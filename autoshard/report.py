@@ -270,18 +270,20 @@ def _meshes(plan: Plan) -> str:
     considered = plan.proof.meshes
     if len(considered) < 2:
         return ""
-    solved = [objective for _, _, objective in considered if objective is not None]
+    ordered = sorted(considered, key=lambda row: (row[2] is None, row[2] or row[1]))
+    least = ordered[0][2]
+    equal = [name for name, _, objective in ordered if least is not None and objective == least]
+    # Axes that the plan never tells apart are merged, which may leave none of those considered.
+    own = str(plan.mesh) if str(plan.mesh) in equal else next(iter(equal), "")
     rows = [("mesh considered", "bound", "best found", "")]
-    for name, bound, objective in sorted(
-        considered, key=lambda row: (row[2] is None, row[2] or row[1])
-    ):
-        best = objective is not None and objective == min(solved)
+    for name, bound, objective in ordered:
+        word = "chosen" if name == own else "as good" if name in equal else ""
         rows.append(
             (
                 name,
                 format_seconds(bound) if bound > 0 else "-",
                 "-" if objective is None else format_seconds(objective),
-                "chosen" if best else "" if objective is not None or bound > 0 else "not reached",
+                word or ("" if objective is not None or bound > 0 else "not reached"),
             )
         )
     return table(rows, right=(1, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -152,6 +153,18 @@ def test_dearest_says_what_it_leaves_out():
 def test_a_bound_of_nothing_is_no_bound():
     proof = replace(plan().proof, bound=0.0, gap=1.0, limit_hit="interrupted")
     assert "no bound is proven yet, in 3.2 s, interrupted" in format_plan(plan(proof=proof))
+
+
+def test_shapes_that_are_as_good_are_told_from_the_chosen_one():
+    others = (("x=8", 0.011, 0.012), ("data=2, model=4", 0.011, 0.012), ("x=4, y=2", 0.01, 0.013))
+    words = {"x=8": "as good", "data=2, model=4": "chosen", "x=4, y=2": "13.00 ms"}
+    for considered in itertools.permutations(others):
+        proof = replace(plan().proof, meshes=considered)
+        lines = format_plan(plan(proof=proof)).rstrip().split("\n")[-3:]
+        assert all(line.endswith(words[line.strip().split("  ")[0]]) for line in lines)
+    # The shape that was searched has axes that are merged in the plan.
+    proof = replace(plan().proof, meshes=(("x=2, y=2, z=2", 0.01, 0.012), others[2]))
+    assert "x=2, y=2, z=2    10.00 ms    12.00 ms  chosen" in format_plan(plan(proof=proof))
 
 
 def test_without_types_specs_are_printed():
