@@ -111,11 +111,18 @@ def equation_scope(equation: Any) -> Any:
     return source_info_util.user_context(info.traceback, name_stack=stack)
 
 
-def current_scope() -> str:
-    """The scope (`jax.named_scope`) of what is traced now, from where this trace began."""
+def current_scope() -> tuple[str, ...]:
+    """The scopes (`jax.named_scope`) of what is traced now, from where this trace began.
+
+    A transformation that is under way (`jvp`, `vmap`) is one of them: `jvp()`.
+    """
     from jax._src import source_info_util
 
-    return str(source_info_util.current_name_stack())
+    found: list[str] = []
+    for one in source_info_util.current_name_stack().stack:
+        transform = isinstance(one, source_info_util.Transform)
+        found += [f"{one.name}()"] if transform else one.name.split("/")
+    return tuple(found)
 
 
 def equation_context(equation: Any) -> Any:

@@ -26,7 +26,8 @@ from autoshard.assemble import priced_anew, prices_of
 from autoshard.lower.compare import Tally
 from autoshard.lower.line_checks import LineChecks
 from autoshard.lower.line_search import TOLERANCE, LineSearch, per_block
-from autoshard.lower.sites import Line, sites_of
+from autoshard.lower.lines import Line
+from autoshard.lower.sites import sites_of
 from autoshard.lower.spmd import Lowered, lower
 from autoshard.machine import Machine, load
 from autoshard.plan import Plan

@@ -3,9 +3,10 @@
     layer = autoshard.laid_out(layer, {"attention/bsd,dnh->bsnh:jit bfloat16[...]": P("x"), ...})
 
 Where a repeated block needs many lines, those about arrays that one function makes or reads become
-entries of such a table. An array is named by the scope and the primitive of its operation, and by
-its type (`autoshard.annotations.Key`). Only what can be named so, with nothing else of the function
-that fits the same name, is taken in.
+entries of such a table; so do those that can stand nowhere, as they hold under one scope of several
+(`stage_1/block_0:tanh float32[8,16]`). An array is named by the scope and the primitive of its
+operation, and by its type (`autoshard.annotations.Key`). Only what can be named so, with nothing
+else of the function that fits the same name, is taken in.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import itertools
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from autoshard.annotations import Key, scope_parts
+from autoshard.annotations import Key
 from autoshard.compat import Frame
-from autoshard.lower.sites import Line
+from autoshard.lower.lines import Line
 from autoshard.lower.source_lines import Constraint, Spot, Visit
 
 Function = tuple[str, str]
@@ -57,23 +58,39 @@ def in_functions(
     chosen = list(lines)
     blocks = dict.fromkeys(block for line in lines for block in line.blocks)
     for block in (*blocks, None):
-        here = [line for line in chosen if _is_in(line, block) and not line.arguments]
-        if not (many(chosen) if block else False) and not any(line.inward for line in here):
-            continue
-        inside: dict[Function, dict[Line, list[Place]]] = defaultdict(dict)
-        for line in here:
-            for place in line.places:
-                for function in functions(place[0]):
-                    inside[function].setdefault(line, []).append(place)
-        for function, parts in sorted(inside.items(), key=lambda one: -len(one[1])):
-            table = _table(function, parts, visits)
-            if table is not None:
-                line, taken = table
+        while True:
+            here = [line for line in chosen if _is_in(line, block) and not line.arguments]
+            if not (block and many(chosen)) and not any(line.inward for line in here):
+                break
+            for line, taken in _tables(here, visits):
                 merged = [one for one in chosen if one not in taken] + [line]
-                if (len(taken) > 1 or line.inward) and as_good(merged, chosen):
+                if as_good(merged, chosen):
                     chosen = merged
                     break
+            else:
+                break
+    wheres = Counter(line.where for line in chosen if line.entries)
+    for where in [where for where, count in wheres.items() if count > 1]:  # of several blocks
+        same = [line for line in chosen if line.entries and line.where == where]
+        for line, taken in _tables(same, visits):
+            merged = [one for one in chosen if one not in taken] + [line]
+            if line.where == where and len(taken) == len(same) and as_good(merged, chosen):
+                chosen = merged
     return chosen
+
+
+def _tables(lines: Sequence[Line], visits: Sequence[Visit]) -> Iterator[tuple[Line, list[Line]]]:
+    """One line in the place of several, or of one that cannot be: those for most first."""
+    inside: dict[Function, dict[Line, list[Place]]] = defaultdict(dict)
+    for line in lines:
+        for place in line.places:
+            for function in functions(place[0]):
+                inside[function].setdefault(line, []).append(place)
+    tables = [_table(function, parts, visits) for function, parts in inside.items()]
+    found = [table for table in tables if table is not None]
+    for line, taken in sorted(found, key=lambda one: -len(one[1])):
+        if len(taken) > 1 or taken[0].inward:
+            yield line, taken
 
 
 def _is_in(line: Line, block: str | None) -> bool:
@@ -88,38 +105,39 @@ def _table(
     here = [visit for visit in visits if function in functions(visit.spot)]
     if len({_outside(visit.spot, function) for visit in here}) > 1:
         return None  # it is called in several places, each in a scope of its own
-    scopes = {visit.spot: _repeated(visit.scope) for visit in here}
-    if any(_repeated(visit.scope) != scopes[visit.spot] for visit in here):
-        return None
-    every = zip(*scopes.values(), strict=False)
-    entry = len(list(itertools.takewhile(lambda parts: len(set(parts)) == 1, every)))
-    known = {visit.spot: visit for visit in here}
+    arrays = _Arrays(here)
     taken = dict(parts)
     while True:
-        places: dict[Spot, Constraint] = {}
+        said: dict[Spot, Constraint] = {}
         for spot, constraint in itertools.chain(*taken.values()):
-            if places.setdefault(spot, constraint) != constraint:
-                return None
-        keys = {spot: _key(known[spot], here, places, entry) for spot in places}
-        nameless = [line for line in taken if any(keys[spot] is None for spot, _ in taken[line])]
+            for scoped in arrays.at[spot]:
+                if said.setdefault(scoped, constraint) != constraint:
+                    return None
+        keys = {scoped: arrays.key(scoped, said) for scoped in said}
+        nameless = [
+            line
+            for line, places in taken.items()
+            if any(keys[one] is None for spot, _ in places for one in arrays.at[spot])
+        ]
         if not nameless:
             break
         for line in nameless:
             del taken[line]
     if not taken:
         return None
-    said = {keys[visit.spot]: places[visit.spot] for visit in here if visit.spot in places}
-    visited = Counter(visit.spot for visit in here)
+    entries = {keys[one.scoped]: said[one.scoped] for one in here if one.scoped in said}
+    visited = Counter(arrays.inner(one) for one in here)
     file, name = function
     names = _names(taken)
+    places = dict(itertools.chain(*taken.values()))
     line = Line(
         tuple(places.items()),
         (f"{os.path.basename(file)}, around {name.rpartition('.')[2]}",),
         tuple(names[spot] for spot in places),
         frozenset(block for line in taken for block in line.blocks),
         sum(line.weight for line in taken),
-        entries=tuple((str(key), constraint) for key, constraint in said.items()),
-        strict=len({visited[spot] for spot in places}) == 1,
+        entries=tuple((str(key), constraint) for key, constraint in entries.items()),
+        strict=len({visited[arrays.inner(one)] for one in here if one.scoped in said}) == 1,
     )
     return line, list(taken)
 
@@ -130,41 +148,81 @@ def _outside(spot: Spot, function: Function) -> tuple[Frame, ...]:
     return spot.frames[at + 1 :]
 
 
-def _repeated(scope: str) -> tuple[str, ...]:
+def _repeated(scope: Sequence[str]) -> tuple[str, ...]:
     """The parts of a scope, with the numbers of repetitions left open."""
-    return tuple(re.sub(r"\d+", "*", part) for part in scope_parts(scope))
+    return tuple(re.sub(r"\d+", "*", part) for part in scope)
 
 
-def _key(
-    visit: Visit, here: Sequence[Visit], places: Mapping[Spot, Constraint], entry: int
-) -> Key | None:
-    """A key of an array that fits no other of the function; None where there is none.
+class _Arrays:
+    """The arrays that are made and read in a function, over all its calls.
 
-    `here` are the arrays of the function, and `entry` is how long the scope is that it stands in.
-    Where others fit of which something else is said, it is told from them by its number.
+    Attributes:
+      entry: how long the scope is in which it is called, numbered by its calls perhaps.
+      at: by spot, under whichever scope or under one, the spots with the scopes of its arrays.
     """
-    spot = visit.spot
-    primitive = "" if spot.inlined else spot.primitive
-    scope = scope_parts(visit.scope)[entry:]
-    if not (scope or primitive) or scope != _repeated(visit.scope)[entry:]:
-        return None
-    key = Key(scope, primitive, spot.read, visit.dtype, spot.shape)
-    held = [one for one in here if key.holds(scope_parts(one.scope), one.spot.primitive)]
-    if spot.inlined and len({(one.spot.primitive, one.scope) for one in held}) > 1:
-        return None  # the scope is not that of one call alone
-    typed = [
-        one
-        for one in held
-        if (one.spot.shape, one.dtype, one.spot.read) == (spot.shape, visit.dtype, spot.read)
-    ]
-    spots = [one.spot for one in typed]
-    if {places.get(one) for one in spots} == {places[spot]}:
-        return key
-    order, calls = list(dict.fromkeys(spots)), spots.count(spot)
-    repeated = {one.scope for one in typed if one.spot == spot}
-    if not (scope and primitive) or spots != order * calls or len(repeated) != calls:
-        return None
-    return replace(key, number=order.index(spot) + 1)
+
+    def __init__(self, here: Sequence[Visit]) -> None:
+        self.here = here
+        every = zip(*(_repeated(visit.scope) for visit in here), strict=False)
+        self.entry = len(list(itertools.takewhile(lambda parts: len(set(parts)) == 1, every)))
+        self.first = {visit.scoped: visit for visit in reversed(here)}
+        self.at: dict[Spot, dict[Spot, None]] = defaultdict(dict)
+        for visit in here:
+            for spot in (visit.spot, visit.scoped):
+                self.at[spot][visit.scoped] = None
+
+    def scope(self, visit: Visit) -> tuple[str, ...]:
+        """In which it is, from where the function is called."""
+        return visit.scope[self.entry :]
+
+    def inner(self, visit: Visit) -> Spot:
+        """Where it is in the function, in whichever call."""
+        return replace(visit.spot, scope=self.scope(visit))
+
+    def key(self, spot: Spot, said: Mapping[Spot, Constraint]) -> Key | None:
+        """A key of an array that fits no other of the function; None where there is none.
+
+        One that stands for others too of which the same is said is preferred, by the last parts of
+        the scope, so many of them as do. Where others fit of which something else is said, it is
+        told from them by its number.
+        """
+        visit = self.first[spot]
+        primitive = "" if spot.inlined else spot.primitive
+        scope = self.scope(visit)
+        best: tuple[int, Key | None] = 0, None
+        for start in range(len(scope) + 1 if primitive else 1):
+            if not (scope[start:] or primitive):
+                continue
+            key = Key(scope[start:], primitive, spot.read, visit.dtype, spot.shape)
+            fitting = self._fitting(key, spot)
+            if {said.get(one.scoped) for one in fitting} == {said[spot]}:
+                best = max(best, (len(fitting), key), key=lambda one: one[0])
+        return best[1] or self._numbered(visit, primitive, said)
+
+    def _fitting(self, key: Key, spot: Spot) -> list[Visit]:
+        """The arrays that a key fits; none where it is no key of a call alone."""
+        held = [one for one in self.here if key.holds(self.scope(one), one.spot.primitive)]
+        if spot.inlined and len({(one.spot.primitive, self.scope(one)) for one in held}) > 1:
+            return []  # the scope is not that of one call alone
+        kind = key.shape, key.dtype, key.read
+        return [one for one in held if (one.spot.shape, one.dtype, one.spot.read) == kind]
+
+    def _numbered(
+        self, visit: Visit, primitive: str, said: Mapping[Spot, Constraint]
+    ) -> Key | None:
+        scope, own = self.scope(visit), self.inner(visit)
+        key = Key(scope, primitive, own.read, visit.dtype, own.shape)
+        fitting = self._fitting(key, own) if scope and primitive else []
+        arrays = [self.inner(one) for one in fitting]
+        order, calls = list(dict.fromkeys(arrays)), arrays.count(own)
+        same = {one.scoped for one in fitting if self.inner(one) == own}
+        if (
+            arrays != order * calls
+            or len(same) != calls
+            or {said.get(one) for one in same} != {said[visit.scoped]}
+        ):
+            return None
+        return replace(key, number=order.index(own) + 1)
 
 
 def _names(lines: Iterable[Line]) -> Mapping[Spot, str]:

@@ -26,8 +26,9 @@ from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.lower.collectives import KINDS, read_collectives
 from autoshard.lower.compare import Tally, compare
 from autoshard.lower.inlined import run_inlined
+from autoshard.lower.lines import Line
 from autoshard.lower.marks import mark_of
-from autoshard.lower.sites import Line, Sites, written
+from autoshard.lower.sites import Sites, written
 from autoshard.lower.spmd import Lowered
 from autoshard.machine import Machine
 

@@ -22,7 +22,8 @@ from collections.abc import Callable, Sequence
 
 from autoshard.lower.function_lines import in_functions
 from autoshard.lower.line_checks import LineChecks, Mismatch
-from autoshard.lower.sites import Line, Sites
+from autoshard.lower.lines import Line
+from autoshard.lower.sites import Sites
 from autoshard.lower.source_lines import line_of
 
 TOLERANCE = 0.01
@@ -116,8 +117,9 @@ class LineSearch:
 
         None where the plan is not reached with all of these, or not with what can be written.
         """
-        planned = list(self.sites.planned)
-        if not self.close(planned):
+        every = map(list, (self.sites.planned, self.sites.scoped))
+        planned = next((lines for lines in every if lines and self.close(lines)), None)
+        if planned is None:
             return None
         named = [line for line in planned if not any(spot.inlined for spot in line.spots)]
         found: list[list[Line]] = []

@@ -52,6 +52,7 @@ class Marked:
       readers: the ops that read it there, and which of their operands it is.
       scope, trips: where that is, and how often.
       made, read: whether an op makes it there, and one reads it there, with no spot in between.
+      order: how many marks of the program are before it.
     """
 
     value: int
@@ -64,6 +65,7 @@ class Marked:
     given: bool = False
     made: bool = True
     read: bool = True
+    order: int = 0
 
 
 def marked_values(
@@ -73,7 +75,10 @@ def marked_values(
     args: Sequence[Any],
     numbers: Mapping[Spot, int],
 ) -> dict[int, list[Marked]]:
-    """The values of a program at every spot: as they are made, made again, and their cotangents."""
+    """The values of a program at every spot: as they are made, made again, and their cotangents.
+
+    Spots that `numbers` has under their scope are told apart by it.
+    """
     whole = NamedSharding(mesh, PartitionSpec())
 
     def marked(array: Any, scope: str) -> Any:
@@ -81,11 +86,10 @@ def marked_values(
             return jax.lax.with_sharding_constraint(array, whole)
 
     def mark(spot: Spot, array: Any) -> Any:
-        if spot not in numbers:
+        number = numbers.get(spot, numbers.get(spot.anywhere))
+        if number is None:
             return array
-        marks = [
-            functools.partial(marked, scope=scope_of(numbers[spot], kind)) for kind in range(3)
-        ]
+        marks = [functools.partial(marked, scope=scope_of(number, kind)) for kind in range(3)]
         if spot.read and spot.primitive in compat.PRODUCTS:
             made, gradient, given = marks
             return compat.Read(array).then(made, made, made, gradient, given)
@@ -132,7 +136,7 @@ def marked_values(
         readers[op["inputs"][0]] += readers[op["outputs"][0]]
     marks: dict[int, list[Marked]] = defaultdict(list)
     direct = {value for op in ops for value in op["inputs"]}
-    for (number, kind), value, op in at:
+    for order, ((number, kind), value, op) in enumerate(at):
         made, straight = op["inputs"][0] not in behind, op["outputs"][0] in direct
         if value in same and (made or straight):
             scope = _MARK.sub("", op["scope"]).strip("/")
@@ -151,6 +155,7 @@ def marked_values(
                     kind == 2,
                     made,
                     straight,
+                    order,
                 )
             )
     return marks

@@ -1,110 +1,28 @@
 """Lines that could be written into the user's code, with the layouts that a plan has there.
 
-A **line** is one `with_sharding_constraint` in the user's code (`autoshard.lower.source_lines`),
-for what an expression is, or for an operand before it is read. It may be written where it is
-reached by one call only, or in a helper that several call. Where arrays of several shapes pass it
-may say something else of each: `with_sharding_constraint(x, LAYOUTS[x.shape])`. Its layouts are
-those in which the plan stores the array, what is computed again of it, its cotangent, or copies.
+The layouts of a line (`autoshard.lower.lines`) are those in which the plan stores the array, what
+is computed again of it, its cotangent, or copies. Where code is passed under several scopes, and
+the plan has another layout under each, what it has is known by scope too; but no line can stand
+there then: only one about a function tells them apart.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autoshard.compat import Frame
 from autoshard.lower.inlined import REMAT
+from autoshard.lower.lines import Line, block_of, name_of
 from autoshard.lower.marks import marked_values, scope_of
 from autoshard.lower.planned_spots import NOTHING, PlannedSpots, origin
 from autoshard.lower.source_lines import Constraint, Spot, Visit, line_of, visits, with_lines
 from autoshard.plan import Plan
 from autoshard.program import Program
-from autoshard.targets import scope_names
-
-SHOWN = 4
-"""So many arrays of a line are named."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One `with_sharding_constraint` in the user's code.
-
-    Attributes:
-      places: where it holds, and the layout there.
-      where: the user's lines, the one to write it on first.
-      names: of the arrays: a tree path, or the operation that makes or reads it, and its type.
-      blocks: the repeated blocks that it is in, by scope: `layers`, `layer_*`.
-      weight: bytes of all arrays that it names, all repetitions.
-      by_shape: whether it says something else, or nothing, of arrays of other shapes there.
-      arguments: whether it is about all arguments of a block.
-      entries: what it says by key, where it is about a function (`autoshard.annotations.laid_out`).
-      strict: whether each of them holds in every call of the function.
-    """
-
-    places: tuple[tuple[Spot, Constraint], ...]
-    where: tuple[str, ...] = field(compare=False)
-    names: tuple[str, ...] = field(compare=False)
-    blocks: frozenset[str] = field(compare=False)
-    weight: float = field(compare=False)
-    by_shape: bool = field(default=False, compare=False)
-    arguments: bool = field(default=False, compare=False)
-    entries: tuple[tuple[str, Constraint], ...] = field(default=(), compare=False)
-    strict: bool = field(default=True, compare=False)
-
-    @property
-    def block(self) -> bool:
-        """Whether it is in a repeated block."""
-        return bool(self.blocks)
-
-    @property
-    def spots(self) -> tuple[Spot, ...]:
-        """Where it holds."""
-        return tuple(spot for spot, _ in self.places)
-
-    @property
-    def says(self) -> tuple[Constraint, ...]:
-        """What it says, each once."""
-        return tuple(dict.fromkeys(constraint for _, constraint in self.places))
-
-    @property
-    def inward(self) -> bool:
-        """Whether it can only be said of a function, as an entry: no line can stand there."""
-        places = () if self.entries else self.places
-        return any(spot.within or constraint.apart for spot, constraint in places)
-
-    @property
-    def table(self) -> bool:
-        """Whether it says something else of arrays of other shapes in the same place."""
-        places = {(spot.number, spot.read) for spot in self.spots}
-        return self.by_shape and len(self.says) > 1 and len(places) == 1
-
-    def __str__(self) -> str:
-        if self.entries:
-            return self._as_entries()
-        first, *callers = self.where
-        via = f", called at {' and '.join(callers)}" if callers else ""
-        via += ", by x.shape" if self.by_shape else ""
-        calls = []
-        for constraint in self.says:
-            each = list(
-                dict.fromkeys(
-                    n for n, c in zip(self.names, self.places, strict=True) if c[1] == constraint
-                )
-            )
-            more = f" and {len(each) - SHOWN} more" if len(each) > SHOWN else ""
-            calls.append(f"x = {constraint}  # {', '.join(each[:SHOWN])}{more}")
-        return f"{first}{via}: " + f"\n{' ' * len(first)}    ".join(calls)
-
-    def _as_entries(self) -> str:
-        (where,) = self.where
-        name = where.rpartition(" ")[2]
-        entries = [f"    {key!r}: {constraint.entry}," for key, constraint in self.entries]
-        head = f"{where}: {name} = autoshard.laid_out({name}, {{"
-        return "\n".join([head, *entries, "})" if self.strict else "}, strict=False)"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,12 +32,15 @@ class Sites:
     Attributes:
       lines: those that name most bytes first.
       planned: for every spot the line that says what is planned there.
+      scoped: the same, with a line for each scope where it is not planned alike; empty where it is
+        everywhere.
       marks: for every spot its number and its layouts.
       visits: all arrays that user code makes or reads.
     """
 
     lines: tuple[Line, ...]
     planned: tuple[Line, ...]
+    scoped: tuple[Line, ...]
     marks: Mapping[Spot, tuple[int, tuple[Constraint, ...]]]
     visits: tuple[Visit, ...]
 
@@ -127,9 +48,13 @@ class Sites:
         """`fn` with every constraint of every line, each under the scope of its mark."""
 
         def constrain(spot: Spot, array: Any) -> Any:
-            number, constraints = self.marks.get(spot, (0, ()))
-            for k, constraint in sorted(enumerate(constraints), key=lambda one: one[1].apart):
-                array = constraint(array, mesh, scope_of(number, k))
+            said = [
+                (constraint, scope_of(number, k))
+                for number, constraints in _at(spot, self.marks)
+                for k, constraint in enumerate(constraints)
+            ]
+            for constraint, scope in sorted(said, key=lambda one: one[0].apart):
+                array = constraint(array, mesh, scope)
             return array
 
         return with_lines(fn, constrain)
@@ -152,46 +77,75 @@ def written(fn: Callable[..., Any], lines: Sequence[Line], mesh: Any) -> Callabl
             wanted[spot].append(constraint)
 
     def constrain(spot: Spot, array: Any) -> Any:
-        for constraint in sorted(wanted.get(spot, ()), key=lambda one: one.apart):
+        said = itertools.chain(*_at(spot, wanted))
+        for constraint in sorted(said, key=lambda one: one.apart):
             array = constraint(array, mesh)
         return array
 
     return with_lines(fn, constrain)
 
 
+def _at(spot: Spot, known: Mapping[Spot, Any]) -> list[Any]:
+    """What is known of an array at a spot: under whichever scope, and under its own."""
+    return [known[one] for one in dict.fromkeys((spot.anywhere, spot)) if one in known]
+
+
 def sites_of(program: Program, plan: Plan, mesh: Any, fn: Callable[..., Any], *args: Any) -> Sites:
     """Every line that could be written into `fn` for a plan."""
-    seen: dict[Spot, list[Visit]] = {}
     visited = tuple(visits(fn, *args))
+    passes: Counter[Any] = Counter()
+    seen: dict[Spot, dict[Spot, Visit]] = {}  # with the spots under each scope
     for visit in visited:
         if visit.last and "site-packages" not in visit.spot.user[0].file:
-            seen.setdefault(visit.spot, []).append(visit)
-    numbers = {spot: number for number, spot in enumerate(seen)}
-    passes: Counter[Any] = Counter()
-    for spot, those in seen.items():
-        passes[_place(spot)] += len(those)
+            seen[visit.spot] = {}
+            passes[_place(visit.spot)] += 1
+    for visit in visited:
+        if visit.spot in seen:
+            seen[visit.spot].setdefault(visit.scoped, visit)
+    every = [scoped for those in seen.values() for scoped in those]
+    numbers = {scoped: number for number, scoped in enumerate(every)}
     marked = marked_values(program, mesh, fn, args, numbers)
     planned = PlannedSpots(program, plan)
-    found: dict[Spot, _Spot] = {}
-    for spot, those in seen.items():
-        here = marked.get(numbers[spot], [])
+
+    def known(spot: Spot, those: Mapping[Spot, Visit]) -> _Spot | None:
+        here = itertools.chain(*(marked.get(numbers[one], ()) for one in those))
+        here = sorted(here, key=lambda one: one.order)
         constraints = planned.constraints(here, spot) if here else {}
-        if constraints:
-            loops = here[0].trips > 1 or passes[_place(spot)] > 1
-            value = next((one.value for one in here if not one.cotangent), here[0].value)
-            path, entry = origin(program, value)
-            inside = spot.read and spot.primitive not in REMAT  # what it computes again reads these
-            entry = entry if inside and loops else None
-            found[spot] = _Spot(those[0], constraints, loops, here[0].scope, path, entry)
+        if not constraints:
+            return None
+        loops = here[0].trips > 1 or passes[_place(spot)] > 1
+        value = next((one.value for one in here if not one.cotangent), here[0].value)
+        path, entry = origin(program, value)
+        inside = spot.read and spot.primitive not in REMAT  # what it computes again reads these
+        entry = entry if inside and loops else None
+        visit = next(iter(those.values()))
+        return _Spot(visit, constraints, loops, here[0].scope, path, entry)
+
+    found: dict[Spot, _Spot] = {}
+    scoped: dict[Spot, dict[Spot, _Spot]] = {}
+    for spot, those in seen.items():
+        if (one := known(spot, those)) is not None:
+            found[spot] = one
+        parts = {at: known(at, {at: visit}) for at, visit in those.items()}
+        if len({one and one.planned for one in parts.values()}) > 1:
+            scoped[spot] = {at: one for at, one in parts.items() if one is not None}
     lines = sorted(_lines(found), key=lambda line: -line.weight)
+    alone = {line.places[0]: line for line in lines if len(line.places) == 1}
+    as_planned = {spot: alone[spot, known.planned] for spot, known in found.items()}
+    told: list[Line] = []
+    for spot in seen:
+        if spot in scoped:
+            told += [_alone(at, scoped[spot]) for at in scoped[spot]]
+        elif spot in found:
+            told.append(as_planned[spot])
     wanted: dict[Spot, dict[Constraint, None]] = defaultdict(dict)
-    for line in lines:
+    for line in (*lines, *told):
         for spot, constraint in line.places:
             wanted[spot][constraint] = None
-    marks = {spot: (numbers[spot], tuple(said)) for spot, said in wanted.items()}
-    alone = {line.places[0]: line for line in lines if len(line.places) == 1}
-    as_planned = tuple(alone[spot, known.planned] for spot, known in found.items())
-    return Sites(tuple(lines), as_planned, marks, visited)
+    marks = {spot: (number, tuple(said)) for number, (spot, said) in enumerate(wanted.items())}
+    return Sites(
+        tuple(lines), tuple(as_planned.values()), tuple(told if scoped else ()), marks, visited
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +160,14 @@ class _Spot:
     @property
     def planned(self) -> Constraint:
         return next(iter(self.constraints))
+
+    def name(self, spot: Spot) -> str:
+        return name_of(spot, self.visit.dtype, self.scope, self.path)
+
+
+def _alone(spot: Spot, found: Mapping[Spot, _Spot]) -> Line:
+    """What is planned at a spot under one scope."""
+    return _made({spot: found[spot].planned}, found, (line_of(spot.user[0]),))
 
 
 def _lines(found: Mapping[Spot, _Spot]) -> Iterator[Line]:
@@ -319,8 +281,8 @@ def _made(
     return Line(
         tuple(said.items()),
         where,
-        tuple(_name(one, found[one]) for one in said),
-        frozenset(_block(found[one].scope) for one in said if found[one].block),
+        tuple(found[one].name(one) for one in said),
+        frozenset(block_of(found[one].scope) for one in said if found[one].block),
         sum(found[one].constraints.get(constraint, 0.0) for one, constraint in said.items()),
         by_shape,
     )
@@ -332,21 +294,3 @@ def _caller(user: Sequence[Frame], others: Sequence[Sequence[Frame]]) -> str:
         (k for k in range(1, len(user)) if all(o[: k + 1] != user[: k + 1] for o in others)), 0
     )
     return line_of(user[depth])
-
-
-def _names(scope: str) -> list[str]:
-    return [re.sub(r"\d+", "*", name) for name in scope_names(scope)]
-
-
-def _block(scope: str) -> str:
-    """The scope of a repeated block, of one in it."""
-    names = _names(scope)
-    numbered = [k for k, name in enumerate(names) if "*" in name]
-    return "/".join(names[: max(numbered, default=0) + 1])
-
-
-def _name(spot: Spot, known: _Spot) -> str:
-    scope = "/".join(_names(known.scope))
-    made = f"{spot.primitive} in {scope or 'the step'}"
-    name = known.path or (f"operand {spot.number} of {made}" if spot.read else made)
-    return f"{name}, {known.visit.dtype}[{', '.join(map(str, spot.shape))}]"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -38,6 +38,7 @@ class Spot:
       read: whether it is an operand there.
       shape: of the array.
       within: the function of JAX that it is a part of there; no line can be written into that.
+      scope: under which it is passed; empty: under whichever.
     """
 
     frames: tuple[Frame, ...]
@@ -46,6 +47,12 @@ class Spot:
     read: bool = False
     shape: tuple[int, ...] = ()
     within: str = ""
+    scope: tuple[str, ...] = ()
+
+    @property
+    def anywhere(self) -> Spot:
+        """The spot under whichever scope."""
+        return replace(self, scope=())
 
     @property
     def inlined(self) -> bool:
@@ -63,7 +70,7 @@ class Visit:
     """One array that is made at a spot.
 
     Attributes:
-      spot, dtype: where it is, and what it holds.
+      spot, dtype: where it is, under whichever scope, and what it holds.
       scope: in which it is made or read, from where its trace began.
       last: whether it is the value of the expression there: nothing else is made after it before
         the user's code goes on.
@@ -71,8 +78,13 @@ class Visit:
 
     spot: Spot
     dtype: str
-    scope: str
+    scope: tuple[str, ...]
     last: bool
+
+    @property
+    def scoped(self) -> Spot:
+        """The spot under the scope of this array."""
+        return replace(self.spot, scope=self.scope)
 
 
 _ALIKE: Any = ...
@@ -184,7 +196,7 @@ def line_of(frame: Frame) -> str:
 
 def visits(fn: Callable[..., Any], *args: Any) -> list[Visit]:
     """Every array that user code reads or makes when `fn(*args)` is traced, but for scalars."""
-    found: list[tuple[Spot, Any, str]] = []
+    found: list[tuple[Spot, Any, tuple[str, ...]]] = []
 
     def noted(read: bool) -> Any:
         def note(primitive: str, frames: tuple[Frame, ...], arrays: list[Any]) -> list[Any]:
@@ -211,12 +223,14 @@ def visits(fn: Callable[..., Any], *args: Any) -> list[Visit]:
 
 
 def with_lines(fn: Callable[..., Any], constrain: Callable[[Spot, Any], Any]) -> Callable[..., Any]:
-    """`fn` in which every array at a spot is what `constrain` makes of it."""
+    """`fn` in which every array is what `constrain` makes of it, given its spot with its scope."""
 
     def at(read: bool) -> Any:
         def change(primitive: str, frames: tuple[Frame, ...], arrays: list[Any]) -> list[Any]:
+            scope = compat.current_scope()
             spots = [
-                _spot(frames, primitive, number, read, array) for number, array in enumerate(arrays)
+                replace(_spot(frames, primitive, number, read, array), scope=scope)
+                for number, array in enumerate(arrays)
             ]
             return [constrain(spot, array) for spot, array in zip(spots, arrays, strict=True)]
 

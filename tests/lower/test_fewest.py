@@ -103,7 +103,7 @@ def test_a_line_of_the_user_constrains_the_cotangent_too():
     def constraints(spec, cotangent):
         line = Constraint(spec, cotangent)
         step = with_lines(
-            jax.value_and_grad(loss), lambda at, y: line(y, mesh) if at == spot else y
+            jax.value_and_grad(loss), lambda at, y: line(y, mesh) if at.anywhere == spot else y
         )
         return _constraints_of(step, array(8, 8))
 
@@ -231,7 +231,7 @@ def test_a_product_in_an_einsum_has_spots_of_its_own():
         ("transpose", False),
     ]
     assert {one.spot.within for one in seen} == {"einsum"}
-    assert {one.scope for one in seen} == {"abc,adb->dca"}
+    assert {one.scope for one in seen} == {("abc,adb->dca",)}
     same = with_lines(step, lambda spot, array: array)
     assert str(jax.make_jaxpr(same)(*shapes)) == str(jax.make_jaxpr(step)(*shapes))
 
@@ -358,3 +358,59 @@ def test_one_line_about_a_function_says_what_several_say():
     )
     assert together == _constraints_of(lambda w, x: step(w, x), *shapes)  # traced anew
     assert len(together) == 4  # three forward, and what tanh is differentiated from, again
+
+
+def test_one_line_about_a_function_tells_equal_blocks_apart_by_their_scopes():
+    """Where the plan has another layout in each; the scope around the function is no part of it."""
+
+    class Step:
+        @staticmethod
+        def loss(w, x):
+            x = jnp.sin(x)
+            for number, one in enumerate(w):
+                with jax.named_scope(f"block_{number}"):
+                    x = jnp.tanh(x @ one)
+            return jnp.sum(x)
+
+    def step(w, x):
+        with jax.named_scope("train"):
+            return jax.value_and_grad(Step.loss)(w, x)
+
+    shapes = [array(64, 64) for _ in range(3)], array(32, 64)
+    program = trace(step, *shapes)
+    plan = search(program, toy_machine(8), mesh={"x": 8}, baselines=False)
+    made = [op.outputs[0] for op in program.ops if op.primitive == "tanh"]
+    stored = list(plan.decisions.stored)
+    for value, layout in zip(made, [(0,), (1,), (1,)], strict=True):
+        stored[value] = layout
+    plan = replace(plan, decisions=replace(plan.decisions, stored=tuple(stored)))
+    mesh = make_mesh(plan, None)
+    sites = sites_of(program, plan, mesh, step, *shapes)
+    (anywhere,) = [line for line in sites.planned if line.names[0].startswith("tanh in ")]
+    assert not anywhere.inward
+    lines = [line for line in sites.scoped if line.names[0].startswith("tanh in ")]
+    assert [line.spots[0].scope[-1] for line in lines] == [f"block_{n}" for n in range(3)]
+    assert len({line.says for line in lines}) > 1
+    assert all(line.inward for line in lines)
+
+    def as_made(spec, line):
+        return replace(line, places=((line.spots[0], Constraint(spec, None)),))
+
+    said = list(map(as_made, (P("x"), P(None, "x"), P(None, "x")), lines))
+    (line,) = in_functions(said, sites.visits, lambda _: False, lambda *_: True)
+    assert [key for key, _ in line.entries] == [
+        f"block_{number}:tanh float32[32,64]" for number in range(3)
+    ]
+    assert not line.inward
+    together = _constraints_of(written(step, [line], mesh), *shapes)
+    assert together == [P("x", None), P(None, "x"), P(None, "x")]
+    Step.loss = staticmethod(
+        laid_out(Step.loss, {key: lambda x, said=said: said(x, mesh) for key, said in line.entries})
+    )
+    assert together == _constraints_of(lambda w, x: step(w, x), *shapes)  # traced anew
+    # Where two are told alike, the shorter key that fits both is one entry.
+    (both,) = in_functions(said[1:], sites.visits, lambda _: False, lambda *_: True)
+    assert len(both.entries) == 2  # the third block is said nothing of
+    alike = [as_made(P("x"), one) for one in said]
+    (short,) = in_functions(alike, sites.visits, lambda _: False, lambda *_: True)
+    assert [key for key, _ in short.entries] == [":tanh float32[32,64]"]
