@@ -74,6 +74,11 @@ class Fewest:
         return sum(line.block for line in self.lines)
 
     @property
+    def named(self) -> int:
+        """How many arrays the lines tell apart: one about a function has an entry for each."""
+        return sum(line.named for line in self.lines)
+
+    @property
     def per_block(self) -> int:
         """How many lines there are in the repeated block that has most."""
         return per_block(self.lines)
@@ -82,9 +87,10 @@ class Fewest:
         if not self.lines and self.exact:
             return "the shardings of inputs and results are enough"
         inside = f" ({self.in_blocks} in repeated blocks)" if self.in_blocks else ""
+        names = f" that name {self.named} arrays" if self.named > len(self.lines) else ""
         text = [
-            f"{len(self.lines)} of {self.of} lines{inside}, beside the shardings of inputs and "
-            "results:",
+            f"{len(self.lines)} of {self.of} lines{inside}{names}, beside the shardings of inputs "
+            "and results:",
             *(f"  {part}" for line in self.lines for part in str(line).splitlines()),
         ]
         if self.enough and not self.exact:

@@ -69,12 +69,11 @@ def in_functions(
                     break
             else:
                 break
-    wheres = Counter(line.where for line in chosen if line.entries)
-    for where in [where for where, count in wheres.items() if count > 1]:  # of several blocks
-        same = [line for line in chosen if line.entries and line.where == where]
-        for line, taken in _tables(same, visits):
+    for where in dict.fromkeys(line.where for line in chosen if line.entries):
+        rest = [line for line in chosen if not line.arguments]  # of other blocks, too
+        for line, taken in _tables(rest, visits):
             merged = [one for one in chosen if one not in taken] + [line]
-            if line.where == where and len(taken) == len(same) and as_good(merged, chosen):
+            if line.where == where and len(taken) > 1 and as_good(merged, chosen):
                 chosen = merged
     return chosen
 

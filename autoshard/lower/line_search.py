@@ -28,8 +28,9 @@ from autoshard.lower.source_lines import line_of
 
 TOLERANCE = 0.01
 """So much of the planned step may collectives take that differ: as much as the default `--gap`."""
-TOLERANCES = (TOLERANCE, TOLERANCE / 2, TOLERANCE / 4)
-"""How much may be left where what is planned everywhere is reduced, one after the other."""
+PARTS = (1.0, 1 / 2, 1 / 4)
+"""Of what may be left beyond that which all that is planned leaves, so much, one after the other:
+traced alone, lines may leave a little more."""
 BREADTH = 24
 """So many lines are tried at a time."""
 MOST = 3
@@ -115,20 +116,24 @@ class LineSearch:
     def from_planned(self) -> list[Line] | None:
         """Lines with which the plan is reached, of those that say all that is planned everywhere.
 
+        What is about few bytes is left out first: it is needless more often.
+
         None where the plan is not reached with all of these, or not with what can be written.
         """
         every = map(list, (self.sites.planned, self.sites.scoped))
         planned = next((lines for lines in every if lines and self.close(lines)), None)
         if planned is None:
             return None
+        planned = sorted(planned, key=lambda line: line.weight)
         named = [line for line in planned if not any(spot.inlined for spot in line.spots)]
         found: list[list[Line]] = []
-        for tolerance in TOLERANCES:  # traced alone, lines may leave a little more
+        least = self.share(planned)
+        for tolerance in (least + part * (TOLERANCE - least) for part in PARTS):
 
             def close(some: Sequence[Line], tolerance: float = tolerance) -> bool:
                 return self.close(some, tolerance)
 
-            if close(planned) and not any(map(self.few, found)):
+            if not any(map(self.few, found)):
                 lines = self.needed(named if close(named) else planned, close)
                 lines = self.in_functions(self.needed(lines, close), close=True)
                 lines = self.joined(lines, self.calls, close=True)

@@ -66,6 +66,11 @@ class Line:
         return any(spot.within or spot.scope or constraint.apart for spot, constraint in places)
 
     @property
+    def named(self) -> int:
+        """How many arrays it tells apart: entries of a function, or layouts that it says."""
+        return len(self.entries or self.says)
+
+    @property
     def table(self) -> bool:
         """Whether it says something else of arrays of other shapes in the same place."""
         places = {(spot.number, spot.read) for spot in self.spots}

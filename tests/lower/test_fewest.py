@@ -348,6 +348,8 @@ def test_one_line_about_a_function_says_what_several_say():
         entries[0] == f"    {keys[0]!r}: lambda x: autoshard.constrain(x, P('x'), cotangent=None),"
     )
     assert last == "})"
+    found = Fewest((line,), None, 9)  # type: ignore[arg-type]
+    assert str(found).startswith("1 of 9 lines (1 in repeated blocks) that name 3 arrays, beside")
     together = _constraints_of(written(step, [line], mesh), *shapes)
     assert together == _constraints_of(written(step, lines, mesh), *shapes)
     Step.layer = staticmethod(
@@ -411,6 +413,14 @@ def test_one_line_about_a_function_tells_equal_blocks_apart_by_their_scopes():
     # Where two are told alike, the shorter key that fits both is one entry.
     (both,) = in_functions(said[1:], sites.visits, lambda _: False, lambda *_: True)
     assert len(both.entries) == 2  # the third block is said nothing of
+    outside = next(
+        line
+        for line in sites.planned
+        if line.names[0].startswith("sin in ") and len(line.places) == 1
+    )
+    (all_of,) = in_functions([*said, outside], sites.visits, lambda _: False, lambda *_: True)
+    assert next(key for key, _ in all_of.entries) == ":sin float32[32,64]"
+    assert all_of.named == 4
     alike = [as_made(P("x"), one) for one in said]
     (short,) = in_functions(alike, sites.visits, lambda _: False, lambda *_: True)
     assert [key for key, _ in short.entries] == [":tanh float32[32,64]"]

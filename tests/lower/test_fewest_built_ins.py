@@ -89,7 +89,7 @@ def test_one_line_about_the_round_of_the_graph_network_says_what_its_derivatives
     plan = search(trace(fn, *args, **options), machine, mesh=MESHES["8"], baselines=False)
     lowered = lower(plan, fn, *args)
     found = fewest(lowered, fn, machine=machine)
-    (line,) = found.lines
+    (line,) = [line for line in found.lines if line.entries]
     assert line.where == ("graph_network.py, around _round",)
     assert any(said.apart for said in line.says)
     assert "autoshard.Reading(" in str(line)
