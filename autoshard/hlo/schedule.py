@@ -9,7 +9,8 @@ order before anything was hidden.
 Where the compiler knows no measured table for the chip it falls back to rough classes: a collective
 takes 5,000, a kernel 1 or 1,000. Such figures are no times; `is_measured` tells the two apart. On a
 chip that it knows it still does so for collectives of few devices on some of the hosts, however
-much they carry; `guesses` tells the computations that hold such.
+much they carry; `guesses` tells the computations that hold such. Copies and kernels of Triton (most
+softmaxes) take 0.01 there, whatever they move: `seconds_of` says nothing of them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from autoshard.hlo.module import Instruction
+
 COLLECTIVE_CLASS = 5e-3
 """Seconds from the start of a collective to its done, where the compiler knows nothing of it."""
+
+KERNEL_CLASS = 1e-8
+"""Seconds of a copy or a kernel of Triton, where the compiler knows the others' times."""
 
 _NUMBER = r"(-?[\d.]+(?:e[+-]?\d+)?)"
 _FIELD = re.compile(r"^\s*(\w+): " + _NUMBER + r"$")
@@ -44,6 +50,16 @@ class ScheduledComputation:
     def duration(self, name: str) -> float:
         """Seconds between an instruction's start and its end; 0 where it is not scheduled."""
         return self.ends.get(name, 0.0) - self.starts.get(name, 0.0)
+
+    def seconds_of(self, instruction: Instruction) -> float | None:
+        """What the compiler says that an instruction takes; None where it says nothing."""
+        if instruction.name not in self.starts:
+            return None
+        seconds = self.duration(instruction.name)
+        foreign = instruction.opcode == "copy" or (
+            instruction.opcode == "fusion" and instruction.attribute("kind") == "kCustom"
+        )
+        return None if foreign and abs(seconds - KERNEL_CLASS) < KERNEL_CLASS / 100 else seconds
 
     def guesses(self, pairs: Iterable[tuple[str, str]]) -> bool:
         """Whether some collective, of which start and done are given, takes a rough class."""

@@ -124,7 +124,7 @@ class _Simulation:
     def run(self, place: Place) -> _Span:
         span, nested = _Span(), _Span()
         happening = {event.instruction.name: event for event in events(place)}
-        communication_free = copies_free = 0.0
+        communication_free = copies_free = untimed = 0.0
         ready: dict[str, float] = {}  # when what was started is done
         for instruction in place.computation.instructions:
             inner = self._nested(place, instruction)
@@ -144,14 +144,16 @@ class _Simulation:
                 span.seconds += waited
                 span.compute += waited
             else:
-                self._compute(place, instruction, span)
+                seconds = self._compute(place, instruction, span)
+                untimed += seconds if self._is_untimed(place, instruction) else 0.0
         scheduled = self._scheduled(place)
         if scheduled is not None and not scheduled.guesses(
             (event.partner, name) for name, event in happening.items() if event.phase == "done"
         ):
-            # The compiler's own timeline; what is nested comes on top of it.
-            own_compute = span.compute - nested.compute
-            span.seconds = scheduled.seconds + nested.seconds
+            # The compiler's own timeline; what is nested comes on top of it, and what it gives no
+            # times: such kernels hide no collective.
+            own_compute = span.compute - nested.compute - untimed
+            span.seconds = scheduled.seconds + untimed + nested.seconds
             span.exposed = nested.exposed + max(0.0, scheduled.seconds - own_compute)
         return span
 
@@ -200,9 +202,19 @@ class _Simulation:
             span.seconds = end
         return end
 
-    def _compute(self, place: Place, instruction: Instruction, span: _Span) -> None:
+    def _is_untimed(self, place: Place, instruction: Instruction) -> bool:
+        """Whether the compiler's timeline has the instruction, but no time for it."""
+        scheduled = self._scheduled(place)
+        return (
+            scheduled is not None
+            and instruction.name in scheduled.starts
+            and scheduled.seconds_of(instruction) is None
+        )
+
+    def _compute(self, place: Place, instruction: Instruction, span: _Span) -> float:
+        """Let an instruction run on the compute stream; its seconds."""
         if instruction.opcode in NOTHING:
-            return
+            return 0.0
         known = self._known(place, instruction)
         seconds = known
         if seconds is None:
@@ -213,6 +225,7 @@ class _Simulation:
         span.known += 0.0 if known is None else seconds
         part = part_of(place.module, instruction)
         span.parts[part] = span.parts.get(part, 0.0) + seconds
+        return seconds
 
     def _known(self, place: Place, instruction: Instruction) -> float | None:
         """What the compiler says that an instruction takes."""
@@ -221,9 +234,7 @@ class _Simulation:
             if cycles:
                 return int(cycles[1]) / self.clock_hertz
         scheduled = self._scheduled(place)
-        if scheduled is not None and instruction.name in scheduled.starts:
-            return scheduled.duration(instruction.name)
-        return None
+        return None if scheduled is None else scheduled.seconds_of(instruction)
 
 
 def _copied_bytes(place: Place, start: Instruction) -> int:

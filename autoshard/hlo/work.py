@@ -155,6 +155,8 @@ def _scattered(module: Module, computation: Computation, instruction: Instructio
             for one in callee.instructions
             if one.opcode == "transpose" and _jumps(callee, one)
         ]
+        if instruction.attribute("kind") == "kCustom":  # Triton loads a tile of each by itself
+            return sum(scattered)
         return sum(size * sum(other >= size for other in read) for size in scattered)
     if instruction.opcode == "transpose" and _jumps(computation, instruction):
         return instruction.arrays[0].elements

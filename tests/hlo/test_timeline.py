@@ -231,6 +231,30 @@ def test_the_compilers_own_timeline_goes_before_and_loops_come_on_top():
     assert found.seconds == 5 * 7 + 4
 
 
+@pytest.mark.parametrize(
+    ("kernel", "seconds"),
+    [
+        ("copy(%p)", 12.0),
+        ("fusion(%p), kind=kCustom, calls=%busy.0", 12.0),
+        ("fusion(%p), kind=kLoop, calls=%busy.0", 9.0),
+        ("negate(%p)", 9.0),
+    ],
+)
+def test_what_the_compilers_timeline_gives_no_time_is_priced(kernel, seconds):
+    """Copies and kernels of Triton, which take what they move."""
+    untimed = f"  %untimed = f32[1]{{0}} {kernel}\n"
+    ends = {"untimed": 1e-8, "work": 6.0}
+    main = ScheduledComputation(9.0, {"untimed": 0.0, "work": 1e-8}, ends)
+    found = run(
+        untimed + busy("work", "untimed", 6, root=True),
+        ByBytes(compute=3.0),
+        schedule=Schedule({"main": main}),
+    )
+    assert found.seconds == seconds
+    assert found.compute_seconds == pytest.approx(9.0 if seconds > 9 else 6.0)
+    assert found.exposed_seconds == pytest.approx(3.0, abs=1e-6)
+
+
 @given(
     st.lists(st.sampled_from(["compute", "whole", "start", "done"]), max_size=12),
     st.data(),

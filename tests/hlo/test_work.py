@@ -185,3 +185,28 @@ def test_transcendental_functions_are_counted_in_exponentials():
     entry = module.computations[module.entry]
     found = sum(work(module, entry, one).exponentials for one in entry.instructions)
     assert found == 8 * 16 * (8.0 + 2.3)
+
+
+TURNED = """\
+HloModule turned
+
+%turn (p: bf16[64,64,4], q: bf16[64,4,64]) -> bf16[64,4,64] {
+  %p = bf16[64,64,4]{2,1,0} parameter(0)
+  %q = bf16[64,4,64]{2,1,0} parameter(1)
+  %t = bf16[64,4,64]{2,1,0} transpose(%p), dimensions={0,2,1}
+  ROOT %sum = bf16[64,4,64]{2,1,0} add(%t, %q)
+}
+
+ENTRY %main (p: bf16[64,64,4], q: bf16[64,4,64]) -> bf16[64,4,64] {
+  %p = bf16[64,64,4]{2,1,0} parameter(0)
+  %q = bf16[64,4,64]{2,1,0} parameter(1)
+  ROOT %f = bf16[64,4,64]{2,1,0} fusion(%p, %q), kind=kLoop, calls=%turn
+}
+"""
+
+
+@pytest.mark.parametrize(("kind", "operands"), [("kLoop", 2), ("kCustom", 1)])
+def test_a_loop_reads_all_its_operands_out_of_order_and_triton_what_is_transposed(kind, operands):
+    module = read_module(TURNED.replace("kLoop", kind))
+    main = module.computations["main"]
+    assert work(module, main, main.root).scattered == operands * 64 * 64 * 4
