@@ -63,6 +63,7 @@ def assemble(
         },
         corrections=prices.corrections,
         requirements=requirements,
+        product_orders=prices.dataflow.product_orders,
     )
 
 
@@ -96,6 +97,7 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
         moves=evaluation.moves,
         reshards=reshards_of(prices, plan.decisions),
         corrections=prices.corrections,
+        product_orders=prices.dataflow.product_orders,
     )
 
 

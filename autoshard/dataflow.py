@@ -27,12 +27,16 @@ from autoshard.cost.flops import is_matrix_op
 from autoshard.fusion import Fusion, fuse
 from autoshard.liveness import Turned, find_lives, find_temporary, find_turned
 from autoshard.machine import Chip
-from autoshard.orders import Transposition
+from autoshard.orders import Orders
+from autoshard.product_order import ProductOrder
+from autoshard.product_orders import product_orders
 from autoshard.program import Op, Program
 from autoshard.readers import Phase, Reader, find_readers, region_spans, through_fusion
+from autoshard.rows import row_reductions
 from autoshard.rule_record import FactorKind
 from autoshard.sequence import sequence
 from autoshard.slices import Slice, find_copied, find_slices
+from autoshard.transposition import Transposition
 from autoshard.unbatched import transpositions
 
 __all__ = ["Dataflow", "Phase", "Reader", "Slice", "Turned", "analyse", "reordered"]
@@ -78,6 +82,8 @@ class Dataflow:
       slices: the values that are slices of a stack, converted perhaps.
       companions: per op, how many ops' partial sums may be settled by one collective, with its own.
       copied: the ops whose results are slices that are written for what reads them.
+      product_orders: by op index, how products should be computed that are not as JAX writes them.
+      rows: the reductions that run inside of what reads them, see `autoshard.rows`.
     """
 
     chip: Chip | None
@@ -99,6 +105,8 @@ class Dataflow:
     slices: Mapping[int, Slice]
     companions: tuple[int, ...]
     copied: frozenset[int]
+    product_orders: Mapping[int, ProductOrder]
+    rows: frozenset[int]
 
     def is_of(self, chip: Chip) -> bool:
         """Whether the step was analysed for a chip of this kind, if not of its rates."""
@@ -123,14 +131,16 @@ class Dataflow:
             self.transposed.get(op.index),
             tuple(life.amounts for life in self.turned.get(op.index, ())),
             op.index in self.copied,
+            op.index in self.rows,
             self.companions[op.index],
         )
 
 
 def _habits(chip: Chip | None) -> tuple[bool, ...]:
     if chip is None:
-        return False, False, False
-    return chip.exponential_flops > 0, chip.library_products, chip.hides_collectives
+        return False, False, False, False
+    exponentials, transactions = chip.exponential_flops > 0, chip.transaction_bytes > 0
+    return exponentials, chip.library_products, chip.hides_collectives, transactions
 
 
 def _calls_libraries(chip: Chip | None) -> bool:
@@ -149,7 +159,14 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
     temporary = find_temporary(program)
     copied = find_copied(program) if libraries else frozenset[int]()
     order = sequence(program, fusion, chip)
-    points = _points(program, fusion, order, temporary, copied, libraries)
+    transaction = 0.0 if chip is None else chip.transaction_bytes
+    told = product_orders(program, fusion.elementwise, transaction) if transaction else {}
+    rows = frozenset[int]()
+    if libraries:
+        walk = Orders(program, fusion.elementwise, told)
+        walk.run()
+        rows = row_reductions(program, fusion, walk.made)
+    points = _points(program, fusion, order, temporary, copied, libraries, told)
     awaited = _awaited(program, points.readers)
     return Dataflow(
         chip=chip,
@@ -164,6 +181,8 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         exponentials=fusion.exponentials,
         companions=_companions(program, awaited),
         copied=copied,
+        product_orders=told,
+        rows=rows,
         **points._asdict(),
     )
 
@@ -171,7 +190,9 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
 def reordered(flow: Dataflow, program: Program, fusion: Fusion, when: tuple[int, ...]) -> Dataflow:
     """The same facts where ops run in another order; `when` is the point of every op."""
     libraries = _calls_libraries(flow.chip)
-    points = _points(program, fusion, when, flow.temporary, flow.copied, libraries)
+    points = _points(
+        program, fusion, when, flow.temporary, flow.copied, libraries, flow.product_orders
+    )
     return replace(flow, **points._asdict())
 
 
@@ -194,11 +215,12 @@ def _points(
     temporary: Sequence[bool],
     copied: Collection[int],
     libraries: bool,
+    told: Mapping[int, ProductOrder],
 ) -> _Points:
     spans = region_spans(program, when)
     readers = find_readers(program, when, spans)
     readers = through_fusion(program, readers, fusion.materialised)
-    turned = transpositions(program, fusion.elementwise)
+    turned = transpositions(program, fusion.elementwise, told)
     moved = {
         program.ops[index].inputs[one.position]
         for index, here in turned.of_op.items()

@@ -4,7 +4,8 @@ JAX numbers dimensions; a compiler decides how they lie. XLA:GPU's ways, as its 
 
     an input, and what crosses the edge of a loop, lies in the order of its dimensions
     a product `dot_general` writes batch, left, right; it reads batch, free, contracted on the left
-    and batch, contracted, free on the right, each group in one order; the last two may be swapped
+    and batch, contracted, free on the right, each group in one order; the last two may be swapped.
+    It may be told to do otherwise (`autoshard.product_orders`)
     everything else keeps the order of its operand: a `transpose` only gives it other numbers
     where the operands of an elementwise op disagree, the one that was made first prevails
 
@@ -16,15 +17,18 @@ the next product wants them outermost.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from autoshard.coalescing import Order
 from autoshard.graph import Op, Program
 from autoshard.order_maps import carried_order, completed, holding, large_of, operand_groups
+from autoshard.product_order import ProductOrder
+from autoshard.transposition import Transposition, Transpositions
 
 SCATTERED = frozenset(
     {
@@ -39,79 +43,52 @@ RENUMBERING = frozenset({"squeeze", "expand_dims", "reshape", "transpose"})
 """Ops that only give the dimensions other numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transposition:
-    """An operand that lies otherwise than its op reads it.
+class Orders:
+    """One walk over a program, which finds the operands that are transposed.
 
     Attributes:
-      position: of the operand.
-      lies: its order.
-      wanted: the orders in which the op can read it; it is put in the first of them.
-      copy: whether it is written anew in that order, besides being made: always, unless an
-        elementwise op makes it for this reader alone, and can as well write it so.
-      jumps: whether what it is made from must be read out of order, unless that is coalesced.
-      batch: dimensions of the operand that are a product's batch.
-      alone: whether it is transposed where `batch` is cut to one element, or where it is not
-        (`autoshard.unbatched`); None: in any case.
-    """
-
-    position: int
-    lies: Order
-    wanted: tuple[Order, ...]
-    copy: bool
-    jumps: bool = True
-    batch: Order = ()
-    alone: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Transpositions:
-    """All of a program.
-
-    Attributes:
-      of_op: by op index.
-      bases: by op index, the values that are transposed: the operands, or what was first made in
-        their order. A value is put in another order once, for all that is fused after it.
-    """
-
-    of_op: Mapping[int, tuple[Transposition, ...]]
-    bases: Mapping[int, tuple[int, ...]]
-
-
-def transpositions(program: Program, elementwise: Sequence[bool]) -> Transpositions:
-    """The operands that are transposed.
-
-    Args:
       program: the step.
       elementwise: per op, whether it is fused with its neighbours.
-    """
-    return Orders(program, elementwise).run()
-
-
-class Orders:
-    """One walk over a program.
-
-    Attributes:
+      product_orders: by op index, how a product is computed where that is not as JAX writes it.
       orders: of every value, those in which it can be had, the first being its own; none: in any.
+      made: the same as it was when the value was made; later readers may have transposed it.
       batches: of every value, the dimensions that were the batch of the product it comes from.
+      roots: of every value, the first one of the chain whose order it has.
     """
 
-    def __init__(self, program: Program, elementwise: Sequence[bool]) -> None:
+    def __init__(
+        self,
+        program: Program,
+        elementwise: Sequence[bool],
+        product_orders: Mapping[int, ProductOrder] | None = None,
+    ) -> None:
         self.program = program
         self.elementwise = elementwise
+        self.product_orders = product_orders or {}
         self.orders: list[tuple[Order, ...]] = [
             (tuple(range(len(value.shape))),) if value.producer < 0 and not value.free else ()
             for value in program.values
         ]
+        self.made = list(self.orders)
         self.batches: list[Order] = [()] * len(program.values)
         self.roots = list(range(len(program.values)))
         self.bases = list(range(len(program.values)))
         self.turned: set[tuple[int, Order]] = set()
         self.written: dict[int, list[Order]] = {}
 
-    def run(self) -> Transpositions:
+    def anew(self, product_orders: Mapping[int, ProductOrder]) -> Orders:
+        """A walk over some ops, as this one would be with products computed otherwise in them."""
+        walk = copy.copy(self)
+        walk.product_orders = product_orders
+        walk.orders, walk.made = list(self.made), list(self.made)
+        walk.batches, walk.roots, walk.bases = [*self.batches], [*self.roots], [*self.bases]
+        walk.turned, walk.written = set(), {}
+        return walk
+
+    def run(self, ops: Iterable[Op] | None = None) -> Transpositions:
+        """The transpositions of the program, or of some of its ops after those walked before."""
         found: dict[int, tuple[Transposition, ...]] = {}
-        for op in self.program.ops:
+        for op in self.program.ops if ops is None else ops:
             if all(self.program.values[o].free for o in op.outputs):
                 continue
             if op.boundary:
@@ -128,6 +105,8 @@ class Orders:
                 here = ()
             else:
                 here = self._carry(op)
+            for output in op.outputs:
+                self.made[output] = self.orders[output]
             if here:
                 found[op.index] = here
         bases = {
@@ -169,23 +148,25 @@ class Orders:
 
     def product(self, op: Op) -> tuple[Transposition, ...]:
         values = self.program.values
-        groups = operand_groups(op.rule)
+        result = values[op.outputs[0]]
+        plain = tuple(range(len(result.shape)))
+        told = self.product_orders.get(op.index, ProductOrder(plain))
+        groups, order = told.groups(op.rule), told.result
+        last = 0 if told.exchanges(op.rule) else 1
         found = []
         for position, (batch, free, contracted) in enumerate(groups):
             value = op.inputs[position]
             if value < 0:
                 continue
             wanted = ((*batch, *free, *contracted), (*batch, *contracted, *free))
-            wanted = wanted[::-1] if position else wanted
+            wanted = wanted[::-1] if position == last else wanted
             copy = not self.is_made(value)
             if batch and not (copy and are_adjacent(batch, self.orders[value])):
                 wanted = wanted[:1]
             found += self.read(position, value, wanted, copy=copy, product=True)
-        result = values[op.outputs[0]]
-        plain = tuple(range(len(result.shape)))
         large = [dimension for dimension in plain if result.shape[dimension] > 1]
-        self.orders[result.index] = (plain,)
-        if len(large) == 2 and not groups[0][0]:
+        self.orders[result.index] = (order,)
+        if order == plain and len(large) == 2 and not groups[0][0]:
             # The product of the transposed matrices is the transposed product.
             swapped = {large[0]: large[1], large[1]: large[0]}
             self.orders[result.index] += (tuple(swapped.get(d, d) for d in plain),)

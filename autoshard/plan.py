@@ -21,6 +21,7 @@ from jax.sharding import PartitionSpec
 
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.decisions import Decisions, Reshard
+from autoshard.product_order import ProductOrder
 from autoshard.subaxes import coarse
 
 SCHEMA_VERSION = 3
@@ -150,6 +151,7 @@ class Plan:
       corrections: with which the plan is priced.
       compiled: what a compiler said of it, or None: `compiler`, `step_seconds`, `peak_bytes`,
         `basis`.
+      product_orders: by op index, how products are computed that are not as JAX writes them.
       requirements: for every requirement its `text`, `source`, whether it is `kept`, `how` it is
         broken, and the `requirement` itself; see `autoshard.demands`.
     """
@@ -171,6 +173,7 @@ class Plan:
     corrections: Corrections = NONE
     compiled: Mapping[str, Any] | None = None
     requirements: tuple[Mapping[str, Any], ...] = ()
+    product_orders: Mapping[int, ProductOrder] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict, well-known schemes and layouts."""
@@ -201,6 +204,9 @@ class Plan:
             "corrections": self.corrections.to_json(),
             "compiled": None if self.compiled is None else dict(self.compiled),
             "requirements": [dict(one) for one in self.requirements],
+            "product_orders": [
+                {"op": op, **asdict(order)} for op, order in self.product_orders.items()
+            ],
         }
 
     @classmethod
@@ -218,7 +224,10 @@ class Plan:
                 f"the plan has schema version {data['schema_version']!r}, this autoshard reads "
                 f"{SCHEMA_VERSION}: search again"
             )
-        data = {"corrections": NONE.to_json(), "compiled": None, "requirements": [], **data}
+        newer = {"corrections": NONE.to_json(), "compiled": None} | {
+            name: [] for name in ("requirements", "product_orders")
+        }
+        data = {**newer, **data}
         missing = [f.name for f in fields(cls) if f.name not in data]
         if missing:
             raise PlanError(f"the plan is damaged: it lacks {', '.join(missing)}")
@@ -249,6 +258,10 @@ class Plan:
                 corrections=Corrections.from_json(data["corrections"]),
                 compiled=None if data["compiled"] is None else dict(data["compiled"]),
                 requirements=tuple(dict(one) for one in data["requirements"]),
+                product_orders={
+                    int(one["op"]): ProductOrder(tuple(one["result"]), tuple(one["contracted"]))
+                    for one in data["product_orders"]
+                },
             )
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise PlanError(f"the plan is damaged: {type(error).__name__}: {error}") from error

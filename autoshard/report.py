@@ -89,6 +89,7 @@ def _header(plan: Plan) -> str:
             f"of {format_bytes(plan.memory_limit)} per device",
         ),
         *_memory_rows(plan),
+        *_product_rows(plan),
         ("proof", proof.status, proof_text(plan)),
     ]
     if plan.compiled is not None:
@@ -146,6 +147,13 @@ def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:
         order = f"in the order in which its compiler runs this plan{advice}"
         rows.append(("", format_bytes(size), order))
     return rows
+
+
+def _product_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    """How many products are computed otherwise than JAX writes them, where some are."""
+    count = len(plan.product_orders)
+    why = "computed in another order than they are written, so that nothing large is transposed"
+    return [("products", f"{count:,}", why)] if count else []
 
 
 def _count(number: int, noun: str) -> str:

@@ -10,24 +10,31 @@ Which of the two holds depends on the layout: every transposition says in which 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autoshard.coalescing import Order
 from autoshard.graph import Op, Program
 from autoshard.order_maps import large_of, operand_groups
-from autoshard.orders import Orders, Transposition, Transpositions
+from autoshard.orders import Orders
+from autoshard.product_order import ProductOrder
+from autoshard.transposition import Transposition, Transpositions
 
 
-def transpositions(program: Program, elementwise: Sequence[bool]) -> Transpositions:
+def transpositions(
+    program: Program,
+    elementwise: Sequence[bool],
+    product_orders: Mapping[int, ProductOrder] | None = None,
+) -> Transpositions:
     """The operands that are transposed, be the products' batches cut to one element or not.
 
     Args:
       program: the step.
       elementwise: per op, whether it is fused with its neighbours.
+      product_orders: see `autoshard.orders.Orders`.
     """
-    walk = Orders(program, elementwise)
-    plain, alone = walk.run(), _Unbatched(program, elementwise).run()
+    walk = Orders(program, elementwise, product_orders)
+    plain, alone = walk.run(), _Unbatched(program, elementwise, product_orders).run()
     of_op: dict[int, tuple[Transposition, ...]] = {}
     bases: dict[int, tuple[int, ...]] = {}
     for index in sorted({*plain.of_op, *alone.of_op}):

@@ -30,9 +30,11 @@ def array(*shape: int) -> jax.ShapeDtypeStruct:
 
 
 def priced(program: Program, chips: int) -> StepPrices:
+    """Prices with products computed as they are written, whatever that transposes."""
     plain = toy_machine(chips)
     machine = replace(plain, chip=replace(plain.chip, transaction_bytes=64.0))
-    return step_prices(program, analyse(program, machine.chip), machine, (chips,))
+    flow = replace(analyse(program), chip=machine.chip)
+    return step_prices(program, flow, machine, (chips,))
 
 
 def moved(program: Program, op: Op, cut: int, chips: int) -> float:

@@ -7,18 +7,15 @@ transactions pay for it.
 
 from __future__ import annotations
 
-import functools
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.coalescing import is_coalesced
 from autoshard.layout import local_shape
-from autoshard.orders import Transposition
 from autoshard.program import Op
 from autoshard.strategy import Strategies
+from autoshard.transposition import Transposition, transposed_bytes
 
 if TYPE_CHECKING:
     from autoshard.cost.step import StepPrices
@@ -69,7 +66,7 @@ def _transposing(
         found = []
         for layout in reads[first].tolist():
             sizes = local_shape(value.shape, tuple(layout), prices.mesh_shape)
-            found.append(_transposed(one, replaces, sizes, value.itemsize, transaction))
+            found.append(transposed_bytes(one, replaces, sizes, value.itemsize, transaction))
         moves, made, held = np.array(found).T[:, rows.reshape(-1)]
         moved = moved + times * moves
         factor = parts * prices.scratch_factor
@@ -101,20 +98,3 @@ def stack_bytes(
     stack = prices.program.values[prices.dataflow.slices[value].stack]
     local = stack.bytes / shards.prod(axis=1) * prices.scratch_factor
     return local * (gathered & inner).any(axis=1)
-
-
-@functools.lru_cache(maxsize=65_536)
-def _transposed(
-    one: Transposition, replaces: float, sizes: tuple[int, ...], itemsize: int, transaction: float
-) -> tuple[float, float, float]:
-    """(bytes moved besides what is read and written anyway, bytes of a copy, its net bytes)."""
-    if one.alone is not None and one.alone != all(sizes[d] == 1 for d in one.batch):
-        return 0.0, 0.0, 0.0
-    lies, *wanted = (tuple(d for d in order if sizes[d] > 1) for order in (one.lies, *one.wanted))
-    if lies in wanted:
-        return 0.0, 0.0, 0.0
-    elements = math.prod(sizes)
-    jumps = one.jumps and not is_coalesced(sizes, lies, wanted[0])
-    copy = float(elements * itemsize * one.copy)
-    held = max(copy - elements * replaces, 0.0) if jumps else 0.0
-    return 2 * copy + elements * max(transaction - itemsize, 0.0) * jumps, copy, held

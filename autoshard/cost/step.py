@@ -101,7 +101,10 @@ class StepPrices:
         traffic = self._traffic(op, strategies)
         if transposed:
             traffic = traffic + transposing(self, op, strategies)[0]
-        return self._busy(op, self._flops(op) / strategies.shards, traffic)
+        busy = self._busy(op, self._flops(op) / strategies.shards, traffic)
+        if op.index in self.dataflow.rows:
+            return np.where(strategies.reduced.any(axis=1), busy, 0.0)  # else its readers do it
+        return busy
 
     def _flops(self, op: Op) -> float:
         """FLOP of `op`, with those of the transcendental functions that are fused into it."""
@@ -134,6 +137,8 @@ class StepPrices:
         for members in groups.values():
             op = self.program.ops[members[0]]
             if self._moves_nothing(op) or all(self.program.values[o].free for o in op.outputs):
+                continue
+            if op.index in self.dataflow.rows:
                 continue
             whole = project_assignment(
                 op.rule,

@@ -26,6 +26,7 @@ from autoshard.lower.cut import Cut
 from autoshard.lower.interpret import Interpreter, LoweringError
 from autoshard.lower.local import run_locally
 from autoshard.lower.manual import Devices, own_part, reduce_over, reduce_scatter, run_hop
+from autoshard.lower.products import product_in_order
 from autoshard.plan import Plan
 from autoshard.program import Op, Program
 from autoshard.types.hops import hop
@@ -123,6 +124,8 @@ class ExplicitInterpreter(Interpreter):
                 f"{op} is a shard_map, which cannot stand in another one over the same mesh: lower "
                 "without explicit=True"
             )
+        if op.index in self.product_orders:
+            return [product_in_order(equation, arrays, self.product_orders[op.index])]
         types = self.types(op)
         shapes = tuple(self.program.values[value].shape for value in op.outputs)
         axes = tuple(axis for axis, _ in types.partial)

@@ -128,7 +128,7 @@ def fewest(
     Raises:
       MachineError: the plan's machine is not found.
     """
-    plan = _settled(lowered.program, lowered.plan, machine)
+    plan = _said(lowered.program, lowered.plan, machine)
     if plan is not lowered.plan:
         lowered = _relowered(lowered, plan, fn)
     sites = sites_of(lowered.program, plan, lowered.mesh, fn, *lowered.in_shapes)
@@ -147,14 +147,14 @@ def fewest(
     )
 
 
-def _settled(program: Program, plan: Plan, machine: Machine | None) -> Plan:
-    """The plan without unreduced values, which no constraint can say."""
+def _said(program: Program, plan: Plan, machine: Machine | None) -> Plan:
+    """The plan without what no constraint can say: unreduced values, and the orders of products."""
     decisions = settled(program, plan.decisions)
-    if decisions == plan.decisions:
-        return plan
-    machine = machine or load(plan.machine)
-    prices = prices_of(plan, program, machine)
-    return priced_anew(replace(plan, decisions=decisions), prices)
+    if decisions != plan.decisions:
+        machine = machine or load(plan.machine)
+        prices = prices_of(plan, program, machine)
+        plan = priced_anew(replace(plan, decisions=decisions), prices)
+    return replace(plan, product_orders={}) if plan.product_orders else plan
 
 
 def _relowered(lowered: Lowered, plan: Plan, fn: Callable[..., Any]) -> Lowered:

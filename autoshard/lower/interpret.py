@@ -6,7 +6,7 @@ the op writes it, so that the step between the two is the planned all-reduce or 
 every resharded copy is made through the states of its planned sequence of collectives. An op's
 operands and results then always agree with its strategy, and nothing is left to propagation but
 the inner values of an equation, and products of which only the transpose is read
-(`autoshard.lower.turned`).
+(`autoshard.lower.turned`). Products are computed in the plan's orders (`autoshard.product_order`).
 
 Free values (of constants and iotas alone) are left to Shardy, which splits them as their readers
 need them, but not where they cross the edge of a region: inside they are computed again, and only
@@ -33,6 +33,7 @@ from autoshard.dataflow import Phase, analyse
 from autoshard.decisions import Decisions
 from autoshard.flatten import BARRIER, INLINED, makes_nothing, op_count
 from autoshard.layout import UNREDUCED, Layout, to_partition_spec
+from autoshard.lower.products import product_in_order
 from autoshard.lower.terms import add_up, terms_of_product
 from autoshard.lower.turned import turned_products
 from autoshard.plan import Plan
@@ -65,6 +66,7 @@ class Interpreter:
     ) -> None:
         self.program = program
         self.decisions: Decisions = plan.decisions
+        self.product_orders = plan.product_orders
         self.reshards = {(r.shape, r.itemsize, r.before, r.after): r.states for r in plan.reshards}
         self.mesh = mesh
         self.chosen = ChosenStrategies(plan.decisions, plan.mesh.sizes)
@@ -282,6 +284,8 @@ class Interpreter:
             return [
                 terms_of_product(equation, arrays, op.rule, assigned, axes, sizes, self._lay_out)
             ]
+        if op.index in self.product_orders:
+            return [product_in_order(equation, arrays, self.product_orders[op.index])]
         return compat.bind_equation(equation, arrays)
 
     def _lay_out(self, array: Any, state: Sequence[Sequence[int]]) -> Any:

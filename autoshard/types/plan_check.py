@@ -27,6 +27,7 @@ from autoshard.dataflow import Dataflow, analyse
 from autoshard.decisions import State
 from autoshard.layout import UNREDUCED, Layout, dimension_axes, format_state
 from autoshard.plan import Plan
+from autoshard.product_order import possible_orders
 from autoshard.program import Op, Program
 from autoshard.sums import Sums, find_sums
 from autoshard.types.axis_type import ValueType
@@ -96,6 +97,7 @@ class _Check:
             for name, (found, expected) in sizes.items()
             if found != expected
         ]
+        self.faults += self._product_orders()
         if self.faults:
             return
         self._values()
@@ -111,6 +113,15 @@ class _Check:
         self.faults += [*side_faults(self.program, self.plan), *move_faults(self.plan, self.moves)]
 
     # -- values --------------------------------------------------------------------------
+
+    def _product_orders(self) -> Iterator[str]:
+        for index, order in self.plan.product_orders.items():
+            if not 0 <= index < len(self.program.ops):
+                yield f"product_orders: there is no op {index}"
+                continue
+            op = self.program.ops[index]
+            if op.primitive != "dot_general" or order not in set(possible_orders(op.rule)):
+                yield f"product_orders: {op} cannot be computed as {order}"
 
     def _values(self) -> None:
         decisions = self.plan.decisions
