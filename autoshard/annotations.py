@@ -20,7 +20,8 @@ A **key** is a scope (`jax.named_scope`; its last parts are enough) and the type
 that is made in the scope and read outside of it, or, with `in`, made outside and read in it. An
 `einsum` is in a scope of its own. With a primitive behind the scope, it is the primitive's result,
 or its operand (`exp in`). A key stands for all arrays that it fits, or, with a number behind it
-(`attention:exp float32[4,8] #2`), for one of them, in the order of the function.
+(`attention:exp float32[4,8] #2`), for one of them, in the order of the function. What
+`jax.checkpoint` is called on in the function is a part of it, in the scope of the call.
 
 Both are differentiated like what they stand in; see `autoshard annotate` for what to write there.
 """
@@ -209,81 +210,109 @@ def laid_out(
         arrays = [leaves[number] for number in dynamic]
         closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays)
         name = getattr(fn, "__name__", "the function")
-        results = _run(closed, arrays, wanted, name, strict=strict)
+        written = _Written(wanted, name)
+        results = written.run(closed.jaxpr, closed.consts, arrays)
+        unused = [key for key in wanted if written.seen[key] < max(key.number, 1)]
+        if strict and unused:
+            raise LayoutsError(_unused(unused, closed.jaxpr, name))
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
     return changed
 
 
-def _run(
-    closed: Any, arrays: list[Any], wanted: Mapping[Key, Any], name: str, *, strict: bool
-) -> list[Any]:
-    """The results of a jaxpr on `arrays`, with layouts written into it."""
-    jaxpr = closed.jaxpr
-    environment: dict[Any, Any] = dict(zip(jaxpr.constvars, closed.consts, strict=True))
-    environment.update(zip(jaxpr.invars, arrays, strict=True))
-    holding = [
-        frozenset(
-            key
-            for key in wanted
-            if key.holds(scope_parts(str(one.source_info.name_stack)), one.primitive.name)
-        )
-        for one in jaxpr.eqns
-    ]
-    makers = {var: number for number, one in enumerate(jaxpr.eqns) for var in one.outvars}
-    readers: dict[Any, list[frozenset[Key]]] = defaultdict(list)
-    for number, one in enumerate(jaxpr.eqns):
-        for atom in one.invars:
-            if not compat.is_literal(atom):
-                readers[atom].append(holding[number])
-    for atom in jaxpr.outvars:
-        if not compat.is_literal(atom):
-            readers[atom].append(frozenset())
-    seen: Counter[Key] = Counter()
+class _Written:
+    """Runs a function with layouts written into it.
 
-    def laid(array: Any, keys: Iterable[Key], primitive: str = "") -> Any:
+    Attributes:
+      wanted: what is said, by key.
+      name: of the function.
+      seen: how many arrays each key has fit.
+    """
+
+    def __init__(self, wanted: Mapping[Key, Any], name: str) -> None:
+        self.wanted, self.name = wanted, name
+        self.seen: Counter[Key] = Counter()
+
+    def run(
+        self,
+        jaxpr: Any,
+        consts: Sequence[Any],
+        arrays: Sequence[Any],
+        around: tuple[str, ...] = (),
+        outside: frozenset[Key] = frozenset(),
+    ) -> list[Any]:
+        """The results of a jaxpr that is called in a scope; `outside` are the keys of the call."""
+        environment: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        environment.update(zip(jaxpr.invars, arrays, strict=True))
+        scopes = [around + scope_parts(str(one.source_info.name_stack)) for one in jaxpr.eqns]
+        holding = [
+            frozenset(key for key in self.wanted if key.holds(scope, one.primitive.name))
+            for scope, one in zip(scopes, jaxpr.eqns, strict=True)
+        ]
+        makers = {var: number for number, one in enumerate(jaxpr.eqns) for var in one.outvars}
+        readers: dict[Any, list[frozenset[Key]]] = defaultdict(list)
+        for number, one in enumerate(jaxpr.eqns):
+            for atom in one.invars:
+                if not compat.is_literal(atom):
+                    readers[atom].append(holding[number])
+        for atom in jaxpr.outvars:
+            if not compat.is_literal(atom):
+                readers[atom].append(outside)
+        for number, one in enumerate(jaxpr.eqns):
+            here = holding[number]
+            operands = []
+            with compat.equation_context(one):
+                for atom in one.invars:
+                    if compat.is_literal(atom):
+                        operands.append(atom.val)
+                        continue
+                    before = holding[makers[atom]] if atom in makers else outside
+                    enters = {k for k in here if k.read and (k.primitive or k not in before)}
+                    typed = _typed(enters, atom)
+                    operands.append(self.laid(environment[atom], typed, one.primitive.name))
+                if one.primitive.name in compat.REMAT:
+                    results = self._again(one, operands, scopes[number], here)
+                else:
+                    results = compat.bind_reading(one, operands)
+                for var, array in zip(one.outvars, results, strict=True):
+                    after = readers[var]
+                    leaves = {
+                        k
+                        for k in here
+                        if not k.read and (k.primitive or any(k not in keys for keys in after))
+                    }
+                    environment[var] = self.laid(array, _typed(leaves, var))
+        return [
+            atom.val if compat.is_literal(atom) else environment[atom] for atom in jaxpr.outvars
+        ]
+
+    def _again(
+        self, call: Any, operands: Sequence[Any], scope: tuple[str, ...], here: frozenset[Key]
+    ) -> list[Any]:
+        """The results of a call of `jax.checkpoint`, with layouts written into what it calls."""
+        body = call.params["jaxpr"]
+        shapes = [compat.shape_struct(var.aval) for var in body.invars]
+        closed = jax.make_jaxpr(lambda *arrays: self.run(body, (), arrays, scope, here))(*shapes)
+        return compat.bind_checkpoint(call, operands, closed)
+
+    def laid(self, array: Any, keys: Iterable[Key], primitive: str = "") -> Any:
+        """An array as is said of it by those of the keys that are about it."""
         readings = []
-        for key in wanted:
+        for key in self.wanted:
             if key in keys:
-                seen[key] += 1
-                if key.number not in {0, seen[key]}:
+                self.seen[key] += 1
+                if key.number not in {0, self.seen[key]}:
                     continue
-                how = wanted[key]
+                how = self.wanted[key]
                 if isinstance(how, Reading):
                     if primitive not in compat.PRODUCTS:
-                        raise LayoutsError(_not_a_product(key, primitive, name))
+                        raise LayoutsError(_not_a_product(key, primitive, self.name))
                     readings.append(how)
                     continue
                 array = how(array) if callable(how) else constrain(array, how)
         for how in readings:
             array = how(array)
         return array
-
-    for number, one in enumerate(jaxpr.eqns):
-        here = holding[number]
-        operands = []
-        with compat.equation_context(one):
-            for atom in one.invars:
-                if compat.is_literal(atom):
-                    operands.append(atom.val)
-                    continue
-                before = holding[makers[atom]] if atom in makers else frozenset[Key]()
-                enters = {k for k in here if k.read and (k.primitive or k not in before)}
-                typed = _typed(enters, atom)
-                operands.append(laid(environment[atom], typed, one.primitive.name))
-            results = compat.bind_reading(one, operands)
-            for var, array in zip(one.outvars, results, strict=True):
-                after = readers[var]
-                leaves = {
-                    k
-                    for k in here
-                    if not k.read and (k.primitive or any(k not in keys for keys in after))
-                }
-                environment[var] = laid(array, _typed(leaves, var))
-    unused = [key for key in wanted if seen[key] < max(key.number, 1)]
-    if strict and unused:
-        raise LayoutsError(_unused(unused, jaxpr, name))
-    return [atom.val if compat.is_literal(atom) else environment[atom] for atom in jaxpr.outvars]
 
 
 def _typed(keys: Iterable[Key], var: Any) -> set[Key]:

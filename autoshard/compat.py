@@ -7,6 +7,7 @@ collectives, compiling.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
@@ -111,24 +112,8 @@ def equation_scope(equation: Any) -> Any:
     return source_info_util.user_context(info.traceback, name_stack=stack)
 
 
-def current_scope() -> tuple[str, ...]:
-    """The scopes (`jax.named_scope`) of what is traced now, from where this trace began.
-
-    A transformation that is under way (`jvp`, `vmap`) is one of them: `jvp()`.
-    """
-    from jax._src import source_info_util
-
-    found: list[str] = []
-    for one in source_info_util.current_name_stack().stack:
-        transform = isinstance(one, source_info_util.Transform)
-        found += [f"{one.name}()"] if transform else one.name.split("/")
-    return tuple(found)
-
-
 def equation_context(equation: Any) -> Any:
     """Like `equation_scope`, with the settings of JAX under which `equation` was made."""
-    import contextlib
-
     context = contextlib.ExitStack()
     context.enter_context(equation_scope(equation))
     context.enter_context(equation.ctx.manager)
@@ -285,6 +270,8 @@ def _unchanged(array: Any) -> Any:
     return array
 
 
+REMAT = frozenset({"remat", "remat2", "checkpoint"})
+"""Primitives of `jax.checkpoint`."""
 PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 """Primitives that are linear in each operand, so that their derivatives read the others."""
 
@@ -394,6 +381,17 @@ def shape_struct(aval: Any, shape: Sequence[int] | None = None) -> Any:
     )
 
 
+def bind_checkpoint(equation: Any, operands: Sequence[Any], body: Any) -> list[Any]:
+    """Apply an equation of `jax.checkpoint` to operands, with another closed jaxpr in it."""
+    from jax._src.interpreters import partial_eval
+
+    jaxpr = partial_eval.convert_constvars_jaxpr(body.jaxpr)
+    kept = equation.params["prevent_cse"]
+    if isinstance(kept, tuple):
+        kept = (False,) * len(body.consts) + kept  # as `jax.checkpoint` itself has it
+    return bind_equation(equation, [*body.consts, *operands], jaxpr=jaxpr, prevent_cse=kept)
+
+
 # -- what user code computes -------------------------------------------------------------------
 
 
@@ -414,19 +412,39 @@ class Frame:
     user: bool
 
 
-Change = Callable[[str, tuple[Frame, ...], list[Any]], list[Any]]
+def in_checkpoint(frames: Sequence[Frame]) -> bool:
+    """Whether these frames of JAX, between two of the user's, are those of `jax.checkpoint`."""
+    called = [one for one in frames if not one.file.endswith("traceback_util.py")]
+    return bool(called) and called[-1].function == "checkpoint.<locals>.fun_remat"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where an operation stands.
+
+    Attributes:
+      frames: the functions that are being called, innermost first.
+      scope: `jax.named_scope`s around it, those around a function that is traced by itself
+        included; a transformation that is under way is one of them: `jvp()`.
+    """
+
+    frames: tuple[Frame, ...]
+    scope: tuple[str, ...]
+
+
+Change = Callable[[str, Standing, list[Any]], list[Any]]
 
 
 def arrays_of_user_code(*, reads: Change, makes: Change, within: str) -> Any:
     """A context in which what operations of user code read and make goes through functions.
 
     Each is given the primitive's name (`add()` of a call that JAX replaces by its body, but
-    `einsum/dot_general` of an operation in one that holds a product and others), the
-    frames (innermost first, up to the first one of the file `within`) and the operands or results,
+    `einsum/dot_general` of an operation in one that holds a product and others), where it stands
+    (with the frames up to the first one of the file `within`) and the operands or results,
     and returns those to go on with. What differentiation, vectorisation and the rules of JAX make
     of an operation is not user code: arrays are changed before they are differentiated, and what
     JAX derives from the changed program follows. What JAX traced before is not taken from its
-    caches.
+    caches, and what `jax.checkpoint` is called on is traced in every call.
     """
     return _UserCode(reads, makes, within)
 
@@ -453,13 +471,36 @@ class _UserCode:
 
         self.reads, self.makes, self.within = reads, makes, within
         self.inside = False
+        self.around = Standing((), ())  # where the trace that is under way began
         self.frames: dict[tuple[int, int], tuple[Any, Frame]] = {}
         # Part of the key of JAX's caches of traced functions.
         self.fresh = set_xla_metadata(traced=str(id(self)))
 
     def __enter__(self) -> None:
-        from jax._src import core, source_info_util
+        from jax._src import ad_checkpoint, core, source_info_util
 
+        self.trace = trace = ad_checkpoint._trace_to_jaxpr
+
+        def trace_each(function: Any, *facts: Any) -> Any:  # traces are kept by function
+            return trace(lambda *args, **kwargs: function(*args, **kwargs), *facts)
+
+        replaced: Any = ad_checkpoint
+        replaced._trace_to_jaxpr = trace_each
+        self.reset = reset = source_info_util.reset_name_stack
+
+        @contextlib.contextmanager
+        def traced_anew() -> Any:
+            before, frames = self.around, self._frames()
+            first = next((k for k, one in enumerate(frames) if one.user), 0)
+            called = frames if in_checkpoint(frames[:first]) else ()
+            self.around = Standing(called, self._scope())
+            try:
+                with reset():
+                    yield
+            finally:
+                self.around = before
+
+        source_info_util.reset_name_stack = traced_anew
         if source_info_util.is_user_filename(__file__):  # `bind` below is no line of the user's
             source_info_util.register_exclusion(__file__)
         self.original = original = core.Primitive.bind
@@ -472,14 +513,14 @@ class _UserCode:
                 return original(primitive, *operands, **parameters)
             self.inside = True
             try:
-                name, frames = primitive.name, self._frames()
+                name, standing = primitive.name, Standing(self._frames(), self._scope())
                 if parameters.get("inline"):
                     body = parameters["jaxpr"].jaxpr.eqns
                     name = f"{str(parameters['name']).strip('_')}()"
                     name = body[0].primitive.name if len(body) == 1 else name
                     if len(body) > 1 and any(one.primitive.name in PRODUCTS for one in body):
-                        return self._within(parameters, frames, operands)
-                read = self.reads(name, frames, list(operands))
+                        return self._within(parameters, standing, operands)
+                read = self.reads(name, standing, list(operands))
                 bound = functools.partial(original, primitive, **parameters)
                 if any(isinstance(one, Read) for one in read):
                     result = run_reading(bound, read)
@@ -487,8 +528,8 @@ class _UserCode:
                 else:
                     results = bound(*read)
                 if primitive.multiple_results:
-                    return self.makes(name, frames, list(results))
-                return self.makes(name, frames, [results])[0]
+                    return self.makes(name, standing, list(results))
+                return self.makes(name, standing, [results])[0]
             finally:
                 self.inside = False
 
@@ -497,15 +538,16 @@ class _UserCode:
         self.fresh.__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        from jax._src import core
+        from jax._src import ad_checkpoint, core, source_info_util
 
         self.fresh.__exit__(*error)
+        replaced: Any = ad_checkpoint
+        replaced._trace_to_jaxpr = self.trace
+        source_info_util.reset_name_stack = self.reset
         primitives: Any = core.Primitive
         primitives.bind = self.original
 
-    def _within(
-        self, parameters: Any, frames: tuple[Frame, ...], operands: Sequence[Any]
-    ) -> list[Any]:
+    def _within(self, parameters: Any, standing: Standing, operands: Sequence[Any]) -> list[Any]:
         """The results of a call that JAX replaces by its body, operation by operation."""
         from jax._src import source_info_util
 
@@ -517,9 +559,19 @@ class _UserCode:
             arrays = [a.val if is_literal(a) else known[a] for a in one.invars]
             stack = source_info_util.current_name_stack() + one.source_info.name_stack
             with source_info_util.user_context(None, name_stack=stack):  # the line is the caller's
-                results = bind_reading(one, self.reads(name, frames, arrays))
-                known.update(zip(one.outvars, self.makes(name, frames, results), strict=True))
+                here = Standing(standing.frames, self._scope())
+                results = bind_reading(one, self.reads(name, here, arrays))
+                known.update(zip(one.outvars, self.makes(name, here, results), strict=True))
         return [a.val if is_literal(a) else known[a] for a in jaxpr.outvars]
+
+    def _scope(self) -> tuple[str, ...]:
+        from jax._src import source_info_util
+
+        found = list(self.around.scope)
+        for one in source_info_util.current_name_stack().stack:
+            transform = isinstance(one, source_info_util.Transform)
+            found += [f"{one.name}()"] if transform else one.name.split("/")
+        return tuple(found)
 
     def _frames(self) -> tuple[Frame, ...]:
         from jax._src import source_info_util
@@ -540,7 +592,7 @@ class _UserCode:
                 # The code is kept, so that its number stays its own.
                 self.frames[key] = code, Frame(file, code.co_qualname, line, place, user)
             found.append(self.frames[key][1])
-        return tuple(found)
+        return (*found, *self.around.frames)
 
 
 # -- Shardy's rules ----------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.ad_checkpoint import checkpoint_name
+from jax.ad_checkpoint import checkpoint_name, print_saved_residuals
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -26,6 +27,11 @@ def constraints(function, *shapes):
     """The constraints of a lowered function, in order."""
     text = jax.jit(function).trace(*shapes).lower(lowering_platforms=("tpu",)).as_text()
     return [NAMES[one] for one in re.findall(r"sdy.sharding_constraint \S+ <@\w+, (.*?)> :", text)]
+
+
+def close(one, other):
+    """Sums that cancel are as exact as what is added: the array's largest number."""
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6 * np.abs(other).max())
 
 
 def test_an_array_and_its_cotangent():
@@ -162,12 +168,7 @@ def test_it_is_differentiated_like_the_product():
         lambda f: jax.jit(jax.vmap(jax.grad(lambda x: alone(f, x)), 1, 2))(np.stack([x, -x], 1)),
         lambda f: jax.jit(jax.vmap(jax.grad(lambda w: jnp.sum(jnp.sin(f(x, w))))))(w),
     ):
-        # Sums that cancel are as exact as what is added: the array's largest number.
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6 * np.abs(b).max()),
-            of(told),
-            of(product),
-        )
+        jax.tree.map(close, of(told), of(product))
 
 
 def test_only_a_product_reads_so():
@@ -224,6 +225,72 @@ def test_arrays_of_a_function_by_the_operations_that_make_and_read_them():
 
     back = constraints(jax.value_and_grad(loss, 1), SQUARE, WEIGHTS)
     assert back == ["rows", "columns", "columns", "whole", "rows"]
+
+
+KEPT = jax.checkpoint_policies.save_only_these_names("kept")
+
+
+@pytest.mark.parametrize("prevent_cse", [True, False, (False, True)])
+@pytest.mark.parametrize("policy", [None, KEPT])
+def test_what_checkpoint_is_called_on_is_a_part_of_the_function(prevent_cse, policy, capsys):
+    """It is computed again, in scopes of its own, with what is kept and closed over, as before."""
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    rows, columns = NamedSharding(mesh, P("x")), NamedSharding(mesh, P(None, "x"))
+    scale = jnp.linspace(1.0, 2.0, 8)
+
+    def twice(x, w):
+        offset = jnp.cos(w)
+
+        @functools.partial(jax.checkpoint, prevent_cse=prevent_cse, policy=policy)
+        def block(x, w):
+            with jax.named_scope("mlp"):
+                hidden = checkpoint_name(jnp.sin(x @ w), "kept")
+            return jnp.sin(hidden * scale + offset)
+
+        with jax.named_scope("first"):
+            x = block(x, w)
+        with jax.named_scope("second"):
+            return block(x, w)
+
+    powers = 2.0 ** jnp.arange(8)  # nothing is rounded
+    told = autoshard.laid_out(
+        twice,
+        {
+            "first/mlp:sin float32[8,8]": rows,
+            "second/mlp:sin float32[8,8]": lambda x: (
+                autoshard.constrain(x * powers, None, cotangent=rows, again=columns) / powers
+            ),
+        },
+    )
+    assert constraints(told, SQUARE, SQUARE) == ["rows"]
+
+    def loss(function):
+        return lambda x, w: jnp.sum(function(x, w) ** 2)
+
+    found = constraints(jax.value_and_grad(loss(told), (0, 1)), SQUARE, SQUARE)
+    again = [] if policy else ["columns", "rows"]  # `sin` is differentiated from what it reads
+    assert sorted(found) == sorted(["rows", "rows", "rows", *again])
+
+    x, w = (np.linspace(k, 1.0, 64, dtype=np.float32).reshape(8, 8) for k in (0.0, -1.0))
+    for of in (
+        lambda f: jax.jit(jax.value_and_grad(loss(f), (0, 1)))(x, w),
+        lambda f: jax.jit(lambda x: jax.jvp(lambda x: f(x, w), (x,), (x,)))(x),
+        lambda f: jax.jit(jax.vmap(jax.grad(loss(f)), (0, None)))(np.stack([x, -x]), w),
+    ):
+        jax.tree.map(close, of(told), of(twice))
+
+    def residuals(function):
+        print_saved_residuals(function, x, w)
+        return sorted(line.split()[0] for line in capsys.readouterr().out.splitlines())
+
+    assert residuals(told) == sorted([*residuals(twice), "f32[8]"])  # the powers
+
+    def barriers(function):
+        lowered = jax.jit(jax.grad(loss(function), (0, 1))).trace(SQUARE, SQUARE).lower()
+        return lowered.as_text().count("stablehlo.optimization_barrier")
+
+    assert barriers(told) == barriers(twice)
+    assert (barriers(told) > 0) == (prevent_cse is not False)
 
 
 def test_keys_that_fit_nothing_are_all_named():

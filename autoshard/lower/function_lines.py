@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autoshard.annotations import Key
-from autoshard.compat import Frame
+from autoshard.compat import Frame, in_checkpoint
 from autoshard.lower.lines import Line
 from autoshard.lower.source_lines import Constraint, Spot, Visit
 
@@ -30,13 +30,15 @@ Place = tuple[Spot, Constraint]
 
 
 def functions(spot: Spot) -> list[Function]:
-    """The functions of the user that an operation stands in, without a call of JAX in between."""
+    """The functions of the user that an operation stands in, with no call of JAX in between but
+    that of `jax.checkpoint`."""
     first = next(k for k, frame in enumerate(spot.frames) if frame.user)
     found = []
-    for frame in spot.frames[first:]:
-        if not frame.user:
+    for user, frames in itertools.groupby(spot.frames[first:], key=lambda frame: frame.user):
+        if user:
+            found += [(frame.file, frame.function) for frame in frames]
+        elif not in_checkpoint(tuple(frames)):
             break
-        found.append((frame.file, frame.function))
     return list(dict.fromkeys(found))
 
 

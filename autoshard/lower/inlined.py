@@ -15,7 +15,6 @@ import jax
 from autoshard import compat
 from autoshard.flatten import INLINED
 
-REMAT = frozenset({"remat", "remat2", "checkpoint"})
 _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
 
 
@@ -43,7 +42,7 @@ def _equation(equation: Any, operands: Sequence[Any]) -> list[Any]:
     name = equation.primitive.name
     if name in INLINED:
         body, consts = compat.called_jaxpr(equation)
-        again = name in REMAT and equation.params["differentiated"]
+        again = name in compat.REMAT and equation.params["differentiated"]
         if again and equation.params["prevent_cse"] and operands:
             operands = jax.lax.optimization_barrier(tuple(operands))
         return _walk(body, consts, operands)

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoshard.compat import Frame
-from autoshard.lower.inlined import REMAT
+from autoshard.compat import REMAT, Frame
 from autoshard.lower.lines import Line, block_of, name_of
 from autoshard.lower.marks import marked_values, scope_of
 from autoshard.lower.planned_spots import NOTHING, PlannedSpots, origin

@@ -24,7 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
 from autoshard.annotations import Reading, constrain
-from autoshard.compat import Frame
+from autoshard.compat import Frame, Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Visit:
 
     Attributes:
       spot, dtype: where it is, under whichever scope, and what it holds.
-      scope: in which it is made or read, from where its trace began.
+      scope: in which it is made or read.
       last: whether it is the value of the expression there: nothing else is made after it before
         the user's code goes on.
     """
@@ -199,10 +199,10 @@ def visits(fn: Callable[..., Any], *args: Any) -> list[Visit]:
     found: list[tuple[Spot, Any, tuple[str, ...]]] = []
 
     def noted(read: bool) -> Any:
-        def note(primitive: str, frames: tuple[Frame, ...], arrays: list[Any]) -> list[Any]:
+        def note(primitive: str, standing: Standing, arrays: list[Any]) -> list[Any]:
             for number, array in enumerate(arrays):
-                spot = _spot(frames, primitive, number, read, array)
-                found.append((spot, array, compat.current_scope()))
+                spot = _spot(standing, primitive, number, read, array)
+                found.append((spot.anywhere, array, standing.scope))
             return arrays
 
         return note
@@ -226,10 +226,9 @@ def with_lines(fn: Callable[..., Any], constrain: Callable[[Spot, Any], Any]) ->
     """`fn` in which every array is what `constrain` makes of it, given its spot with its scope."""
 
     def at(read: bool) -> Any:
-        def change(primitive: str, frames: tuple[Frame, ...], arrays: list[Any]) -> list[Any]:
-            scope = compat.current_scope()
+        def change(primitive: str, standing: Standing, arrays: list[Any]) -> list[Any]:
             spots = [
-                replace(_spot(frames, primitive, number, read, array), scope=scope)
+                _spot(standing, primitive, number, read, array)
                 for number, array in enumerate(arrays)
             ]
             return [constrain(spot, array) for spot, array in zip(spots, arrays, strict=True)]
@@ -239,9 +238,10 @@ def with_lines(fn: Callable[..., Any], constrain: Callable[[Spot, Any], Any]) ->
     return _traced(fn, at(True), at(False))
 
 
-def _spot(frames: tuple[Frame, ...], name: str, number: int, read: bool, array: Any) -> Spot:
+def _spot(standing: Standing, name: str, number: int, read: bool, array: Any) -> Spot:
     within, _, primitive = name.rpartition("/")
-    return Spot(frames, primitive, number, read, tuple(getattr(array, "shape", ())), within)
+    shape = tuple(getattr(array, "shape", ()))
+    return Spot(standing.frames, primitive, number, read, shape, within, standing.scope)
 
 
 def _traced(fn: Callable[..., Any], reads: Any, makes: Any) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
+from jax.tree_util import Partial
 
 from autoshard.annotations import laid_out
 from autoshard.lower.compare import Tally
@@ -362,7 +363,8 @@ def test_one_line_about_a_function_says_what_several_say():
     assert len(together) == 4  # three forward, and what tanh is differentiated from, again
 
 
-def test_one_line_about_a_function_tells_equal_blocks_apart_by_their_scopes():
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_one_line_about_a_function_tells_equal_blocks_apart_by_their_scopes(checkpoint):
     """Where the plan has another layout in each; the scope around the function is no part of it."""
 
     class Step:
@@ -370,8 +372,10 @@ def test_one_line_about_a_function_tells_equal_blocks_apart_by_their_scopes():
         def loss(w, x):
             x = jnp.sin(x)
             for number, one in enumerate(w):
+                block = Partial(lambda x, one: jnp.tanh(x @ one))  # a function of its own each time
+                block = jax.checkpoint(block) if checkpoint else block
                 with jax.named_scope(f"block_{number}"):
-                    x = jnp.tanh(x @ one)
+                    x = block(x, one)
             return jnp.sum(x)
 
     def step(w, x):
@@ -381,7 +385,7 @@ def test_one_line_about_a_function_tells_equal_blocks_apart_by_their_scopes():
     shapes = [array(64, 64) for _ in range(3)], array(32, 64)
     program = trace(step, *shapes)
     plan = search(program, toy_machine(8), mesh={"x": 8}, baselines=False)
-    made = [op.outputs[0] for op in program.ops if op.primitive == "tanh"]
+    made = [op.outputs[0] for op in program.ops if op.primitive == "tanh" and not op.recomputed]
     stored = list(plan.decisions.stored)
     for value, layout in zip(made, [(0,), (1,), (1,)], strict=True):
         stored[value] = layout
