@@ -4,16 +4,16 @@
     s[i] = sum over j of exp(x[i, j] - m[i])
     y[i, j] = exp(x[i, j] - m[i]) / s[i]
 
-Where the rows lie together in memory, XLA:GPU makes one kernel of Triton of the three: it loads a
-row, reduces it, and goes on with what it has at hand. So a softmax and a norm read their operand
-once. A reduction whose result something else reads as well, or whose rows are cut over devices, is
-a kernel of its own.
+Where a row's elements lie beside each other in memory, XLA:GPU makes one kernel of Triton of the
+three: it loads a row, reduces it, and goes on with what it has at hand. So a softmax and a norm
+read their operand once. A reduction whose result something else reads as well, or whose rows are
+cut over devices, is a kernel of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from autoshard.coalescing import Order
@@ -45,18 +45,21 @@ class _Rows:
     def run(self) -> frozenset[int]:
         readers = self.program.consumers()
         reducing = {op.index for op in self.program.ops if self._reduces_rows(op)}
-        found = set[int]()
-        # A reduction that another one reads depends on whether that one is a kernel of rows.
-        for index in sorted(reducing, reverse=True):
-            op = self.program.ops[index]
-            sources = {v for v in self._sources(op) if not self._is_scalar(v, op)}
-            kernels = self._kernels(op, readers)
-            if kernels and all(
-                self._has_rows(kernel, op, reducing) and sources <= self._sources(kernel)
-                for kernel in kernels
-            ):
-                found.add(index)
-        return frozenset(found)
+        return frozenset(
+            index
+            for index in reducing
+            if self._runs_inside(self.program.ops[index], readers, reducing)
+        )
+
+    def _runs_inside(
+        self, op: Op, readers: Sequence[Sequence[tuple[int, int]]], reducing: Set[int]
+    ) -> bool:
+        sources = {v for v in self._sources(op) if not self._is_scalar(v, op)}
+        kernels = self._kernels(op, readers)
+        return bool(kernels) and all(
+            self._has_rows(kernel, op, reducing) and sources <= self._sources(kernel)
+            for kernel in kernels or ()
+        )
 
     def _reduces(self, op: Op) -> bool:
         """Whether an op is a reduction, and of more than one element."""
@@ -66,7 +69,8 @@ class _Rows:
         return math.prod(before.shape) > math.prod(after.shape)
 
     def _reduces_rows(self, op: Op) -> bool:
-        if not self._reduces(op):
+        """Whether an op reduces the innermost dimension alone, and leaves others."""
+        if not self._reduces(op) or math.prod(self.program.values[op.outputs[0]].shape) == 1:
             return False
         value = self.program.values[op.inputs[0]]
         reduced = {
@@ -76,8 +80,7 @@ class _Rows:
         }
         order = next(iter(self.orders[value.index]), tuple(range(len(value.shape))))
         lying = large_of(order, value.shape)
-        inner = lying[len(lying) - len(reduced & {*lying}) :]
-        return bool(inner) and {*inner} <= reduced
+        return reduced & {*lying} == {lying[-1]}
 
     def _sources(self, op: Op) -> frozenset[int]:
         return frozenset[int]().union(*(self.fusion.sources[v] for v in op.inputs if v >= 0))
@@ -121,7 +124,7 @@ class _Rows:
         one, rows = self.program.values[value], self.program.values[op.outputs[0]]
         return math.prod(one.shape) <= math.prod(rows.shape)
 
-    def _has_rows(self, kernel: Op, op: Op, reducing: set[int]) -> bool:
+    def _has_rows(self, kernel: Op, op: Op, reducing: Set[int]) -> bool:
         """Whether a kernel runs over the rows that `op` reduces, in whichever order it writes."""
         if self._reduces(kernel):
             values = kernel.inputs[:1] if kernel.index in reducing else ()

@@ -42,6 +42,14 @@ def of_something_else(x: Any, y: Any) -> Any:
     return y / jnp.sum(x, axis=-1, keepdims=True)
 
 
+def of_the_whole(x: Any) -> Any:
+    return x * jax.lax.rsqrt(jnp.sum(x * x))
+
+
+def of_two_dimensions(x: Any) -> Any:
+    return x / jnp.sum(x, axis=(-2, -1), keepdims=True)
+
+
 def also_multiplied(x: Any, w: Any) -> Any:
     sums = jnp.sum(x, axis=-1, keepdims=True)
     return x / sums, sums @ w
@@ -57,6 +65,8 @@ def also_multiplied(x: Any, w: Any) -> Any:
         (of_something_else, [array(64, 256), array(64, 256)], []),
         (also_multiplied, [array(64, 256), array(1, 8)], []),
         (lambda x: jnp.sum(x, axis=-1), [array(64, 256)], []),
+        (of_the_whole, [array(64, 256)], []),
+        (of_two_dimensions, [array(8, 64, 256)], []),
     ],
 )
 def test_what_runs_inside_of_its_readers(step: Any, args: Any, inside: list[str]) -> None:
