@@ -8,6 +8,8 @@ and the sum lies where the other term lay, if nothing else reads that. XLA tries
 first. It does so, too, where a product is added to another array, such as a residual stream; that
 is left out here, for under many plans the product is partial, and settled before it is added. Terms
 of a sum stay partial together (`autoshard.sums`).
+
+XLA:GPU does so with two terms. A third one it adds by itself, on whichever side it stands.
 """
 
 from __future__ import annotations
@@ -42,14 +44,11 @@ def find_accumulated(
                 and program.ops[maker].region == op.region
                 and len(readers[term]) == 1
                 and term not in program.outputs
-                and _is_product(program, other.producer, found)
+                and other.producer >= 0
+                and program.ops[other.producer].primitive == "dot_general"
                 and values[term].shape == other.shape == sum_.shape
                 and values[term].dtype == other.dtype == sum_.dtype
             ):
                 found[op.index] = maker
                 break
     return found
-
-
-def _is_product(program: Program, maker: int, sums: Mapping[int, int]) -> bool:
-    return maker in sums or (maker >= 0 and program.ops[maker].primitive == "dot_general")

@@ -12,6 +12,8 @@ collectives that run as one (`autoshard.combining`), and the bytes are counted a
 * What is scattered lies there until the last collective ends; what is gathered in several steps,
   from one to the end of the next.
 * A product of the library takes its workspace.
+* What is sent in blocks that do not lie one after another (`autoshard.first_dimensions`) is written
+  in the order in which it is sent, beside the value if that is read, too.
 * What cannot lie in the place of the input that it renews lies beside it until it is copied
   (`autoshard.first_dimensions`), and what a loop reads of gathered arrays lies there twice, in
   two orders, before it.
@@ -36,7 +38,7 @@ from autoshard.hiding import Task, hide
 from autoshard.kernel_orders import Kernel
 from autoshard.occupancy import UnderWay, buffer_events, occupied_bytes, op_events
 from autoshard.sequence import Mark, arranged, depth_first_in_loops
-from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, SumEnds
+from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, Sent, SumEnds
 from autoshard.task_graph import TaskGraph
 
 
@@ -78,7 +80,10 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
             events += [(at, size), (marks[Passed(one)], -size)]
     copied = {one.value: at for one, at in marks.items() if isinstance(one, Replaces)}
     events += _waiting(now, decisions, beside, copied)
-    events += _put_in_order(now, decisions, FirstDimensions(now, decisions, fusion, decided.chosen))
+    first = FirstDimensions(now, decisions, fusion, decided.chosen)
+    events += _put_in_order(now, decisions, first)
+    sent = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, Sent)}
+    events += _beside_sent(now, decided, first, sent)
     return round(float(occupied_bytes(now, events).max()))
 
 
@@ -111,6 +116,27 @@ def _put_in_order(
         size = float(prices.local_bytes(value, np.array(layout))) * prices.scratch_factor
         yield at, size
         yield at + 1, -size
+
+
+def _beside_sent(
+    prices: StepPrices,
+    decided: Decided,
+    first: FirstDimensions,
+    sent: Mapping[tuple[int, int], int],
+) -> Iterator[tuple[int, float]]:
+    """Points and bytes of values in the order in which they are `sent`, beside the values."""
+    program, when = prices.program, prices.dataflow.when
+    for (value, life), at in sent.items():
+        served = {(use.op, use.position) for use in decided.served(value)[life]}
+        others = [u for u in prices.dataflow.readers[value] if (u.op, u.position) not in served]
+        if not others or not first.is_sent(value):
+            continue
+        producer = program.values[value].producer
+        layout = decided.decisions.stored[value]
+        assert layout is not None
+        size = float(prices.local_bytes(value, np.array(layout))) * prices.scratch_factor
+        yield min(when[producer] if producer >= 0 else at, at), size
+        yield at, -size
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,14 @@ class CopyBegins:
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """The first collective that makes a copy of a value ends; `life` as in `UnderWay.begun`."""
+
+    value: int
+    life: int
+
+
+@dataclass(frozen=True, slots=True)
 class SumEnds:
     """The last collective that settles the partial results of an op ends."""
 

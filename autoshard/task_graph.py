@@ -27,7 +27,7 @@ from autoshard.fusion import Fusion
 from autoshard.graph import Op, Region
 from autoshard.hiding import Role, Task, any_needs
 from autoshard.kernel_orders import Kernel
-from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, SumEnds
+from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, Sent, SumEnds
 from autoshard.views import Views
 
 COMBINED = frozenset({"all_gather", "all_reduce", "reduce_scatter"})
@@ -230,7 +230,7 @@ class TaskGraph:
                 self._send(value, begin)
             else:
                 begin.reads(end)
-            end = Task(passes and Passed(passes), Role.END)
+            end = Task(Passed(passes) if passes else Sent(value, life), Role.END)
             if number < len(steps) - 1:
                 begin.content = passes = Passes(value, life, number, step.bytes)
             self._add_flight(begin, end, step, value)

@@ -41,18 +41,20 @@ def test_the_left_product_starts_from_the_right_one() -> None:
     assert list(sums(program).values()) == [["DOT_GENERAL", "dot_general"]]
 
 
-def test_a_chain_of_three_has_one_buffer() -> None:
-    def fn(a: Any, b: Any, c: Any, w: Any) -> Any:
+def test_of_three_terms_two_have_one_buffer() -> None:
+    def left(a: Any, b: Any, c: Any, w: Any) -> Any:
         return (a @ w + b @ w + c @ w) @ w
 
-    program = trace(fn, *(array(8, 8),) * 4)
-    flow = analyse(program)
-    products = [op.outputs[0] for op in program.ops if op.primitive == "dot_general"][:3]
-    assert [flow.stop[value] > flow.start[value] for value in products] == [False, True, False]
-    assert list(sums(program).values()) == [
-        ["DOT_GENERAL", "dot_general"],
-        ["add", "DOT_GENERAL"],
-    ]
+    def right(a: Any, b: Any, c: Any, w: Any) -> Any:
+        return (c @ w + (a @ w + b @ w)) @ w
+
+    for fn, third in ((left, ["add", "dot_general"]), (right, ["dot_general", "add"])):
+        program = trace(fn, *(array(8, 8),) * 4)
+        flow = analyse(program)
+        products = [op.outputs[0] for op in program.ops if op.primitive == "dot_general"][:3]
+        lives = [flow.stop[value] > flow.start[value] for value in products]
+        assert sorted(lives) == [False, True, True]
+        assert list(sums(program).values()) == [["DOT_GENERAL", "dot_general"], third]
 
 
 def test_a_product_that_others_read_or_of_another_dtype_keeps_its_buffer() -> None:

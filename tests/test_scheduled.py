@@ -186,3 +186,38 @@ def test_gathers_of_several_weights_run_as_one_and_lie_in_memory_together() -> N
     assert round(plan.estimate.peak_bytes / part) == 3 + 4 + 1 + 1
     # The arguments, both gathered weights, and what is between the products:
     assert round(plan.estimate.expected_bytes / part) == 3 + 4 + 4 + 1
+
+
+@pytest.mark.parametrize(("cut", "forms"), [("[x, None]", 2), ("[None, x]", 1)])
+def test_what_is_sent_in_blocks_that_do_not_lie_together_is_written_in_their_order(
+    cut: str, forms: int
+) -> None:
+    # A product is hidden behind an all-to-all of what it reads, too. Rows lie together.
+    rows, given = cut == "[x, None]", hiding(4)
+    given = replace(given, chip=replace(given.chip, library_products=True))
+
+    def step(x: Any, w: Any) -> Any:
+        hidden = jnp.tanh(x)
+        product = hidden @ w if rows else w @ hidden
+        return jnp.max(product, axis=int(rows)), hidden.astype(jnp.float32)
+
+    plan = search(
+        trace(
+            step,
+            jax.ShapeDtypeStruct((256, 256), jnp.bfloat16),
+            jax.ShapeDtypeStruct((256, 1024) if rows else (1024, 256), jnp.bfloat16),
+        ),
+        given,
+        mesh={"x": 4},
+        requirements=[
+            f"pin x {cut}",
+            "pin w [None, None]",
+            "pin result[0] [x]",
+            f"pin result[1] {'[None, x]' if rows else '[x, None]'}",
+        ],
+        time_limit=10.0,
+    )
+    assert [move.kind for move in plan.moves] == ["all_to_all"]
+    part = 256 * 256 // 2  # a quarter of the hidden layer
+    # The arguments; the hidden layer, as it is sent and as it arrives; and the product.
+    assert in_parts(plan, part)[1] == 1 + 16 + forms + 1 + 4
