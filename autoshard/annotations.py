@@ -21,7 +21,8 @@ that is made in the scope and read outside of it, or, with `in`, made outside an
 `einsum` is in a scope of its own. With a primitive behind the scope, it is the primitive's result,
 or its operand (`exp in`). A key stands for all arrays that it fits, or, with a number behind it
 (`attention:exp float32[4,8] #2`), for one of them, in the order of the function. What
-`jax.checkpoint` is called on in the function is a part of it, in the scope of the call.
+`jax.checkpoint` is called on in the function is a part of it, in the scope of the call. What the
+function is given is an `:argument`, as it is used everywhere in it.
 
 Both are differentiated like what they stand in; see `autoshard annotate` for what to write there.
 """
@@ -130,7 +131,8 @@ class Key:
 
     Attributes:
       scope: the last parts of the scope.
-      primitive: of the operation in it; empty: what leaves or enters the scope is meant.
+      primitive: of the operation in it, or `argument`; empty: what leaves or enters the scope is
+        meant.
       read: whether it is read, and not made, there.
       dtype, shape: of the array.
       number: which one of those that fit is meant, from 1; 0: all of them.
@@ -211,7 +213,8 @@ def laid_out(
         closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays)
         name = getattr(fn, "__name__", "the function")
         written = _Written(wanted, name)
-        results = written.run(closed.jaxpr, closed.consts, arrays)
+        given = written.given(closed.jaxpr, arrays)
+        results = written.run(closed.jaxpr, closed.consts, given)
         unused = [key for key in wanted if written.seen[key] < max(key.number, 1)]
         if strict and unused:
             raise LayoutsError(_unused(unused, closed.jaxpr, name))
@@ -232,6 +235,12 @@ class _Written:
     def __init__(self, wanted: Mapping[Key, Any], name: str) -> None:
         self.wanted, self.name = wanted, name
         self.seen: Counter[Key] = Counter()
+
+    def given(self, jaxpr: Any, arrays: Sequence[Any]) -> list[Any]:
+        """The arguments of the function."""
+        keys = [key for key in self.wanted if key.primitive == compat.ARGUMENT and not key.scope]
+        said = zip(jaxpr.invars, arrays, strict=True)
+        return [self.laid(array, _typed(keys, var)) for var, array in said]
 
     def run(
         self,
@@ -332,7 +341,8 @@ def _not_a_product(key: Key, primitive: str, name: str) -> str:
 
 def _unused(unused: Sequence[Key], jaxpr: Any, name: str) -> str:
     """What is said of keys that fit no array, with those that nearly do."""
-    known: dict[str, None] = {}
+    given = [compat.array_facts(var.aval) for var in jaxpr.invars]
+    known = {str(Key((), compat.ARGUMENT, False, one[1], one[0])): None for one in given}
     for one in jaxpr.eqns:
         scope = scope_parts(str(one.source_info.name_stack))
         for read, atoms in ((False, one.outvars), (True, one.invars)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import math
 import re
 import threading
@@ -432,6 +433,8 @@ class Standing:
     scope: tuple[str, ...]
 
 
+ARGUMENT = "argument"
+"""Stands for the primitive of what `jax.checkpoint` gives to the function that it is called on."""
 Change = Callable[[str, Standing, list[Any]], list[Any]]
 
 
@@ -439,7 +442,8 @@ def arrays_of_user_code(*, reads: Change, makes: Change, within: str) -> Any:
     """A context in which what operations of user code read and make goes through functions.
 
     Each is given the primitive's name (`add()` of a call that JAX replaces by its body, but
-    `einsum/dot_general` of an operation in one that holds a product and others), where it stands
+    `einsum/dot_general` of an operation in one that holds a product and others, and `ARGUMENT` of
+    what enters a function that `jax.checkpoint` is called on, at its top), where it stands
     (with the frames up to the first one of the file `within`) and the operands or results,
     and returns those to go on with. What differentiation, vectorisation and the rules of JAX make
     of an operation is not user code: arrays are changed before they are differentiated, and what
@@ -477,12 +481,18 @@ class _UserCode:
         self.fresh = set_xla_metadata(traced=str(id(self)))
 
     def __enter__(self) -> None:
+        import jax
         from jax._src import ad_checkpoint, core, source_info_util
 
         self.trace = trace = ad_checkpoint._trace_to_jaxpr
 
-        def trace_each(function: Any, *facts: Any) -> Any:  # traces are kept by function
-            return trace(lambda *args, **kwargs: function(*args, **kwargs), *facts)
+        def trace_each(function: Any, *facts: Any) -> Any:
+            def called(*args: Any, **kwargs: Any) -> Any:  # traces are kept by function
+                arrays, tree = jax.tree.flatten((args, kwargs))
+                args, kwargs = jax.tree.unflatten(tree, self._given(function, arrays))
+                return function(*args, **kwargs)
+
+            return trace(called, *facts)
 
         replaced: Any = ad_checkpoint
         replaced._trace_to_jaxpr = trace_each
@@ -507,9 +517,7 @@ class _UserCode:
         self.thread = threading.get_ident()
 
         def bind(primitive: Any, *operands: Any, **parameters: Any) -> Any:
-            known = source_info_util._source_info_context.context.traceback is not None
-            elsewhere = self.inside or known or threading.get_ident() != self.thread
-            if elsewhere or _changes_nothing(primitive.name, operands, parameters):
+            if self._elsewhere() or _changes_nothing(primitive.name, operands, parameters):
                 return original(primitive, *operands, **parameters)
             self.inside = True
             try:
@@ -546,6 +554,31 @@ class _UserCode:
         source_info_util.reset_name_stack = self.reset
         primitives: Any = core.Primitive
         primitives.bind = self.original
+
+    def _elsewhere(self) -> bool:
+        """Whether this is no user code."""
+        from jax._src import source_info_util
+
+        known = source_info_util._source_info_context.context.traceback is not None
+        return self.inside or known or threading.get_ident() != self.thread
+
+    def _given(self, function: Any, arrays: list[Any]) -> list[Any]:
+        """What a function that `jax.checkpoint` is called on goes on with as its arguments."""
+        from jax._src import source_info_util
+
+        while isinstance(function, functools.partial):
+            function = function.func
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        if code is None or not source_info_util.is_user_filename(code.co_filename):
+            return arrays
+        if self._elsewhere():
+            return arrays
+        self.inside = True
+        try:
+            top = Frame(code.co_filename, code.co_qualname, code.co_firstlineno, 0, True)
+            return self.makes(ARGUMENT, Standing((top, *self._frames()), self._scope()), arrays)
+        finally:
+            self.inside = False
 
     def _within(self, parameters: Any, standing: Standing, operands: Sequence[Any]) -> list[Any]:
         """The results of a call that JAX replaces by its body, operation by operation."""

@@ -293,6 +293,24 @@ def test_what_checkpoint_is_called_on_is_a_part_of_the_function(prevent_cse, pol
     assert (barriers(told) > 0) == (prevent_cse is not False)
 
 
+def test_what_a_function_is_given():
+    """Once, however often it reads it; what `jax.checkpoint` gives to another is not of it."""
+
+    def twice(x, w):
+        inner = jax.checkpoint(lambda x: jnp.sin(x) + jnp.cos(x))
+        return jnp.cos(x) + inner(jnp.tanh(x)) @ w
+
+    both = autoshard.laid_out(twice, {":argument float32[8,8]": ROWS})
+    assert constraints(both, SQUARE, SQUARE) == ["rows", "rows"]
+    second = autoshard.laid_out(twice, {":argument float32[8,8] #2": COLUMNS})
+    assert constraints(second, SQUARE, SQUARE) == ["columns"]
+    back = jax.value_and_grad(lambda x, w: jnp.sum(second(x, w)), 1)
+    assert constraints(back, SQUARE, SQUARE) == ["columns", "columns"]
+    third = autoshard.laid_out(twice, {":argument float32[8,8] #3": ROWS})
+    with pytest.raises(LayoutsError, match=r"#3': did you mean ':argument float32\[8,8\]'"):
+        jax.eval_shape(third, SQUARE, SQUARE)
+
+
 def test_keys_that_fit_nothing_are_all_named():
     told = autoshard.laid_out(
         lambda x, w: block(x, w)[0],

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from autoshard.annotations import Key
-from autoshard.compat import Frame, in_checkpoint
+from autoshard.compat import ARGUMENT, Frame, in_checkpoint
 from autoshard.lower.lines import Line
 from autoshard.lower.source_lines import Constraint, Spot, Visit
 
@@ -106,7 +106,7 @@ def _table(
     here = [visit for visit in visits if function in functions(visit.spot)]
     if len({_outside(visit.spot, function) for visit in here}) > 1:
         return None  # it is called in several places, each in a scope of its own
-    arrays = _Arrays(here)
+    arrays = _Arrays(function, here)
     taken = dict(parts)
     while True:
         said: dict[Spot, Constraint] = {}
@@ -155,15 +155,16 @@ def _repeated(scope: Sequence[str]) -> tuple[str, ...]:
 
 
 class _Arrays:
-    """The arrays that are made and read in a function, over all its calls.
+    """The arrays that are given to, made and read in a function, over all its calls.
 
     Attributes:
+      function, here: it and they.
       entry: how long the scope is in which it is called, numbered by its calls perhaps.
       at: by spot, under whichever scope or under one, the spots with the scopes of its arrays.
     """
 
-    def __init__(self, here: Sequence[Visit]) -> None:
-        self.here = here
+    def __init__(self, function: Function, here: Sequence[Visit]) -> None:
+        self.function, self.here = function, here
         every = zip(*(_repeated(visit.scope) for visit in here), strict=False)
         self.entry = len(list(itertools.takewhile(lambda parts: len(set(parts)) == 1, every)))
         self.first = {visit.scoped: visit for visit in reversed(here)}
@@ -188,6 +189,8 @@ class _Arrays:
         told from them by its number.
         """
         visit = self.first[spot]
+        if not self._has(spot):
+            return None
         primitive = "" if spot.inlined else spot.primitive
         scope = self.scope(visit)
         best: tuple[int, Key | None] = 0, None
@@ -200,9 +203,15 @@ class _Arrays:
                 best = max(best, (len(fitting), key), key=lambda one: one[0])
         return best[1] or self._numbered(visit, primitive, said)
 
+    def _has(self, spot: Spot) -> bool:
+        """Whether it is of the function: an argument may be of one that is called in it."""
+        top = spot.frames[0]
+        return spot.primitive != ARGUMENT or (top.file, top.function) == self.function
+
     def _fitting(self, key: Key, spot: Spot) -> list[Visit]:
         """The arrays that a key fits; none where it is no key of a call alone."""
-        held = [one for one in self.here if key.holds(self.scope(one), one.spot.primitive)]
+        own = [one for one in self.here if self._has(one.spot)]
+        held = [one for one in own if key.holds(self.scope(one), one.spot.primitive)]
         if spot.inlined and len({(one.spot.primitive, self.scope(one)) for one in held}) > 1:
             return []  # the scope is not that of one call alone
         kind = key.shape, key.dtype, key.read
@@ -213,7 +222,8 @@ class _Arrays:
     ) -> Key | None:
         scope, own = self.scope(visit), self.inner(visit)
         key = Key(scope, primitive, own.read, visit.dtype, own.shape)
-        fitting = self._fitting(key, own) if scope and primitive else []
+        named = primitive and (scope or primitive == ARGUMENT)
+        fitting = self._fitting(key, own) if named else []
         arrays = [self.inner(one) for one in fitting]
         order, calls = list(dict.fromkeys(arrays)), arrays.count(own)
         same = {one.scoped for one in fitting if self.inner(one) == own}

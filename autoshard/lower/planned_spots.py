@@ -56,6 +56,11 @@ def origin(program: Program, value: int) -> tuple[str, int | None]:
     return shown_path(program, value), region
 
 
+def _cuts(layout: Layout) -> tuple[int, Layout]:
+    """Of several layouts those that are cut by fewer axes come first."""
+    return sum(dimension >= 0 for dimension in layout), layout
+
+
 class PlannedSpots:
     """What a plan has at the spots of the user's code."""
 
@@ -131,9 +136,11 @@ class PlannedSpots:
             size = float(record.bytes * record.trips)
             stored, copy = self._stored(one.value), self.plan.decisions.copy[one.value]
             if read and not one.cotangent:
-                for layout in set(self._reads(one)):
+                kept = set(self._reads(one, kept=True))
+                for layout in sorted(set(self._reads(one)), key=_cuts):  # others are its slices
                     if not one.given or layout != stored:
-                        found[self._way(one.value, stored, layout)[1:]] += size
+                        turns = self._way(one.value, stored, layout)[1:]
+                        found[turns] += 2 * size if layout in kept else size
                 continue
             if stored is not None and UNREDUCED not in stored:
                 found[self._all(one, stored)] += 2 * size
@@ -188,10 +195,12 @@ class PlannedSpots:
             if UNREDUCED not in layout:
                 yield layout
 
-    def _reads(self, marked: Marked) -> Iterator[Layout]:
-        """The layouts in which ops read a value."""
+    def _reads(self, marked: Marked, *, kept: bool = False) -> Iterator[Layout]:
+        """The layouts in which ops read a value; or only those that keep it for another loop."""
         for number, position in marked.readers:
             op = self.program.ops[number]
+            if kept and op.primitive != "stack":
+                continue
             if self.plan.decisions.assignment[number] is not None:
                 layout = tuple(self.chosen(op).reads[position][0].tolist())
                 if UNREDUCED not in layout:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoshard.compat import REMAT, Frame
+from autoshard.compat import ARGUMENT, REMAT, Frame
 from autoshard.lower.lines import Line, block_of, name_of
 from autoshard.lower.marks import marked_values, scope_of
 from autoshard.lower.planned_spots import NOTHING, PlannedSpots, origin
@@ -175,7 +175,7 @@ def _lines(found: Mapping[Spot, _Spot]) -> Iterator[Line]:
     blocks: dict[int, list[Spot]] = defaultdict(list)
     for spot, known in found.items():
         helpers[_expression(spot)].append(spot)
-        if spot.read:
+        if spot.read or spot.primitive == ARGUMENT:
             calls[spot.frames, spot.primitive].append(spot)
         if known.entry is not None:
             blocks[known.entry].append(spot)
@@ -242,6 +242,8 @@ def _where(
     """The line to write it on, and who calls the function that it is in, where that matters."""
     spot = next(iter(said))
     where = [line_of(spot.user[0])]
+    if spot.primitive == ARGUMENT:
+        where = [_at_top(spot.user[0].file, spot.user[0].function)]
     others = [other for other in helpers[_expression(spot)] if other not in said]
     frames = [other.user for other in others if other.shape in {one.shape for one in said}]
     if frames:
@@ -266,7 +268,10 @@ def _top(spots: Iterable[Spot]) -> str:
     shared = [names[0] for names in zip(*calls, strict=False) if len(set(names)) == 1]
     if not shared:
         return ""
-    file, function = shared[-1]
+    return _at_top(*shared[-1])
+
+
+def _at_top(file: str, function: str) -> str:
     return f"{os.path.basename(file)}, at the top of {function.rpartition('.')[2]}"
 
 

@@ -7,8 +7,9 @@ out alike, and so, by the transposition of the constraint, is the cotangent of `
 one line. To see what a line does, the user's function is traced with the constraint in it.
 
 A **spot** is where user code makes an array: the lines of the calls that lead there, the primitive
-and which of its results, and the shape. All passes over one spot (the layers of a Python loop)
-share a line; where arrays of several shapes pass, a line may tell them by `x.shape`.
+and which of its results, and the shape; or where a function that `jax.checkpoint` is called on is
+given one, at its top. All passes over one spot (the layers of a Python loop) share a line; where
+arrays of several shapes pass, a line may tell them by `x.shape`.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Spot:
 
     Attributes:
       frames: of all functions on the way, those of JAX too, innermost first.
-      primitive: that makes it, or reads it.
-      number: of the result, or the operand.
+      primitive: that makes it, or reads it; `argument` at the top of a function.
+      number: of the result, the operand or the argument.
       read: whether it is an operand there.
       shape: of the array.
       within: the function of JAX that it is a part of there; no line can be written into that.

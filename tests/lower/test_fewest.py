@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from jax.tree_util import Partial
 
 from autoshard.annotations import laid_out
+from autoshard.compat import ARGUMENT, REMAT
 from autoshard.lower.compare import Tally
 from autoshard.lower.fewest import Fewest, fewest
 from autoshard.lower.function_lines import in_functions
@@ -361,6 +362,61 @@ def test_one_line_about_a_function_says_what_several_say():
     )
     assert together == _constraints_of(lambda w, x: step(w, x), *shapes)  # traced anew
     assert len(together) == 4  # three forward, and what tanh is differentiated from, again
+
+
+def test_what_checkpoint_gives_to_a_function_is_said_at_the_top_of_it():
+    """And what it keeps is said where it is called: as it is kept, whatever else reads it."""
+
+    class Step:
+        @staticmethod
+        def block(x, w, scale):
+            return jnp.tanh(x @ w) + jnp.sin(x) @ scale
+
+        @staticmethod
+        def loss(w, x, scale):
+            block = jax.checkpoint(Partial(Step.block), prevent_cse=False)
+            with jax.named_scope("layers"):
+                x, _ = jax.lax.scan(lambda x, one: (block(x, one, scale), None), x, w)
+            return jnp.sum(x)
+
+    def step(w, x, scale):
+        return jax.value_and_grad(Step.loss)(w, x, scale)
+
+    shapes = array(3, 64, 64), array(32, 64), array(64, 64)
+    program = trace(step, *shapes)
+    plan = search(program, toy_machine(8), mesh={"x": 8}, baselines=False)
+    mesh = make_mesh(plan, None)
+    (kept,) = [op for op in program.ops if op.primitive == "stack" and not op.backward]
+    entered = [op for op in program.ops if op.primitive == "enter"]  # `scale`, into both loops
+    assert [op.backward for op in entered] == [False, True]
+
+    def sites(**how):
+        assignment = list(plan.decisions.assignment)
+        assignment[kept.index] = how["kept"]
+        for op in entered:
+            assignment[op.index] = how["back"] if op.backward else (0,)
+        other = replace(plan, decisions=replace(plan.decisions, assignment=tuple(assignment)))
+        return sites_of(program, other, mesh, step, *shapes)
+
+    for layout, spec in (((0,), P("x")), ((1,), P(None, "x")), ((-1,), P())):
+        found = sites(kept=layout, back=layout).planned
+        said = {line.spots[0]: line.says[0].spec for line in found if line.spots[0].read}
+        (carry,) = [said[one] for one in said if one.primitive in REMAT and one.number == 0]
+        (scale,) = [said[one] for one in said if one.primitive == "scan" and one.shape == (64, 64)]
+        assert carry == spec
+        assert scale == (P() if layout == (-1,) else P("x"))  # as it is cut by fewest axes
+    found = sites(kept=(-1,), back=(-1,))
+    given = [line for line in found.planned if line.spots[0].primitive == ARGUMENT]
+    assert [line.where for line in given] == 3 * [("test_fewest.py, at the top of block",)]
+    assert [line.spots[0].shape for line in given] == [(32, 64), (64, 64), (64, 64)]
+    (line,) = in_functions(given[:2], found.visits, lambda lines: len(lines) > 1, lambda *_: True)
+    keys = [":argument float32[32,64]", ":argument float32[64,64] #1"]
+    assert [key for key, _ in line.entries] == keys
+    together = _constraints_of(written(step, [line], mesh), *shapes)
+    assert len(together) > len(keys)
+    said = {key: lambda x, said=said: said(x, mesh) for key, said in line.entries}
+    Step.block = staticmethod(laid_out(Step.block, said))
+    assert together == _constraints_of(lambda *args: step(*args), *shapes)  # traced anew
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
