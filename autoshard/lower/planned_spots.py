@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from jax.sharding import PartitionSpec
@@ -68,6 +68,7 @@ class PlannedSpots:
         self.program, self.plan = program, plan
         self.chosen = ChosenStrategies(plan.decisions, plan.mesh.sizes)
         self.differentiated = any(op.backward for op in program.ops)
+        self.uses = Counter(value for op in program.ops for value in op.inputs)
 
     def constraints(self, marked: Sequence[Marked], spot: Spot) -> dict[Constraint, float]:
         """What could be said at a spot, and of how many bytes; what is planned first.
@@ -186,14 +187,29 @@ class PlannedSpots:
         )
 
     def _writes(self, marked: Marked) -> Iterator[Layout]:
-        """The layout in which an op writes a value, where it is whole there."""
-        record = self.program.values[marked.value]
-        if record.producer >= 0 and self.plan.decisions.assignment[record.producer] is not None:
-            op = self.program.ops[record.producer]
-            number = op.outputs.index(marked.value)
-            layout = tuple(self.chosen(op).written[number][0].tolist())
-            if UNREDUCED not in layout:
-                yield layout
+        """The layout in which an op writes a value, where it is whole there.
+
+        Before it, of a cotangent that is a product transposed, that of the product: it has no place
+        of its own in the user's code.
+        """
+        producer = self.program.values[marked.value].producer
+        if producer < 0 or self.plan.decisions.assignment[producer] is None:
+            return
+        op = self.program.ops[producer]
+        if marked.cotangent and op.primitive == "transpose" and self._is_product(op.inputs[0]):
+            layout = self.plan.decisions.stored[op.inputs[0]]
+            place = [op.rule.results[0].index(factors) for factors in op.rule.operands[0]]
+            if layout is not None and UNREDUCED not in layout:
+                yield tuple(place[d] if d >= 0 else d for d in layout)
+        layout = tuple(self.chosen(op).written[op.outputs.index(marked.value)][0].tolist())
+        if UNREDUCED not in layout:
+            yield layout
+
+    def _is_product(self, value: int) -> bool:
+        """Whether a matrix product made it, for one op."""
+        producer = self.program.values[value].producer
+        made = producer >= 0 and self.program.ops[producer].primitive == "dot_general"
+        return made and self.uses[value] == 1
 
     def _reads(self, marked: Marked, *, kept: bool = False) -> Iterator[Layout]:
         """The layouts in which ops read a value; or only those that keep it for another loop."""

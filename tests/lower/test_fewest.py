@@ -419,6 +419,41 @@ def test_what_checkpoint_gives_to_a_function_is_said_at_the_top_of_it():
     assert together == _constraints_of(lambda *args: step(*args), *shapes)  # traced anew
 
 
+def test_the_cotangent_of_an_operand_is_said_as_its_product_is_made_and_as_it_is_kept():
+    """A product that derivatives transpose has no place of its own in the user's code."""
+
+    def step(x, w):
+        return jax.grad(lambda x, w: jnp.sum(jnp.tanh(x @ w)), argnums=1)(x, w)
+
+    shapes = array(32, 64), array(64, 128)
+    program = trace(step, *shapes)
+    plan = search(program, toy_machine(8), mesh={"x": 8}, baselines=False)
+    mesh = make_mesh(plan, None)
+    (turn,) = [op for op in program.ops if op.primitive == "transpose"]
+    (product,), (turned,) = turn.inputs, turn.outputs
+    assert program.values[product].shape == (128, 64)
+
+    def says(made, kept):
+        stored, copy = list(plan.decisions.stored), list(plan.decisions.copy)
+        assignment = list(plan.decisions.assignment)
+        stored[product], copy[product], stored[turned] = made, None, kept
+        assignment[turn.index] = kept
+        decisions = replace(
+            plan.decisions, stored=tuple(stored), copy=tuple(copy), assignment=tuple(assignment)
+        )
+        other = replace(plan, decisions=decisions)
+        lines = sites_of(program, other, mesh, step, *shapes).planned
+        (line,) = [
+            line for line in lines if line.spots[0].read and line.spots[0].shape == (64, 128)
+        ]
+        return line.says[0].cotangent
+
+    assert says((0,), (1,)) == P(None, "x")  # as it lies, with the dimensions in another order
+    assert says((1,), (1,)) == (P("x"), P(None, "x"))
+    assert says((0,), (-1,)) == (P(None, "x"), P(), P(None, "x"))  # as it is returned
+    assert says((-2,), (1,)) == P(None, "x")  # what is not whole cannot be said
+
+
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_one_line_about_a_function_tells_equal_blocks_apart_by_their_scopes(checkpoint):
     """Where the plan has another layout in each; the scope around the function is no part of it."""
