@@ -33,6 +33,7 @@ from autoshard.coding import decode, encode
 from autoshard.copies import ANEW
 from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.step import StepPrices
+from autoshard.cost.tiling import padding
 from autoshard.decisions import Decisions
 from autoshard.domains import Domains, Subject, domains_of
 from autoshard.folded import Folded, fold
@@ -218,13 +219,16 @@ class _Pricer:
         node = self.domains.value_node[number]
         table, a, b, mode = choices.table, choices.stored, choices.copy, choices.mode
 
+        def bytes_of(table: LayoutTable) -> NDArray[np.float64]:
+            return self._once("bytes", (table,), lambda: self._held_bytes(table))
+
         def held_in(factor: float) -> NDArray[np.float64]:
-            return self._once("held", (table, a), lambda: table.local_bytes[a] * factor, factor)
+            return self._once("held", (table, a), lambda: bytes_of(table)[a] * factor, factor)
 
         def taken_in(modes: frozenset[int]) -> NDArray[np.float64]:
             lives = np.zeros(ANEW + 1, dtype=bool)
             lives[list(modes)] = True
-            copies = table.local_bytes[b] * self.prices.scratch_factor
+            copies = bytes_of(table)[b] * self.prices.scratch_factor
             return np.where(lives[mode], copies, 0.0)
 
         for life in self.folded.lives[number]:
@@ -244,14 +248,19 @@ class _Pricer:
                 if self._once("any", (copies,), lambda c=copies: bool(c.any())):
                     self.usages.append(Usage(node, copies, first, last))
 
+    def _held_bytes(self, table: LayoutTable) -> NDArray[np.float64]:
+        """Bytes that every layout of a table takes in memory."""
+        sizes = np.array(table.shape, dtype=np.int64) // table.shards
+        return table.local_bytes * padding(sizes, self.prices.machine.chip)
+
     def _op_usages(self, number: int, members: Sequence[int]) -> None:
         """What an op takes while it runs."""
         op, strategies = self.program.ops[members[0]], self.strategies[number]
         extra = np.zeros(len(strategies))
         for k, output in enumerate(op.outputs):
             extra += np.maximum(
-                self.prices.local_bytes(output, strategies.written[k])
-                - self.prices.local_bytes(output, strategies.stored[k]),
+                self.prices.held_bytes(output, strategies.written[k])
+                - self.prices.held_bytes(output, strategies.stored[k]),
                 0.0,
             )
         extra *= self.prices.scratch_factor

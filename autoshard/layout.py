@@ -209,6 +209,16 @@ def layout_table(
     )
 
 
+def shards_of(dimensions: np.ndarray, mesh_shape: Sequence[int], rank: int) -> np.ndarray:
+    """Into how many parts layouts `[layouts, axes]` cut each dimension; `[layouts, rank]`.
+
+    >>> shards_of(np.array([[0, 0], [1, -1]]), (2, 4), 2).tolist()
+    [[8, 1], [1, 2]]
+    """
+    cut = np.asarray(dimensions)[:, :, None] == np.arange(rank)
+    return np.where(cut, np.asarray(mesh_shape)[None, :, None], 1).prod(axis=1)
+
+
 def with_pending(table: LayoutTable) -> LayoutTable:
     """The table with, for every layout, those in which some replicated axes are unreduced.
 

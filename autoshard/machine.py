@@ -75,6 +75,8 @@ class Chip:
         that collectives run beside them, see `autoshard.hiding`.
       workspace_bytes: what one call of that library takes in memory besides its arrays, where
         plans are counted in the compiler's own order.
+      lanes, sublanes: of the tiles in which arrays of two dimensions or more lie in its memory, see
+        `autoshard.cost.tiling`; 1 where they lie element by element.
       heap_overhead: what a compiler's heap of temporaries takes beyond what is alive at once, as a
         share of that: gaps between buffers, and an order of its own.
     """
@@ -94,6 +96,8 @@ class Chip:
     heap_overhead: float = 0.0
     hides_collectives: bool = False
     workspace_bytes: float = 0.0
+    lanes: int = 1
+    sublanes: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))

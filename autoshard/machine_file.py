@@ -160,6 +160,8 @@ _CHIP = {
     "hides_collectives": _Key("boolean", required=False),
     "workspace_bytes": _Key("number", required=False),
     "heap_overhead": _Key("number", required=False),
+    "lanes": _COUNT,
+    "sublanes": _COUNT,
 }
 _TORUS = {
     "kind": _Key("text"),

@@ -63,8 +63,8 @@ def op_events(
         until = max(flights.settled.get(op.index, at), at + 1)
         for number, output in enumerate(op.outputs):
             scratch = float(
-                prices.local_bytes(output, strategy.written[number])[0]
-                - prices.local_bytes(output, strategy.stored[number])[0]
+                prices.held_bytes(output, strategy.written[number])[0]
+                - prices.held_bytes(output, strategy.stored[number])[0]
             )
             scratch = max(scratch, 0.0) * prices.scratch_factor
             events += [(at, scratch), (until, -scratch)]
@@ -83,12 +83,12 @@ def buffer_events(
     start, stop = flow.start[value], flow.stop[value]
     stop = min(stop, flights.released.get(value, stop))
     if stop > start:
-        size = float(prices.local_bytes(value, np.array(layout))) * prices.heap_factor(value)
+        size = float(prices.held_bytes(value, np.array(layout))) * prices.heap_factor(value)
         events[start] += size
         events[stop] -= size
     if copy is None:
         return dict(events)
-    size = float(prices.local_bytes(value, np.array(copy))) * prices.scratch_factor
+    size = float(prices.held_bytes(value, np.array(copy))) * prices.scratch_factor
     if value in flow.slices:
         one = flow.slices[value]
         stack = float(stack_bytes(prices, value, np.array([layout]), np.array([copy]))[0])

@@ -95,7 +95,7 @@ def _waiting(
     for value in beside:
         layout = decisions.stored[value]
         if layout is not None:
-            size = float(prices.local_bytes(value, np.array(layout))) * prices.scratch_factor
+            size = float(prices.held_bytes(value, np.array(layout))) * prices.scratch_factor
             made = when[prices.program.values[value].producer]
             yield made, size
             yield max(copied.get(value, made), made + 1), -size
@@ -113,7 +113,7 @@ def _put_in_order(
     for value, at in when.items():
         layout = decisions.copy[value]
         assert layout is not None
-        size = float(prices.local_bytes(value, np.array(layout))) * prices.scratch_factor
+        size = float(prices.held_bytes(value, np.array(layout))) * prices.scratch_factor
         yield at, size
         yield at + 1, -size
 
@@ -134,7 +134,7 @@ def _beside_sent(
         producer = program.values[value].producer
         layout = decided.decisions.stored[value]
         assert layout is not None
-        size = float(prices.local_bytes(value, np.array(layout))) * prices.scratch_factor
+        size = float(prices.held_bytes(value, np.array(layout))) * prices.scratch_factor
         yield min(when[producer] if producer >= 0 else at, at), size
         yield at, -size
 

@@ -148,11 +148,11 @@ def test_json_is_all_that_goes_to_stdout(folder, capsys):
 
 
 def test_the_mesh_is_searched_and_the_limit_is_kept(folder, capsys):
-    words = "search steps.py:good --machine v5e-8 --memory-limit 3.5KiB --json --no-baselines"
+    words = "search steps.py:good --machine v5e-8 --memory-limit 7.25KiB --json --no-baselines"
     assert main([*words.split(), "--quiet"]) == 0
     plan = Plan.from_json(json.loads(capsys.readouterr().out))
-    assert plan.memory_limit == 3584
-    assert plan.estimate.peak_bytes <= 3584
+    assert plan.memory_limit == 7424
+    assert plan.estimate.peak_bytes <= 7424
     assert {name for name, _, _ in plan.proof.meshes} >= {"x=2, y=2, z=2"}
 
 

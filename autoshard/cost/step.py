@@ -29,7 +29,9 @@ from autoshard.cost.flops import is_matrix_op
 from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.roofline import op_seconds
+from autoshard.cost.tiling import padding
 from autoshard.dataflow import Dataflow
+from autoshard.layout import shards_of
 from autoshard.machine import Chip, Machine
 from autoshard.program import Op, Program
 from autoshard.strategy import Strategies, project_assignment
@@ -73,6 +75,14 @@ class StepPrices:
     def local_bytes(self, value: int, dimensions: NDArray[np.int64]) -> Floats:
         """Bytes per device of `value` in each of the layouts `[n, axes]`."""
         return self.program.values[value].bytes / self._shards(dimensions)
+
+    def held_bytes(self, value: int, dimensions: NDArray[np.int64]) -> Floats:
+        """The same with the tiles of the chip's memory filled."""
+        cut = np.asarray(dimensions).reshape(-1, len(self.mesh_shape))
+        shape = self.program.values[value].shape
+        sizes = np.array(shape, dtype=np.int64) // shards_of(cut, self.mesh_shape, len(shape))
+        held = self.local_bytes(value, cut) * padding(sizes, self.machine.chip)
+        return held.reshape(np.shape(dimensions)[:-1])
 
     def heap_factor(self, value: int) -> float:
         """Bytes that a value takes in memory for each of its own."""

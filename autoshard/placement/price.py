@@ -114,7 +114,7 @@ def _local(prices: StepPrices, decisions: Decisions, value: int) -> float:
     layout = decisions.stored[value]
     if layout is None:
         return 0.0
-    return float(prices.local_bytes(value, np.array(layout))) * prices.heap_factor(value)
+    return float(prices.held_bytes(value, np.array(layout))) * prices.heap_factor(value)
 
 
 def _between(prices: StepPrices, decisions: Decisions, sent: list[int]) -> tuple[float, float]:

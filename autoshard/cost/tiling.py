@@ -1,0 +1,49 @@
+"""What arrays take in a memory of tiles.
+
+A TPU keeps an array in tiles: of its two innermost dimensions, 8 sublanes of 128 lanes. A tile that
+an array does not fill is there whole. Of a dimension of 4 or less the tile has 4, 2 or 1 sublanes.
+
+    bf16[64, 16, 196, 196]    16 sublanes of 196 -> 256 lanes: 1.31 of its own bytes
+
+Which two dimensions are the innermost is the compiler's choice, for each array; here they are those
+that waste least. Arrays of one dimension are taken as they are.
+
+Sources: https://openxla.org/xla/tiled_layout (tiles, padding);
+https://docs.jax.dev/en/latest/pallas/tpu/details.html (8 x 128 of 32 bits).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoshard.machine import Chip
+
+Floats = NDArray[np.float64]
+
+
+def padding(sizes: NDArray[np.int64], chip: Chip) -> Floats:
+    """Bytes that arrays take in the chip's memory for each of their own.
+
+    Args:
+      sizes: of their dimensions, on one device; `[arrays, rank]`.
+      chip: `lanes` and `sublanes` are of its tiles; 1 and 1 if it has none.
+
+    >>> from autoshard.machine import load
+    >>> padding(np.array([[16, 196, 196]]), load("v5e-1").chip).round(2).tolist()
+    [1.31]
+    """
+    count, rank = sizes.shape
+    if rank < 2 or chip.lanes * chip.sublanes == 1:
+        return np.ones(count)
+    full = np.maximum(sizes, 1)
+    rows = np.minimum(chip.sublanes, 2 ** np.ceil(np.log2(full)).astype(np.int64))
+    lanes, sublanes = _filled(full, chip.lanes), _filled(full, rows)
+    pairs = lanes[:, :, None] * sublanes[:, None, :]
+    pairs[:, np.arange(rank), np.arange(rank)] = np.inf
+    return pairs.reshape(count, -1).min(axis=1)
+
+
+def _filled(sizes: NDArray[np.int64], tile: NDArray[np.int64] | int) -> Floats:
+    """The sizes with their last tile filled, as multiples of the sizes."""
+    return -(-sizes // tile) * tile / sizes
