@@ -31,12 +31,16 @@ Place = tuple[Spot, Constraint]
 
 def functions(spot: Spot) -> list[Function]:
     """The functions of the user that an operation stands in, with no call of JAX in between but
-    that of `jax.checkpoint`."""
+    that of `jax.checkpoint`. What has no name (a lambda) has no line of its own."""
     first = next(k for k, frame in enumerate(spot.frames) if frame.user)
     found = []
     for user, frames in itertools.groupby(spot.frames[first:], key=lambda frame: frame.user):
         if user:
-            found += [(frame.file, frame.function) for frame in frames]
+            found += [
+                (frame.file, frame.function)
+                for frame in frames
+                if frame.function.rpartition(".")[2].isidentifier()
+            ]
         elif not in_checkpoint(tuple(frames)):
             break
     return list(dict.fromkeys(found))
