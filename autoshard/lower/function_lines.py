@@ -54,6 +54,8 @@ def in_functions(
 ) -> list[Line]:
     """With one line about a function in the place of several, until there are few enough.
 
+    Where lines about several functions would make them few enough, it is the innermost of these.
+
     Args:
       lines: of which none can be left out.
       visits: all arrays that user code makes or reads.
@@ -68,8 +70,10 @@ def in_functions(
             here = [line for line in chosen if _is_in(line, block) and not line.arguments]
             if not (block and many(chosen)) and not any(line.inward for line in here):
                 break
-            for line, taken in _tables(here, visits):
-                merged = [one for one in chosen if one not in taken] + [line]
+            tables = [_with(line, taken, chosen) for line, taken in _tables(here, visits)]
+            for merged in sorted(
+                tables, key=lambda some: len(some) if not block or many(some) else 0
+            ):
                 if as_good(merged, chosen):
                     chosen = merged
                     break
@@ -78,24 +82,30 @@ def in_functions(
     for where in dict.fromkeys(line.where for line in chosen if line.entries):
         rest = [line for line in chosen if not line.arguments]  # of other blocks, too
         for line, taken in _tables(rest, visits):
-            merged = [one for one in chosen if one not in taken] + [line]
+            merged = _with(line, taken, chosen)
             if line.where == where and len(taken) > 1 and as_good(merged, chosen):
                 chosen = merged
     return chosen
 
 
 def _tables(lines: Sequence[Line], visits: Sequence[Visit]) -> Iterator[tuple[Line, list[Line]]]:
-    """One line in the place of several, or of one that cannot be: those for most first."""
+    """One line in the place of several, or of one that cannot be: of inner functions first."""
     inside: dict[Function, dict[Line, list[Place]]] = defaultdict(dict)
+    depth: Counter[Function] = Counter()
     for line in lines:
         for place in line.places:
-            for function in functions(place[0]):
+            for calls, function in enumerate(functions(place[0])):
                 inside[function].setdefault(line, []).append(place)
-    tables = [_table(function, parts, visits) for function, parts in inside.items()]
-    found = [table for table in tables if table is not None]
-    for line, taken in sorted(found, key=lambda one: -len(one[1])):
-        if len(taken) > 1 or taken[0].inward:
-            yield line, taken
+                depth[function] = max(depth[function], calls)
+    for function, parts in sorted(inside.items(), key=lambda one: depth[one[0]]):
+        table = _table(function, parts, visits)
+        if table is not None and (len(table[1]) > 1 or table[1][0].inward):
+            yield table
+
+
+def _with(line: Line, taken: Sequence[Line], chosen: Sequence[Line]) -> list[Line]:
+    """A line in the place of others that are chosen."""
+    return [one for one in chosen if one not in taken] + [line]
 
 
 def _is_in(line: Line, block: str | None) -> bool:

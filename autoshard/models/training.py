@@ -62,8 +62,12 @@ def repeat(
     if checkpoint:
         layer = jax.checkpoint(jax.tree_util.Partial(layer), prevent_cse=unrolled)
     if not unrolled:
+
+        def step(carry: Any, one: Any) -> tuple[Any, Any]:
+            return layer(carry, one, *constants)
+
         with jax.named_scope("layers"):
-            return lax.scan(lambda carry, one: layer(carry, one, *constants), carry, weights)
+            return lax.scan(step, carry, weights)
     outputs = []
     for index, one in enumerate(weights):
         with jax.named_scope(f"layer_{index}"):

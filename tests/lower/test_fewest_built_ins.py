@@ -106,12 +106,13 @@ def test_one_line_about_the_round_of_the_graph_network_says_what_its_derivatives
 
 
 @pytest.mark.long
-def test_two_lines_in_the_block_of_mixtral_make_its_plan():
+@pytest.mark.parametrize("machine", ["v5p-64", "h100-64"])
+def test_two_lines_in_the_block_of_mixtral_make_its_plan(machine):
     """At its real size; what one of them says is that of a function."""
     fn, args, options = models.build("mixtral-8x7b")
     program = trace(fn, *args, **options)
     mesh = {"x": 8, "y": 8}
-    plan = search(program, "v5p-64", mesh=mesh, baselines=False, time_limit=120.0)
+    plan = search(program, machine, mesh=mesh, baselines=False, time_limit=120.0)
     found = fewest(lower(plan, fn, *args), fn)
     assert found.enough, str(found)
     assert found.per_block <= FEW, str(found)
