@@ -219,23 +219,23 @@ class _Pricer:
         node = self.domains.value_node[number]
         table, a, b, mode = choices.table, choices.stored, choices.copy, choices.mode
 
-        def bytes_of(table: LayoutTable) -> NDArray[np.float64]:
-            return self._once("bytes", (table,), lambda: self._held_bytes(table))
+        def bytes_of(value: int) -> NDArray[np.float64]:
+            windows = self.flow.windows.get(value)
+            return self._once("bytes", (table,), lambda: self._held_bytes(table, windows), windows)
 
-        def held_in(factor: float) -> NDArray[np.float64]:
-            return self._once("held", (table, a), lambda: bytes_of(table)[a] * factor, factor)
+        def held_in(value: int) -> NDArray[np.float64]:
+            held, factor = bytes_of(value), self.prices.heap_factor(value)
+            return self._once("held", (held, a), lambda: held[a] * factor, factor)
 
-        def taken_in(modes: frozenset[int]) -> NDArray[np.float64]:
+        def taken_in(value: int, modes: frozenset[int]) -> NDArray[np.float64]:
             lives = np.zeros(ANEW + 1, dtype=bool)
             lives[list(modes)] = True
-            copies = bytes_of(table)[b] * self.prices.scratch_factor
-            return np.where(lives[mode], copies, 0.0)
+            return np.where(lives[mode], bytes_of(value)[b] * self.prices.scratch_factor, 0.0)
 
         for life in self.folded.lives[number]:
             value, (start, stop) = life.value, life.span
             if stop > start:
-                held = held_in(self.prices.heap_factor(value))
-                self.usages.append(Usage(node, held, start, stop))
+                self.usages.append(Usage(node, held_in(value), start, stop))
             if value in self.flow.slices and (mode > 0).any():
                 one = self.flow.slices[value]
                 dimensions = table.dimensions
@@ -243,15 +243,21 @@ class _Pricer:
                 if stacks.any():
                     self.usages.append(Usage(node, stacks, one.start, one.stop))
             for modes, (first, last) in life.copies:
-                owners = table, b, mode
-                copies = self._once("taken", owners, lambda m=modes: taken_in(m), modes)
+                copies = self._once(
+                    "taken",
+                    (bytes_of(value), b, mode),
+                    lambda v=value, m=modes: taken_in(v, m),
+                    modes,
+                )
                 if self._once("any", (copies,), lambda c=copies: bool(c.any())):
                     self.usages.append(Usage(node, copies, first, last))
 
-    def _held_bytes(self, table: LayoutTable) -> NDArray[np.float64]:
-        """Bytes that every layout of a table takes in memory."""
+    def _held_bytes(
+        self, table: LayoutTable, innermost: tuple[int, ...] | None
+    ) -> NDArray[np.float64]:
+        """Bytes that every layout of a table takes in memory, see `autoshard.cost.tiling`."""
         sizes = np.array(table.shape, dtype=np.int64) // table.shards
-        return table.local_bytes * padding(sizes, self.prices.machine.chip)
+        return table.local_bytes * padding(sizes, self.prices.machine.chip, innermost)
 
     def _op_usages(self, number: int, members: Sequence[int]) -> None:
         """What an op takes while it runs."""

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from autoshard.cost.flops import is_matrix_op
+from autoshard.cost.tiling import window_operands
 from autoshard.fusion import Fusion, fuse
 from autoshard.liveness import Turned, find_lives, find_temporary, find_turned
 from autoshard.machine import Chip
@@ -84,6 +85,8 @@ class Dataflow:
       copied: the ops whose results are slices that are written for what reads them.
       product_orders: by op index, how products should be computed that are not as JAX writes them.
       rows: the reductions that run inside of what reads them, see `autoshard.rows`.
+      windows: by value that a convolution reads in windows, its other dimensions, see
+        `autoshard.cost.tiling`.
     """
 
     chip: Chip | None
@@ -107,6 +110,7 @@ class Dataflow:
     copied: frozenset[int]
     product_orders: Mapping[int, ProductOrder]
     rows: frozenset[int]
+    windows: Mapping[int, tuple[int, ...]]
 
     def is_of(self, chip: Chip) -> bool:
         """Whether the step was analysed for a chip of this kind, if not of its rates."""
@@ -183,6 +187,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         copied=copied,
         product_orders=told,
         rows=rows,
+        windows=window_operands(program),
         **points._asdict(),
     )
 

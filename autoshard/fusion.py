@@ -21,7 +21,7 @@ is read by the product, see `autoshard.accumulation`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard.accumulation import find_accumulated
@@ -96,8 +96,14 @@ class Fusion:
     accumulated: Mapping[int, int]
 
 
-def fuse(program: Program, chip: Chip | None = None) -> Fusion:
-    """Decide what is fused, where `chip` is given by what it costs to compute again."""
+def fuse(program: Program, chip: Chip | None = None, into_products: Collection[int] = ()) -> Fusion:
+    """Decide what is fused, where `chip` is given by what it costs to compute again.
+
+    Args:
+      program, chip: the step, and what it runs on.
+      into_products: values that products compute anew, too, as elementwise ops do; what is laid out
+        otherwise before a product reads it cannot be one.
+    """
     again_bytes = 0.0 if chip is None else chip.exponential_bytes
     libraries = chip is not None and chip.library_products
     readers = program.consumers()
@@ -127,7 +133,13 @@ def fuse(program: Program, chip: Chip | None = None) -> Fusion:
             or value.index in written
             or (libraries and len(uses) > 1 and maker.primitive in LONG)
             or not all(
-                _fuses(program.ops[reader], position, elementwise[reader], libraries)
+                (
+                    _fuses(program.ops[reader], position, elementwise[reader], libraries)
+                    or (
+                        value.index in into_products
+                        and program.ops[reader].primitive == "dot_general"
+                    )
+                )
                 and program.ops[reader].region == maker.region
                 for reader, position in uses
             )

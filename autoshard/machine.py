@@ -75,6 +75,8 @@ class Chip:
         that collectives run beside them, see `autoshard.hiding`.
       workspace_bytes: what one call of that library takes in memory besides its arrays, where
         plans are counted in the compiler's own order.
+      vector_memory_bytes: of a memory beside the main one in which XLA keeps arrays, see
+        `autoshard.vector_memory`.
       lanes, sublanes: of the tiles in which arrays of two dimensions or more lie in its memory, see
         `autoshard.cost.tiling`; 1 where they lie element by element.
       heap_overhead: what a compiler's heap of temporaries takes beyond what is alive at once, as a
@@ -96,6 +98,7 @@ class Chip:
     heap_overhead: float = 0.0
     hides_collectives: bool = False
     workspace_bytes: float = 0.0
+    vector_memory_bytes: float = 0.0
     lanes: int = 1
     sublanes: int = 1
 

@@ -159,6 +159,7 @@ _CHIP = {
     "library_products": _Key("boolean", required=False),
     "hides_collectives": _Key("boolean", required=False),
     "workspace_bytes": _Key("number", required=False),
+    "vector_memory_bytes": _Key("number", required=False),
     "heap_overhead": _Key("number", required=False),
     "lanes": _COUNT,
     "sublanes": _COUNT,

@@ -14,6 +14,10 @@ collectives that run as one (`autoshard.combining`), and the bytes are counted a
 * A product of the library takes its workspace.
 * What is sent in blocks that do not lie one after another (`autoshard.first_dimensions`) is written
   in the order in which it is sent, beside the value if that is read, too.
+* Where no library computes products, what is computed element by element and read by products alone
+  is not written, unless the plan lays a copy of it out otherwise; slices of a stack that a loop
+  converts are slices of a stack that is converted before it.
+* What lies in the vector memory takes no room (`autoshard.vector_memory`).
 * What cannot lie in the place of the input that it renews lies beside it until it is copied
   (`autoshard.first_dimensions`), and what a loop reads of gathered arrays lies there twice, in
   two orders, before it.
@@ -40,6 +44,7 @@ from autoshard.occupancy import UnderWay, buffer_events, occupied_bytes, op_even
 from autoshard.sequence import Mark, arranged, depth_first_in_loops
 from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, Sent, SumEnds
 from autoshard.task_graph import TaskGraph
+from autoshard.vector_memory import Life, spared
 
 
 def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
@@ -50,12 +55,13 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     program = prices.program
     if not prices.machine.chip.hides_collectives:
         return None
-    fusion = fuse(program, prices.dataflow.chip)
+    fusion = _fused(prices, decisions)
     decided = Decided(prices, decisions)
     beside = frozenset(results_beside(prices, decisions, fusion, decided.chosen))
     orders = _Orders(decided, fusion, beside)
     when, marks = arranged(program, fusion, orders.arrange)
-    now = replace(prices, dataflow=reordered(prices.dataflow, program, fusion, when))
+    flow = replace(prices.dataflow, materialised=fusion.materialised)
+    now = replace(prices, dataflow=reordered(flow, program, fusion, when))
     flights = UnderWay(
         {(one.value, one.life): at for one, at in marks.items() if isinstance(one, CopyBegins)},
         {one.op: at for one, at in marks.items() if isinstance(one, SumEnds)},
@@ -72,8 +78,15 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
         if op.primitive == "dot_general" and decisions.assignment[op.index] is not None:
             at = now.dataflow.when[op.index]
             events += [(at, workspace), (at + 1, -workspace)]
+    lives: list[Life] = []
     for value in program.values:
-        events += buffer_events(now, decisions, value.index, flights).items()
+        buffer = sorted(buffer_events(now, decisions, value.index, flights).items())
+        events += buffer
+        if len(buffer) == 2 and now.dataflow.temporary[value.index]:  # it comes and goes once
+            (start, size), (stop, _) = buffer
+            lives.append(Life(start, stop, size))
+    for life in spared(lives, prices.machine.chip.vector_memory_bytes, now.dataflow.end):
+        events += [(life.start, -life.bytes), (life.stop, life.bytes)]
     for one, at in marks.items():
         if isinstance(one, Passes):
             size = one.bytes * now.scratch_factor
@@ -84,7 +97,32 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     events += _put_in_order(now, decisions, first)
     sent = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, Sent)}
     events += _beside_sent(now, decided, first, sent)
+    if not prices.machine.chip.library_products:
+        events += _converted_before(now, decisions)
     return round(float(occupied_bytes(now, events).max()))
+
+
+def _fused(prices: StepPrices, decisions: Decisions) -> Fusion:
+    """What is fused in this plan: with products, too, if the compiler makes these."""
+    chip = prices.machine.chip
+    copied = {value for value, copy in enumerate(decisions.copy) if copy is not None}
+    alone = frozenset(range(len(prices.program.values))) - copied
+    return fuse(prices.program, chip, frozenset() if chip.library_products else alone)
+
+
+def _converted_before(prices: StepPrices, decisions: Decisions) -> Iterator[tuple[int, float]]:
+    """Points and bytes of stacks that are converted as a whole before the loop that slices them."""
+    program = prices.program
+    for value, one in prices.dataflow.slices.items():
+        record, stack, layout = (
+            program.values[value],
+            program.values[one.stack],
+            decisions.stored[value],
+        )
+        if record.itemsize < stack.itemsize and layout is not None:
+            slices = stack.shape[0] * float(prices.held_bytes(value, np.array(layout)))
+            yield one.start, slices * prices.scratch_factor
+            yield one.stop, -slices * prices.scratch_factor
 
 
 def _waiting(

@@ -282,7 +282,7 @@ def test_verify_ends_with_five_where_a_plan_lacks_its_collectives(
     out, err = capsys.readouterr()
     verdicts = {v["judge"]: v for v in json.loads(out)["verdicts"]}
     assert verdicts["types"]["agrees"] is False
-    lack = r"moves lack (2 x )?all_gather over data, model"
+    lack = r"moves lack (2 x )?all_gather over data"
     assert re.search(lack, verdicts["types"]["text"])
     assert "compiled" not in verdicts
     assert " is refuted by its types" in err
