@@ -23,8 +23,8 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from autoshard.convolutions import window_operands
 from autoshard.cost.flops import is_matrix_op
-from autoshard.cost.tiling import window_operands
 from autoshard.fusion import Fusion, fuse
 from autoshard.liveness import Turned, find_lives, find_temporary, find_turned
 from autoshard.machine import Chip
@@ -86,7 +86,7 @@ class Dataflow:
       product_orders: by op index, how products should be computed that are not as JAX writes them.
       rows: the reductions that run inside of what reads them, see `autoshard.rows`.
       windows: by value that a convolution reads in windows, its other dimensions, see
-        `autoshard.cost.tiling`.
+        `autoshard.convolutions`.
     """
 
     chip: Chip | None
@@ -144,7 +144,8 @@ def _habits(chip: Chip | None) -> tuple[bool, ...]:
     if chip is None:
         return False, False, False, False
     exponentials, transactions = chip.exponential_flops > 0, chip.transaction_bytes > 0
-    return exponentials, chip.library_products, chip.hides_collectives, transactions
+    hides = chip.library_products and chip.hides_collectives
+    return exponentials, chip.library_products, hides, transactions
 
 
 def _calls_libraries(chip: Chip | None) -> bool:
