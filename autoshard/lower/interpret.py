@@ -39,10 +39,12 @@ from autoshard.lower.turned import turned_products
 from autoshard.plan import Plan
 from autoshard.program import Op, Program
 from autoshard.readers import Reader
+from autoshard.updates import SCATTERS
 
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 _REMAT = frozenset({"remat", "remat2", "checkpoint"})
 _DECIDED = frozenset({"sharding_constraint", "shard_alike"})
+_INDEXED = frozenset({"gather", *SCATTERS})
 _OPAQUE = frozenset({"pallas_call", "shard_map", "ffi_call", "pure_callback", "io_callback"})
 
 
@@ -153,6 +155,17 @@ class Interpreter:
         self.fixed.add(value)
         return self._constrain(array, (-1,) * len(self.names))
 
+    def _are_indices(self, op: Op) -> bool:
+        """Whether `op` joins free values to indices of several dimensions.
+
+        These Shardy does not compute anew for every use; one that is split, or crosses the edge of
+        a region so, would split the gather too.
+        """
+        return op.primitive == "concatenate" and any(
+            self.program.ops[use.op].primitive in _INDEXED and use.position == 1
+            for use in self.readers[op.outputs[0]]
+        )
+
     def _again(self, value: int, made: dict[int, Any]) -> Any | None:
         """A free value computed once more, inside of another trace; None where it cannot be.
 
@@ -194,7 +207,7 @@ class Interpreter:
     def _write(self, op: Op, results: Sequence[Any]) -> list[Any]:
         """Constrain an op's results as planned, and remember them."""
         if self.decisions.assignment[op.index] is None:
-            if not self.fixed.isdisjoint(op.inputs):
+            if self._are_indices(op) or not self.fixed.isdisjoint(op.inputs):
                 pairs = zip(op.outputs, results, strict=True)
                 results = [self._fix(value, array) for value, array in pairs]
             self.arrays.update(zip(op.outputs, results, strict=True))

@@ -9,6 +9,8 @@ import pytest
 
 from autoshard.lower import spmd
 from autoshard.lower.verify import verify
+from autoshard.program import trace
+from autoshard.search import search
 from tests.helpers import MESHES, best_plan, case, concrete_like, random_plan
 
 BATCH, LENGTH, LAYERS = 16, 256, 3
@@ -103,3 +105,32 @@ def test_nested_loops():
         assert verify(plan, nested, *args, concrete=concrete_like(args))
     x = np.arange(128.0, dtype=np.float32).reshape(8, 16)
     assert np.allclose(nested(x)[:, 0], 16 * x[:, 0])
+
+
+def in_batch(weights, x):
+    """Each row is its own class: the diagonal is looked up by indices that are joined of iotas."""
+    hidden = jnp.tanh(x @ weights[0])
+    scores = (hidden @ weights[1]) @ (jnp.sin(hidden) @ weights[1]).T
+    return -jnp.mean(jnp.diagonal(jax.nn.log_softmax(scores)))
+
+
+def test_indices_of_iotas_split_nothing_that_the_plan_does_not():
+    """They are kept for the backward pass, in a layout that costs nothing, and split no lookup."""
+    shapes = ((512, 512), (512, 128)), (64, 512)
+    weights, x = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, jnp.float32),
+        shapes,
+        is_leaf=lambda one: isinstance(one[0], int),
+    )
+    function = jax.value_and_grad(in_batch)
+    program = trace(function, weights, x)
+    plan = search(program, "h100-8", mesh=MESHES["8"], baselines=False)
+    (lookup,) = (op for op in program.ops if op.primitive == "gather")
+    kept = [
+        plan.decisions.stored[op.outputs[0]]
+        for op in program.ops
+        if op.primitive == "join" and program.values[op.outputs[0]].shape == (64, 2)
+    ]
+    assert plan.decisions.assignment[lookup.index] == (-1,)
+    assert kept == [(0,)]  # else the case shows nothing
+    assert verify(plan, function, weights, x)
