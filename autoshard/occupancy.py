@@ -88,7 +88,7 @@ def buffer_events(
         events[stop] -= size
     if copy is None:
         return dict(events)
-    size = float(prices.held_bytes(value, np.array(copy))) * prices.scratch_factor
+    size = prices.scratch_bytes(value, copy)
     if value in flow.slices:
         one = flow.slices[value]
         stack = float(stack_bytes(prices, value, np.array([layout]), np.array([copy]))[0])

@@ -28,8 +28,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from autoshard.combining import combine, in_post_order
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import reordered
@@ -105,24 +103,20 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
 def _fused(prices: StepPrices, decisions: Decisions) -> Fusion:
     """What is fused in this plan: with products, too, if the compiler makes these."""
     chip = prices.machine.chip
-    copied = {value for value, copy in enumerate(decisions.copy) if copy is not None}
-    alone = frozenset(range(len(prices.program.values))) - copied
-    return fuse(prices.program, chip, frozenset() if chip.library_products else alone)
+    if chip.library_products:
+        return fuse(prices.program, chip)
+    return fuse(prices.program, chip, {v for v, copy in enumerate(decisions.copy) if copy is None})
 
 
 def _converted_before(prices: StepPrices, decisions: Decisions) -> Iterator[tuple[int, float]]:
     """Points and bytes of stacks that are converted as a whole before the loop that slices them."""
     program = prices.program
     for value, one in prices.dataflow.slices.items():
-        record, stack, layout = (
-            program.values[value],
-            program.values[one.stack],
-            decisions.stored[value],
-        )
-        if record.itemsize < stack.itemsize and layout is not None:
-            slices = stack.shape[0] * float(prices.held_bytes(value, np.array(layout)))
-            yield one.start, slices * prices.scratch_factor
-            yield one.stop, -slices * prices.scratch_factor
+        stack, layout = program.values[one.stack], decisions.stored[value]
+        if program.values[value].itemsize < stack.itemsize and layout is not None:
+            size = stack.shape[0] * prices.scratch_bytes(value, layout)
+            yield one.start, size
+            yield one.stop, -size
 
 
 def _waiting(
@@ -133,7 +127,7 @@ def _waiting(
     for value in beside:
         layout = decisions.stored[value]
         if layout is not None:
-            size = float(prices.held_bytes(value, np.array(layout))) * prices.scratch_factor
+            size = prices.scratch_bytes(value, layout)
             made = when[prices.program.values[value].producer]
             yield made, size
             yield max(copied.get(value, made), made + 1), -size
@@ -151,7 +145,7 @@ def _put_in_order(
     for value, at in when.items():
         layout = decisions.copy[value]
         assert layout is not None
-        size = float(prices.held_bytes(value, np.array(layout))) * prices.scratch_factor
+        size = prices.scratch_bytes(value, layout)
         yield at, size
         yield at + 1, -size
 
@@ -172,7 +166,7 @@ def _beside_sent(
         producer = program.values[value].producer
         layout = decided.decisions.stored[value]
         assert layout is not None
-        size = float(prices.held_bytes(value, np.array(layout))) * prices.scratch_factor
+        size = prices.scratch_bytes(value, layout)
         yield min(when[producer] if producer >= 0 else at, at), size
         yield at, -size
 

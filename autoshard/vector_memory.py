@@ -35,7 +35,8 @@ def spared(lives: Iterable[Life], capacity: float, end: int) -> Iterator[Life]:
     [Life(start=5, stop=6, bytes=50.0), Life(start=2, stop=4, bytes=30.0)]
     """
     room = np.full(end + 1, SHARE * capacity)
-    for life in sorted(lives, key=lambda one: (one.stop - one.start, one)):
+    small = (life for life in lives if life.bytes <= SHARE * capacity)
+    for life in sorted(small, key=lambda one: (one.stop - one.start, one)):
         if (room[life.start : life.stop] >= life.bytes).all():
             room[life.start : life.stop] -= life.bytes
             yield life

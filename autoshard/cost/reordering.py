@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.layout import local_shape
+from autoshard.layout import local_shape, shards_of
 from autoshard.program import Op
 from autoshard.strategy import Strategies
 from autoshard.transposition import Transposition, transposed_bytes
@@ -86,12 +86,10 @@ def stack_bytes(
     if not prices.machine.chip.transaction_bytes:
         return np.zeros(len(before))
     rank = len(record.shape)
-    shards = np.ones((len(before), rank), dtype=np.int64)
+    shards = shards_of(before, prices.mesh_shape, rank)
     gathered = np.zeros((len(before), rank), dtype=bool)
-    for axis, size in enumerate(prices.mesh_shape):
-        rows = np.flatnonzero(before[:, axis] >= 0)
-        shards[rows, before[rows, axis]] *= size
-        rows = rows[after[rows, axis] < 0]
+    for axis in range(len(prices.mesh_shape)):
+        rows = np.flatnonzero((before[:, axis] >= 0) & (after[:, axis] < 0))
         gathered[rows, before[rows, axis]] = True
     large = np.array(record.shape, dtype=np.int64) // shards > 1
     inner = np.cumsum(large, axis=1) - large > 0

@@ -94,6 +94,10 @@ class StepPrices:
         """The same, of what no value stands for."""
         return 1.0 + self.machine.chip.heap_overhead
 
+    def scratch_bytes(self, value: int, layout: Sequence[int]) -> float:
+        """Bytes per device of another array of the heap, as large as `value` in one layout."""
+        return float(self.held_bytes(value, np.array(layout))) * self.scratch_factor
+
     def priced_by(self, op: Op) -> Hashable:
         """What decides the seconds of an op on this machine: ops that agree in it cost the same."""
         values = self.program.values
