@@ -23,9 +23,9 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from autoshard.convolutions import window_operands
 from autoshard.cost.flops import is_matrix_op
 from autoshard.fusion import Fusion, fuse
+from autoshard.innermost import innermost_dimensions
 from autoshard.liveness import Turned, find_lives, find_temporary, find_turned
 from autoshard.machine import Chip
 from autoshard.orders import Orders
@@ -85,8 +85,8 @@ class Dataflow:
       copied: the ops whose results are slices that are written for what reads them.
       product_orders: by op index, how products should be computed that are not as JAX writes them.
       rows: the reductions that run inside of what reads them, see `autoshard.rows`.
-      windows: by value that a convolution reads in windows, its other dimensions, see
-        `autoshard.convolutions`.
+      innermost: by value, the dimensions of which two are innermost in memory where the compiler
+        does not take any, see `autoshard.innermost`.
     """
 
     chip: Chip | None
@@ -110,7 +110,7 @@ class Dataflow:
     copied: frozenset[int]
     product_orders: Mapping[int, ProductOrder]
     rows: frozenset[int]
-    windows: Mapping[int, tuple[int, ...]]
+    innermost: Mapping[int, tuple[int, ...]]
 
     def is_of(self, chip: Chip) -> bool:
         """Whether the step was analysed for a chip of this kind, if not of its rates."""
@@ -188,7 +188,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         copied=copied,
         product_orders=told,
         rows=rows,
-        windows=window_operands(program),
+        innermost=innermost_dimensions(program, fusion.elementwise),
         **points._asdict(),
     )
 

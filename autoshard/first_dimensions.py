@@ -82,6 +82,50 @@ class FirstDimensions:
         assert layout is not None
         return found is not None and not self._lies_first(value, found, layout)
 
+    def is_stacked_otherwise(self, value: int) -> bool:
+        """Whether a slice of a stack is read in another order than a loop has written the stack in.
+
+        It is read in the order of what it is put together with element by element.
+        """
+        program = self.prices.program
+        stack = program.values[self.prices.dataflow.slices[value].stack]
+        if stack.producer < 0 or program.ops[stack.producer].primitive != "stack":
+            return False
+        written = self._of_read(program.ops[stack.producer], 0)
+        return any(
+            found != written
+            for use in self.prices.dataflow.readers[value]
+            if self.fusion.elementwise[use.op]
+            for found in self._of_others(program.ops[use.op], use.position)
+        )
+
+    def _of_others(self, op: Op, position: int) -> Iterator[int]:
+        """The dimensions that come first in the other operands of an elementwise op."""
+        if self.decisions.assignment[op.index] is None:
+            return
+        layout = self.chosen(op).written[0][0].tolist()
+        for other in range(len(op.inputs)):
+            found = self._of_operand(op, other) if other != position else None
+            if found is not None and not self._lies_first(op.outputs[0], found, layout):
+                yield found
+
+    def _of_read(self, op: Op, position: int) -> int | None:
+        """The dimension that lies first in what an op reads; of a carry that of what it becomes."""
+        value = op.inputs[position]
+        if self._reads_copy(op, position):
+            return self._of_copy(value)
+        ops = self.prices.program.ops
+        maker = ops[self.prices.program.values[value].producer]
+        if maker.primitive != "carry":
+            return self._of(value)
+        region = [other for other in ops if other.region == maker.region]
+        carries = [other.index for other in region if other.primitive == "carry"]
+        yields = [other for other in region if other.primitive == "yield"]
+        last = yields[carries.index(maker.index)]
+        return (
+            self._of_copy(last.inputs[0]) if self._reads_copy(last, 0) else self._of(last.inputs[0])
+        )
+
     def _of_operand(self, op: Op, position: int) -> int | None:
         """The dimension of the result of `op` that lies first in an operand."""
         value = op.inputs[position]

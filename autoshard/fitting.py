@@ -39,7 +39,7 @@ def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Expl
     Raises:
       InfeasibleError, NoPlanError: as `search`.
     """
-    if not searcher.machine.chip.hides_collectives or math.isinf(searcher.limit):
+    if not searcher.machine.chip.counts_anew or math.isinf(searcher.limit):
         return explore(searcher, shapes)
     whole = searcher.time_limit
     searcher.time_limit = (1 - RESERVE) * whole

@@ -117,6 +117,11 @@ class Chip:
         return self.memory_bytes - self.reserve_bytes
 
     @property
+    def counts_anew(self) -> bool:
+        """Whether what a plan takes depends on more than is in order: see `autoshard.scheduled`."""
+        return self.hides_collectives or self.vector_memory_bytes > 0
+
+    @property
     def memory_rate(self) -> float:
         """Bytes/s between device memory and the chip that programs reach."""
         return self.memory_bandwidth * self.memory_efficiency

@@ -16,7 +16,8 @@ collectives that run as one (`autoshard.combining`), and the bytes are counted a
   in the order in which it is sent, beside the value if that is read, too.
 * Where no library computes products, what is computed element by element and read by products alone
   is not written, unless the plan lays a copy of it out otherwise; slices of a stack that a loop
-  converts are slices of a stack that is converted before it.
+  converts are slices of a stack that is converted before it; some sums are made as a whole
+  (`autoshard.whole_sums`).
 * What lies in the vector memory takes no room (`autoshard.vector_memory`).
 * What cannot lie in the place of the input that it renews lies beside it until it is copied
   (`autoshard.first_dimensions`), and what a loop reads of gathered arrays lies there twice, in
@@ -43,15 +44,17 @@ from autoshard.sequence import Mark, arranged, depth_first_in_loops
 from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, Sent, SumEnds
 from autoshard.task_graph import TaskGraph
 from autoshard.vector_memory import Life, spared
+from autoshard.whole_sums import whole_sums
 
 
 def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     """The peak per device in the compiler's own order of the plan, bytes.
 
-    None where that is the order that the solver counts in: the chip hides no collectives.
+    None where that is what the solver counts: the chip hides no collectives, and has no vector
+    memory.
     """
     program = prices.program
-    if not prices.machine.chip.hides_collectives:
+    if not prices.machine.chip.counts_anew:
         return None
     fusion = _fused(prices, decisions)
     decided = Decided(prices, decisions)
@@ -97,6 +100,7 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     events += _beside_sent(now, decided, first, sent)
     if not prices.machine.chip.library_products:
         events += _converted_before(now, decisions)
+        events += whole_sums(now, decided, flights)
     return round(float(occupied_bytes(now, events).max()))
 
 
@@ -148,6 +152,13 @@ def _put_in_order(
         size = prices.scratch_bytes(value, layout)
         yield at, size
         yield at + 1, -size
+    for value, one in prices.dataflow.slices.items():
+        layout = decisions.stored[one.stack]
+        if layout is not None and first.is_stacked_otherwise(value):
+            at = prices.dataflow.when[prices.program.values[value].producer]
+            size = prices.scratch_bytes(one.stack, layout)
+            yield at, size
+            yield at + 1, -size
 
 
 def _beside_sent(
@@ -181,8 +192,10 @@ class _Orders:
 
     def arrange(self, region: Region, kernels: Sequence[Kernel]) -> Iterator[int | Mark]:
         """The kernels of a region, with a mark where something begins or ends to lie in memory."""
-        graph = TaskGraph(self.decided, self.fusion, self.beside, region, kernels)
-        if not graph.flights:  # XLA leaves computations alone in which nothing is to be hidden
+        graph = None
+        if self.decided.prices.machine.chip.hides_collectives:
+            graph = TaskGraph(self.decided, self.fusion, self.beside, region, kernels)
+        if graph is None or not graph.flights:  # XLA leaves alone where nothing is to be hidden
             yield from depth_first_in_loops(region, kernels)
             return
         ends = [one.end for one in graph.flights]

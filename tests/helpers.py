@@ -99,7 +99,7 @@ class Case:
 def wires(name: str) -> Machine:
     """A preset on which reshards cost what their collectives do, and no transpositions."""
     machine = load(name)
-    return replace(machine, chip=replace(machine.chip, transaction_bytes=0.0))
+    return replace(machine, chip=replace(machine.chip, transaction_bytes=0.0, sublanes=1))
 
 
 def case(

@@ -17,6 +17,9 @@ group, ``s`` the bytes of one shard and ``V = n s`` the bytes of the gathered re
   Before the first message a group starts (`Switch.start_seconds`), once, at the slowest level.
 * **reduce-scatter** is an all-gather run backwards, **all-reduce** is both, exactly; on levels
   that reduce (`Switch.reduces`) it is one collective, of the bytes of both and the latency of one.
+  Over all chips of a torus of several dimensions XLA:TPU has no reduce-scatter that uses all links:
+  it makes an all-reduce and a slice (4x4, 8x8, and all of three dimensions), or goes round one ring
+  (2x4, 4x8), which takes as long.
 * **all-to-all** of ``V`` local bytes: half of everything crosses the middle of a torus dimension,
   ``V floor(n^2/4)/n`` bytes per line, over one link (line) or two (ring); a switch passes
   ``V (n-1)/n`` at the chip's bandwidth. Dimensions and levels work at the same time.
@@ -166,6 +169,8 @@ class MeshTopology:
         chip = self.machine.chip
         if kind == "all_slice":
             return Rate(chip.launch_seconds, 2 / chip.memory_rate)
+        if kind == "reduce_scatter" and self._whole_torus(group):
+            return self.rate("all_reduce", group)
         if kind in ("all_gather", "reduce_scatter"):
             shard = self._bounded("gather", group)
             return Rate(
@@ -208,6 +213,20 @@ class MeshTopology:
     def _reduces(self, group: tuple[int, ...]) -> bool:
         """Whether an all-reduce over the group is one kernel."""
         return all(isinstance(one, Switch) and one.reduces for one in self._crossed(group))
+
+    def leaves_whole(self, axes: Iterable[int]) -> bool:
+        """Whether a reduce-scatter over these axes is an all-reduce, cut by what reads the sum."""
+        lengths = self._whole_torus(tuple(axes))
+        return len(lengths) > 2 or len(set(lengths)) == 1
+
+    def _whole_torus(self, group: tuple[int, ...]) -> tuple[int, ...]:
+        """The lengths of the torus if the group is all of it, it has several, and is not 2x2."""
+        crossed = self._crossed(group)
+        if len(crossed) != 1 or not isinstance(torus := crossed[0], Torus):
+            return ()
+        lengths = tuple(length for length in torus.dimensions if length > 1)
+        several = len(lengths) > 1 and torus.chips > 4
+        return lengths if several and self.group_size(group) == torus.chips else ()
 
     def _start(self, group: tuple[int, ...]) -> float:
         """Seconds before the first message of a group."""

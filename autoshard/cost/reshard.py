@@ -10,7 +10,10 @@ by sweeping over ``s`` until nothing changes. States that do not divide the shap
 
 Shards that are gathered arrive one after the other, so a gather is of the outermost dimension. For
 any other one the shard is transposed first, read and written, on chips whose memory makes that
-count (`Chip.transaction_bytes`).
+count (`Chip.transaction_bytes`, `Chip.sublanes`). Where memory is made of tiles, and a shard fills
+no whole ones along that dimension, the whole is put into tiles afterwards, read and written:
+XLA:TPU copies Llama's `wo: [32, 128@64, 4096]`, two rows of 128 a shard, once it is gathered, but
+not `[32, 128, 4096@64]`.
 
 Lengths are rounded up to whole multiples of ``2^-40`` s (a picosecond). Sums of such numbers are
 exact in double precision up to hours, so that a path costs exactly the sum of its steps and
@@ -252,20 +255,23 @@ def reshard_table(
 
 
 def _transposing(graph: StateGraph, shape: tuple[int, ...], local_bytes: np.ndarray) -> np.ndarray:
-    """Seconds per edge of transposing a shard whose gathered dimension is not the outermost."""
+    """Seconds per edge of putting in order what is gathered along an inner dimension."""
     chip = graph.topology.machine.chip
     before, after = (
         graph.wiring.shards[graph.wiring.source],
         graph.wiring.shards[graph.wiring.target],
     )
-    if not chip.transaction_bytes or not before.size:
+    if not before.size or not (chip.transaction_bytes or chip.sublanes > 1):
         return np.zeros(len(graph.wiring.source))
     sizes = np.array(shape, dtype=np.int64) // before
     gathers = np.array([kind == "all_gather" for kind in graph.wiring.kinds])
     outer = np.cumsum(sizes > 1, axis=1) - (sizes > 1)
-    inside = outer[np.arange(len(sizes)), (before != after).argmax(axis=1)] > 0
-    moved = 2 * local_bytes[graph.wiring.source] / chip.memory_rate
-    return np.where(gathers & inside, moved, 0.0)
+    edges, gathered = np.arange(len(sizes)), (before != after).argmax(axis=1)
+    inside = outer[edges, gathered] > 0
+    moved = 2 * local_bytes[graph.wiring.source]
+    in_tiles = sizes[edges, gathered] % chip.sublanes == 0
+    moved = moved + np.where(in_tiles, 0.0, 2 * local_bytes[graph.wiring.target])
+    return np.where(gathers & inside, moved / chip.memory_rate, 0.0)
 
 
 def _distances(

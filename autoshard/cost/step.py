@@ -81,7 +81,7 @@ class StepPrices:
         cut = np.asarray(dimensions).reshape(-1, len(self.mesh_shape))
         shape = self.program.values[value].shape
         sizes = np.array(shape, dtype=np.int64) // shards_of(cut, self.mesh_shape, len(shape))
-        innermost = self.dataflow.windows.get(value)
+        innermost = self.dataflow.innermost.get(value)
         held = self.local_bytes(value, cut) * padding(sizes, self.machine.chip, innermost)
         return held.reshape(np.shape(dimensions)[:-1])
 

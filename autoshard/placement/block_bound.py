@@ -200,7 +200,7 @@ def without_latency(machine: Machine, *, scanned: bool) -> Machine:
     Args:
       scanned: whether blocks are iterations of a scan; else transpositions are free too.
     """
-    chip = replace(machine.chip, launch_seconds=0.0)
+    chip = replace(machine.chip, launch_seconds=0.0, lanes=1, sublanes=1)
     if not scanned:
         chip = replace(chip, transaction_bytes=0.0)
 

@@ -196,7 +196,7 @@ def _kind(case: Case) -> object:
         chip.heap_overhead,
         chip.transaction_bytes,
         chip.library_products,
-        chip.hides_collectives,
+        chip.library_products and chip.hides_collectives,
         again,
     )
 

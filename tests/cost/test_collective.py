@@ -61,12 +61,23 @@ def test_positive_and_monotone_in_bytes(group, kind, some, more):
     assert (fewer > 0) == (topology.group_size(axes) > 1)
 
 
+def is_whole_torus(topology, axes):
+    """Whether the group is all chips of a torus of several dimensions, and more than 2x2."""
+    level = topology.machine.network[0]
+    if any(piece.level for axis in axes for piece in topology.pieces[axis] if piece.length > 1):
+        return False
+    sides = [side for side in level.dimensions if side > 1] if isinstance(level, Torus) else []
+    return topology.group_size(axes) == math.prod(sides) > 4 and len(sides) > 1
+
+
 @given(groups(), BYTES)
 def test_all_reduce_is_reduce_scatter_and_all_gather(group, size):
     topology, axes = group
     parts = [
         topology.collective_seconds(kind, axes, size) for kind in ("reduce_scatter", "all_gather")
     ]
+    if is_whole_torus(topology, axes):
+        parts = [parts[1], parts[1]]  # the reduce-scatter takes as long as both
     together = topology.collective_seconds("all_reduce", axes, size)
     if all(isinstance(level, Switch) and level.reduces for level in topology.machine.network):
         latency = topology.rate("all_gather", axes).latency_seconds
@@ -74,6 +85,29 @@ def test_all_reduce_is_reduce_scatter_and_all_gather(group, size):
     elif not any(isinstance(level, Switch) and level.reduces for level in topology.machine.network):
         assert together == pytest.approx(sum(parts))
     assert together <= sum(parts) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "axes", "like", "whole"),
+    [
+        ("v5e-16", (0, 1), "all_reduce", True),  # 4x4
+        ("v6e-64", (0, 1), "all_reduce", True),  # 8x8
+        ("v5p-64", (0, 1), "all_reduce", True),  # 4x4x4
+        ("v5p-16", (0, 1), "all_reduce", True),  # 2x2x4
+        ("v5e-32", (0, 1), "all_reduce", False),  # 4x8: one ring
+        ("v5e-4", (0, 1), "all_gather", False),  # 2x2
+        ("v5p-64", (0,), "all_gather", False),
+        ("h100-64", (0, 1), "all_gather", False),
+        ("2xv5p-64", (0, 1), "all_gather", False),
+    ],
+)
+def test_sums_over_a_whole_torus_are_made_and_then_sliced(name, axes, like, whole):
+    """As XLA:TPU compiles a `psum_scatter` over these axes."""
+    machine = load(name)
+    size = 2 ** (int(math.log2(machine.chips)) // 2)
+    topology = MeshTopology(machine, (machine.chips // size, size))
+    assert topology.rate("reduce_scatter", axes) == topology.rate(like, axes)
+    assert topology.leaves_whole(axes) == whole
 
 
 def test_a_collective_starts_once_and_a_switch_that_reduces_does_both_halves_in_one():

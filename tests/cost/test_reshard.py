@@ -4,6 +4,7 @@ import itertools
 import math
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -358,16 +359,23 @@ def test_every_preset_prices_a_reshard(family):
 
 
 def test_a_gather_of_an_inner_dimension_transposes_the_shard_first():
-    for name, counts in (("h100-8", True), ("v5p-8", False)):
-        machine = load(name)
-        table = ReshardCache(MeshTopology(machine, (8,))).table((1024, 4096), 4)
+    """And where a shard fills no tiles of memory along it, the whole is put into tiles at last."""
+    plain = load("v5p-8")
+    plain = replace(plain, chip=replace(plain.chip, sublanes=1))
+    for machine, width, moved in (
+        (load("h100-8"), 4096, 2 / 8),
+        (load("v5p-8"), 4096, 2 / 8),  # 512 columns a shard
+        (load("v5p-8"), 32, 2 / 8 + 2),  # 4 columns a shard
+        (load("h100-8"), 32, 2 / 8),
+        (plain, 32, 0),
+    ):
+        topology = MeshTopology(machine, (8,))
+        table = ReshardCache(topology).table((1024, width), 4)
         whole = table.index((-1,))
         outer, inner = (table.seconds[table.index((d,)), whole] for d in (0, 1))
-        chip = machine.chip
-        shard = 2 * 1024 * 4096 * 4 / 8 / (chip.memory_bandwidth * chip.memory_efficiency)
-        assert inner - outer == pytest.approx(shard * counts, abs=2e-12)
-        flat = ReshardCache(MeshTopology(machine, (8,))).table((1, 4096), 4)
+        seconds = moved * 1024 * width * 4 / machine.chip.memory_rate
+        assert inner - outer == pytest.approx(seconds, abs=2e-12)
+        flat = ReshardCache(topology).table((1, 4096), 4)
         assert flat.seconds[flat.index((1,)), flat.index((-1,))] == pytest.approx(
-            MeshTopology(machine, (8,)).collective_seconds("all_gather", (0,), 4096 * 4.0),
-            abs=2e-12,
+            topology.collective_seconds("all_gather", (0,), 4096 * 4.0), abs=2e-12
         )

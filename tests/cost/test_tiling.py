@@ -77,7 +77,7 @@ def test_a_problem_counts_them_as_the_evaluator_does() -> None:
         without = plain.built.encode(plan.decisions)
         assert without is not None
         more += priced.peak > evaluate(plain.built.problem, without).peak
-        assert priced.objective == pytest.approx(
-            evaluate(plain.built.problem, without).objective, rel=1e-9
-        )
+        assert priced.objective == pytest.approx(plan.estimate.step_seconds, rel=1e-9)
+        # Gathers of inner dimensions take longer with tiles; nothing takes less.
+        assert priced.objective >= evaluate(plain.built.problem, without).objective * (1 - 1e-9)
     assert more >= 15
