@@ -24,6 +24,7 @@ from autoshard.cost.step import StepPrices
 from autoshard.decisions import Decisions
 from autoshard.fusion import Fusion
 from autoshard.layout import local_shape
+from autoshard.product_order import sides
 from autoshard.program import Op
 
 ENTERING = frozenset({"enter", "carry", "unstack"})
@@ -81,6 +82,22 @@ class FirstDimensions:
         found, layout = self._of_copy(value), self.decisions.copy[value]
         assert layout is not None
         return found is not None and not self._lies_first(value, found, layout)
+
+    def is_scattered_otherwise(self, op: Op) -> bool:
+        """Whether partial sums of a product are scattered along a dimension that cannot lie first.
+
+        The dimensions of either operand may, in their order, if there is no batch before them.
+        """
+        if self.decisions.assignment[op.index] is None:
+            return False
+        value, found = op.outputs[0], self._scattered(op, op.outputs[0])
+        if found is None:
+            return False
+        batch, left, right = sides(op.rule)
+        before = *batch, *(d for d in (left if found in left else right) if d < found)
+        layout = tuple(self.chosen(op).written[0][0].tolist())
+        sizes = local_shape(self.prices.program.values[value].shape, layout, self.prices.mesh_shape)
+        return any(sizes[dimension] > 1 for dimension in before)
 
     def is_stacked_otherwise(self, value: int) -> bool:
         """Whether a slice of a stack is read in another order than a loop has written the stack in.
@@ -152,17 +169,23 @@ class FirstDimensions:
         if producer < 0 or self.decisions.assignment[producer] is None:
             return None
         op = program.ops[producer]
-        strategy = self.chosen(op)
-        if strategy.scattered[0]:
-            number = op.outputs.index(value)
-            written, stored = (s[number][0] for s in (strategy.written, strategy.stored))
-            onto = {int(d) for d in stored[written != stored] if d >= 0}
-            return onto.pop() if len(onto) == 1 else None
+        if self.chosen(op).scattered[0]:
+            return self._scattered(op, value)
         if self.fusion.elementwise[producer]:
             for position in range(len(op.inputs)):
                 if (found := self._of_operand(op, position)) is not None:
                     return found
         return None
+
+    def _scattered(self, op: Op, value: int) -> int | None:
+        """The dimension of a result of `op` onto which its partial sums are scattered."""
+        strategy = self.chosen(op)
+        if not strategy.scattered[0]:
+            return None
+        number = op.outputs.index(value)
+        written, stored = (s[number][0] for s in (strategy.written, strategy.stored))
+        onto = {int(d) for d in stored[written != stored] if d >= 0}
+        return onto.pop() if len(onto) == 1 else None
 
     def _of_copy(self, value: int) -> int | None:
         stored, copy = self.decisions.stored[value], self.decisions.copy[value]

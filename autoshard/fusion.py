@@ -96,13 +96,22 @@ class Fusion:
     accumulated: Mapping[int, int]
 
 
-def fuse(program: Program, chip: Chip | None = None, into_products: Collection[int] = ()) -> Fusion:
+def fuse(
+    program: Program,
+    chip: Chip | None = None,
+    into_products: Collection[int] = (),
+    *,
+    written: Collection[int] = (),
+    unwritten: Collection[int] = (),
+) -> Fusion:
     """Decide what is fused, where `chip` is given by what it costs to compute again.
 
     Args:
       program, chip: the step, and what it runs on.
       into_products: values that products compute anew, too, as elementwise ops do; what is laid out
         otherwise before a product reads it cannot be one.
+      written, unwritten: values that are written in any case, and products that are not: what reads
+        them computes them.
     """
     again_bytes = 0.0 if chip is None else chip.exponential_bytes
     libraries = chip is not None and chip.library_products
@@ -110,9 +119,10 @@ def fuse(program: Program, chip: Chip | None = None, into_products: Collection[i
     elementwise = tuple(is_elementwise(op) for op in program.ops)
     values = program.values
     accumulated = find_accumulated(program, readers)
-    products = set(accumulated.values())
+    products = {*accumulated.values(), *(values[value].producer for value in unwritten)}
     written = {
-        value for op in accumulated for value in (*program.ops[op].inputs, *program.ops[op].outputs)
+        *written,
+        *(v for op in accumulated for v in (*program.ops[op].inputs, *program.ops[op].outputs)),
     }
     materialised: list[bool] = []
     sources: list[frozenset[int]] = []

@@ -16,8 +16,8 @@ collectives that run as one (`autoshard.combining`), and the bytes are counted a
   in the order in which it is sent, beside the value if that is read, too.
 * Where no library computes products, what is computed element by element and read by products alone
   is not written, unless the plan lays a copy of it out otherwise; slices of a stack that a loop
-  converts are slices of a stack that is converted before it; some sums are made as a whole
-  (`autoshard.whole_sums`).
+  converts are slices of a stack that is converted before it; some softmaxes are one kernel
+  (`autoshard.softmax_kernels`), and some sums are made as a whole (`autoshard.whole_sums`).
 * What lies in the vector memory takes no room (`autoshard.vector_memory`).
 * What cannot lie in the place of the input that it renews lies beside it until it is copied
   (`autoshard.first_dimensions`), and what a loop reads of gathered arrays lies there twice, in
@@ -41,6 +41,7 @@ from autoshard.hiding import Task, hide
 from autoshard.kernel_orders import Kernel
 from autoshard.occupancy import UnderWay, buffer_events, occupied_bytes, op_events
 from autoshard.sequence import Mark, arranged, depth_first_in_loops
+from autoshard.softmax_kernels import with_softmaxes
 from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, Sent, SumEnds
 from autoshard.task_graph import TaskGraph
 from autoshard.vector_memory import Life, spared
@@ -85,7 +86,8 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
         events += buffer
         if len(buffer) == 2 and now.dataflow.temporary[value.index]:  # it comes and goes once
             (start, size), (stop, _) = buffer
-            lives.append(Life(start, stop, size))
+            if stop < now.dataflow.end:  # results of the step lie in the main memory
+                lives.append(Life(start, stop, size))
     for life in spared(lives, prices.machine.chip.vector_memory_bytes, now.dataflow.end):
         events += [(life.start, -life.bytes), (life.stop, life.bytes)]
     for one, at in marks.items():
@@ -98,6 +100,7 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     events += _put_in_order(now, decisions, first)
     sent = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, Sent)}
     events += _beside_sent(now, decided, first, sent)
+    events += _beside_scattered(now, decided, first)
     if not prices.machine.chip.library_products:
         events += _converted_before(now, decisions)
         events += whole_sums(now, decided, flights)
@@ -109,7 +112,8 @@ def _fused(prices: StepPrices, decisions: Decisions) -> Fusion:
     chip = prices.machine.chip
     if chip.library_products:
         return fuse(prices.program, chip)
-    return fuse(prices.program, chip, {v for v, copy in enumerate(decisions.copy) if copy is None})
+    into_products = {v for v, copy in enumerate(decisions.copy) if copy is None}
+    return with_softmaxes(prices.program, chip, into_products, decisions, prices.mesh_shape)
 
 
 def _converted_before(prices: StepPrices, decisions: Decisions) -> Iterator[tuple[int, float]]:
@@ -180,6 +184,20 @@ def _beside_sent(
         size = prices.scratch_bytes(value, layout)
         yield min(when[producer] if producer >= 0 else at, at), size
         yield at, -size
+
+
+def _beside_scattered(
+    prices: StepPrices, decided: Decided, first: FirstDimensions
+) -> Iterator[tuple[int, float]]:
+    """Points and bytes of products in the order in which they are scattered, beside themselves."""
+    if not prices.machine.chip.library_products:
+        return
+    for op in prices.program.ops:
+        if op.primitive == "dot_general" and first.is_scattered_otherwise(op):
+            at = prices.dataflow.when[op.index]
+            size = prices.scratch_bytes(op.outputs[0], decided.chosen(op).written[0][0])
+            yield at, size
+            yield at + 1, -size
 
 
 @dataclass(frozen=True, slots=True)

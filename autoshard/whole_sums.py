@@ -6,8 +6,8 @@ out its part.
 
     down's gradient: bf16[8192, 32768]{unreduced=x}  --all-reduce-->  bf16[8192, 32768]  until read
 
-An all-reduce writes over what it adds up. But where gathers run beside products, the product that
-carries one writes a tuple, and what is added up of it lies beside it.
+An all-reduce writes over what it adds up. But a product beside which another collective runs writes
+a tuple, and what is added up of it lies beside it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ def whole_sums(
       flights: where collectives begin and end.
     """
     begun: dict[int, int] = {}
-    for (value, _), at in flights.begun.items():
+    busy = np.zeros(prices.dataflow.end + 1, dtype=bool)
+    for (value, life), at in flights.begun.items():
         begun[value] = min(at, begun.get(value, at))
+        steps = decided.steps_of_copy(value)
+        if any(kind != "all_slice" for step in steps for kind, _ in step.kinds):
+            busy[at : flights.copies[value][life][0]] = True
     for op in prices.program.ops:
         if decided.decisions.assignment[op.index] is None:
             continue
@@ -46,10 +50,10 @@ def whole_sums(
         scattered = bool(strategy.scattered[0])
         if scattered and not prices.topology.leaves_whole(axes):
             continue
-        if prices.machine.chip.hides_collectives:
+        at = prices.dataflow.when[op.index]
+        if busy[at]:
             yield from _beside(prices, op, strategy)
         if scattered:
-            at = prices.dataflow.when[op.index]
             settled = max(flights.settled.get(op.index, at), at + 1)
             yield from _until_read(prices, op, strategy, settled, begun)
 
@@ -67,7 +71,7 @@ def _until_read(
 ) -> Iterator[tuple[int, float]]:
     """From where the sum is there; until then it is counted as what the op writes."""
     for number, output in enumerate(op.outputs):
-        read = min([use.at for use in prices.dataflow.readers[output]], default=settled)
+        read = min([use.last + 1 for use in prices.dataflow.readers[output]], default=settled)
         read = min(read, begun.get(output, read))
         rest = prices.scratch_bytes(output, strategy.written[number][0]) - prices.scratch_bytes(
             output, strategy.stored[number][0]
