@@ -30,6 +30,11 @@ from autoshard.kernel_orders import Kernel
 from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, Sent, SumEnds
 from autoshard.views import Views
 
+HIGH_COST, MEDIUM_COST = 5e-3, 1e-3
+"""What XLA:TPU's scheduler reckons a product and another kernel to take, in its unit of a
+microsecond: `ApproximateLatencyEstimator` in `xla/service/latency_hiding_scheduler.h`."""
+HIGH_LATENCY = 5e-3
+"""From the begin to the end of a collective, likewise, whatever it moves."""
 COMBINED = frozenset({"all_gather", "all_reduce", "reduce_scatter"})
 """Kinds of collectives that run as one with others of their kind."""
 
@@ -185,8 +190,13 @@ class TaskGraph:
         return Task(None, role, self._reckoned(ops[0], seconds), kernels=(number,))
 
     def _reckoned(self, op: Op, seconds: float) -> float:
-        """What XLA reckons a kernel to take: no launch, and memory at its full bandwidth."""
+        """What XLA reckons a kernel to take: no launch, and memory at its full bandwidth.
+
+        XLA:TPU has a fixed cost for each.
+        """
         chip = self.decided.prices.machine.chip
+        if seconds > 0 and not chip.library_products:
+            return HIGH_COST if is_matrix_op(op.primitive) else MEDIUM_COST
         if seconds > 0 and op.index not in self.fusion.joined:
             seconds = max(seconds - chip.launch_seconds, 0.0)
         return seconds if is_matrix_op(op.primitive) else seconds * chip.memory_efficiency
@@ -260,7 +270,8 @@ class TaskGraph:
         return Task(None, Role.KERNEL, 2 * size / decided.prices.machine.chip.memory_rate)
 
     def _add_flight(self, begin: Task, end: Task, found: Collectives, value: int) -> None:
-        begin.latency = found.seconds
+        libraries = self.decided.prices.machine.chip.library_products
+        begin.latency = found.seconds if libraries else HIGH_LATENCY
         end.reads(begin)
         kinds = {kind for kind, _ in found.kinds}
         dtype = "" if kinds == {"all_gather"} else self.program.values[value].dtype

@@ -24,15 +24,16 @@ def peaks(
     folder: Path,
     *,
     machine: str = "h100-8",
+    limits: Sequence[str] = (),
     **options: Any,
 ) -> tuple[int, int]:
-    """Bytes as predicted and as compiled, of the best plan under pins on one axis of 8."""
+    """Bytes as predicted and as compiled, of the best plan under pins on one axis of all chips."""
     given = autoshard.load_machine(machine)
     plan = autoshard.search(
         autoshard.trace(step, *args, **options),
         given,
-        mesh={"x": 8},
-        requirements=[f"pin {one}" for one in pins],
+        mesh={"x": given.chips},
+        requirements=[*(f"pin {one}" for one in pins), *(f"limit {one}" for one in limits)],
         time_limit=10.0,
     )
     compiled = compile_plan(autoshard.lower(plan, step, *args), given, cache=folder)
@@ -79,4 +80,37 @@ def test_a_product_of_the_library_takes_its_workspace(tmp_path: Path) -> None:
         tmp_path,
     )
     assert compiled > 2**25
+    assert predicted == pytest.approx(compiled, rel=0.1)
+
+
+SCATTERED = ("all_to_all count 0", "all_gather count 0")
+
+
+def test_what_is_scattered_along_an_inner_dimension_is_put_in_order_first(tmp_path: Path) -> None:
+    predicted, compiled = peaks(
+        lambda x, w: jnp.einsum("bsd,dv->bsv", x, w),
+        (array(8, 1024, 1024, dtype=jnp.bfloat16), array(1024, 8192, dtype=jnp.bfloat16)),
+        ("x [None, None, x]", "w [x, None]", "result [None, x, None]"),
+        tmp_path,
+        limits=SCATTERED,
+    )
+    assert compiled > 2 * 8 * 1024 * 8192 * 2  # the partial sums, in two orders
+    assert predicted == pytest.approx(compiled, rel=0.1)
+
+
+def test_a_stack_that_is_read_in_another_order_is_put_in_order_before_its_loop(
+    tmp_path: Path,
+) -> None:
+    def step(carry: Any, w: Any) -> Any:
+        carry, stack = jax.lax.scan(lambda c, _: (jnp.tanh(c), c), carry, length=16)
+        return jax.lax.scan(lambda c, s: (jnp.tanh(s + c @ w), None), carry, stack)[0]
+
+    predicted, compiled = peaks(
+        step,
+        (array(4096, 2048, dtype=jnp.bfloat16), array(2048, 2048, dtype=jnp.bfloat16)),
+        ("carry [None, x]", "w [x, None]", "result [None, x]"),
+        tmp_path,
+        limits=SCATTERED,
+    )
+    assert compiled > 2 * 16 * 4096 * 2048 / 8 * 2  # the stack, in two orders
     assert predicted == pytest.approx(compiled, rel=0.1)

@@ -59,7 +59,7 @@ LAYERS = (
     ("occupancy", "first_dimensions", "decided", "vector_memory"),
     ("evaluate", "baselines", "kept", "narrow", "restrict"),
     ("task_graph",),
-    ("whole_sums",),
+    ("softmax_kernels", "whole_sums"),
     ("scheduled",),
     ("demands", "conflicts"),
     ("types",),

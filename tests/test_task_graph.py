@@ -19,7 +19,7 @@ from autoshard.kernel_orders import Kernel
 from autoshard.search import search
 from autoshard.sequence import arranged, depth_first_in_loops
 from autoshard.task_contents import CopyBegins, Passed, Passes
-from autoshard.task_graph import TaskGraph
+from autoshard.task_graph import HIGH_COST, HIGH_LATENCY, MEDIUM_COST, TaskGraph
 from tests.helpers import case, hiding
 
 
@@ -171,3 +171,24 @@ def test_a_product_reads_what_is_no_matrix_as_one() -> None:
     operand = made["dot_general"].before[0]
     assert operand.role is Role.NOTHING
     assert operand.before == [made["tanh"]]
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_where_no_library_computes_products_kernels_and_collectives_have_fixed_costs(
+    library: bool,
+) -> None:
+    """As in XLA:TPU's scheduler; elsewhere they take what they are priced at."""
+    decided, found = graphs(
+        lambda x, w: jnp.tanh(x) @ w.T,
+        *(array(64, 64),) * 2,
+        requirements=["pin x [x, None]", "pin w [x, None]", "pin result [x, None]"],
+        library_products=library,
+    )
+    graph, ops = found[0], decided.prices.program.ops
+    flight = graph.flights[0]
+    seconds = {
+        ops[kernel.first].primitive: graph.tasks[number].seconds
+        for number, kernel in enumerate(graph.kernels)
+    }
+    fixed = [flight.begin.latency, seconds["dot_general"], seconds["tanh"]]
+    assert (fixed == [HIGH_LATENCY, HIGH_COST, MEDIUM_COST]) is not library

@@ -1,0 +1,50 @@
+"""The predicted peak beside that of XLA:TPU's deviceless compile, one cause a program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from autoshard.compiler.target import why_missing
+from autoshard.models import transformer
+from tests.test_compiled_peaks import SCATTERED, array, peaks
+
+pytestmark = pytest.mark.skipif(bool(why_missing("tpu")), reason=why_missing("tpu") or "installed")
+
+
+def test_a_sum_over_all_chips_of_a_torus_is_made_whole(tmp_path: Path) -> None:
+    predicted, compiled = peaks(
+        lambda x, y: jnp.einsum("bd,bf->df", x, y).astype(jnp.float32) + 1.0,
+        (array(4096, 8192, dtype=jnp.bfloat16),) * 2,
+        ("x [x, None]", "y [x, None]", "result [x, None]"),
+        tmp_path,
+        machine="v5e-16",
+        limits=SCATTERED,
+    )
+    whole, result = 8192 * 8192 * 2, 8192 * 8192 * 4 / 16
+    assert compiled > whole + result
+    assert predicted == pytest.approx(compiled, rel=0.1)
+
+
+@pytest.mark.parametrize("batch", [16, 8])
+def test_a_softmax_of_five_dimensions_writes_its_exponentials(batch: int, tmp_path: Path) -> None:
+    """In float32; of one sequence a chip it writes the scores, in bfloat16."""
+
+    def step(queries: Any, keys: Any, values: Any) -> Any:
+        def body(queries: Any, _: Any) -> tuple[Any, None]:
+            return transformer.attend(queries, keys, values, 0), None
+
+        return jax.lax.scan(body, queries, length=2)[0]
+
+    sizes = ((batch, 2048, heads, 128) for heads in (16, 4, 4))
+    pins = [f"{name} [x, None, None, None]" for name in ("queries", "keys", "values", "result")]
+    predicted, compiled = peaks(
+        step, [array(*size, dtype=jnp.bfloat16) for size in sizes], pins, tmp_path, machine="v6e-8"
+    )
+    scores = batch // 8 * 16 * 2048 * 2048
+    assert (compiled > 4 * scores) == (batch > 8)
+    assert predicted == pytest.approx(compiled, rel=0.1)
