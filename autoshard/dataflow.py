@@ -82,6 +82,7 @@ class Dataflow:
       turned: the same copies' lives.
       slices: the values that are slices of a stack, converted perhaps.
       companions: per op, how many ops' partial sums may be settled by one collective, with its own.
+      combinable: per op, whether there are any for that, in a loop as well.
       copied: the ops whose results are slices that are written for what reads them.
       product_orders: by op index, how products should be computed that are not as JAX writes them.
       rows: the reductions that run inside of what reads them, see `autoshard.rows`.
@@ -107,6 +108,7 @@ class Dataflow:
     turned: Mapping[int, tuple[Turned, ...]]
     slices: Mapping[int, Slice]
     companions: tuple[int, ...]
+    combinable: tuple[bool, ...]
     copied: frozenset[int]
     product_orders: Mapping[int, ProductOrder]
     rows: frozenset[int]
@@ -137,6 +139,7 @@ class Dataflow:
             op.index in self.copied,
             op.index in self.rows,
             self.companions[op.index],
+            self.combinable[op.index],
         )
 
 
@@ -185,6 +188,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         accumulated=fusion.accumulated,
         exponentials=fusion.exponentials,
         companions=_companions(program, awaited),
+        combinable=_combinable(program, awaited),
         copied=copied,
         product_orders=told,
         rows=rows,
@@ -275,12 +279,20 @@ def _awaited(program: Program, readers: Sequence[Sequence[Reader]]) -> tuple[boo
 
 
 def _companions(program: Program, awaited: tuple[bool, ...]) -> tuple[int, ...]:
-    def group(op: Op) -> tuple[int, str] | None:
-        sums = any(factor.kind is FactorKind.REDUCE for factor in op.rule.factors)
-        if not sums or op.trips > 1 or any(awaited[o] for o in op.outputs):
-            return None
-        return op.region, program.values[op.outputs[0]].dtype
-
-    groups = [group(op) for op in program.ops]
+    groups = [None if op.trips > 1 else _unawaited(program, op, awaited) for op in program.ops]
     sizes = Counter(groups)
     return tuple(1 if group is None else sizes[group] for group in groups)
+
+
+def _combinable(program: Program, awaited: tuple[bool, ...]) -> tuple[bool, ...]:
+    groups = [_unawaited(program, op, awaited) for op in program.ops]
+    sizes = Counter(groups)
+    return tuple(group is not None and sizes[group] > 1 for group in groups)
+
+
+def _unawaited(program: Program, op: Op, awaited: tuple[bool, ...]) -> tuple[int, str] | None:
+    """Region and dtype of the sums of an op, if nothing in the region waits for them."""
+    sums = any(factor.kind is FactorKind.REDUCE for factor in op.rule.factors)
+    if not sums or any(awaited[o] for o in op.outputs):
+        return None
+    return op.region, program.values[op.outputs[0]].dtype
