@@ -41,8 +41,8 @@ Floats = NDArray[np.float64]
 Settlement = tuple[Kind, tuple[int, ...], NDArray[np.int64]]
 PARTIAL = frozenset({"gather", "stack", *UPDATES})
 COMBINED_BYTES = 2**27
-"""XLA:TPU combines sums of at most so many bytes into one collective: of compiled Llama-3 8B those of
-117 and 8 MB, but not of 117 and 17."""
+"""XLA:TPU combines sums of at most so many bytes into one collective: in compiled Llama-3 8B those
+of 117 and 8 MB, but not of 117 and 17."""
 MOVES_NOTHING = frozenset(
     {
         *("enter", "carry", "yield", "join", "return"),
