@@ -139,9 +139,8 @@ class FirstDimensions:
         carries = [other.index for other in region if other.primitive == "carry"]
         yields = [other for other in region if other.primitive == "yield"]
         last = yields[carries.index(maker.index)]
-        return (
-            self._of_copy(last.inputs[0]) if self._reads_copy(last, 0) else self._of(last.inputs[0])
-        )
+        value = last.inputs[0]
+        return self._of_copy(value) if self._reads_copy(last, 0) else self._of(value)
 
     def _of_operand(self, op: Op, position: int) -> int | None:
         """The dimension of the result of `op` that lies first in an operand."""

@@ -118,7 +118,10 @@ class Chip:
 
     @property
     def counts_anew(self) -> bool:
-        """Whether what a plan takes depends on more than is in order: see `autoshard.scheduled`."""
+        """Whether what a plan takes is counted once more as its compiler runs it.
+
+        See `autoshard.scheduled`.
+        """
         return self.hides_collectives or self.vector_memory_bytes > 0
 
     @property

@@ -203,11 +203,12 @@ class StepPrices:
             share = 1.0 / self.dataflow.companions[op.index]
             return share * rate.latency_seconds + rate.seconds_per_byte * size
 
-        if kind == "all_reduce":
+        joins = self.dataflow.combinable[op.index] and self.topology.torus_dimensions(axes) > 1
+        if kind == "all_reduce" or (len(axes) == 1 and not joins):
             return combined(kind)
         onto = stored[:, list(axes)]
         whole = (onto != onto[:, :1]).any(axis=1)
-        if self.dataflow.combinable[op.index] and self.topology.torus_dimensions(axes) > 1:
+        if joins:
             whole = whole | (2 * size <= COMBINED_BYTES)
         return np.where(whole, combined("all_reduce"), combined(kind))
 

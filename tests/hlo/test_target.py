@@ -201,3 +201,16 @@ def test_chips_fill_each_level_once():
     counted = Counter(map(tuple, mesh_coordinates(machine, shape(x=64)).tolist()))
     assert set(counted.values()) == {1}
     assert math.prod(level.chips for level in machine.network) == len(counted)
+
+
+@pytest.mark.parametrize("sizes", [(64,), (16, 4), (32, 2), (2, 32), (8, 8), (4, 4, 4), (4, 2, 8)])
+def test_a_torus_dimension_that_axes_share_stays_in_one(sizes: tuple[int, ...]) -> None:
+    """So that all chips, in the order of the mesh, go through the torus dimension by dimension."""
+    mesh = MeshShape(tuple("xyz"[: len(sizes)]), sizes)
+    coordinates = mesh_coordinates(load("v5p-64"), mesh)
+    numbers = np.arange(64)
+    strides = [
+        next((s for s in (1, 4, 16) if (numbers // s % 4 == column).all()), None)
+        for column in coordinates.T[:3]
+    ]
+    assert sorted(filter(None, strides)) == [1, 4, 16]
