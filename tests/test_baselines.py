@@ -46,6 +46,9 @@ def pinned(name: str, sizes: tuple[int, ...], scan: bool = True) -> tuple[Case, 
     shape = MeshShape(NAMES[: len(sizes)], sizes)
     # Gradients' sums are hidden behind the backward pass, or an embedding's is not worth summing.
     machine = replace(load("v5p-8"), overlap=0.8)
+    if len(sizes) == 1:  # sums over a whole torus are not scattered, those over a ring are
+        ring = replace(machine.network[0], dimensions=sizes, wraps=(True,))
+        machine = replace(machine, network=(ring,))
     prices = step_prices(step, analyse(step), machine, sizes)
     case = Case(step, {}, shape, build(prices, find_repeats(step), limit=None))
     scheme = next(scheme for scheme in SCHEMES if scheme.name == name)

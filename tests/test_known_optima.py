@@ -145,19 +145,19 @@ def test_tight_memory_is_zero_3() -> None:
     layers = 4
     fn, args, options = mlp(16384, 4096, 16384, layers)
     program = trace(fn, *args, **options)
-    plan = best(program, "v5p-8")
+    plan = best(program, "h100-8")
     fsdp = next(row for row in plan.baselines if row.name == "FSDP")
     replicated = next(row for row in plan.baselines if row.name == "data parallel")
     assert fsdp.peak_bytes is not None
     assert replicated.peak_bytes is not None
     assert fsdp.peak_bytes < 0.6 * replicated.peak_bytes
     tight = search(
-        program, "v5p-8", mesh={"x": CHIPS}, memory_limit=fsdp.peak_bytes, time_limit=30.0
+        program, "h100-8", mesh={"x": CHIPS}, memory_limit=fsdp.peak_bytes, time_limit=30.0
     )
     assert zero3(tight, layers) == 2 * layers  # once, kept for the backward pass
     tighter = search(
         program,
-        "v5p-8",
+        "h100-8",
         mesh={"x": CHIPS},
         memory_limit=0.85 * fsdp.peak_bytes,
         time_limit=30.0,
