@@ -122,7 +122,15 @@ class Chip:
 
         See `autoshard.scheduled`.
         """
-        return self.hides_collectives or self.vector_memory_bytes > 0
+        return self.hides_collectives or self.library_products or self.vector_memory_bytes > 0
+
+    @property
+    def runs_in_least_memory(self) -> bool:
+        """Whether kernels run in the order of least memory, in loops, too.
+
+        XLA:GPU does so on chips for which its latency-hiding scheduler does not run.
+        """
+        return self.library_products and not self.hides_collectives
 
     @property
     def memory_rate(self) -> float:

@@ -8,7 +8,8 @@ Here the kernels of every computation are put in the order of that plan (`autosh
 collectives that run as one (`autoshard.combining`), and the bytes are counted again:
 
 * A copy lies in memory from where its first collective begins to its last reader, and the value
-  itself until the last one that does not read the copy.
+  itself until the last one that does not read the copy; but where XLA:GPU hides nothing, both as
+  long as anybody reads either.
 * What is scattered lies there until the last collective ends; what is gathered in several steps,
   from one to the end of the next.
 * A product of the library takes its workspace.
@@ -40,7 +41,7 @@ from autoshard.graph import Region
 from autoshard.hiding import Task, hide
 from autoshard.kernel_orders import Kernel
 from autoshard.occupancy import UnderWay, buffer_events, occupied_bytes, op_events
-from autoshard.sequence import Mark, arranged, depth_first_in_loops
+from autoshard.sequence import Mark, arranged, depth_first_in_loops, least_memory
 from autoshard.softmax_kernels import with_softmaxes
 from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, Sent, SumEnds
 from autoshard.task_graph import TaskGraph
@@ -51,8 +52,8 @@ from autoshard.whole_sums import whole_sums
 def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     """The peak per device in the compiler's own order of the plan, bytes.
 
-    None where that is what the solver counts: the chip hides no collectives, and has no vector
-    memory.
+    None where that is what the solver counts: the chip hides no collectives, has no vector memory,
+    and no library computes its products.
     """
     program = prices.program
     if not prices.machine.chip.counts_anew:
@@ -64,10 +65,13 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     when, marks = arranged(program, fusion, orders.arrange)
     flow = replace(prices.dataflow, materialised=fusion.materialised)
     now = replace(prices, dataflow=reordered(flow, program, fusion, when))
+    at_once = prices.machine.chip.runs_in_least_memory
+    copies, released = ({}, {}) if at_once else Decided(now, decisions).needed()
     flights = UnderWay(
         {(one.value, one.life): at for one, at in marks.items() if isinstance(one, CopyBegins)},
         {one.op: at for one, at in marks.items() if isinstance(one, SumEnds)},
-        *Decided(now, decisions).needed(),
+        copies,
+        released,
     )
     events = [
         event
@@ -210,8 +214,11 @@ class _Orders:
 
     def arrange(self, region: Region, kernels: Sequence[Kernel]) -> Iterator[int | Mark]:
         """The kernels of a region, with a mark where something begins or ends to lie in memory."""
-        graph = None
-        if self.decided.prices.machine.chip.hides_collectives:
+        graph, chip = None, self.decided.prices.machine.chip
+        if chip.runs_in_least_memory:
+            yield from least_memory(region, kernels)
+            return
+        if chip.hides_collectives:
             graph = TaskGraph(self.decided, self.fusion, self.beside, region, kernels)
         if graph is None or not graph.flights:  # XLA leaves alone where nothing is to be hidden
             yield from depth_first_in_loops(region, kernels)

@@ -34,7 +34,7 @@ Arrange = Callable[[Region, Sequence[Kernel]], Iterable[int | Mark]]
 
 def sequence(program: Program, fusion: Fusion, chip: Chip | None = None) -> tuple[int, ...]:
     """The position of every op in the order in which the compiler of a chip runs them."""
-    as_found = chip is not None and chip.library_products and not chip.hides_collectives
+    as_found = chip is not None and chip.runs_in_least_memory
     return arranged(program, fusion, least_memory if as_found else depth_first_in_loops)[0]
 
 
