@@ -12,7 +12,8 @@ in memory, and a residual stream that many read is written. XLA's fusion is led 
 A function that is decomposed into dozens of instructions (`LONG`) is computed once on XLA:GPU, and
 what several kernels read of it is written.
 
-Nothing is fused across an `optimization_barrier`, which does nothing itself.
+Nothing is fused across an `optimization_barrier`, which does nothing itself. XLA:TPU fuses nothing
+into what pads another dimension than the last, as the gradient of a slice does.
 
 Kernels that read the same arrays are run as one, see `autoshard.siblings`; what a product adds to
 is read by the product, see `autoshard.accumulation`.
@@ -70,6 +71,14 @@ def _fuses(op: Op, position: int, elementwise: bool, scatters: bool) -> bool:
     return elementwise or looks_up or scattered or op.primitive in FUSING_REDUCTIONS
 
 
+def _pads(program: Program, op: Op) -> bool:
+    """Whether an op pads another dimension than the last: what it pads so, XLA:TPU writes first."""
+    if op.primitive != "pad" or op.inputs[0] < 0:
+        return False
+    before, after = (program.values[v].shape[:-1] for v in (op.inputs[0], op.outputs[0]))
+    return before != after
+
+
 @dataclass(frozen=True, slots=True)
 class Fusion:
     """What is fused in a program.
@@ -115,6 +124,7 @@ def fuse(
     """
     again_bytes = 0.0 if chip is None else chip.exponential_bytes
     libraries = chip is not None and chip.library_products
+    tiles = chip is not None and chip.sublanes > 1
     readers = program.consumers()
     elementwise = tuple(is_elementwise(op) for op in program.ops)
     values = program.values
@@ -142,6 +152,7 @@ def fuse(
             not uses
             or value.index in written
             or (libraries and len(uses) > 1 and maker.primitive in LONG)
+            or (tiles and any(_pads(program, program.ops[reader]) for reader, _ in uses))
             or not all(
                 (
                     _fuses(program.ops[reader], position, elementwise[reader], libraries)
