@@ -220,8 +220,8 @@ class _Pricer:
         table, a, b, mode = choices.table, choices.stored, choices.copy, choices.mode
 
         def bytes_of(value: int) -> NDArray[np.float64]:
-            dims = self.flow.innermost.get(value)
-            return self._once("bytes", (table,), lambda: self._held_bytes(table, dims), dims)
+            inner = self.flow.innermost.get(value)
+            return self._once("bytes", (table,), lambda: self._held_bytes(table, inner), inner)
 
         def held_in(value: int) -> NDArray[np.float64]:
             held, factor = bytes_of(value), self.prices.heap_factor(value)

@@ -176,6 +176,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         rows = row_reductions(program, fusion, walk.made)
     points = _points(program, fusion, order, temporary, copied, libraries, told)
     awaited = _awaited(program, points.readers)
+    unawaited = [_unawaited(program, op, awaited) for op in program.ops]
     return Dataflow(
         chip=chip,
         materialised=fusion.materialised,
@@ -187,8 +188,8 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         joined=frozenset(fusion.joined),
         accumulated=fusion.accumulated,
         exponentials=fusion.exponentials,
-        companions=_companions(program, awaited),
-        combinable=_combinable(program, awaited),
+        companions=_companions(program, unawaited),
+        combinable=_combinable(unawaited),
         copied=copied,
         product_orders=told,
         rows=rows,
@@ -278,16 +279,17 @@ def _awaited(program: Program, readers: Sequence[Sequence[Reader]]) -> tuple[boo
     return tuple(result)
 
 
-def _companions(program: Program, awaited: tuple[bool, ...]) -> tuple[int, ...]:
-    groups = [None if op.trips > 1 else _unawaited(program, op, awaited) for op in program.ops]
+def _companions(program: Program, unawaited: Sequence[Hashable]) -> tuple[int, ...]:
+    groups = [
+        None if op.trips > 1 else group for op, group in zip(program.ops, unawaited, strict=True)
+    ]
     sizes = Counter(groups)
     return tuple(1 if group is None else sizes[group] for group in groups)
 
 
-def _combinable(program: Program, awaited: tuple[bool, ...]) -> tuple[bool, ...]:
-    groups = [_unawaited(program, op, awaited) for op in program.ops]
-    sizes = Counter(groups)
-    return tuple(group is not None and sizes[group] > 1 for group in groups)
+def _combinable(unawaited: Sequence[Hashable]) -> tuple[bool, ...]:
+    sizes = Counter(unawaited)
+    return tuple(group is not None and sizes[group] > 1 for group in unawaited)
 
 
 def _unawaited(program: Program, op: Op, awaited: tuple[bool, ...]) -> tuple[int, str] | None:

@@ -45,6 +45,11 @@ AT_ONCE = UnderWay()
 """Collectives that begin and end where they stand."""
 
 
+def passing(at: int, size: float) -> tuple[tuple[int, float], tuple[int, float]]:
+    """Points and bytes of what lies in memory at one point alone."""
+    return (at, size), (at + 1, -size)
+
+
 def op_events(
     prices: StepPrices, op: Op, strategy: Strategies, flights: UnderWay = AT_ONCE
 ) -> list[tuple[int, float]]:

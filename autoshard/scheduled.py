@@ -40,7 +40,7 @@ from autoshard.fusion import Fusion, fuse
 from autoshard.graph import Region
 from autoshard.hiding import Task, hide
 from autoshard.kernel_orders import Kernel
-from autoshard.occupancy import UnderWay, buffer_events, occupied_bytes, op_events
+from autoshard.occupancy import UnderWay, buffer_events, occupied_bytes, op_events, passing
 from autoshard.sequence import Mark, arranged, depth_first_in_loops, least_memory
 from autoshard.softmax_kernels import with_softmaxes
 from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, Sent, SumEnds
@@ -83,7 +83,7 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     for op in program.ops:
         if op.primitive == "dot_general" and decisions.assignment[op.index] is not None:
             at = now.dataflow.when[op.index]
-            events += [(at, workspace), (at + 1, -workspace)]
+            events += passing(at, workspace)
     lives: list[Life] = []
     for value in program.values:
         buffer = sorted(buffer_events(now, decisions, value.index, flights).items())
@@ -157,16 +157,12 @@ def _put_in_order(
     for value, at in when.items():
         layout = decisions.copy[value]
         assert layout is not None
-        size = prices.scratch_bytes(value, layout)
-        yield at, size
-        yield at + 1, -size
+        yield from passing(at, prices.scratch_bytes(value, layout))
     for value, one in prices.dataflow.slices.items():
         layout = decisions.stored[one.stack]
         if layout is not None and first.is_stacked_otherwise(value):
             at = prices.dataflow.when[prices.program.values[value].producer]
-            size = prices.scratch_bytes(one.stack, layout)
-            yield at, size
-            yield at + 1, -size
+            yield from passing(at, prices.scratch_bytes(one.stack, layout))
 
 
 def _beside_sent(
@@ -199,9 +195,8 @@ def _beside_scattered(
     for op in prices.program.ops:
         if op.primitive == "dot_general" and first.is_scattered_otherwise(op):
             at = prices.dataflow.when[op.index]
-            size = prices.scratch_bytes(op.outputs[0], decided.chosen(op).written[0][0])
-            yield at, size
-            yield at + 1, -size
+            written = decided.chosen(op).written[0][0]
+            yield from passing(at, prices.scratch_bytes(op.outputs[0], written))
 
 
 @dataclass(frozen=True, slots=True)

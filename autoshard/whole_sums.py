@@ -19,7 +19,7 @@ import numpy as np
 from autoshard.cost.step import StepPrices
 from autoshard.decided import Decided
 from autoshard.graph import Op
-from autoshard.occupancy import UnderWay
+from autoshard.occupancy import UnderWay, passing
 from autoshard.strategy import Strategies
 
 
@@ -61,9 +61,7 @@ def whole_sums(
 def _beside(prices: StepPrices, op: Op, strategy: Strategies) -> Iterator[tuple[int, float]]:
     at = prices.dataflow.when[op.index]
     for number, output in enumerate(op.outputs):
-        size = prices.scratch_bytes(output, strategy.written[number][0])
-        yield at, size
-        yield at + 1, -size
+        yield from passing(at, prices.scratch_bytes(output, strategy.written[number][0]))
 
 
 def _until_read(

@@ -195,7 +195,7 @@ def relaxed(program: Program, stage: StageProgram, *, first: bool) -> Program:
 
 
 def without_latency(machine: Machine, *, scanned: bool) -> Machine:
-    """The machine with everything free that does not grow with sizes.
+    """The machine with everything free that does not grow with sizes, as what tiles cost.
 
     Args:
       scanned: whether blocks are iterations of a scan; else transpositions are free too.
