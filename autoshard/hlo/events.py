@@ -11,7 +11,8 @@ XLA:TPU also hides them inside of fusions:
     fusion calls=%f, where %f is an all-reduce and a dynamic-slice           whole
     async-collective-start = fusion, whose root is a custom call             start
         to AsyncCollectiveStart of an all-gather
-    fusion, a matmul and a copy of that all-gather, with its channel         the gather goes on
+    fusion, a matmul and a copy of that all-gather, with its channel,        the gather goes on
+        beside the start or in a loop after it
     async-collective-done = fusion, ... AsyncCollectiveDone                  done
 
 Between slices, XLA:TPU writes a collective as a send and a recv to the host, with its kind in an
@@ -20,12 +21,13 @@ attribute (`_xla_megascale_transfer_type`); the recv and its done stand for it.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from autoshard.hlo.module import Instruction
+from autoshard.hlo.module import Instruction, Module
 from autoshard.hlo.places import Place
 
 OPCODES = (
@@ -139,8 +141,20 @@ def _in_fusion(place: Place, fusion: Instruction, by_channel: dict[str, Event]) 
             by_channel[channel] = Event(fusion, "start", home, collective)
             yield by_channel[channel]
             continue
-        if channel not in by_channel:
+        if channel not in by_channel and (target or channel not in _started(place.module)):
             yield Event(fusion, "whole", home, collective)
+
+
+@functools.lru_cache(maxsize=8)
+def _started(module: Module) -> frozenset[str]:
+    """Channels of the collectives that a fusion starts, wherever in a module."""
+    found = set[str]()
+    for computation in module.computations.values():
+        place = Place(module, computation)
+        if _custom_call(place) == "AsyncCollectiveStart":
+            for _, collective in _collectives_within(place):
+                found.add(collective.attribute("channel_id") or collective.name)
+    return frozenset(found)
 
 
 def _collectives_within(place: Place) -> Iterator[tuple[Place, Instruction]]:

@@ -353,3 +353,65 @@ def test_rough_classes_are_no_times():
 def test_a_schedule_of_nothing():
     with pytest.raises(ValueError, match="no schedule of a computation in a text of 1 lines"):
         read_schedule("hlo_module {")
+
+
+GATHERED = "replica_groups=[2,4]<=[8], channel_id=7, dimensions={0}, use_global_device_ids=true"
+IN_A_LOOP = f"""\
+{HEAD}{BUSY.format(n=0)}%begins (x: f32[1]) -> (f32[1], f32[4]) {{
+  %x = f32[1]{{0}} parameter(0)
+  %g = f32[4]{{0}} all-gather(%x), {GATHERED}
+  ROOT %c = (f32[1]{{0}}, f32[4]{{0}}) custom-call(%g), custom_call_target="AsyncCollectiveStart"
+}}
+
+%goes_on (x: f32[1]) -> (f32[1], f32[4]) {{
+  %x = f32[1]{{0}} parameter(0)
+  %g = f32[4]{{0}} all-gather(%x), {GATHERED}
+  %n = f32[1]{{0}} negate(%x)
+  ROOT %t = (f32[1]{{0}}, f32[4]{{0}}) tuple(%n, %g)
+}}
+
+%ends (x: f32[1]) -> f32[4] {{
+  %x = f32[1]{{0}} parameter(0)
+  %g = f32[4]{{0}} all-gather(%x), {GATHERED}
+  ROOT %c = f32[4]{{0}} custom-call(%g), custom_call_target="AsyncCollectiveDone"
+}}
+
+%body (s: (s32[], f32[1])) -> (s32[], f32[1]) {{
+  %s = (s32[], f32[1]{{0}}) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %x = f32[1]{{0}} get-tuple-element(%s), index=1
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  %f = (f32[1]{{0}}, f32[4]{{0}}) fusion(%x), kind=kOutput, calls=%goes_on, \
+backend_config={{"window_config":{{"estimated_cycles":"3000000000"}}}}
+  %y = f32[1]{{0}} get-tuple-element(%f), index=0
+  ROOT %t = (s32[], f32[1]{{0}}) tuple(%next, %y)
+}}
+
+%condition (s: (s32[], f32[1])) -> pred[] {{
+  %s = (s32[], f32[1]{{0}}) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %end = s32[] constant(5)
+  ROOT %c = pred[] compare(%i, %end), direction=LT
+}}
+
+ENTRY %main (p: f32[1]) -> f32[4] {{
+  %p = f32[1]{{0}} parameter(0)
+  %zero = s32[] constant(0)
+  %a = (f32[1]{{0}}, f32[4]{{0}}) fusion(%p), kind=kCustom, calls=%begins
+  %s = (s32[], f32[1]{{0}}) tuple(%zero, %p)
+  %w = (s32[], f32[1]{{0}}) while(%s), condition=%condition, body=%body
+  %y = f32[1]{{0}} get-tuple-element(%w), index=1
+  ROOT %d = f32[4]{{0}} fusion(%y), kind=kCustom, calls=%ends
+}}
+"""
+
+
+def test_a_gather_that_goes_on_in_a_loops_kernels_is_one_and_hides_behind_them():
+    module = read_module(IN_A_LOOP)
+    found = find(module, MESH)
+    begun = [one.record for one in found if one.event.phase != "done"]
+    assert [(one.opcode, one.count) for one in begun] == [("all-gather", 1)]
+    entry = Place(module, module.computations["main"])
+    result = timeline(entry, found, ByBytes(), clock_hertz=GIGA)
+    assert result == Timeline(16.0, 15.0, 16.0, 1.0, 1.0)
