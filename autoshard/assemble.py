@@ -14,7 +14,7 @@ from autoshard.layout import to_partition_spec
 from autoshard.machine import Machine
 from autoshard.plan import Baseline, Estimate, MeshShape, Plan, Proof
 from autoshard.program import Program
-from autoshard.scheduled import scheduled_bytes
+from autoshard.scheduled import scheduled
 
 
 def assemble(
@@ -102,8 +102,13 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
 
 
 def _scheduled(prices: StepPrices, decisions: Decisions, evaluation: Evaluation) -> Estimate:
-    """The estimate, with the peak in the compiler's own order of the plan."""
-    return replace(evaluation.estimate, scheduled_bytes=scheduled_bytes(prices, decisions))
+    """The estimate, with peak and seconds in the compiler's own order of the plan."""
+    estimate, found = evaluation.estimate, scheduled(prices, decisions)
+    if found is None:
+        return estimate
+    waited = found.waited_seconds
+    seconds = None if waited is None else estimate.compute_seconds + waited
+    return replace(estimate, scheduled_bytes=found.bytes, scheduled_seconds=seconds)
 
 
 def _specs(program: Program, decisions: Decisions, shape: MeshShape) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,8 @@ result is stored as the strategy says, a state's result has the layout of the st
 has one layout. So the objective is the plan's price itself, and not an approximation of it.
 
 Memory: a value occupies bytes(a) while it lives, its copy bytes(b) from its first reader to its
-last in the phases that it serves, a scattered partial sum its full local size at its op.
+last in the phases that it serves, a scattered partial sum its full local size at its op, beside
+what it is scattered into.
 
 Repeated blocks (`autoshard.repeats`) share one node; its price is the sum over the copies and every
 copy has its own usage in time.
@@ -133,7 +134,7 @@ class _Pricer:
         self.strategies = subject.strategies
         self.nodes: list[Node] = []
         self.usages: list[Usage] = []
-        self._seconds: dict[int, tuple[LayoutTable, NDArray[np.float64]]] = {}
+        self._seconds: dict[object, tuple[LayoutTable, NDArray[np.float64]]] = {}
         self._shared, self._once = shared, Once()
         self.domains: Domains = domains_of(subject, shared)
         self.choices = self.domains.with_tables(subject.tables)
@@ -200,18 +201,26 @@ class _Pricer:
         a, b, mode = choices.stored, choices.copy, choices.mode
         if not self._shared.once("copies", (a, b), lambda: not (a == b).all()):
             return np.zeros(len(a))
-        seconds = self._reshard_seconds(self.classes.value_members[number][0], choices.table)
-        made = self._once("copied", (seconds, a, b), lambda: seconds[a, b])
-        times = self.folded.copy_times[number]
+        total = np.zeros(len(a))
+        for term in self.folded.copy_terms[number]:
+            seconds = self._reshard_seconds(term.value, choices.table)
+            made = self._once("copied", (seconds, a, b), lambda s=seconds: s[a, b])
+            total = total + self._copied_seconds(made, mode, term.times)
+        return total
+
+    def _copied_seconds(
+        self, made: NDArray[np.float64], mode: NDArray[np.int64], times: tuple[float, ...]
+    ) -> NDArray[np.float64]:
         return self._once("copy seconds", (made, mode), lambda: made * np.array(times)[mode], times)
 
     def _reshard_seconds(self, value: int, table: LayoutTable) -> NDArray[np.float64]:
         """Seconds from every layout of `table` to every other; found once for values alike."""
-        if id(table) not in self._seconds:
+        key = id(table), self.flow.sending(value)
+        if key not in self._seconds:
             reshard = self.prices.reshard(value)
             rows = rows_in_order(reshard.layouts, table)
-            self._seconds[id(table)] = table, reshard.seconds[np.ix_(rows, rows)]
-        return self._seconds[id(table)][1]
+            self._seconds[key] = table, reshard.seconds[np.ix_(rows, rows)]
+        return self._seconds[key][1]
 
     # -- memory --------------------------------------------------------------------------
 
@@ -230,7 +239,8 @@ class _Pricer:
         def taken_in(value: int, modes: frozenset[int]) -> NDArray[np.float64]:
             lives = np.zeros(ANEW + 1, dtype=bool)
             lives[list(modes)] = True
-            return np.where(lives[mode], bytes_of(value)[b] * self.prices.scratch_factor, 0.0)
+            factor = self.prices.copy_factor(value, table.dimensions)
+            return np.where(lives[mode], (bytes_of(value) * factor)[b], 0.0)
 
         for life in self.folded.lives[number]:
             value, (start, stop) = life.value, life.span
@@ -242,12 +252,13 @@ class _Pricer:
                 stacks = stack_bytes(self.prices, value, dimensions[a], dimensions[b]) * (mode > 0)
                 if stacks.any():
                     self.usages.append(Usage(node, stacks, one.start, one.stop))
+            narrowed = self.flow.narrowed.get(value)
             for modes, (first, last) in life.copies:
                 copies = self._once(
                     "taken",
                     (bytes_of(value), b, mode),
                     lambda v=value, m=modes: taken_in(v, m),
-                    modes,
+                    (modes, narrowed),
                 )
                 if self._once("any", (copies,), lambda c=copies: bool(c.any())):
                     self.usages.append(Usage(node, copies, first, last))
@@ -262,14 +273,10 @@ class _Pricer:
     def _op_usages(self, number: int, members: Sequence[int]) -> None:
         """What an op takes while it runs."""
         op, strategies = self.program.ops[members[0]], self.strategies[number]
-        extra = np.zeros(len(strategies))
+        whole = np.zeros(len(strategies))
         for k, output in enumerate(op.outputs):
-            extra += np.maximum(
-                self.prices.held_bytes(output, strategies.written[k])
-                - self.prices.held_bytes(output, strategies.stored[k]),
-                0.0,
-            )
-        extra *= self.prices.scratch_factor
+            whole += self.prices.held_bytes(output, strategies.written[k])
+        extra = np.where(strategies.scattered, whole * self.prices.scratch_factor, 0.0)
         if extra.any():
             for at in (self.flow.when[member] for member in members):
                 self.usages.append(Usage(self.domains.op_node[number], extra, at, at + 1))

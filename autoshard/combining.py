@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
+from autoshard.cost.combined import GPU_BYTES
 from autoshard.hiding import Role, Task
-
-COMBINED_BYTES = 30 * 2**20
-"""What the results of collectives that are run as one take at most; the default of
-`xla_gpu_all_gather_combine_threshold_bytes` and of its sisters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +22,8 @@ class Flight:
     Attributes:
       begin, end: its tasks.
       bytes: of its result.
+      seconds: it takes alone.
+      fixed: those of them that it takes however little it carries.
       kin: what it shares with those that it may run with; None: with none.
       copied: seconds in which its operand is written into an array with others; None where they
         need no such array.
@@ -33,6 +32,8 @@ class Flight:
     begin: Task
     end: Task
     bytes: float
+    seconds: float
+    fixed: float
     kin: Hashable
     copied: float | None = None
 
@@ -67,7 +68,7 @@ def combine(flights: Sequence[Flight], roots: Iterable[Task]) -> list[list[Fligh
         ancestors[task] = 1 << number
         for one in task.before:
             ancestors[task] |= ancestors[one]
-    small = [one.kin is not None and one.bytes <= COMBINED_BYTES for one in flights]
+    small = [one.kin is not None and one.bytes <= GPU_BYTES for one in flights]
     groups = [[one] for one, joins in zip(flights, small, strict=True) if not joins]
     left = [one for one, joins in zip(flights, small, strict=True) if joins]
     left.sort(key=lambda one: place[one.begin])
@@ -76,7 +77,7 @@ def combine(flights: Sequence[Flight], roots: Iterable[Task]) -> list[list[Fligh
         for one in left:
             if one.kin != left[0].kin:
                 continue
-            full = sum(other.bytes for other in group) + one.bytes > COMBINED_BYTES
+            full = sum(other.bytes for other in group) + one.bytes > GPU_BYTES
             reads = any(ancestors[one.begin] >> place[other.end] & 1 for other in group)
             if full or reads:
                 break

@@ -9,32 +9,31 @@
   runs the ops, see `autoshard.sequence`.
 * **Transpositions**: operands that lie in memory otherwise than their op reads them, see
   `autoshard.orders` and `autoshard.unbatched`.
-* **Companions**: compilers combine the reductions of gradients, which nothing in the step waits
-  for: one collective of all, for each dtype. In a loop it ends the iteration and hides behind
-  nothing, which costs what one latency for all of them saves: there they count as alone.
+* **Companions**: what may run as one collective, see `autoshard.companions`.
+* **Narrowed**: copies in a narrower type, see `autoshard.narrowed`.
 * **Slices**: those that are copied, see `autoshard.slices`.
 * **Liveness**: see `autoshard.liveness`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from autoshard.companions import gathered_together, summed_together
 from autoshard.cost.flops import is_matrix_op
 from autoshard.fusion import Fusion, fuse
 from autoshard.innermost import innermost_dimensions
 from autoshard.liveness import Turned, find_lives, find_temporary, find_turned
 from autoshard.machine import Chip
+from autoshard.narrowed import Narrowed, narrowed
 from autoshard.orders import Orders
 from autoshard.product_order import ProductOrder
 from autoshard.product_orders import product_orders
 from autoshard.program import Op, Program
 from autoshard.readers import Phase, Reader, find_readers, region_spans, through_fusion
 from autoshard.rows import row_reductions
-from autoshard.rule_record import FactorKind
 from autoshard.sequence import sequence
 from autoshard.slices import Slice, find_copied, find_slices
 from autoshard.transposition import Transposition
@@ -81,8 +80,10 @@ class Dataflow:
       transposed: by op index, the operands that lie otherwise than the op reads them.
       turned: the same copies' lives.
       slices: the values that are slices of a stack, converted perhaps.
-      companions: per op, how many ops' partial sums may be settled by one collective, with its own.
-      combinable: per op, whether there are any for that, in a loop as well.
+      summed_together: per op, how many ops' partial sums may be settled by one collective, with its
+        own.
+      gathered_together: per value, how many may be gathered by one collective, with it.
+      narrowed: by value, what copies of it are like that are narrower than it is.
       copied: the ops whose results are slices that are written for what reads them.
       product_orders: by op index, how products should be computed that are not as JAX writes them.
       rows: the reductions that run inside of what reads them, see `autoshard.rows`.
@@ -107,8 +108,9 @@ class Dataflow:
     transposed: Mapping[int, tuple[Transposition, ...]]
     turned: Mapping[int, tuple[Turned, ...]]
     slices: Mapping[int, Slice]
-    companions: tuple[int, ...]
-    combinable: tuple[bool, ...]
+    summed_together: tuple[int, ...]
+    gathered_together: tuple[int, ...]
+    narrowed: Mapping[int, Narrowed]
     copied: frozenset[int]
     product_orders: Mapping[int, ProductOrder]
     rows: frozenset[int]
@@ -125,6 +127,10 @@ class Dataflow:
             maker >= 0 and is_matrix_op(program.ops[maker].primitive)
         )
 
+    def sending(self, value: int) -> tuple[int, Narrowed | None]:
+        """What is besides its shape, and changes the price of copies of a value."""
+        return self.gathered_together[value], self.narrowed.get(value)
+
     def surroundings(self, op: Op) -> Hashable:
         """What stands around `op` and changes its price: copies of a block may differ in it."""
         written = tuple(self.materialised[o] for o in op.outputs)
@@ -138,8 +144,7 @@ class Dataflow:
             tuple(life.amounts for life in self.turned.get(op.index, ())),
             op.index in self.copied,
             op.index in self.rows,
-            self.companions[op.index],
-            self.combinable[op.index],
+            self.summed_together[op.index],
         )
 
 
@@ -176,11 +181,11 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         rows = row_reductions(program, fusion, walk.made)
     points = _points(program, fusion, order, temporary, copied, libraries, told)
     awaited = _awaited(program, points.readers)
-    unawaited = [_unawaited(program, op, awaited) for op in program.ops]
+    early = _prefetchable(program)
     return Dataflow(
         chip=chip,
         materialised=fusion.materialised,
-        prefetchable=_prefetchable(program),
+        prefetchable=early,
         awaited=awaited,
         end=len(program.ops) + 1,
         temporary=temporary,
@@ -188,8 +193,11 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         joined=frozenset(fusion.joined),
         accumulated=fusion.accumulated,
         exponentials=fusion.exponentials,
-        companions=_companions(program, unawaited),
-        combinable=_combinable(unawaited),
+        summed_together=summed_together(program, awaited),
+        gathered_together=gathered_together(program, early, awaited)
+        if libraries
+        else (1,) * len(program.values),
+        narrowed=narrowed(program, awaited) if chip is not None and not libraries else {},
         copied=copied,
         product_orders=told,
         rows=rows,
@@ -277,24 +285,3 @@ def _awaited(program: Program, readers: Sequence[Sequence[Reader]]) -> tuple[boo
                     if value >= 0:
                         result[value] = True
     return tuple(result)
-
-
-def _companions(program: Program, unawaited: Sequence[Hashable]) -> tuple[int, ...]:
-    groups = [
-        None if op.trips > 1 else group for op, group in zip(program.ops, unawaited, strict=True)
-    ]
-    sizes = Counter(groups)
-    return tuple(1 if group is None else sizes[group] for group in groups)
-
-
-def _combinable(unawaited: Sequence[Hashable]) -> tuple[bool, ...]:
-    sizes = Counter(unawaited)
-    return tuple(group is not None and sizes[group] > 1 for group in unawaited)
-
-
-def _unawaited(program: Program, op: Op, awaited: tuple[bool, ...]) -> tuple[int, str] | None:
-    """Region and dtype of the sums of an op, if nothing in the region waits for them."""
-    sums = any(factor.kind is FactorKind.REDUCE for factor in op.rule.factors)
-    if not sums or any(awaited[o] for o in op.outputs):
-        return None
-    return op.region, program.values[op.outputs[0]].dtype

@@ -7,12 +7,14 @@ which there are, how long they take and what may run as one.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
 
 from autoshard.chosen import ChosenStrategies, copy_readers
 from autoshard.copies import ANEW
+from autoshard.cost.collective import Kind
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import Phase, Reader
 from autoshard.decisions import Decisions
@@ -20,13 +22,19 @@ from autoshard.graph import Op, Program, Region
 from autoshard.planned_moves import settlements
 from autoshard.sequence import LEAVING
 
+Runs = tuple[Kind, tuple[int, ...]]
+"""The kind of a collective, and the mesh axes it runs over."""
+
 
 class Collectives(NamedTuple):
-    """Collectives in a row: seconds of one execution, bytes of the result, kinds and axes."""
+    """Collectives in a row: seconds of one execution, bytes of the result, kinds and axes.
+
+    Each pays all of its latency, whatever it may run with.
+    """
 
     seconds: float
     bytes: float
-    kinds: tuple[tuple[str, tuple[int, ...]], ...]
+    kinds: tuple[Runs, ...]
 
 
 class Decided:
@@ -41,7 +49,7 @@ class Decided:
         if self.decisions.assignment[op.index] is None:
             return None
         strategy = self.chosen(op)
-        found = list(settlements(self.prices, op, strategy))
+        found = list(settlements(self.prices, op, strategy, alone=True))
         seconds = sum(one.seconds for one in found)
         if not seconds:
             return None
@@ -49,7 +57,7 @@ class Decided:
             float(self.prices.local_bytes(output, strategy.stored[number])[0])
             for number, output in enumerate(op.outputs)
         )
-        kinds = dict.fromkeys((one.kind, one.axes) for one in found)
+        kinds: dict[Runs, None] = dict.fromkeys((one.kind, one.axes) for one in found)
         return Collectives(seconds, size, tuple(kinds))
 
     def of_copy(self, value: int) -> Collectives | None:
@@ -57,9 +65,9 @@ class Decided:
         stored, copy = self.decisions.stored[value], self.decisions.copy[value]
         if stored is None or copy is None:
             return None
-        steps = self.prices.reshard(value).steps(stored, copy)
-        size = float(self.prices.local_bytes(value, np.array(copy)))
-        kinds = tuple((step.kind, step.axes) for step in steps)
+        steps = self.prices.reshard(value, alone=True).steps(stored, copy)
+        size = float(self.prices.local_bytes(value, np.array(copy))) * self.prices.narrowing(value)
+        kinds: tuple[Runs, ...] = tuple((step.kind, step.axes) for step in steps)
         seconds = sum(step.seconds for step in steps)
         return Collectives(seconds, size, kinds) if seconds else None
 
@@ -69,12 +77,12 @@ class Decided:
         if stored is None or copy is None:
             return []
         found = []
-        for step in self.prices.reshard(value).steps(stored, copy):
+        for step in self.prices.reshard(value, alone=True).steps(stored, copy):
             if step.seconds:
                 cut = math.prod(
                     self.prices.mesh_shape[axis] for axes in step.to_state for axis in axes
                 )
-                size = self.prices.program.values[value].bytes / cut
+                size = self.prices.program.values[value].bytes / cut * self.prices.narrowing(value)
                 found.append(Collectives(step.seconds, size, ((step.kind, step.axes),)))
         return found
 
@@ -87,11 +95,14 @@ class Decided:
         phases = (Phase.FIRST, Phase.SECOND)
         return [[use for use in found if use.phase is phase] for phase in phases]
 
-    def needed(self) -> tuple[dict[int, list[tuple[int, int]]], dict[int, int]]:
+    def needed(
+        self, begun: Collection[int]
+    ) -> tuple[dict[int, list[tuple[int, int]]], dict[int, int]]:
         """By value with copies: when these are read, and from where its own buffer is not.
 
-        The solver, which decides of a copy before it knows who reads it, lets both lie in memory
-        as long as anybody reads either.
+        A collective that is `begun` earlier has read the value by then, any other reads it there.
+        The solver, which decides of a copy before it knows who reads it, lets both lie in memory as
+        long as anybody reads either.
         """
         copies: dict[int, list[tuple[int, int]]] = {}
         released: dict[int, int] = {}
@@ -105,7 +116,8 @@ class Decided:
             if not self.prices.dataflow.temporary[value]:
                 continue
             known = {(use.op, use.position) for life in served for use in life}
-            made = [first + (not self.of_copy(value)) for first, _ in copies[value]]
+            beside = value in begun and self.of_copy(value) is not None
+            made = [first + (not beside) for first, _ in copies[value]]
             others = [use.last + 1 for use in readers if (use.op, use.position) not in known]
             released[value] = max([*made, *others])
         return copies, released

@@ -1,7 +1,8 @@
 """How well predictions agree with what a compiler says: over rows of plans, by program and group.
 
 A row is a mapping with `program`, `machine`, `mesh`, `plan`, `step` and `compiled` (seconds),
-`peak_gib` and `compiled_gib`, `wire_gb` and `final_gb`, and `unplanned`; rows without a compiled
+`peak_gib` and `compiled_gib`, `wire_gb` and `final_gb`, and `unplanned`; where a search minimises
+something else than `step`, also the `objective`. Rows without a compiled
 side (a compiler that refused) are counted and left out.
 """
 
@@ -30,7 +31,8 @@ class Summary:
         predicted more than 20 % below it; `wire_near`, the share whose bytes on the wire are
         within 10 %; `unplanned`, plans with unplanned collectives.
       groups: how many groups there are.
-      best_kept: in how many of them the plan predicted best is within 3 % of the compiler's best.
+      best_kept: in how many of them the plan that a search prefers is within 3 % of the compiler's
+        best.
       refused: plans without a compiled side.
     """
 
@@ -43,7 +45,7 @@ class Summary:
         shown = self.table.to_string(float_format=lambda number: f"{number:.3f}")
         return (
             f"{shown}\n"
-            f"the plan predicted best is the compiler's best, or within {NEAR_BEST:.0%}, in "
+            f"the plan preferred is the compiler's best, or within {NEAR_BEST:.0%}, in "
             f"{self.best_kept} of {self.groups} groups; {self.refused} plans were not compiled"
         )
 
@@ -78,7 +80,8 @@ def _agreement(frame: Any) -> dict[str, float]:
 
 
 def _keeps_best(group: Any) -> bool:
-    chosen = group.loc[group["step"].idxmin(), "compiled"]
+    preferred = group["objective" if "objective" in group else "step"]
+    chosen = group.loc[preferred.idxmin(), "compiled"]
     return bool(chosen <= group["compiled"].min() * (1 + NEAR_BEST))
 
 

@@ -21,7 +21,7 @@ from autoshard.evaluate import evaluate
 from autoshard.exploration import Explored, InfeasibleError, NoPlanError, ended, explore
 from autoshard.mesh_search import MeshSearcher
 from autoshard.plan import MeshShape
-from autoshard.scheduled import scheduled_bytes
+from autoshard.scheduled import scheduled
 
 RESERVE = 0.15
 """The part of the time that is kept for this, where plans have an order of their own."""
@@ -81,7 +81,13 @@ def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape]) -> Expl
 
 def fits_in_its_order(prices: StepPrices, decisions: Decisions, limit: float) -> bool:
     """Whether decisions keep the limit (bytes) in the order in which the compiler runs them."""
-    return (scheduled_bytes(prices, decisions) or 0) <= limit
+    return _scheduled_bytes(prices, decisions) <= limit
+
+
+def _scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int:
+    """The peak in the order in which the compiler runs decisions; 0 where that is the solver's."""
+    found = scheduled(prices, decisions)
+    return 0 if found is None else found.bytes
 
 
 class _Measured(NamedTuple):
@@ -95,7 +101,7 @@ class _Measured(NamedTuple):
 def _measured(searcher: MeshSearcher, found: Explored) -> _Measured:
     prices = searcher.prices(found.shape.sizes)
     peak = evaluate(prices, found.decisions, found.shape.names).estimate.peak_bytes
-    return _Measured(found, peak, scheduled_bytes(prices, found.decisions) or 0)
+    return _Measured(found, peak, _scheduled_bytes(prices, found.decisions))
 
 
 def _under(searcher: MeshSearcher, limit: float) -> MeshSearcher:

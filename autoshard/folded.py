@@ -31,6 +31,17 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyTerm:
+    """Members of a value class whose copies cost the same: one of them, and how often in all.
+
+    `times` says by mode of a copy how often it is waited for.
+    """
+
+    value: int
+    times: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Life:
     """When a value and its copies are in memory: intervals of program points.
 
@@ -54,14 +65,14 @@ class Folded:
         what is decided together. Equal for programs that differ in sizes alone.
       sums: which values may stay unreduced.
       terms: by op class.
-      copy_times: by value class and mode of a copy, how often it is waited for.
+      copy_terms: by value class, what its copies come to.
       lives: by value class, of every member.
     """
 
     graph: object
     sums: Sums
     terms: tuple[tuple[Term, ...], ...]
-    copy_times: tuple[tuple[float, ...], ...]
+    copy_terms: tuple[tuple[CopyTerm, ...], ...]
     lives: tuple[tuple[Life, ...], ...]
 
 
@@ -77,7 +88,7 @@ def fold(prices: StepPrices, classes: Classes, *, join_sums: bool = True) -> Fol
         find_sums(program, flow, classes) if join_sums else NO_SUMS,
         tuple(_terms(prices, members) for members in classes.op_members),
         tuple(
-            () if none else _copy_times(prices, members)
+            () if none else _copy_terms(prices, members)
             for members, none in zip(classes.value_members, free, strict=True)
         ),
         tuple(
@@ -113,10 +124,11 @@ def _terms(prices: StepPrices, members: Sequence[int]) -> tuple[Term, ...]:
     return tuple(Term(*group) for group in groups.values())
 
 
-def _copy_times(prices: StepPrices, members: Sequence[int]) -> tuple[float, ...]:
+def _copy_terms(prices: StepPrices, members: Sequence[int]) -> tuple[CopyTerm, ...]:
     flow = prices.dataflow
-    times = [0.0] * (ANEW + 1)
+    groups: dict[object, tuple[int, list[float]]] = {}
     for value in members:
+        _, times = groups.setdefault(flow.sending(value), (value, [0.0] * (ANEW + 1)))
         exposed = prices.exposed(flow.prefetchable[value])
         phases = {use.phase for use in flow.readers[value]}
         first, second = Phase.FIRST in phases, Phase.SECOND in phases
@@ -125,7 +137,7 @@ def _copy_times(prices: StepPrices, members: Sequence[int]) -> tuple[float, ...]
         times[SECOND] += once * second
         times[KEPT] += once * (first or second)
         times[ANEW] += once * (first + second)
-    return tuple(times)
+    return tuple(CopyTerm(value, tuple(times)) for value, times in groups.values())
 
 
 def _life(prices: StepPrices, value: int) -> Life:

@@ -201,6 +201,11 @@ def find_lives(
             elif maker.primitive == "yield":
                 start = after
                 stop = max(stop, start)
+            elif maker.index in fusion.accumulated:
+                product = program.ops[fusion.accumulated[maker.index]].outputs[0]
+                other = next(term for term in maker.inputs if term != product)
+                if _dies(program, readers, fusion.materialised, other, made):
+                    start = min(made + 1, stop)
             elif (
                 maker.primitive in (*UPDATES, BARRIER)
                 and _dies(program, readers, fusion.materialised, maker.inputs[0], made)

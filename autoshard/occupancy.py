@@ -67,11 +67,7 @@ def op_events(
         at = flow.when[op.index]
         until = max(flights.settled.get(op.index, at), at + 1)
         for number, output in enumerate(op.outputs):
-            scratch = float(
-                prices.held_bytes(output, strategy.written[number])[0]
-                - prices.held_bytes(output, strategy.stored[number])[0]
-            )
-            scratch = max(scratch, 0.0) * prices.scratch_factor
+            scratch = prices.scratch_bytes(output, strategy.written[number][0])
             events += [(at, scratch), (until, -scratch)]
     return events
 
@@ -93,7 +89,9 @@ def buffer_events(
         events[stop] -= size
     if copy is None:
         return dict(events)
-    size = prices.scratch_bytes(value, copy)
+    layout_of_copy = np.array(copy)
+    size = float(prices.held_bytes(value, layout_of_copy))
+    size *= float(prices.copy_factor(value, layout_of_copy[None])[0])
     if value in flow.slices:
         one = flow.slices[value]
         stack = float(stack_bytes(prices, value, np.array([layout]), np.array([copy]))[0])

@@ -45,6 +45,7 @@ class Move:
       exposed_seconds: what of that adds to the step.
       scope, line: where in the user's program.
       value: the type before and after, as `bf16[8@x, 4] -> bf16[8, 4]`.
+      sent_bytes: where the compiler converts before it sends, what `bytes` comes to then.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class Move:
     scope: str
     line: str
     value: str
+    sent_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class Estimate:
       scheduled_bytes: the peak in the order in which the compiler runs this very plan, see
         `autoshard.scheduled`; None where that is the order of `peak_bytes`, which the solver and
         its limit count in.
+      scheduled_seconds: of a step in that order, which says what each collective is hidden behind;
+        None where the compiler hides none.
     """
 
     step_seconds: float
@@ -82,6 +86,12 @@ class Estimate:
     peak_bytes: int
     peak_at: str = ""
     scheduled_bytes: int | None = None
+    scheduled_seconds: float | None = None
+
+    @property
+    def expected_seconds(self) -> float:
+        """What a step of the compiled plan is expected to take."""
+        return self.step_seconds if self.scheduled_seconds is None else self.scheduled_seconds
 
     @property
     def expected_bytes(self) -> int:

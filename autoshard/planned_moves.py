@@ -29,15 +29,21 @@ class Settlement(NamedTuple):
     seconds: float
 
 
-def settlements(prices: StepPrices, op: Op, strategy: Strategies) -> Iterator[Settlement]:
-    """The collectives that settle the partial results of `op` under `strategy` (one row)."""
+def settlements(
+    prices: StepPrices, op: Op, strategy: Strategies, *, alone: bool = False
+) -> Iterator[Settlement]:
+    """The collectives that settle the partial results of `op` under `strategy` (one row).
+
+    Each has its share of the latencies, or if `alone` all of its own.
+    """
     if not strategy.reduced[0].any():
         return
     for kind, axes, _ in prices.settlements(strategy):
         for number, output in enumerate(op.outputs):
             local = prices.local_bytes(output, strategy.written[number])
             stored = strategy.stored[number]
-            seconds = float(prices.settled_seconds(op, kind, axes, local, stored)[0])
+            found = prices.settled_seconds(op, kind, axes, local, stored, alone=alone)
+            seconds = float(found[0])
             yield Settlement(kind, axes, number, float(local[0]), seconds)
 
 
@@ -106,6 +112,7 @@ def copy_moves(
     times = 2 if mode == ANEW else 1
     exposed = prices.exposed(flow.prefetchable[value])
     trips = value_trips(program, value)
+    narrowing = prices.narrowing(value)
     place = copy_place(prices, value, mode)
     moves = []
     for step in prices.reshard(value).steps(first, second):
@@ -124,6 +131,7 @@ def copy_moves(
                         f"{format_state(record.dtype, record.shape, step.from_state, names)} -> "
                         f"{format_state(record.dtype, record.shape, step.to_state, names)}"
                     ),
+                    sent_bytes=int(step.bytes * narrowing) if narrowing < 1 else None,
                 )
             )
     return moves

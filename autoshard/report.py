@@ -72,6 +72,7 @@ def _header(plan: Plan) -> str:
             f"between {format_seconds(estimate.lower_seconds)} (every collective hidden) and "
             f"{format_seconds(estimate.upper_seconds)} (none hidden)",
         ),
+        *_order_rows(plan),
         (
             "compute",
             format_seconds(estimate.compute_seconds),
@@ -135,6 +136,14 @@ def proof_text(plan: Plan) -> str:
 def share(part: float, whole: float) -> str:
     """A part in percent of the whole."""
     return f"{100 * part / whole:.1f} %" if whole > 0 else "-"
+
+
+def _order_rows(plan: Plan) -> list[tuple[str, str, str]]:
+    """What a step takes in the compiler's own order, where that hides collectives."""
+    seconds = plan.estimate.scheduled_seconds
+    if seconds is None:
+        return []
+    return [("", format_seconds(seconds), "in the order in which its compiler runs this plan")]
 
 
 def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:

@@ -1,4 +1,4 @@
-"""How much memory a plan takes in the order in which its compiler runs it.
+"""How much memory and time a plan takes in the order in which its compiler runs it.
 
 The solver counts bytes in one order of the program, whatever is decided (`autoshard.sequence`), and
 lets a value and its copy lie in memory as long as anybody reads either. A compiler that hides
@@ -27,8 +27,9 @@ collectives that run as one (`autoshard.combining`), and the bytes are counted a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from autoshard.combining import combine, in_post_order
 from autoshard.cost.step import StepPrices
@@ -46,11 +47,25 @@ from autoshard.softmax_kernels import with_softmaxes
 from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, Sent, SumEnds
 from autoshard.task_graph import TaskGraph
 from autoshard.vector_memory import Life, spared
+from autoshard.waiting import Run, waited_seconds
 from autoshard.whole_sums import whole_sums
 
 
-def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
-    """The peak per device in the compiler's own order of the plan, bytes.
+class Scheduled(NamedTuple):
+    """A plan in the compiler's own order.
+
+    Attributes:
+      bytes: the peak per device.
+      waited_seconds: of a step, for collectives (`autoshard.waiting`); None where the compiler
+        hides none, and those that are exposed are those of the solver.
+    """
+
+    bytes: int
+    waited_seconds: float | None
+
+
+def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
+    """What a plan takes in the compiler's own order.
 
     None where that is what the solver counts: the chip hides no collectives, has no vector memory,
     and no library computes its products.
@@ -58,15 +73,16 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     program = prices.program
     if not prices.machine.chip.counts_anew:
         return None
-    fusion = _fused(prices, decisions)
     decided = Decided(prices, decisions)
+    fusion = _fused(decided)
     beside = frozenset(results_beside(prices, decisions, fusion, decided.chosen))
     orders = _Orders(decided, fusion, beside)
     when, marks = arranged(program, fusion, orders.arrange)
     flow = replace(prices.dataflow, materialised=fusion.materialised)
     now = replace(prices, dataflow=reordered(flow, program, fusion, when))
     at_once = prices.machine.chip.runs_in_least_memory
-    copies, released = ({}, {}) if at_once else Decided(now, decisions).needed()
+    begun = {one.value for one in marks if isinstance(one, CopyBegins)}
+    copies, released = ({}, {}) if at_once else Decided(now, decisions).needed(begun)
     flights = UnderWay(
         {(one.value, one.life): at for one, at in marks.items() if isinstance(one, CopyBegins)},
         {one.op: at for one, at in marks.items() if isinstance(one, SumEnds)},
@@ -108,23 +124,35 @@ def scheduled_bytes(prices: StepPrices, decisions: Decisions) -> int | None:
     if not prices.machine.chip.library_products:
         events += _converted_before(now, decisions)
         events += whole_sums(now, decided, flights)
-    return round(float(occupied_bytes(now, events).max()))
+    peak = round(float(occupied_bytes(now, events).max()))
+    waits = orders.runs and prices.machine.chip.library_products
+    return Scheduled(peak, waited_seconds(decided, orders.runs) if waits else None)
 
 
-def _fused(prices: StepPrices, decisions: Decisions) -> Fusion:
-    """What is fused in this plan: with products, too, if the compiler makes these."""
+def _fused(decided: Decided) -> Fusion:
+    """What is fused in this plan: with products, too, if the compiler makes these.
+
+    Partial sums that are settled are written for that, whatever they are fused with elsewhere.
+    """
+    prices, decisions = decided.prices, decided.decisions
     chip = prices.machine.chip
     if chip.library_products:
-        return fuse(prices.program, chip)
+        ops = (op for op in prices.program.ops if decided.of_sum(op))
+        return fuse(prices.program, chip, written={output for op in ops for output in op.outputs})
     into_products = {v for v, copy in enumerate(decisions.copy) if copy is None}
     return with_softmaxes(prices.program, chip, into_products, decisions, prices.mesh_shape)
 
 
 def _converted_before(prices: StepPrices, decisions: Decisions) -> Iterator[tuple[int, float]]:
-    """Points and bytes of stacks that are converted as a whole before the loop that slices them."""
-    program = prices.program
+    """Points and bytes of stacks that are converted as a whole before the loop that slices them.
+
+    Copies of stacks that are narrower are converted already.
+    """
+    program, narrowed = prices.program, prices.dataflow.narrowed
     for value, one in prices.dataflow.slices.items():
         stack, layout = program.values[one.stack], decisions.stored[value]
+        if one.stack in narrowed and decisions.copy[one.stack] is not None:
+            continue
         if program.values[value].itemsize < stack.itemsize and layout is not None:
             size = stack.shape[0] * prices.scratch_bytes(value, layout)
             yield one.start, size
@@ -149,6 +177,8 @@ def _put_in_order(
     prices: StepPrices, decisions: Decisions, first: FirstDimensions
 ) -> Iterator[tuple[int, float]]:
     """Points and bytes of what is gathered and put in order for a loop, one after the other."""
+    if not prices.machine.chip.library_products:
+        return
     when: dict[int, int] = {}
     for op in prices.program.ops:
         if first.is_put_in_order(op):
@@ -189,14 +219,21 @@ def _beside_sent(
 def _beside_scattered(
     prices: StepPrices, decided: Decided, first: FirstDimensions
 ) -> Iterator[tuple[int, float]]:
-    """Points and bytes of products in the order in which they are scattered, beside themselves."""
+    """Points and bytes of products in the order in which they are scattered, beside themselves.
+
+    They are put in order after the library is done with its workspace, and before they become what
+    they are scattered into, which both count at that point, too.
+    """
     if not prices.machine.chip.library_products:
         return
     for op in prices.program.ops:
         if op.primitive == "dot_general" and first.is_scattered_otherwise(op):
             at = prices.dataflow.when[op.index]
-            written = decided.chosen(op).written[0][0]
-            yield from passing(at, prices.scratch_bytes(op.outputs[0], written))
+            strategy, product = decided.chosen(op), op.outputs[0]
+            size = prices.scratch_bytes(product, strategy.written[0][0])
+            others = prices.scratch_bytes(product, strategy.stored[0][0])
+            others += prices.machine.chip.workspace_bytes
+            yield from passing(at, max(size - others, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +243,7 @@ class _Orders:
     decided: Decided
     fusion: Fusion
     beside: Collection[int]
+    runs: dict[int, Run] = field(default_factory=dict)
 
     def arrange(self, region: Region, kernels: Sequence[Kernel]) -> Iterator[int | Mark]:
         """The kernels of a region, with a mark where something begins or ends to lie in memory."""
@@ -215,8 +253,13 @@ class _Orders:
             return
         if chip.hides_collectives:
             graph = TaskGraph(self.decided, self.fusion, self.beside, region, kernels)
-        if graph is None or not graph.flights:  # XLA leaves alone where nothing is to be hidden
+        if graph is None:
             yield from depth_first_in_loops(region, kernels)
+            return
+        if not graph.flights:  # XLA leaves alone where nothing is to be hidden
+            order = depth_first_in_loops(region, kernels)
+            self.runs[region.index] = Run(kernels, _each_once(graph, order), {})
+            yield from order
             return
         ends = [one.end for one in graph.flights]
         groups = combine(graph.flights, [*graph.results(), *graph.tasks, *ends])
@@ -229,6 +272,17 @@ class _Orders:
             marks[task] = [Mark(task.content)]
         before = [graph.tasks[kernel] for kernel in depth_first_in_loops(region, kernels)]
         before += graph.replaced.values()
-        for task in hide(in_post_order([*before, *(group[0].end for group in groups)])):
+        order = hide(in_post_order([*before, *(group[0].end for group in groups)]))
+        seconds = {
+            group[0].begin: sum(one.seconds for one in group) - sum(one.fixed for one in group[1:])
+            for group in groups
+        }
+        self.runs[region.index] = Run(kernels, order, seconds)
+        for task in order:
             yield from task.kernels
             yield from marks.get(task, ())
+
+
+def _each_once(graph: TaskGraph, order: Iterable[int]) -> list[Task]:
+    """The tasks of kernels in an order, of which several may be one task."""
+    return list(dict.fromkeys(graph.tasks[kernel] for kernel in order))

@@ -279,7 +279,10 @@ class TaskGraph:
         copied = None
         if kinds == {"all_reduce"}:
             copied = 2 * found.bytes / self.decided.prices.machine.chip.memory_rate
-        self.flights.append(Flight(begin, end, found.bytes, kin, copied))
+        topology = self.decided.prices.topology
+        fixed = sum(topology.rate(kind, axes).latency_seconds for kind, axes in found.kinds)
+        fixed = min(fixed, found.seconds)
+        self.flights.append(Flight(begin, end, found.bytes, found.seconds, fixed, kin, copied))
 
     def _there(self, value: int) -> Task:
         """After which task a value that a kernel of the region makes is there."""

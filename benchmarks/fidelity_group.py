@@ -105,7 +105,8 @@ def _compiled(plan: Plan, machine: Machine, step: Step) -> Compiled | str:
 def _predicted(plan: Plan) -> dict[str, Any]:
     estimate = plan.estimate
     return {
-        "step": estimate.step_seconds,
+        "step": estimate.expected_seconds,
+        "objective": estimate.step_seconds,
         "compute": estimate.compute_seconds,
         "collective": estimate.collective_seconds,
         "peak_gib": estimate.expected_bytes / 2**30,
@@ -138,7 +139,7 @@ def _found(plan: Plan, compiled: Compiled | str) -> dict[str, Any]:
             "compiled_compute": time.compute_seconds,
             "compiled_collective": time.collective_seconds,
             "compiled_exposed": time.exposed_seconds,
-            "ratio": time.seconds / max(estimate.step_seconds, 1e-12),
+            "ratio": time.seconds / max(estimate.expected_seconds, 1e-12),
         }
     return row
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hypothesis
 import hypothesis.strategies as st
 
-from autoshard.combining import COMBINED_BYTES, Flight, combine, in_post_order
+from autoshard.combining import Flight, combine, in_post_order
+from autoshard.cost.combined import GPU_BYTES
 from autoshard.hiding import Role, Task
 
 
 def flight(size: float = 1.0, kin: object = "gather") -> Flight:
     begin, end = Task("begin", Role.BEGIN, latency=1.0), Task("end", Role.END)
     end.reads(begin)
-    return Flight(begin, end, size, kin)
+    return Flight(begin, end, size, 1.0, 0.5, kin)
 
 
 def sizes(groups: list[list[Flight]]) -> list[int]:
@@ -39,8 +40,8 @@ def test_one_that_reads_another_runs_after_it() -> None:
 
 
 def test_large_ones_run_alone_and_small_ones_up_to_the_size() -> None:
-    small = [flight(COMBINED_BYTES / 2) for _ in range(3)]
-    large, strange = flight(COMBINED_BYTES + 1), flight(kin=None)
+    small = [flight(GPU_BYTES / 2) for _ in range(3)]
+    large, strange = flight(GPU_BYTES + 1), flight(kin=None)
     flights = [*small, large, strange]
     assert sizes(combine(flights, [one.end for one in flights])) == [1, 1, 1, 2]
 
@@ -49,7 +50,7 @@ def test_large_ones_run_alone_and_small_ones_up_to_the_size() -> None:
 def flights(draw: st.DrawFn) -> list[Flight]:
     made: list[Flight] = []
     for _ in range(draw(st.integers(1, 8))):
-        one = flight(draw(st.sampled_from([1.0, COMBINED_BYTES / 2])), draw(st.sampled_from("ab")))
+        one = flight(draw(st.sampled_from([1.0, GPU_BYTES / 2])), draw(st.sampled_from("ab")))
         for other in draw(st.lists(st.sampled_from(made), max_size=2)) if made else []:
             one.begin.reads(other.end)
         made.append(one)
@@ -66,4 +67,4 @@ def test_any_graph_can_still_run(made: list[Flight]) -> None:
         assert all(place[one] < place[task] for one in task.before)
     for group in groups:
         assert len({one.kin for one in group}) == 1
-        assert len(group) == 1 or sum(one.bytes for one in group) <= COMBINED_BYTES
+        assert len(group) == 1 or sum(one.bytes for one in group) <= GPU_BYTES

@@ -118,3 +118,19 @@ def test_a_stack_that_is_read_in_another_order_is_put_in_order_before_its_loop(
     )
     assert compiled > 2 * 16 * 4096 * 2048 / 8 * 2  # the stack, in two orders
     assert predicted == pytest.approx(compiled, rel=0.1)
+
+
+def test_a_product_that_is_added_to_another_lies_where_that_lay(tmp_path: Path) -> None:
+    def step(x: Any, y: Any, up: Any, down: Any) -> Any:
+        return jnp.tanh((x @ up + y @ down).astype(jnp.float32)).sum()
+
+    rows, weights = array(65536, 1024, dtype=jnp.bfloat16), array(1024, 8192, dtype=jnp.bfloat16)
+    predicted, compiled = peaks(
+        step,
+        (rows, rows, weights, weights),
+        ("x [x, None]", "y [x, None]", "up [None, None]", "down [None, None]"),
+        tmp_path,
+    )
+    product = 65536 * 8192 * 2 / 8
+    assert product < compiled < 2 * product
+    assert predicted == pytest.approx(compiled, rel=0.1)

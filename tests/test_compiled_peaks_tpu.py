@@ -48,3 +48,40 @@ def test_a_softmax_of_five_dimensions_writes_its_exponentials(batch: int, tmp_pa
     scores = batch // 8 * 16 * 2048 * 2048
     assert (compiled > 4 * scores) == (batch > 8)
     assert predicted == pytest.approx(compiled, rel=0.1)
+
+
+def test_weights_that_a_loop_converts_are_converted_before_they_are_gathered(
+    tmp_path: Path,
+) -> None:
+    def step(stack: Any, x: Any) -> Any:
+        def body(x: Any, weight: Any) -> tuple[Any, None]:
+            return jnp.tanh(x @ weight.astype(jnp.bfloat16)), None
+
+        return jax.lax.scan(body, x, stack)[0]
+
+    kinds = ("all_to_all", "all_reduce", "reduce_scatter")
+    predicted, compiled = peaks(
+        step,
+        (array(8, 4096, 4096), array(8192, 4096, dtype=jnp.bfloat16)),
+        ("stack [None, x, None]", "x [x, None]", "result [x, None]"),
+        tmp_path,
+        machine="v5p-8",
+        limits=("all_gather count 1", *(f"{kind} count 0" for kind in kinds)),
+    )
+    narrow = 8 * 4096 * 4096 * 2
+    assert narrow < compiled < 2 * narrow
+    assert predicted == pytest.approx(compiled, rel=0.1)
+
+
+def test_what_a_product_is_scattered_into_lies_beside_it(tmp_path: Path) -> None:
+    predicted, compiled = peaks(
+        lambda x, w: x @ w,
+        (array(8192, 16384, dtype=jnp.bfloat16), array(16384, 8192, dtype=jnp.bfloat16)),
+        ("x [None, x]", "w [x, None]", "result [x, None]"),
+        tmp_path,
+        machine="v5e-8",
+        limits=SCATTERED,
+    )
+    product, arguments = 8192 * 8192 * 2, 2 * 8192 * 16384 * 2 // 8
+    assert compiled > arguments + product * 9 / 8 - 1
+    assert predicted == pytest.approx(compiled, rel=0.05)

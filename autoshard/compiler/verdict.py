@@ -101,7 +101,8 @@ class CompileVerdict:
                 if move.kind != "all_slice":
                     group = math.prod(sizes[axis] for axis in move.axes)
                     share = WIRE_SHARES.get(move.kind, lambda _: 1.0)(group)
-                    yield _in_order(move.axes, sizes), move.count * move.bytes * share
+                    sent = move.bytes if move.sent_bytes is None else move.sent_bytes
+                    yield _in_order(move.axes, sizes), move.count * sent * share
 
         columns = [
             planned(),
@@ -126,9 +127,9 @@ class CompileVerdict:
         memory, time = compiled.memory, compiled.timeline
         rows: list[tuple[str, ...]] = [("", "predicted", "compiled", "")]
         if time is not None:
-            exposed = estimate.step_seconds - estimate.compute_seconds
+            exposed = estimate.expected_seconds - estimate.compute_seconds
             rows += [
-                _row("step", estimate.step_seconds, time.seconds, format_seconds),
+                _row("step", estimate.expected_seconds, time.seconds, format_seconds),
                 _row("  compute", estimate.compute_seconds, time.compute_seconds, format_seconds),
                 _row(
                     "  collectives, none hidden",

@@ -15,13 +15,17 @@ no whole ones along that dimension, the whole is put into tiles afterwards, read
 XLA:TPU copies Llama's `wo: [32, 128@64, 4096]`, two rows of 128 a shard, once it is gathered, but
 not `[32, 128, 4096@64]`.
 
+Gathers that may run as one share a latency (`autoshard.cost.combined`), and some values are sent in
+a narrower type (`autoshard.narrowed`). That changes the seconds of a path, and does not decide
+which path is taken: it is the same for all values of a shape.
+
 Lengths are rounded up to whole multiples of ``2^-40`` s (a picosecond). Sums of such numbers are
 exact in double precision up to hours, so that a path costs exactly the sum of its steps and
 
     d(s, t) <= d(s, u) + d(u, t)
 
-holds without any tolerance. The cost depends on shape, itemsize and mesh alone: keep one
-`ReshardCache` per mesh and ask it.
+holds without any tolerance, of what is gathered alone and as it is. The cost depends on shape,
+itemsize and mesh, and on those two: keep one `ReshardCache` per mesh and ask it.
 
     >>> from autoshard.machine import load
     >>> cache = ReshardCache(MeshTopology(load("v5p-64"), (4, 16)))
@@ -43,6 +47,7 @@ import numpy as np
 from numba import njit
 
 from autoshard.cost.collective import Kind, MeshTopology
+from autoshard.cost.combined import latency_share
 from autoshard.cost.states import ReshardError, State, StateGraph, state_graph, state_of
 from autoshard.layout import Layout, canonical, format_state, local_shape
 
@@ -98,6 +103,7 @@ class ReshardTable:
     _graph: StateGraph
     _lengths: np.ndarray
     _distances: np.ndarray
+    _paid: np.ndarray
 
     def __repr__(self) -> str:
         return f"ReshardTable({len(self)} layouts of {self.shape}, {self.topology})"
@@ -143,7 +149,7 @@ class ReshardTable:
             start, target = graph.wiring.rows[step.from_state], graph.wiring.rows[step.to_state]
             edges = range(int(graph.wiring.first[start]), int(graph.wiring.first[start + 1]))
             total += min(
-                float(self._lengths[edge])
+                float(self._paid[edge])
                 for edge in edges
                 if graph.wiring.target[edge] == target
                 and (graph.wiring.kinds[edge], graph.wiring.axes[edge]) == (step.kind, step.axes)
@@ -189,7 +195,7 @@ class ReshardTable:
                     from_state=graph.wiring.states[state],
                     to_state=graph.wiring.states[after],
                     bytes=float(total / graph.wiring.shards[graph.wiring.sized_by[edge]].prod()),
-                    seconds=float(self._lengths[edge]),
+                    seconds=float(self._paid[edge]),
                 )
             )
             state = after
@@ -202,6 +208,8 @@ def reshard_table(
     itemsize: float,
     *,
     layouts: Iterable[Layout] | None = None,
+    together: int = 1,
+    width: int | None = None,
 ) -> ReshardTable:
     """Price the reshards between layouts of one value.
 
@@ -210,6 +218,8 @@ def reshard_table(
       shape: global sizes.
       itemsize: bytes per element.
       layouts: rows and columns of the table; by default all layouts of the graph that divide.
+      together: how many gathers may run as one, with those of the value.
+      width: bytes per element of what is sent, if not those of the value.
 
     Raises:
       ReshardError: a layout is not in the graph.
@@ -233,25 +243,37 @@ def reshard_table(
             )
         targets = np.array(states, dtype=np.int64)
     local_bytes = math.prod(shape) * itemsize / graph.wiring.shards.prod(axis=1)
-    seconds = graph.latency_seconds + graph.seconds_per_byte * local_bytes[graph.wiring.sized_by]
-    seconds = seconds + _transposing(graph, shape, local_bytes)
     lengths = np.where(
         valid[graph.wiring.source] & valid[graph.wiring.target],
-        np.ceil(seconds * TICKS_PER_SECOND) / TICKS_PER_SECOND,
+        _seconds(graph, shape, local_bytes),
         np.inf,
     )
     distances = _distances(graph, lengths, valid, targets)
+    paid, total = lengths, distances[targets]
+    if together > 1 or width is not None:
+        sent = local_bytes if width is None else local_bytes * (width / itemsize)
+        paid = _seconds(graph, shape, sent) - _saved(graph, sent, together)
+        wiring = graph.wiring
+        total = _along(wiring.first, wiring.target, lengths, paid, distances, targets)
     return ReshardTable(
         shape=shape,
         itemsize=itemsize,
         topology=topology,
         layouts=chosen,
-        seconds=distances[targets],
+        seconds=total,
         rows={layout: row for row, layout in enumerate(chosen)},
         _graph=graph,
         _lengths=lengths,
         _distances=distances,
+        _paid=paid,
     )
+
+
+def _seconds(graph: StateGraph, shape: tuple[int, ...], local_bytes: np.ndarray) -> np.ndarray:
+    """Whole ticks per edge, in seconds; `local_bytes` are those of every state."""
+    seconds = graph.latency_seconds + graph.seconds_per_byte * local_bytes[graph.wiring.sized_by]
+    seconds = seconds + _transposing(graph, shape, local_bytes)
+    return np.ceil(seconds * TICKS_PER_SECOND) / TICKS_PER_SECOND
 
 
 def _transposing(graph: StateGraph, shape: tuple[int, ...], local_bytes: np.ndarray) -> np.ndarray:
@@ -272,6 +294,15 @@ def _transposing(graph: StateGraph, shape: tuple[int, ...], local_bytes: np.ndar
     in_tiles = sizes[edges, gathered] % chip.sublanes == 0
     moved = moved + np.where(in_tiles, 0.0, 2 * local_bytes[graph.wiring.target])
     return np.where(gathers & inside, moved / chip.memory_rate, 0.0)
+
+
+def _saved(graph: StateGraph, local_bytes: np.ndarray, together: int) -> np.ndarray:
+    """Seconds per edge that gathers do not pay since they may run with others."""
+    gathers = np.array([kind == "all_gather" for kind in graph.wiring.kinds], dtype=bool)
+    made = local_bytes[graph.wiring.target]
+    share = latency_share(together, made, graph.topology.machine.chip)
+    saved = np.floor((1 - share) * graph.latency_seconds * TICKS_PER_SECOND) / TICKS_PER_SECOND
+    return np.where(gathers, saved, 0.0)
 
 
 def _distances(
@@ -322,6 +353,29 @@ def _relax(first, target, lengths, states, distances, changed, done):
                         shorter = True
 
 
+@njit(cache=True, nogil=True)  # pyright: ignore[reportCallIssue]
+def _along(first, target, lengths, paid, distances, rows):
+    """What is paid along the shortest paths between the states `rows`, `[rows, columns]`.
+
+    Along equally short ones the first edge of a state is taken, as `ReshardTable.path` does.
+    """
+    result = np.full((len(rows), distances.shape[1]), np.inf)
+    for row in range(len(rows)):
+        for column in range(distances.shape[1]):
+            state, total = rows[row], 0.0
+            while 0.0 < distances[state, column] < np.inf:
+                best, ahead = first[state], np.inf
+                for edge in range(first[state], first[state + 1]):
+                    length = lengths[edge] + distances[target[edge], column]
+                    if length < ahead:
+                        best, ahead = edge, length
+                total += paid[best]
+                state = target[best]
+            if distances[state, column] == 0.0:
+                result[row, column] = total
+    return result
+
+
 @dataclass(slots=True, repr=False)
 class ReshardCache:
     """Reshard tables of one mesh, each found once.
@@ -343,6 +397,8 @@ class ReshardCache:
         itemsize: float,
         *,
         layouts: Iterable[Layout] | None = None,
+        together: int = 1,
+        width: int | None = None,
     ) -> ReshardTable:
         """Return the table of a shape; see `reshard_table`.
 
@@ -350,10 +406,12 @@ class ReshardCache:
         shards with the same axis. This keeps meshes of many axes affordable.
         """
         chosen = None if layouts is None else tuple(dict.fromkeys(layouts))
-        key = (tuple(shape), itemsize, chosen)
+        key = (tuple(shape), itemsize, chosen, together, width)
         if key not in self._tables:
             graph = self.graph(len(key[0]), chosen)
-            self._tables[key] = reshard_table(graph, shape, itemsize, layouts=chosen)
+            self._tables[key] = reshard_table(
+                graph, shape, itemsize, layouts=chosen, together=together, width=width
+            )
         return self._tables[key]
 
     def graph(self, rank: int, layouts: Sequence[Layout] | None = None) -> StateGraph:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.cost.collective import Kind, MeshTopology
+from autoshard.cost.combined import combined_bytes, latency_share
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.flops import is_matrix_op
 from autoshard.cost.reordering import transposing
@@ -40,9 +41,6 @@ from autoshard.updates import UPDATES
 Floats = NDArray[np.float64]
 Settlement = tuple[Kind, tuple[int, ...], NDArray[np.int64]]
 PARTIAL = frozenset({"gather", "stack", *UPDATES})
-COMBINED_BYTES = 2**27
-"""XLA:TPU combines sums of at most so many bytes into one collective: in compiled Llama-3 8B those
-of 117 and 8 MB, but not of 117 and 17."""
 MOVES_NOTHING = frozenset(
     {
         *("enter", "carry", "yield", "join", "return"),
@@ -70,10 +68,21 @@ class StepPrices:
     corrections: Corrections = NONE
     evaluated: dict[object, Any] = field(init=False, repr=False, default_factory=dict)
 
-    def reshard(self, value: int) -> ReshardTable:
-        """The table of reshards between all layouts of one value."""
+    def reshard(self, value: int, *, alone: bool = False) -> ReshardTable:
+        """The table of reshards between all layouts of one value; with whole latencies if `alone`.
+
+        Their steps are the same.
+        """
         record = self.program.values[value]
-        return self.reshards.table(record.shape, record.itemsize)
+        together, narrowed = self.dataflow.sending(value)
+        together = 1 if alone else together
+        width = None if narrowed is None else narrowed.width
+        return self.reshards.table(record.shape, record.itemsize, together=together, width=width)
+
+    def narrowing(self, value: int) -> float:
+        """Bytes that are sent for each byte of a value that is copied."""
+        narrowed = self.dataflow.narrowed.get(value)
+        return 1.0 if narrowed is None else narrowed.width / self.program.values[value].itemsize
 
     def local_bytes(self, value: int, dimensions: NDArray[np.int64]) -> Floats:
         """Bytes per device of `value` in each of the layouts `[n, axes]`."""
@@ -96,6 +105,14 @@ class StepPrices:
     def scratch_factor(self) -> float:
         """The same, of what no value stands for."""
         return 1.0 + self.machine.chip.heap_overhead
+
+    def copy_factor(self, value: int, dimensions: NDArray[np.int64]) -> Floats:
+        """Bytes that copies of a value take for each of the value in these layouts `[n, axes]`."""
+        narrowed = self.dataflow.narrowed.get(value)
+        if narrowed is None:
+            return np.full(len(dimensions), self.scratch_factor)
+        wide = narrowed.is_table & (dimensions == 0).any(axis=-1)
+        return self.scratch_factor * np.where(wide, 1.0, self.narrowing(value))
 
     def scratch_bytes(self, value: int, layout: Sequence[int]) -> float:
         """Bytes per device of another array of the heap, as large as `value` in one layout."""
@@ -183,7 +200,14 @@ class StepPrices:
         return result
 
     def settled_seconds(
-        self, op: Op, kind: Kind, axes: tuple[int, ...], size: Floats, stored: NDArray[np.int64]
+        self,
+        op: Op,
+        kind: Kind,
+        axes: tuple[int, ...],
+        size: Floats,
+        stored: NDArray[np.int64],
+        *,
+        alone: bool = False,
     ) -> Floats:
         """Seconds of settling partial sums of local `size` into the layouts `stored`; `[n]`.
 
@@ -196,20 +220,24 @@ class StepPrices:
           axes: over which the sums are partial.
           size: local bytes of the partial sums, `[n]`.
           stored: layouts of the settled sums, `[n, mesh axes]`.
+          alone: whether to count the whole latency.
         """
+
+        chip, together = self.machine.chip, self.dataflow.summed_together[op.index]
 
         def combined(kind: Kind) -> Floats:
             rate = self.topology.rate(kind, axes)
-            share = 1.0 / self.dataflow.companions[op.index]
+            parts = 1 if kind == "all_reduce" else self._size(axes)
+            share = latency_share(1 if alone else together, size / parts, chip)
             return share * rate.latency_seconds + rate.seconds_per_byte * size
 
-        joins = self.dataflow.combinable[op.index] and self.topology.torus_dimensions(axes) > 1
+        joins = together > 1 and self.topology.torus_dimensions(axes) > 1
         if kind == "all_reduce" or (len(axes) == 1 and not joins):
             return combined(kind)
         onto = stored[:, list(axes)]
         whole = (onto != onto[:, :1]).any(axis=1)
         if joins:
-            whole = whole | (2 * size <= COMBINED_BYTES)
+            whole = whole | (2 * size <= combined_bytes(chip))
         return np.where(whole, combined("all_reduce"), combined(kind))
 
     def settlements(self, strategies: Strategies) -> tuple[Settlement, ...]:
@@ -288,6 +316,10 @@ class StepPrices:
         if update < len(op.inputs) and op.inputs[update] >= 0:
             return self._bytes(op.inputs[update], strategies, "reads", update)
         return self._bytes(op.outputs[0], strategies, "written")
+
+    def _size(self, axes: tuple[int, ...]) -> int:
+        """Devices in a group of collectives over some mesh axes."""
+        return math.prod(self.mesh_shape[axis] for axis in axes)
 
     def _shards(self, dimensions: NDArray[np.int64]) -> Floats:
         """Into how many parts each of the layouts `[n, axes]` cuts a value."""

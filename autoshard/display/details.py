@@ -76,10 +76,13 @@ def memory_section(found: Profile) -> Markup:
 
 def _scheduled(plan: Plan) -> str:
     """What the plan takes in its compiler's own order, where that is known."""
-    size = plan.estimate.scheduled_bytes
+    size, seconds = plan.estimate.scheduled_bytes, plan.estimate.scheduled_seconds
     if size is None:
         return ""
-    return f" In the order in which its compiler runs this plan it takes {format_bytes(size)}."
+    step = "" if seconds is None else f" and a step {format_seconds(seconds)}"
+    return (
+        f" In the order in which its compiler runs this plan it takes {format_bytes(size)}{step}."
+    )
 
 
 def _passes(found: Profile) -> list[tuple[float, str]]:

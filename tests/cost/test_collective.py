@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.cost.collective import KINDS, MeshTopology
+from autoshard.cost.combined import latency_share
 from autoshard.cost.placement import place, runs
 from autoshard.machine import Machine, MachineError, Switch, Torus, load, presets
 from tests.helpers import case
@@ -135,8 +136,10 @@ def test_sums_that_are_combined_over_several_dimensions_are_made_whole(name, axi
     size = np.array([rows * 1024 * 4.0])
     stored = np.where(np.arange(2) == axis, 0, -1)[None]
     found = prices.settled_seconds(op, "reduce_scatter", (axis,), size, stored)
-    kind = "all_reduce" if together else "reduce_scatter"
-    assert found == pytest.approx(prices.topology.collective_seconds(kind, (axis,), size))
+    kind, parts = ("all_reduce", 1) if together else ("reduce_scatter", (16, 4)[axis])
+    share = latency_share(2, size / parts, prices.machine.chip)
+    rate = prices.topology.rate(kind, (axis,))
+    assert found == pytest.approx(share * rate.latency_seconds + rate.seconds_per_byte * size)
 
 
 def test_a_collective_starts_once_and_a_switch_that_reduces_does_both_halves_in_one():
