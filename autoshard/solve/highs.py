@@ -32,8 +32,7 @@ def solve(task: Task, tell: Tell, keep_going: Callable[[], bool] | None = None) 
     `keep_going` is called again and again, and stops the solver by returning False. A solver that
     does not listen is left to its thread, and what it told is the answer.
     """
-    highs = highspy.Highs()
-    highs.silent()
+    highs = _Silent()
     heard = _Listener(highs, tell, mip=not task.relax)
     if highs.passModel(_program(task)) == highspy.HighsStatus.kError:
         return Answer(Verdict.FAILED, note="HiGHS does not accept the model")
@@ -68,6 +67,14 @@ def solve(task: Task, tell: Tell, keep_going: Callable[[], bool] | None = None) 
     if failures:
         return Answer(Verdict.FAILED, heard.bound, heard.values, note=failures[0])
     return _read(highs, task, heard)
+
+
+class _Silent(highspy.Highs):
+    """A solver that says nothing, not even its name as it is made: that is before one can ask."""
+
+    def enableCallbacks(self) -> None:  # noqa: N802, its own name
+        self.silent()
+        super().enableCallbacks()
 
 
 class _Listener:
