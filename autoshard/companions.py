@@ -4,9 +4,7 @@ Partial sums of one dtype in one region, if nothing there waits for them: gradie
 Gathers of what a region starts with, or what is merely cast or sliced from that: weights are like
 that. XLA:GPU combines both kinds, in loops as well; XLA:TPU the sums alone (a ViT with four layers
 on `v5e-16`, weights sharded over all chips: one sum of 12 gradients in its loop, and 50 gathers).
-How much fits into one collective is a matter of bytes, see `autoshard.cost.combined`. Sums that are
-combined in a loop end the iteration and hide behind nothing, which costs what one latency for all
-of them saves: they are priced as alone there.
+How much fits into one collective is a matter of bytes, see `autoshard.cost.combined`.
 """
 
 from __future__ import annotations

@@ -89,9 +89,7 @@ def buffer_events(
         events[stop] -= size
     if copy is None:
         return dict(events)
-    layout_of_copy = np.array(copy)
-    size = float(prices.held_bytes(value, layout_of_copy))
-    size *= float(prices.copy_factor(value, layout_of_copy[None])[0])
+    size = prices.copied_bytes(value, copy)
     if value in flow.slices:
         one = flow.slices[value]
         stack = float(stack_bytes(prices, value, np.array([layout]), np.array([copy]))[0])

@@ -81,10 +81,11 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
     flow = replace(prices.dataflow, materialised=fusion.materialised)
     now = replace(prices, dataflow=reordered(flow, program, fusion, when))
     at_once = prices.machine.chip.runs_in_least_memory
-    begun = {one.value for one in marks if isinstance(one, CopyBegins)}
-    copies, released = ({}, {}) if at_once else Decided(now, decisions).needed(begun)
+    begun = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, CopyBegins)}
+    early = {value for value, _ in begun}
+    copies, released = ({}, {}) if at_once else Decided(now, decisions).needed(early)
     flights = UnderWay(
-        {(one.value, one.life): at for one, at in marks.items() if isinstance(one, CopyBegins)},
+        begun,
         {one.op: at for one, at in marks.items() if isinstance(one, SumEnds)},
         copies,
         released,
@@ -117,16 +118,17 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
     copied = {one.value: at for one, at in marks.items() if isinstance(one, Replaces)}
     events += _waiting(now, decisions, beside, copied)
     first = FirstDimensions(now, decisions, fusion, decided.chosen)
-    events += _put_in_order(now, decisions, first)
     sent = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, Sent)}
     events += _beside_sent(now, decided, first, sent)
-    events += _beside_scattered(now, decided, first)
-    if not prices.machine.chip.library_products:
+    waited = None
+    if prices.machine.chip.library_products:
+        events += _put_in_order(now, decisions, first)
+        events += _beside_scattered(now, decided, first)
+        waited = waited_seconds(decided, orders.runs) if orders.runs else None
+    else:
         events += _converted_before(now, decisions)
         events += whole_sums(now, decided, flights)
-    peak = round(float(occupied_bytes(now, events).max()))
-    waits = orders.runs and prices.machine.chip.library_products
-    return Scheduled(peak, waited_seconds(decided, orders.runs) if waits else None)
+    return Scheduled(round(float(occupied_bytes(now, events).max())), waited)
 
 
 def _fused(decided: Decided) -> Fusion:
@@ -177,8 +179,6 @@ def _put_in_order(
     prices: StepPrices, decisions: Decisions, first: FirstDimensions
 ) -> Iterator[tuple[int, float]]:
     """Points and bytes of what is gathered and put in order for a loop, one after the other."""
-    if not prices.machine.chip.library_products:
-        return
     when: dict[int, int] = {}
     for op in prices.program.ops:
         if first.is_put_in_order(op):
@@ -224,8 +224,6 @@ def _beside_scattered(
     They are put in order after the library is done with its workspace, and before they become what
     they are scattered into, which both count at that point, too.
     """
-    if not prices.machine.chip.library_products:
-        return
     for op in prices.program.ops:
         if op.primitive == "dot_general" and first.is_scattered_otherwise(op):
             at = prices.dataflow.when[op.index]

@@ -114,6 +114,12 @@ class StepPrices:
         wide = narrowed.is_table & (dimensions == 0).any(axis=-1)
         return self.scratch_factor * np.where(wide, 1.0, self.narrowing(value))
 
+    def copied_bytes(self, value: int, layout: Sequence[int]) -> float:
+        """Bytes per device of a copy of `value` in one layout."""
+        dimensions = np.array(layout)
+        factor = self.copy_factor(value, dimensions[None])[0]
+        return float(self.held_bytes(value, dimensions) * factor)
+
     def scratch_bytes(self, value: int, layout: Sequence[int]) -> float:
         """Bytes per device of another array of the heap, as large as `value` in one layout."""
         return float(self.held_bytes(value, np.array(layout))) * self.scratch_factor
