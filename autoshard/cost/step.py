@@ -233,7 +233,7 @@ class StepPrices:
 
         def combined(kind: Kind) -> Floats:
             rate = self.topology.rate(kind, axes)
-            parts = 1 if kind == "all_reduce" else self._size(axes)
+            parts = 1 if kind == "all_reduce" else self.topology.group_size(axes)
             share = latency_share(1 if alone else together, size / parts, chip)
             return share * rate.latency_seconds + rate.seconds_per_byte * size
 
@@ -322,10 +322,6 @@ class StepPrices:
         if update < len(op.inputs) and op.inputs[update] >= 0:
             return self._bytes(op.inputs[update], strategies, "reads", update)
         return self._bytes(op.outputs[0], strategies, "written")
-
-    def _size(self, axes: tuple[int, ...]) -> int:
-        """Devices in a group of collectives over some mesh axes."""
-        return math.prod(self.mesh_shape[axis] for axis in axes)
 
     def _shards(self, dimensions: NDArray[np.int64]) -> Floats:
         """Into how many parts each of the layouts `[n, axes]` cuts a value."""
