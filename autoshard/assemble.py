@@ -102,12 +102,17 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
 
 
 def _scheduled(prices: StepPrices, decisions: Decisions, evaluation: Evaluation) -> Estimate:
-    """The estimate, with peak and seconds in the compiler's own order of the plan."""
+    """The estimate, with peak and seconds in the compiler's own order of the plan.
+
+    Where the memory does not suffice, XLA:GPU orders kernels for it, and hides nothing.
+    """
     estimate, found = evaluation.estimate, scheduled(prices, decisions)
     if found is None:
         return estimate
-    waited = found.waited_seconds
-    seconds = None if waited is None else estimate.compute_seconds + waited
+    waited, seconds = found.waited_seconds, None
+    if waited is not None:
+        fits = found.bytes <= prices.machine.chip.memory_bytes
+        seconds = estimate.compute_seconds + waited if fits else estimate.upper_seconds
     return replace(estimate, scheduled_bytes=found.bytes, scheduled_seconds=seconds)
 
 

@@ -10,6 +10,7 @@
 * **Transpositions**: operands that lie in memory otherwise than their op reads them, see
   `autoshard.orders` and `autoshard.unbatched`.
 * **Companions**: what may run as one collective, see `autoshard.companions`.
+* **Renewals**: gradients whose sums the error waits for, see `autoshard.renewals`.
 * **Narrowed**: copies in a narrower type, see `autoshard.narrowed`.
 * **Slices**: those that are copied, see `autoshard.slices`.
 * **Liveness**: see `autoshard.liveness`.
@@ -33,6 +34,7 @@ from autoshard.product_order import ProductOrder
 from autoshard.product_orders import product_orders
 from autoshard.program import Op, Program
 from autoshard.readers import Phase, Reader, find_readers, region_spans, through_fusion
+from autoshard.renewals import Renewal, renewals
 from autoshard.rows import row_reductions
 from autoshard.sequence import sequence
 from autoshard.slices import Slice, find_copied, find_slices
@@ -83,6 +85,7 @@ class Dataflow:
       summed_together: per op, how many ops' partial sums may be settled by one collective, with its
         own.
       gathered_together: per value, how many may be gathered by one collective, with it.
+      renewals: by convolution that makes a weight's gradient, what the error waits for.
       narrowed: by value, what copies of it are like that are narrower than it is.
       copied: the ops whose results are slices that are written for what reads them.
       product_orders: by op index, how products should be computed that are not as JAX writes them.
@@ -110,6 +113,7 @@ class Dataflow:
     slices: Mapping[int, Slice]
     summed_together: tuple[int, ...]
     gathered_together: tuple[int, ...]
+    renewals: Mapping[int, Renewal]
     narrowed: Mapping[int, Narrowed]
     copied: frozenset[int]
     product_orders: Mapping[int, ProductOrder]
@@ -145,6 +149,7 @@ class Dataflow:
             op.index in self.copied,
             op.index in self.rows,
             self.summed_together[op.index],
+            op.index in self.renewals,
         )
 
 
@@ -197,6 +202,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Dataflow:
         gathered_together=gathered_together(program, early, awaited)
         if libraries
         else (1,) * len(program.values),
+        renewals=renewals(program) if libraries else {},
         narrowed=narrowed(program, awaited) if chip is not None and not libraries else {},
         copied=copied,
         product_orders=told,

@@ -20,6 +20,7 @@ from autoshard.dataflow import Phase, Reader
 from autoshard.decisions import Decisions
 from autoshard.graph import Op, Program, Region
 from autoshard.planned_moves import settlements
+from autoshard.renewals import Renewal
 from autoshard.sequence import LEAVING
 
 Runs = tuple[Kind, tuple[int, ...]]
@@ -59,6 +60,18 @@ class Decided:
         )
         kinds: dict[Runs, None] = dict.fromkeys((one.kind, one.axes) for one in found)
         return Collectives(seconds, size, tuple(kinds))
+
+    def renewal(self, op: Op) -> Renewal | None:
+        """What waits for the renewal of a weight with the gradient that an op makes.
+
+        None where the two read the weight in different layouts.
+        """
+        renewal = self.prices.dataflow.renewals.get(op.index)
+        if renewal is None or self.decisions.assignment[op.index] is None:
+            return None
+        scattered = bool(self.chosen(op).scattered[0])
+        moved = any(self.decisions.copy[v] is not None for v in (*renewal.turned, *op.outputs))
+        return None if scattered or moved else renewal
 
     def of_copy(self, value: int) -> Collectives | None:
         """The collectives that make the copy of a value."""

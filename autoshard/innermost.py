@@ -2,8 +2,8 @@
 
 A TPU keeps arrays in tiles of two dimensions, see `autoshard.cost.tiling`. What a convolution reads
 in windows lies there by the dimensions that windows leave alone: its batch and its features. What a
-product writes lies by those of its operands that are no batch, and so does what is made of it
-element by element: scores `[batch, heads, queries, keys]` by queries and keys.
+product writes or reads lies by those that are no batch, and so does what is made of it element by
+element, or transposed: scores `[batch, heads, queries, keys]` by queries and keys.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autoshard.graph import Op, Program
+from autoshard.order_maps import operand_groups
 from autoshard.product_order import sides
 from autoshard.rule_record import FactorKind
 
@@ -34,6 +35,14 @@ def innermost_dimensions(
             batch, left, right = sides(op.rule)
             if batch and len(left) + len(right) >= INNERMOST:
                 found[op.outputs[0]] = tuple(sorted((*left, *right)))
+            for value, (shared, *others) in zip(op.inputs, operand_groups(op.rule), strict=True):
+                own = tuple(sorted(d for group in others for d in group))
+                if shared and len(own) >= INNERMOST:
+                    found.setdefault(value, own)
+        elif op.primitive == "transpose" and op.inputs[0] in found:
+            (before,), (after,) = op.rule.operands, op.rule.results
+            kept = [before[d] for d in found[op.inputs[0]]]
+            found[op.outputs[0]] = tuple(d for d, held in enumerate(after) if held in kept)
         elif elementwise[op.index]:
             for output in op.outputs:
                 for value in op.inputs:

@@ -33,7 +33,7 @@ class Kernel:
 
     first: int
     last: int
-    bytes: int
+    bytes: float
     inner: Region | None = None
     before: list[int] = field(default_factory=list)
     users: int = 0
@@ -43,7 +43,7 @@ def depth_first(kernels: Sequence[Kernel]) -> list[int]:
     """The numbers of the kernels, depth-first."""
     shared, size = _ancestry(kernels)
 
-    def key(kernel: int) -> tuple[int, int, int]:
+    def key(kernel: int) -> tuple[int, float, int]:
         return -shared[kernel], -size[kernel], kernel
 
     return list(_postorder(kernels, key))
@@ -56,7 +56,7 @@ def greedy(kernels: Sequence[Kernel]) -> list[int]:
     waits_for = [len(kernel.before) for kernel in kernels]
     done = [False] * len(kernels)
 
-    def rank(kernel: int) -> tuple[int, int, int]:
+    def rank(kernel: int) -> tuple[float, int, int]:
         freed = sum(kernels[one].bytes for one in kernels[kernel].before if unread[one] == 1)
         return kernels[kernel].bytes - freed, -len(readers[kernel]), kernel
 
@@ -83,10 +83,10 @@ def greedy(kernels: Sequence[Kernel]) -> list[int]:
     return order
 
 
-def peak_bytes(kernels: Sequence[Kernel], order: Iterable[int]) -> int:
+def peak_bytes(kernels: Sequence[Kernel], order: Iterable[int]) -> float:
     """The most that is alive at once of what the kernels write, in bytes."""
     unread = [len(users) for users in _readers(kernels)]
-    alive = peak = 0
+    alive = peak = 0.0
     for kernel in order:
         alive += kernels[kernel].bytes
         peak = max(peak, alive)
@@ -105,11 +105,11 @@ def _readers(kernels: Sequence[Kernel]) -> list[list[int]]:
     return readers
 
 
-def _ancestry(kernels: Sequence[Kernel]) -> tuple[list[int], list[int]]:
+def _ancestry(kernels: Sequence[Kernel]) -> tuple[list[int], list[float]]:
     """How often ancestors are shared, and their bytes, with multiplicity but bounded."""
     shared: list[int] = []
-    size: list[int] = []
-    total = 0
+    size: list[float] = []
+    total = 0.0
     for kernel in kernels:
         total += kernel.bytes
         more = max(kernel.users - 1, 0) + sum(shared[one] for one in kernel.before)

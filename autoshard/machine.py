@@ -128,9 +128,9 @@ class Chip:
     def runs_in_least_memory(self) -> bool:
         """Whether kernels run in the order of least memory, in loops, too.
 
-        XLA:GPU does so on chips for which its latency-hiding scheduler does not run.
+        XLA does so on chips for which its latency-hiding scheduler does not run.
         """
-        return self.library_products and not self.hides_collectives
+        return not self.hides_collectives
 
     @property
     def memory_rate(self) -> float:

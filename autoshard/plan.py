@@ -75,7 +75,7 @@ class Estimate:
         `autoshard.scheduled`; None where that is the order of `peak_bytes`, which the solver and
         its limit count in.
       scheduled_seconds: of a step in that order, which says what each collective is hidden behind;
-        None where the compiler hides none.
+        nothing where the chip's memory does not suffice; None where the compiler hides none.
     """
 
     step_seconds: float

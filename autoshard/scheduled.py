@@ -31,6 +31,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from autoshard.combining import combine, in_post_order
 from autoshard.cost.step import StepPrices
 from autoshard.dataflow import reordered
@@ -41,10 +43,11 @@ from autoshard.fusion import Fusion, fuse
 from autoshard.graph import Region
 from autoshard.hiding import Task, hide
 from autoshard.kernel_orders import Kernel
+from autoshard.late_products import late_products
 from autoshard.occupancy import UnderWay, buffer_events, occupied_bytes, op_events, passing
 from autoshard.sequence import Mark, arranged, depth_first_in_loops, least_memory
 from autoshard.softmax_kernels import with_softmaxes
-from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, Sent, SumEnds
+from autoshard.task_contents import CopyBegins, Passed, Passes, Picks, Replaces, Sent, SumEnds
 from autoshard.task_graph import TaskGraph
 from autoshard.vector_memory import Life, spared
 from autoshard.waiting import Run, waited_seconds
@@ -76,11 +79,14 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
     decided = Decided(prices, decisions)
     fusion = _fused(decided)
     beside = frozenset(results_beside(prices, decisions, fusion, decided.chosen))
+    renewed = [one for op in program.ops if (one := decided.renewal(op)) is not None]
+    beside = beside.union(*(one.results for one in renewed))
     orders = _Orders(decided, fusion, beside)
-    when, marks = arranged(program, fusion, orders.arrange)
+    when, marks = arranged(program, fusion, orders.arrange, _sizes(prices, decisions))
     flow = replace(prices.dataflow, materialised=fusion.materialised)
     now = replace(prices, dataflow=reordered(flow, program, fusion, when))
-    at_once = prices.machine.chip.runs_in_least_memory
+    chip = prices.machine.chip
+    at_once = chip.library_products and not chip.hides_collectives
     begun = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, CopyBegins)}
     early = {value for value, _ in begun}
     copies, released = ({}, {}) if at_once else Decided(now, decisions).needed(early)
@@ -115,6 +121,9 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
         if isinstance(one, Passes):
             size = one.bytes * now.scratch_factor
             events += [(at, size), (marks[Passed(one)], -size)]
+        if isinstance(one, Picks):
+            size = one.bytes * now.scratch_factor
+            events += [(at, size), (now.dataflow.when[one.op] + 1, -size)]
     copied = {one.value: at for one, at in marks.items() if isinstance(one, Replaces)}
     events += _waiting(now, decisions, beside, copied)
     first = FirstDimensions(now, decisions, fusion, decided.chosen)
@@ -131,6 +140,14 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
     return Scheduled(round(float(occupied_bytes(now, events).max())), waited)
 
 
+def _sizes(prices: StepPrices, decisions: Decisions) -> list[float]:
+    """Bytes of every value on a device."""
+    return [
+        value.bytes if layout is None else float(prices.local_bytes(value.index, np.array(layout)))
+        for value, layout in zip(prices.program.values, decisions.stored, strict=True)
+    ]
+
+
 def _fused(decided: Decided) -> Fusion:
     """What is fused in this plan: with products, too, if the compiler makes these.
 
@@ -142,7 +159,8 @@ def _fused(decided: Decided) -> Fusion:
         ops = (op for op in prices.program.ops if decided.of_sum(op))
         return fuse(prices.program, chip, written={output for op in ops for output in op.outputs})
     into_products = {v for v, copy in enumerate(decisions.copy) if copy is None}
-    return with_softmaxes(prices.program, chip, into_products, decisions, prices.mesh_shape)
+    late = frozenset(late_products(decided))
+    return with_softmaxes(prices.program, chip, into_products, decisions, prices.mesh_shape, late)
 
 
 def _converted_before(prices: StepPrices, decisions: Decisions) -> Iterator[tuple[int, float]]:
@@ -266,7 +284,7 @@ class _Orders:
             first = group[0]
             marks[first.begin] = [Mark(c) for one in group if (c := one.begin.content) is not None]
             marks[first.end] = [Mark(c) for one in group if (c := one.end.content) is not None]
-        for task in graph.replaced.values():
+        for task in (*graph.replaced.values(), *graph.picking):
             marks[task] = [Mark(task.content)]
         before = [graph.tasks[kernel] for kernel in depth_first_in_loops(region, kernels)]
         before += graph.replaced.values()

@@ -39,10 +39,13 @@ def sequence(program: Program, fusion: Fusion, chip: Chip | None = None) -> tupl
 
 
 def arranged(
-    program: Program, fusion: Fusion, arrange: Arrange
+    program: Program, fusion: Fusion, arrange: Arrange, sizes: Sequence[float] | None = None
 ) -> tuple[tuple[int, ...], dict[Hashable, int]]:
-    """The position of every op, and by mark that of the op after it, in an order of kernels."""
-    walk = _Walk(program, fusion, arrange)
+    """The position of every op, and by mark that of the op after it, in an order of kernels.
+
+    `sizes` are the bytes of every value, of whole arrays if they are not said.
+    """
+    walk = _Walk(program, fusion, arrange, sizes or [value.bytes for value in program.values])
     walk.region(program.regions[0])
     position = [0] * len(walk.order)
     for number, op in enumerate(walk.order):
@@ -62,8 +65,11 @@ def depth_first_in_loops(region: Region, kernels: Sequence[Kernel]) -> list[int]
 
 
 class _Walk:
-    def __init__(self, program: Program, fusion: Fusion, arrange: Arrange) -> None:
+    def __init__(
+        self, program: Program, fusion: Fusion, arrange: Arrange, sizes: Sequence[float]
+    ) -> None:
         self.program = program
+        self.sizes = sizes
         self.fusion = fusion
         self.arrange = arrange
         self.order: list[int] = []
@@ -139,9 +145,9 @@ class _Walk:
             kernels.append(kernel)
         return kernels
 
-    def _bytes(self, kernel: Kernel, written: Iterable[int]) -> int:
+    def _bytes(self, kernel: Kernel, written: Iterable[int]) -> float:
         return sum(
-            self.program.values[value].bytes
+            self.sizes[value]
             for value in written
             if self.fusion.materialised[value]
             and (kernel.inner is None or self._leaves(value, kernel.inner))

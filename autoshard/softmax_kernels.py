@@ -7,13 +7,15 @@
 What is read afterwards, the shares and their cotangents, is made of the exponentials. So XLA:TPU
 compiles attention whose scores have five dimensions of more than one element on a device: grouped
 queries with more than one sequence (of 1,024 to 4,096 positions, with and without a causal mask, on
-v5e, v5p and v6e). Those of fewer are written themselves, and their exponentials are made anew.
+v5e, v5p and v6e). Those of fewer are written themselves, and their exponentials are made anew by
+what reads them. But where the product writes them in another order than its softmax has, as it does
+with grouped queries of one group a device, the shares that the next products read are written, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from autoshard.decisions import Decisions
@@ -39,20 +41,32 @@ def with_softmaxes(
     into_products: Collection[int],
     decisions: Decisions,
     mesh_shape: tuple[int, ...],
+    unwritten: Collection[int] = (),
 ) -> Fusion:
     """What is fused under some decisions where softmaxes may be one kernel.
 
     Args:
-      program, chip, into_products: see `autoshard.fusion.fuse`.
+      program, chip, into_products, unwritten: see `autoshard.fusion.fuse`.
       decisions: how values are cut.
       mesh_shape: sizes of the mesh axes.
     """
-    plain = fuse(program, chip, into_products)
-    found = list(_softmaxes(program, plain, decisions, mesh_shape))
-    if not found:
+    plain = fuse(program, chip, into_products, unwritten=unwritten)
+    every = list(_softmaxes(program, plain))
+    sizes = {
+        one: _sizes(program, decisions, mesh_shape, one.exponentials)
+        for one in every
+        if decisions.stored[one.exponentials] is not None
+    }
+    found = [one for one in sizes if sum(size > 1 for size in sizes[one]) >= DIMENSIONS]
+    turned = {
+        one.scores for one in sizes if one not in found and _turns(program, plain, one, sizes[one])
+    }
+    shares = set(_shares(program, plain, turned))
+    into_products = [value for value in into_products if value not in shares]
+    written = {one.exponentials for one in found} | shares
+    if not written:
         return plain
-    written = {one.exponentials for one in found}
-    again = fuse(program, chip, into_products, written=written)
+    again = fuse(program, chip, into_products, written=written, unwritten=unwritten)
     readers = _kernels_that_read(program, again)
     alone = {
         one.scores
@@ -63,22 +77,18 @@ def with_softmaxes(
             for reader in readers[one.scores]
         )
     }
-    return fuse(program, chip, into_products, written=written, unwritten=alone)
+    return fuse(program, chip, into_products, written=written, unwritten=alone.union(unwritten))
 
 
-def _softmaxes(
-    program: Program, fusion: Fusion, decisions: Decisions, mesh_shape: tuple[int, ...]
-) -> Iterator[Softmax]:
+def _softmaxes(program: Program, fusion: Fusion) -> Iterator[Softmax]:
+    """Those of scores that a product makes, if they are as many."""
     readers = program.consumers()
     products = {op.index for op in program.ops if op.primitive == "dot_general"}
     for op in program.ops:
         exponentials = program.values[op.outputs[0]]
-        stored = decisions.stored[exponentials.index]
-        if op.primitive != "exp" or exponentials.dtype != "float32" or stored is None:
+        if op.primitive != "exp" or exponentials.dtype != "float32":
             continue
-        sizes = local_shape(exponentials.shape, stored, mesh_shape)
-        summed = any(program.ops[r].primitive == "reduce_sum" for r, _ in readers[op.outputs[0]])
-        if not summed or sum(size > 1 for size in sizes) < DIMENSIONS:
+        if not any(program.ops[r].primitive == "reduce_sum" for r, _ in readers[op.outputs[0]]):
             continue
         for source in fusion.sources[op.inputs[0]]:
             scores = program.values[source]
@@ -86,6 +96,50 @@ def _softmaxes(
                 continue
             if math.prod(scores.shape) == math.prod(exponentials.shape):
                 yield Softmax(source, exponentials.index)
+
+
+def _sizes(
+    program: Program, decisions: Decisions, mesh_shape: tuple[int, ...], value: int
+) -> tuple[int, ...]:
+    layout = decisions.stored[value]
+    assert layout is not None
+    return local_shape(program.values[value].shape, layout, mesh_shape)
+
+
+def _turns(program: Program, fusion: Fusion, softmax: Softmax, sizes: Sequence[int]) -> bool:
+    """Whether the dimensions of the scores stand in another order in the exponentials of `sizes`.
+
+    Those of one element on a device stand anywhere.
+    """
+    order = [(d,) for d, size in enumerate(sizes) if size > 1]
+    value = softmax.exponentials
+    while value != softmax.scores and order:
+        op = program.ops[program.values[value].producer]
+        position = next(
+            p for p, v in enumerate(op.inputs) if v >= 0 and softmax.scores in fusion.sources[v]
+        )
+        before, after = op.rule.operands[position], op.rule.results[0]
+        held = [{factor for d in group for factor in after[d]} for group in order]
+        order = [tuple(d for d, f in enumerate(before) if one & set(f)) for one in held]
+        value = op.inputs[position]
+    flat = [d for group in order for d in group]
+    return flat != sorted(flat)
+
+
+def _shares(program: Program, fusion: Fusion, scores: Collection[int]) -> Iterator[int]:
+    """What products read that is made of some scores, and of nothing that another product makes."""
+    for op in program.ops:
+        for value in op.inputs if op.primitive == "dot_general" else ():
+            made = value >= 0 and not fusion.materialised[value]
+            if made and not fusion.sources[value].isdisjoint(scores):
+                others = fusion.sources[value] - set(scores)
+                if all(not _is_product(program, one) for one in others):
+                    yield value
+
+
+def _is_product(program: Program, value: int) -> bool:
+    producer = program.values[value].producer
+    return producer >= 0 and program.ops[producer].primitive == "dot_general"
 
 
 def _kernels_that_read(program: Program, fusion: Fusion) -> dict[int, set[int]]:

@@ -50,3 +50,11 @@ class Replaces:
     """A result is copied into the place of the input that it renews."""
 
     value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Picks:
+    """What `op` scatters to is picked from windows: so many bytes, until the op has run."""
+
+    op: int
+    bytes: float

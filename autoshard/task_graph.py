@@ -7,6 +7,8 @@ collective becomes two, its begin and its end. XLA's ways with gradients stand h
   it: of a table that is looked up and multiplied with, the two gradients become one.
 * What is sent in blocks that do not lie one after another is put in order first, unless an
   elementwise kernel writes it so.
+* The gradient of a pool is scattered to the places of the largest elements. A kernel finds them that
+  waits for what was pooled alone, and writes the elements, and an index for every dimension.
 * A result that cannot lie where the input lies that it renews (`autoshard.first_dimensions`) is
   copied there by a task of its own.
 """
@@ -27,7 +29,8 @@ from autoshard.fusion import Fusion
 from autoshard.graph import Op, Region
 from autoshard.hiding import Role, Task, any_needs
 from autoshard.kernel_orders import Kernel
-from autoshard.task_contents import CopyBegins, Passed, Passes, Replaces, Sent, SumEnds
+from autoshard.reckoned import Reckoned, between_hosts
+from autoshard.task_contents import CopyBegins, Passed, Passes, Picks, Replaces, Sent, SumEnds
 from autoshard.views import Views
 
 HIGH_COST, MEDIUM_COST = 5e-3, 1e-3
@@ -35,6 +38,8 @@ HIGH_COST, MEDIUM_COST = 5e-3, 1e-3
 microsecond: `ApproximateLatencyEstimator` in `xla/service/latency_hiding_scheduler.h`."""
 HIGH_LATENCY = 5e-3
 """From the begin to the end of a collective, likewise, whatever it moves."""
+INDEX_BYTES = 4
+"""Of an index, and of an element beside it."""
 COMBINED = frozenset({"all_gather", "all_reduce", "reduce_scatter"})
 """Kinds of collectives that run as one with others of their kind."""
 
@@ -46,6 +51,7 @@ class TaskGraph:
       tasks: of every kernel; their contents are the numbers of the kernels that run as one.
       flights: the collectives; `CopyBegins` and `SumEnds` are contents of their tasks.
       replaced: by value, the task that copies it into its place.
+      picking: tasks that find where gradients of pools are scattered to.
     """
 
     def __init__(
@@ -70,6 +76,7 @@ class TaskGraph:
         self.settled: dict[int, Task] = {}
         self.copied: dict[int, list[tuple[frozenset[int], Task]]] = {}
         self.replaced: dict[int, Task] = {}
+        self.picking: list[Task] = []
         self.first = FirstDimensions(decided.prices, decided.decisions, fusion, decided.chosen)
         self.views = Views(
             self.program,
@@ -88,6 +95,8 @@ class TaskGraph:
                 self._read(op, number)
         for kernel in kernels:
             self._start_from(kernel)
+            self._wait(kernel)
+            self._pick(kernel)
             self._replace(kernel)
         self._join()
         self.views.settle()
@@ -130,6 +139,34 @@ class TaskGraph:
                     for task in self._makers(addition.index, (value,), number):
                         array.reads(task)
                     self.tasks[number].reads(array)
+
+    def _wait(self, kernel: Kernel) -> None:
+        """Let the convolution of an error wait for the renewal of its weight."""
+        renewal = self.decided.renewal(self.program.ops[kernel.first])
+        if renewal is not None and kernel.inner is None:
+            error = self.program.ops[renewal.error]
+            for result in renewal.results:
+                self.tasks[self.maker[error.outputs[0]]].reads(self.views.made(result))
+
+    def _pick(self, kernel: Kernel) -> None:
+        """Let a kernel find the places to which the gradient of a pool is scattered."""
+        op, decided = self.program.ops[kernel.first], self.decided
+        if op.primitive != "select_and_scatter_add" or kernel.inner is not None:
+            return
+        source, pooled = op.inputs
+        layout = decided.chosen(op).reads[0]
+        elements = float(decided.prices.local_bytes(source, layout)[0])
+        elements /= self.program.values[source].itemsize
+        arrays = 1 + len(self.program.values[source].shape)
+        size = INDEX_BYTES * elements * arrays
+        picks = Task(
+            Picks(op.index, size), Role.KERNEL, size / decided.prices.machine.chip.memory_rate
+        )
+        number = self.maker[op.outputs[0]]
+        for one in self._makers(op.index, (pooled,), number):
+            picks.reads(one)
+        self.tasks[number].reads(picks)
+        self.picking.append(picks)
 
     def _written(self, op: Op, value: int) -> Task:
         """The task that writes an operand of `op` for it."""
@@ -270,19 +307,31 @@ class TaskGraph:
         return Task(None, Role.KERNEL, 2 * size / decided.prices.machine.chip.memory_rate)
 
     def _add_flight(self, begin: Task, end: Task, found: Collectives, value: int) -> None:
-        libraries = self.decided.prices.machine.chip.library_products
-        begin.latency = found.seconds if libraries else HIGH_LATENCY
+        topology, chip = self.decided.prices.topology, self.decided.prices.machine.chip
+        fixed = sum(topology.rate(kind, axes).latency_seconds for kind, axes in found.kinds)
+        fixed = min(fixed, found.seconds)
+        reckoned = Reckoned(HIGH_LATENCY, 0.0)
+        if chip.library_products:
+            reckoned = self._reckoned_of(found) or Reckoned(found.seconds, fixed)
+        begin.latency = reckoned.seconds
         end.reads(begin)
         kinds = {kind for kind, _ in found.kinds}
         dtype = "" if kinds == {"all_gather"} else self.program.values[value].dtype
         kin = (type(begin.content), found.kinds, dtype) if kinds <= COMBINED else None
-        copied = None
-        if kinds == {"all_reduce"}:
-            copied = 2 * found.bytes / self.decided.prices.machine.chip.memory_rate
-        topology = self.decided.prices.topology
-        fixed = sum(topology.rate(kind, axes).latency_seconds for kind, axes in found.kinds)
-        fixed = min(fixed, found.seconds)
-        self.flights.append(Flight(begin, end, found.bytes, found.seconds, fixed, kin, copied))
+        copied = 2 * found.bytes / chip.memory_rate if kinds == {"all_reduce"} else None
+        flight = Flight(begin, end, found.bytes, found.seconds, fixed, reckoned.fixed, kin, copied)
+        self.flights.append(flight)
+
+    def _reckoned_of(self, found: Collectives) -> Reckoned | None:
+        """What XLA:GPU reckons collectives between hosts to take; None of others."""
+        topology, parts = self.decided.prices.topology, list[Reckoned]()
+        for kind, axes in found.kinds:
+            shares = topology.group_size(axes) if kind == "reduce_scatter" else 1
+            one = between_hosts(topology, kind, axes, shares * found.bytes)
+            if one is None:
+                return None
+            parts.append(one)
+        return Reckoned(sum(one.seconds for one in parts), sum(one.fixed for one in parts))
 
     def _there(self, value: int) -> Task:
         """After which task a value that a kernel of the region makes is there."""

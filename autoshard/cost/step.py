@@ -228,13 +228,15 @@ class StepPrices:
           stored: layouts of the settled sums, `[n, mesh axes]`.
           alone: whether to count the whole latency.
         """
-
         chip, together = self.machine.chip, self.dataflow.summed_together[op.index]
+        waited_for = op.index in self.dataflow.renewals
 
         def combined(kind: Kind) -> Floats:
             rate = self.topology.rate(kind, axes)
-            parts = 1 if kind == "all_reduce" else self.topology.group_size(axes)
-            share = latency_share(1 if alone else together, size / parts, chip)
+            whole = kind == "all_reduce"
+            parts = 1 if whole else self.topology.group_size(axes)
+            apart = alone or (whole and waited_for)
+            share = latency_share(1 if apart else together, size / parts, chip)
             return share * rate.latency_seconds + rate.seconds_per_byte * size
 
         joins = together > 1 and self.topology.torus_dimensions(axes) > 1
