@@ -9,7 +9,7 @@ compiles attention whose scores have five dimensions of more than one element on
 queries with more than one sequence (of 1,024 to 4,096 positions, with and without a causal mask, on
 v5e, v5p and v6e). Those of fewer are written themselves, and their exponentials are made anew by
 what reads them. But where the product writes them in another order than its softmax has, as it does
-with grouped queries of one group a device, the shares that the next products read are written, too.
+with grouped queries, shares that several products read are written, too: in a backward pass.
 """
 
 from __future__ import annotations
@@ -127,14 +127,17 @@ def _turns(program: Program, fusion: Fusion, softmax: Softmax, sizes: Sequence[i
 
 
 def _shares(program: Program, fusion: Fusion, scores: Collection[int]) -> Iterator[int]:
-    """What products read that is made of some scores, and of nothing that another product makes."""
-    for op in program.ops:
-        for value in op.inputs if op.primitive == "dot_general" else ():
-            made = value >= 0 and not fusion.materialised[value]
-            if made and not fusion.sources[value].isdisjoint(scores):
-                others = fusion.sources[value] - set(scores)
-                if all(not _is_product(program, one) for one in others):
-                    yield value
+    """What several products read that is made of some scores, and of nothing else by a product."""
+    for one in scores:
+        read: dict[int, set[int]] = {}
+        for op in program.ops:
+            for value in op.inputs if op.primitive == "dot_general" else ():
+                if value < 0 or fusion.materialised[value] or one not in fusion.sources[value]:
+                    continue
+                others = fusion.sources[value] - {one}
+                if not any(_is_product(program, other) for other in others):
+                    read.setdefault(value, set()).add(op.index)
+        yield from (value for value, ops in read.items() if len(ops) > 1)
 
 
 def _is_product(program: Program, value: int) -> bool:

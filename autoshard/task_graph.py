@@ -7,8 +7,8 @@ collective becomes two, its begin and its end. XLA's ways with gradients stand h
   it: of a table that is looked up and multiplied with, the two gradients become one.
 * What is sent in blocks that do not lie one after another is put in order first, unless an
   elementwise kernel writes it so.
-* The gradient of a pool is scattered to the places of the largest elements. A kernel finds them that
-  waits for what was pooled alone, and writes the elements, and an index for every dimension.
+* The gradient of a pool is scattered to the places of the largest elements. A kernel finds them
+  that waits for what was pooled alone, and writes the elements, and an index for every dimension.
 * A result that cannot lie where the input lies that it renews (`autoshard.first_dimensions`) is
   copied there by a task of its own.
 """

@@ -21,12 +21,16 @@ def shares(queries: jax.Array, keys: jax.Array) -> jax.Array:
     return jnp.exp(jnp.einsum("bqnh,bsnh->bnqs", queries, keys))
 
 
-def test_what_a_product_writes_lies_by_what_is_no_batch_of_it() -> None:
+def test_what_a_product_reads_and_writes_lies_by_what_is_no_batch_of_it() -> None:
     program = trace(shares, array(128, 20, 4, 8), array(128, 24, 4, 8))
     found = innermost_dimensions(program, [op.primitive == "exp" for op in program.ops])
     by_shape = {program.values[value].shape: dims for value, dims in found.items()}
-    assert by_shape == {(128, 4, 20, 24): (2, 3)}
-    assert len(found) == 2  # the scores, and their exponentials
+    assert by_shape == {
+        (128, 4, 20, 24): (2, 3),
+        (128, 20, 4, 8): (1, 3),
+        (128, 24, 4, 8): (1, 3),
+    }
+    assert len(found) == 4  # the operands, the scores, and their exponentials
 
 
 def test_products_without_a_batch_lie_anyhow() -> None:
