@@ -85,3 +85,27 @@ def test_what_a_product_is_scattered_into_lies_beside_it(tmp_path: Path) -> None
     product, arguments = 8192 * 8192 * 2, 2 * 8192 * 16384 * 2 // 8
     assert compiled > arguments + product * 9 / 8 - 1
     assert predicted == pytest.approx(compiled, rel=0.05)
+
+
+def test_shares_that_several_products_read_are_written_where_their_order_is_another(
+    tmp_path: Path,
+) -> None:
+    """Of grouped queries, in the backward pass of one sequence a chip."""
+
+    def step(queries: Any, keys: Any, values: Any) -> Any:
+        def loss(values: Any) -> Any:
+            def body(queries: Any, _: Any) -> tuple[Any, None]:
+                return transformer.attend(queries, keys, values, 0), None
+
+            body = jax.checkpoint(body)
+            return jnp.sum(jax.lax.scan(body, queries, length=2)[0].astype(jnp.float32) ** 2)
+
+        return jax.grad(loss)(values)
+
+    sizes = ((8, 2048, heads, 128) for heads in (16, 4, 4))
+    pins = [f"{name} [x, None, None, None]" for name in ("queries", "keys", "values", "result")]
+    predicted, compiled = peaks(
+        step, [array(*size, dtype=jnp.bfloat16) for size in sizes], pins, tmp_path, machine="v6e-8"
+    )
+    assert compiled > 2 * 16 * 2048 * 2048 * 2  # the scores, and their shares
+    assert predicted == pytest.approx(compiled, rel=0.1)

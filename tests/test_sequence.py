@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import pytest
 
 from autoshard.fusion import fuse
+from autoshard.kernel_orders import greedy
 from autoshard.program import Program, trace
-from autoshard.sequence import sequence
+from autoshard.sequence import arranged, sequence
 from tests.random_programs import random_program
 
 
@@ -85,3 +86,24 @@ def test_outside_of_loops_a_gradient_is_made_where_that_frees_memory() -> None:
     last = max(when[op.index] for op in backward if op not in weights)
     assert len(weights) == 4
     assert sum(when[op.index] < last for op in weights) >= 3
+
+
+def test_what_is_cut_small_is_made_early() -> None:
+    """Orders follow the bytes on a device: of whole arrays the second sum would come first."""
+
+    def step(x: Any, w: Any) -> Any:
+        wide, narrow = x @ w, w @ w
+        return jnp.sum(wide), jnp.sum(narrow)
+
+    program = trace(step, array(64, 32), array(32, 32))
+    fusion = fuse(program)
+    sizes = [float(value.bytes) for value in program.values]
+    first, second = (op for op in program.ops if op.primitive == "dot_general")
+
+    def order(sizes: list[float]) -> bool:
+        when, _ = arranged(program, fusion, lambda region, kernels: greedy(kernels), sizes)
+        return when[first.index] < when[second.index]
+
+    assert not order(sizes)
+    sizes[first.outputs[0]] /= 64
+    assert order(sizes)

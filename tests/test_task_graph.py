@@ -32,12 +32,13 @@ def graphs(
     *args: Any,
     requirements: Sequence[str] = (),
     mesh: Mapping[str, int] = MappingProxyType({"x": 4}),
+    donate_argnums: Sequence[int] = (),
     **chip: Any,
 ) -> tuple[Decided, dict[int, TaskGraph]]:
     """The best plan for four chips, and its tasks by region."""
     machine = hiding(4)
     machine = replace(machine, chip=replace(machine.chip, **chip))
-    given = case(fn, *args, mesh=mesh, machine=machine)
+    given = case(fn, *args, mesh=mesh, machine=machine, donate_argnums=donate_argnums)
     plan = search(given.program, machine, mesh=mesh, requirements=requirements, time_limit=10.0)
     decided, fusion = Decided(given.built.prices, plan.decisions), fuse(given.program)
     found: dict[int, TaskGraph] = {}

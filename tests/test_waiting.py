@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 
 import autoshard
+from autoshard.assemble import priced_anew, prices_of
 from autoshard.compiler.compiled import compile_plan
 from autoshard.compiler.target import why_missing
 from autoshard.copies import value_trips
@@ -134,3 +135,20 @@ def test_gathers_hide_behind_products_as_in_the_compilers_timeline(
     assert (hidden > 0.7) == hides
     share = compiled.timeline.exposed_seconds / compiled.timeline.collective_seconds
     assert waited / plan.estimate.collective_seconds == pytest.approx(share, abs=0.15)
+
+
+def test_where_memory_does_not_suffice_nothing_is_hidden() -> None:
+    step, args = random_program(3)[:2]
+    machine = hiding(4)
+    chip = replace(machine.chip, library_products=True)
+    given = case(step, *args, mesh={"x": 2, "y": 2}, machine=replace(machine, chip=chip))
+    plan = random_plan(given, 3)
+    assert plan.estimate.scheduled_bytes is not None
+    for memory in (plan.estimate.scheduled_bytes, plan.estimate.scheduled_bytes - 1):
+        small = replace(machine, chip=replace(chip, memory_bytes=float(memory)))
+        prices = prices_of(plan, given.program, small)
+        estimate = priced_anew(plan, prices).estimate
+        if memory == plan.estimate.scheduled_bytes:
+            assert estimate.scheduled_seconds == plan.estimate.scheduled_seconds
+        else:
+            assert estimate.scheduled_seconds == estimate.upper_seconds
