@@ -3,8 +3,8 @@
 A jaxpr is one order of many, and how much memory a step needs depends on the order. XLA tries
 several on the graph of kernels (`autoshard.fusion`), see `autoshard.kernel_orders`, and takes the
 one that needs least memory. A loop is one kernel of the computation around it, with an order of its
-own inside: depth-first, as the bodies of loops were found to be, but for XLA:GPU on chips for which
-its latency-hiding scheduler does not run: there the best of all orders is kept in loops, too.
+own inside: depth-first, as the bodies of loops were found to be where its latency-hiding scheduler
+runs; where it does not, as on v5p and v6e, the best of all orders is kept in loops, too.
 """
 
 from __future__ import annotations

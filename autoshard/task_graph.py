@@ -5,6 +5,7 @@ collective becomes two, its begin and its end. XLA's ways with gradients stand h
 
 * A scatter onto zeros whose result is added to an array starts from that array, and so waits for
   it: of a table that is looked up and multiplied with, the two gradients become one.
+* What convolves an error waits for the renewal of its weight (`autoshard.renewals`).
 * What is sent in blocks that do not lie one after another is put in order first, unless an
   elementwise kernel writes it so.
 * The gradient of a pool is scattered to the places of the largest elements. A kernel finds them
