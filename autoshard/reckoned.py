@@ -36,6 +36,11 @@ PASSES = {"all_gather": 3, "reduce_scatter": 3}
 """How often the larger of operand and result goes through the main memory; others twice."""
 
 
+def told_microseconds(seconds: float) -> int:
+    """As XLA takes the trip and the start: whole microseconds, and not none."""
+    return max(round(1e6 * seconds), 1)
+
+
 class Reckoned(NamedTuple):
     """What a collective is reckoned to take, and how much of that however little it carries."""
 
@@ -85,7 +90,8 @@ def between_hosts(
     chip = topology.machine.chip
     rate = outer.efficiency * outer.chip_bandwidth / HEADERS
     prepared = B200_CHUNK_SECONDS if chip.name == "B200" else CHUNK_SECONDS
-    each = share / rate + math.ceil(share / CHUNK_BYTES) * prepared + outer.latency_seconds
+    trip = 1e-6 * told_microseconds(outer.latency_seconds)
+    start = 1e-6 * told_microseconds(chip.launch_seconds)
+    each = share / rate + math.ceil(share / CHUNK_BYTES) * prepared + trip
     memory = PASSES.get(kind, 2) * size / chip.memory_bandwidth
-    fixed = times * (prepared + outer.latency_seconds) + chip.launch_seconds
-    return Reckoned(times * each + memory + chip.launch_seconds, fixed)
+    return Reckoned(start + times * each + memory, start + times * (prepared + trip))

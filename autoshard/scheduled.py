@@ -23,8 +23,8 @@ bytes are counted again:
   (`autoshard.late_products`), and some sums are made as a whole (`autoshard.whole_sums`).
 * What lies in the vector memory takes no room (`autoshard.vector_memory`).
 * What cannot lie in the place of the input that it renews lies beside it until it is copied
-  (`autoshard.first_dimensions`, `autoshard.renewals`), and what a loop reads of gathered arrays lies there twice, in
-  two orders, before it.
+  (`autoshard.first_dimensions`, `autoshard.renewals`), and what a loop reads of gathered arrays lies
+  there twice, in two orders, before it.
 """
 
 from __future__ import annotations

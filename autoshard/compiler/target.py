@@ -24,6 +24,7 @@ import numpy as np
 from autoshard.cost.collective import MeshTopology
 from autoshard.machine import Machine, Switch, Torus
 from autoshard.plan import MeshShape
+from autoshard.reckoned import told_microseconds
 
 Kind = Literal["tpu", "gpu", "cpu"]
 KINDS: tuple[Kind, ...] = ("tpu", "gpu", "cpu")
@@ -254,9 +255,9 @@ def _network(machine: Machine) -> tuple[str, ...]:
     figures = {
         "gpus_per_node": machine.network[0].chips,
         "nic_speed_gbps": f"{outer.efficiency * outer.chip_bandwidth / 1e9:g}",  # in GB/s
-        "rtt_us": f"{1e6 * outer.latency_seconds:g}",
-        "nccl_op_launch_us": f"{1e6 * machine.chip.launch_seconds:g}",
-        "chunk_prep_us": 0,
+        "rtt_us": told_microseconds(outer.latency_seconds),
+        "nccl_op_launch_us": told_microseconds(machine.chip.launch_seconds),
+        "chunk_prep_us": 0,  # which it does not believe, see `autoshard.reckoned`
     }
     text = ",".join(f"{name}={figure}" for name, figure in figures.items())
     return (f"--xla_gpu_analytical_latency_estimator_options={text}",)
