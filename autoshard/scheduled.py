@@ -4,9 +4,9 @@ The solver counts bytes in one order of the program, whatever is decided (`autos
 lets a value and its copy lie in memory as long as anybody reads either. A compiler that hides
 collectives moves kernels beside them, and which there are is the plan's: what a weight's gradient
 is made of may wait for a loop to end, since a small reduction is to be hidden behind the product.
-Here the kernels of every computation are put in the order of that plan (`autoshard.hiding`), by what
-their results take on a device, with collectives that run as one (`autoshard.combining`), and the
-bytes are counted again:
+Here the kernels of every computation are put in the order of that plan (`autoshard.hiding`), by
+what their results take on a device, with collectives that run as one (`autoshard.combining`), and
+the bytes are counted again:
 
 * A copy lies in memory from where its first collective begins to its last reader, and the value
   itself until the last one that does not read the copy; but where XLA:GPU hides nothing, both as
@@ -23,8 +23,8 @@ bytes are counted again:
   (`autoshard.late_products`), and some sums are made as a whole (`autoshard.whole_sums`).
 * What lies in the vector memory takes no room (`autoshard.vector_memory`).
 * What cannot lie in the place of the input that it renews lies beside it until it is copied
-  (`autoshard.first_dimensions`, `autoshard.renewals`), and what a loop reads of gathered arrays lies
-  there twice, in two orders, before it.
+  (`autoshard.first_dimensions`, `autoshard.renewals`), and what a loop reads of gathered arrays
+  lies there twice, in two orders, before it.
 """
 
 from __future__ import annotations
