@@ -143,11 +143,15 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
 
 
 def _sizes(prices: StepPrices, decisions: Decisions) -> list[float]:
-    """Bytes of every value on a device."""
-    return [
-        value.bytes if layout is None else float(prices.local_bytes(value.index, np.array(layout)))
-        for value, layout in zip(prices.program.values, decisions.stored, strict=True)
-    ]
+    """Bytes of every value on a device, or of its copy if that takes more."""
+    found: list[float] = []
+    for value in prices.program.values:
+        layouts = decisions.stored[value.index], decisions.copy[value.index]
+        sizes = [
+            prices.local_bytes(value.index, np.array(one)) for one in layouts if one is not None
+        ]
+        found.append(float(max(sizes)) if sizes else float(value.bytes))
+    return found
 
 
 def _fused(decided: Decided) -> Fusion:
