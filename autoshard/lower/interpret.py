@@ -32,11 +32,13 @@ from autoshard.copies import ANEW, VISIBLE
 from autoshard.dataflow import Phase, analyse
 from autoshard.decisions import Decisions
 from autoshard.flatten import BARRIER, INLINED, makes_nothing, op_count
-from autoshard.layout import UNREDUCED, Layout, to_partition_spec
+from autoshard.layout import UNREDUCED, Layout, local_shape, to_partition_spec
 from autoshard.lower.products import product_in_order
 from autoshard.lower.terms import add_up, terms_of_product
 from autoshard.lower.turned import turned_products
+from autoshard.order_maps import operand_groups
 from autoshard.plan import Plan
+from autoshard.product_order import ProductOrder
 from autoshard.program import Op, Program
 from autoshard.readers import Reader
 from autoshard.updates import SCATTERS
@@ -298,8 +300,24 @@ class Interpreter:
                 terms_of_product(equation, arrays, op.rule, assigned, axes, sizes, self._lay_out)
             ]
         if op.index in self.product_orders:
-            return [product_in_order(equation, arrays, self.product_orders[op.index])]
+            told = self.product_orders[op.index]
+            return [product_in_order(equation, arrays, told, kept=self._undone(op, told))]
         return compat.bind_equation(equation, arrays)
+
+    def _undone(self, op: Op, told: ProductOrder) -> bool:
+        """Whether XLA would undo the order in which a product is told to be computed.
+
+        Where all batches but the first are cut to one element, putting the result in order is
+        exchanging two dimensions, for which XLA exchanges the operands. A large one is transposed
+        then, as gradients of keys were that were gathered by sequence afterwards.
+        """
+        stored = self.decisions.stored[op.outputs[0]]
+        if stored is None or told.result == tuple(range(len(told.result))):
+            return False
+        sizes = tuple(self.mesh.shape[name] for name in self.names)
+        local = local_shape(self.program.values[op.outputs[0]].shape, stored, sizes)
+        batch = len(operand_groups(op.rule)[0][0])
+        return all(size == 1 for size in local[1:batch])
 
     def _lay_out(self, array: Any, state: Sequence[Sequence[int]]) -> Any:
         """`array` with every dimension sharded by its axes, major first."""

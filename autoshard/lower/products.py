@@ -12,7 +12,9 @@ from autoshard.coalescing import Order
 from autoshard.product_order import ProductOrder
 
 
-def product_in_order(equation: Any, arrays: Sequence[Any], told: ProductOrder) -> Any:
+def product_in_order(
+    equation: Any, arrays: Sequence[Any], told: ProductOrder, *, kept: bool = False
+) -> Any:
     """The result of a `dot_general`, with the dimensions of `equation`'s.
 
     Both operands are transposed to batch, free, contracted, and the result from the order in which
@@ -22,6 +24,7 @@ def product_in_order(equation: Any, arrays: Sequence[Any], told: ProductOrder) -
       equation: the product.
       arrays: its operands, or parts of them.
       told: how it is computed.
+      kept: whether a barrier keeps XLA from computing the transposed product instead.
     """
     (summed, others), batches = equation.params["dimension_numbers"]
     pairs = sorted(zip(summed, others, strict=True))
@@ -46,6 +49,8 @@ def product_in_order(equation: Any, arrays: Sequence[Any], told: ProductOrder) -
     (result,) = compat.bind_equation(
         equation, [left, right], dimension_numbers=numbers, precision=precision
     )
+    if kept:
+        result = lax.optimization_barrier(result)
     return lax.transpose(result, _inverse(told.result))
 
 
