@@ -309,10 +309,13 @@ class Interpreter:
 
         Where all batches but the first are cut to one element, putting the result in order is
         exchanging two dimensions, for which XLA exchanges the operands. A large one is transposed
-        then, as gradients of keys were that were gathered by sequence afterwards.
+        then, as gradients of keys were that were gathered by sequence afterwards. Partial sums are
+        settled in between, which a barrier would only hinder.
         """
         stored = self.decisions.stored[op.outputs[0]]
         if stored is None or told.result == tuple(range(len(told.result))):
+            return False
+        if self.chosen(op).reduced[0].any():
             return False
         sizes = tuple(self.mesh.shape[name] for name in self.names)
         local = local_shape(self.program.values[op.outputs[0]].shape, stored, sizes)
