@@ -26,17 +26,13 @@ def late_products(decided: Decided) -> Iterator[int]:
         if op.primitive not in ADDITIONS or len(op.inputs) != 2 or min(op.inputs) < 0:
             continue
         for term, other in (op.inputs, op.inputs[::-1]):
-            product, moved = _made_by(decided, term)
             scatter, exchanged = _made_by(decided, other)
-            if (
-                product is not None
-                and product.primitive == "dot_general"
-                and product.region == op.region
-                and not moved
-                and scatter is not None
-                and scatter.primitive == "scatter-add"
-                and exchanged
-            ):
+            if scatter is None or scatter.primitive != "scatter-add" or not exchanged:
+                continue
+            product, moved = _made_by(decided, term)
+            if product is None or product.primitive != "dot_general" or moved:
+                continue
+            if product.region == op.region:
                 yield product.outputs[0]
 
 

@@ -76,7 +76,7 @@ def between_hosts(
     groups = topology.machine.chips // (inside * hosts)
     reached = hosts if inside == host else inside * hosts
     if kind == "collective_permute":
-        groups, reached, members, cards = 1, 2, 2, 1
+        reached, members, cards = 2, 2, 1
     elif host % groups:
         return Reckoned(UNKNOWN_SECONDS, UNKNOWN_SECONDS)
     else:

@@ -50,6 +50,8 @@ def renewals(program: Program) -> Mapping[int, Renewal]:
     turned = {
         found[-1]: (op, found) for op in program.ops if (found := _turned_weight(program, op))
     }
+    if not turned:
+        return {}
     weights: dict[int, int] = {}
     results: dict[int, list[int]] = {}
     for position, output in program.ties:

@@ -75,19 +75,17 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
     None where that is what the solver counts: the chip hides no collectives, has no vector memory,
     and no library computes its products.
     """
-    program = prices.program
-    if not prices.machine.chip.counts_anew:
+    program, chip = prices.program, prices.machine.chip
+    if not chip.counts_anew:
         return None
     decided = Decided(prices, decisions)
     fusion = _fused(decided)
     beside = frozenset(results_beside(prices, decisions, fusion, decided.chosen))
-    renewed = [one for op in program.ops if (one := decided.renewal(op)) is not None]
-    beside = beside.union(*(one.results for one in renewed))
+    beside = beside.union(*(one.results for op in program.ops if (one := decided.renewal(op))))
     orders = _Orders(decided, fusion, beside)
     when, marks = arranged(program, fusion, orders.arrange, _sizes(prices, decisions))
     flow = replace(prices.dataflow, materialised=fusion.materialised)
     now = replace(prices, dataflow=reordered(flow, program, fusion, when))
-    chip = prices.machine.chip
     at_once = chip.library_products and not chip.hides_collectives
     begun = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, CopyBegins)}
     early = {value for value, _ in begun}
@@ -104,7 +102,7 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
         if decisions.assignment[op.index] is not None
         for event in op_events(now, op, decided.chosen(op), flights)
     ]
-    workspace = prices.machine.chip.workspace_bytes
+    workspace = chip.workspace_bytes
     for op in program.ops:
         if op.primitive == "dot_general" and decisions.assignment[op.index] is not None:
             at = now.dataflow.when[op.index]
@@ -117,7 +115,7 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
             (start, size), (stop, _) = buffer
             if stop < now.dataflow.end:  # results of the step lie in the main memory
                 lives.append(Life(start, stop, size))
-    for life in spared(lives, prices.machine.chip.vector_memory_bytes, now.dataflow.end):
+    for life in spared(lives, chip.vector_memory_bytes, now.dataflow.end):
         events += [(life.start, -life.bytes), (life.stop, life.bytes)]
     for one, at in marks.items():
         if isinstance(one, Passes):
@@ -132,7 +130,7 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
     sent = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, Sent)}
     events += _beside_sent(now, decided, first, sent)
     waited = None
-    if prices.machine.chip.library_products:
+    if chip.library_products:
         events += _put_in_order(now, decisions, first)
         events += _beside_scattered(now, decided, first)
         waited = waited_seconds(decided, orders.runs) if orders.runs else None
@@ -269,15 +267,10 @@ class _Orders:
 
     def arrange(self, region: Region, kernels: Sequence[Kernel]) -> Iterator[int | Mark]:
         """The kernels of a region, with a mark where something begins or ends to lie in memory."""
-        graph, chip = None, self.decided.prices.machine.chip
-        if chip.runs_in_least_memory:
+        if self.decided.prices.machine.chip.runs_in_least_memory:
             yield from least_memory(region, kernels)
             return
-        if chip.hides_collectives:
-            graph = TaskGraph(self.decided, self.fusion, self.beside, region, kernels)
-        if graph is None:
-            yield from depth_first_in_loops(region, kernels)
-            return
+        graph = TaskGraph(self.decided, self.fusion, self.beside, region, kernels)
         if not graph.flights:  # XLA leaves alone where nothing is to be hidden
             order = depth_first_in_loops(region, kernels)
             self.runs[region.index] = Run(kernels, _each_once(graph, order), {})

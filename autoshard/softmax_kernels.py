@@ -62,7 +62,7 @@ def with_softmaxes(
         one.scores for one in sizes if one not in found and _turns(program, plain, one, sizes[one])
     }
     shares = set(_shares(program, plain, turned))
-    into_products = [value for value in into_products if value not in shares]
+    into_products = set(into_products) - shares
     written = {one.exponentials for one in found} | shares
     if not written:
         return plain
