@@ -8,8 +8,9 @@ collective becomes two, its begin and its end. XLA's ways with gradients stand h
 * What convolves an error waits for the renewal of its weight (`autoshard.renewals`).
 * What is sent in blocks that do not lie one after another is put in order first, unless an
   elementwise kernel writes it so.
-* The gradient of a pool is scattered to the places of the largest elements. A kernel finds them
-  that waits for what was pooled alone, and writes the elements, and an index for every dimension.
+* Where a library computes products, the gradient of a pool is scattered to the places of the
+  largest elements. A kernel finds them that waits for what was pooled alone, and writes the
+  elements, and an index for every dimension.
 * A result that cannot lie where the input lies that it renews (`autoshard.first_dimensions`) is
   copied there by a task of its own.
 """
@@ -152,7 +153,10 @@ class TaskGraph:
     def _pick(self, kernel: Kernel) -> None:
         """Let a kernel find the places to which the gradient of a pool is scattered."""
         op, decided = self.program.ops[kernel.first], self.decided
+        chip = decided.prices.machine.chip
         if op.primitive != "select_and_scatter_add" or kernel.inner is not None:
+            return
+        if not chip.library_products:  # XLA:TPU does both at once
             return
         source, pooled = op.inputs
         layout = decided.chosen(op).reads[0]
@@ -160,9 +164,7 @@ class TaskGraph:
         elements /= self.program.values[source].itemsize
         arrays = 1 + len(self.program.values[source].shape)
         size = INDEX_BYTES * elements * arrays
-        picks = Task(
-            Picks(op.index, size), Role.KERNEL, size / decided.prices.machine.chip.memory_rate
-        )
+        picks = Task(Picks(op.index, size), Role.KERNEL, size / chip.memory_rate)
         number = self.maker[op.outputs[0]]
         for one in self._makers(op.index, (pooled,), number):
             picks.reads(one)

@@ -18,7 +18,7 @@ from autoshard.hiding import Role
 from autoshard.kernel_orders import Kernel
 from autoshard.search import search
 from autoshard.sequence import arranged, depth_first_in_loops
-from autoshard.task_contents import CopyBegins, Passed, Passes
+from autoshard.task_contents import CopyBegins, Passed, Passes, Picks
 from autoshard.task_graph import HIGH_COST, HIGH_LATENCY, MEDIUM_COST, TaskGraph
 from tests.helpers import case, hiding
 
@@ -193,3 +193,31 @@ def test_where_no_library_computes_products_kernels_and_collectives_have_fixed_c
     }
     fixed = [flight.begin.latency, seconds["dot_general"], seconds["tanh"]]
     assert (fixed == [HIGH_LATENCY, HIGH_COST, MEDIUM_COST]) is not library
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_places_of_a_pools_largest_elements_are_found_before_where_they_are_written(
+    library: bool,
+) -> None:
+    """As values and four indices; XLA:TPU selects and scatters in one instruction."""
+
+    def step(x: Any) -> Any:
+        def pooled(x: Any) -> Any:
+            windows = (1, 2, 2, 1)
+            return jnp.sum(
+                jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, windows, windows, "VALID")
+            )
+
+        return jax.grad(pooled)(x)
+
+    decided, found = graphs(step, array(8, 4, 4, 2), library_products=library)
+    ops, graph = decided.prices.program.ops, found[0]
+    if not library:
+        assert not graph.picking
+        return
+    (picks,) = graph.picking
+    pool = next(op for op in ops if op.primitive == "select_and_scatter_add")
+    layout = decided.chosen(pool).reads[0]
+    source = float(decided.prices.local_bytes(pool.inputs[0], layout)[0])
+    assert picks.content == Picks(pool.index, 5 * source)
+    assert graph.tasks[graph.maker[pool.outputs[0]]].needs(picks)
