@@ -2,6 +2,6 @@
 
 import sys
 
-from autoshard.cli import main
+from autoshard.cli.main import main
 
 sys.exit(main())

@@ -26,9 +26,9 @@ from auto_sharding_environment import REQUIREMENTS, AutoShardingError, environme
 from auto_sharding_plan import AutoPlan
 
 if TYPE_CHECKING:
-    from autoshard.machine import Machine
+    from autoshard.machine.machine import Machine
     from autoshard.models.training import Step
-    from autoshard.plan import MeshShape
+    from autoshard.plan.plan import MeshShape
 
 CHILD = Path(__file__).with_name("auto_sharding_child.py")
 FORMAT = 1

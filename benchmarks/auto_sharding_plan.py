@@ -28,7 +28,7 @@ from auto_sharding_environment import AutoShardingError
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from autoshard.models.training import Step
-from autoshard.plan import MeshShape
+from autoshard.plan.plan import MeshShape
 
 
 @dataclass(frozen=True, slots=True)

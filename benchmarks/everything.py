@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoshard.figures import Figure, figures_csv, regressions
+from autoshard.study.figures import Figure, figures_csv, regressions
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 """Where contest files and schedule problems are looked for, if no folder is named."""
@@ -97,7 +97,7 @@ def plans_figures(rows: Rows) -> Iterator[Figure]:
 
 def fidelity_figures(rows: Rows) -> Iterator[Figure]:
     """Of `bench fidelity`: over all of its plans."""
-    from autoshard.fidelity import summary
+    from autoshard.study.fidelity import summary
 
     numbers = [
         {key: _number(row, key) if key not in ("program", "machine", "mesh", "plan") else value
@@ -168,7 +168,7 @@ def commands(data: Path, *, quick: bool, seconds: float) -> dict[str, list[str] 
 
 def run(options: argparse.Namespace) -> int:
     """Run the parts, write what is asked for, and compare."""
-    from autoshard.cli_errors import FAILED, INTERRUPTED, USAGE
+    from autoshard.cli.common import FAILED, INTERRUPTED, USAGE
 
     figures: list[Figure] = []
     spent: dict[str, float] = {}
@@ -221,8 +221,8 @@ def _write(
     about: Mapping[str, Any],
     worse: Sequence[str],
 ) -> None:
-    from autoshard.cli_search import write_files
-    from autoshard.display.figures import figures_markdown, figures_page
+    from autoshard.cli.search import write_files
+    from autoshard.show.figures import figures_markdown, figures_page
 
     compared = worse if options.compare is not None else None
     write_files(

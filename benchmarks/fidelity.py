@@ -1,8 +1,9 @@
 """Predicted against compiled: `autoshard bench fidelity`.
 
-Every group is a program on a machine under one mesh; its plans are those of `autoshard.variants`:
-the best, the well-known schemes, and odd ones. Each plan is lowered and compiled by the machine's
-own compiler, without the device, and what the cost model says stands beside what the compiler says:
+Every group is a program on a machine under one mesh; its plans are those of
+`autoshard.search.variants`: the best, the well-known schemes, and odd ones. Each plan is lowered
+and compiled by the machine's own compiler, without the device, and what the cost model says stands
+beside what the compiler says:
 
     step        seconds: XLA:GPU's own timeline with overlap; XLA:TPU's cycles and the machine's
                 prices of collectives
@@ -82,8 +83,8 @@ TPU_CASES = (
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print all rows, then what they say together."""
-    from autoshard.cli_rows import Rows, measure
-    from autoshard.fidelity import draw, summary
+    from autoshard.cli.rows import Rows, measure
+    from autoshard.study.fidelity import draw, summary
 
     rows = Rows(COLUMNS, WIDTHS)
     try:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoshard.compiler.compiled import Compiled
-    from autoshard.machine import Machine
+    from autoshard.machine.machine import Machine
     from autoshard.models.training import Step
-    from autoshard.plan import Plan
-    from autoshard.program import Program
+    from autoshard.plan.plan import Plan
+    from autoshard.program.trace import Program
 
 
 def measure_group(question: Mapping[str, Any]) -> None:
@@ -52,7 +52,7 @@ def _new(
     question: Mapping[str, Any], program: Program, machine: Machine
 ) -> Iterator[tuple[str, Plan, Compiled | str | None]]:
     """Name and plan of all that are to be compared."""
-    from autoshard.variants import variants
+    from autoshard.search.variants import variants
 
     made = variants(
         program,
@@ -69,11 +69,11 @@ def _old(
     folder: Path, program: Program, machine: Machine
 ) -> Iterator[tuple[str, Plan, Compiled | str | None]]:
     """Name, plan at the present prices, and what the compiler said earlier."""
-    from autoshard.assemble import priced_anew
     from autoshard.compiler.compiled import recall
-    from autoshard.cost.step import step_prices
-    from autoshard.dataflow import analyse
-    from autoshard.plan import Plan
+    from autoshard.cost.step_prices import step_prices
+    from autoshard.plan.plan import Plan
+    from autoshard.search.assemble import priced_anew
+    from autoshard.xla.facts import analyse
 
     flow, prices = analyse(program, machine.chip), None
     for number in range(sum(1 for _ in folder.glob("*.answer.json"))):
@@ -94,7 +94,7 @@ def _compiled(plan: Plan, machine: Machine, step: Step) -> Compiled | str:
     import autoshard
     from autoshard.compiler.compiled import compile_plan
     from autoshard.compiler.target import CompileError
-    from autoshard.plan import PlanError
+    from autoshard.plan.plan import PlanError
 
     try:
         return compile_plan(autoshard.lower(plan, step.fn, *step.args), machine)

@@ -86,8 +86,8 @@ COLUMNS: tuple[tuple[str, str, int, Callable[[Any], str]], ...] = (
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print all rows, and the mean ratio."""
-    from autoshard.cli_errors import FAILED, INTERRUPTED, USAGE
-    from autoshard.cli_rows import measure
+    from autoshard.cli.common import FAILED, INTERRUPTED, USAGE
+    from autoshard.cli.rows import measure
 
     print(_line([heading for _, heading, _, _ in COLUMNS]), flush=True)
     rows: list[dict[str, Any]] = []

@@ -37,7 +37,7 @@ WIDTHS = (5, 6, 8, 7, 6, 6, 6, 6, 6, 10, 10, 7, 8, 12)
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print all rows."""
-    from autoshard.cli_rows import Rows, measure
+    from autoshard.cli.rows import Rows, measure
 
     models = ("8b", "405b") if options.model == "both" else (options.model,)
     layers = [int(number) for number in options.layers.split(",")]

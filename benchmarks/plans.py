@@ -9,9 +9,10 @@ Every row is one plan of one step on one machine, compiled without devices by XL
     ratio               our step over the best step of another plan that fits
 
 Hand-made plans are those of `autoshard.models.by_hand`: MaxText's logical names and rules. Ours is
-that of `autoshard.search`, mesh free; with `--refine N` also that of `autoshard.refine`, which has
-compiled the N best of every round. With `--auto-sharding` there are two rows more, of the plan that
-XLA's own deleted auto-sharder makes (`benchmarks/auto_sharding.py`), for the mesh of FSDP x TP:
+that of `autoshard.search`, mesh free; with `--refine N` also that of `autoshard.study.refine`,
+which has compiled the N best of every round. With `--auto-sharding` there are two rows more, of the
+plan that XLA's own deleted auto-sharder makes (`benchmarks/auto_sharding.py`), for the mesh of FSDP
+x TP:
 
     XLA auto-sharding        every operation lies as it says
     XLA auto-sharding, i/o   arguments and results lie as it says; the present propagation
@@ -162,8 +163,8 @@ def plans_of(row: Asked, *, refine: bool = False, auto: bool = False) -> Iterato
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print all rows; an error of any makes it fail."""
-    from autoshard.cli_errors import INTERRUPTED, USAGE
-    from autoshard.cli_rows import Rows, measure
+    from autoshard.cli.common import INTERRUPTED, USAGE
+    from autoshard.cli.rows import Rows, measure
 
     rows = Rows(COLUMNS, WIDTHS)
     interrupted = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoshard.compiler.compiled import Compiled
-    from autoshard.machine import Machine
+    from autoshard.machine.machine import Machine
     from autoshard.models.training import Step
 
 OURS, REFINED = "autoshard", "autoshard refined"
@@ -51,7 +51,7 @@ def _by_hand(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, 
     from autoshard.compiler.target import kind_of, target_of
     from autoshard.models.annotate import lower
     from autoshard.models.by_hand import HAND_MADE, chips_of_a_host
-    from autoshard.plan import MeshShape
+    from autoshard.plan.plan import MeshShape
 
     (plan,) = (one for one in HAND_MADE if one.name == row["plan"])
     if machine.chips % (row["degree"] or 1):
@@ -72,7 +72,7 @@ def _auto(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any
 
     from autoshard.compiler.compiled import compile_lowered
     from autoshard.compiler.target import kind_of, target_of
-    from autoshard.plan import MeshShape
+    from autoshard.plan.plan import MeshShape
 
     if machine.chips % row["degree"]:
         return {"note": f"an axis of {row['degree']} does not divide {machine.chips} chips"}
@@ -102,8 +102,8 @@ def _ours(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any
     import autoshard
     from autoshard.compiler.compiled import compile_plan
     from autoshard.compiler.verdict import judge
-    from autoshard.refine import refine
-    from autoshard.search import InfeasibleError, NoPlanError
+    from autoshard.search.search import InfeasibleError, NoPlanError
+    from autoshard.study.refine import refine
 
     program = autoshard.trace(step.fn, *step.args, **step.options)
     try:

@@ -1,7 +1,8 @@
 """Solving again after a small change, cold and from the last solution: `autoshard bench resolve`.
 
 Each problem is solved once, and tightened (`autoshard.solve.whole.tightened`); then it is changed,
-and solved twice: cold, and again from the first outcome (`autoshard.solve.nearby.solve_again`).
+and solved twice: cold, and again from the first outcome
+(`autoshard.solve.sensitivity.nearby.solve_again`).
 
     same          nothing changed
     pin           one node is held to a choice other than that of the plan, both drawn at random
@@ -56,8 +57,8 @@ def default_problems() -> list[str]:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print all rows; a bound or a plan that another one refutes makes it fail."""
-    from autoshard.cli_errors import FAILED, INTERRUPTED, USAGE
-    from autoshard.cli_rows import Rows, measure
+    from autoshard.cli.common import FAILED, INTERRUPTED, USAGE
+    from autoshard.cli.rows import Rows, measure
 
     rows = Rows(COLUMNS, WIDTHS)
     interrupted = False

@@ -1,9 +1,9 @@
 """Our schedules beside the best of the named ones and of others: `autoshard bench schedules`.
 
-A file of instances is a JSON list of schedule problems (`autoshard.schedule.instance_json`), each
-with `mem_limits`. A file of peers has one object for each (instance, limit, objective), with the
-`value` of the best schedule known; a file of peers by problem leaves the placement free: names are
-those of the instances without their last part. `--large` adds problems of 32 meshes and 128
+A file of instances is a JSON list of schedule problems (`autoshard.solve.schedule.instance_json`),
+each with `mem_limits`. A file of peers has one object for each (instance, limit, objective), with
+the `value` of the best schedule known; a file of peers by problem leaves the placement free: names
+are those of the instances without their last part. `--large` adds problems of 32 meshes and 128
 microbatches: alike or with heavy ends, one stage a mesh, two in a loop, two in a V.
 
 Every order is run again by the simulator. Each limit starts from what a tighter one has given, and
@@ -34,7 +34,7 @@ LARGE_MESHES, LARGE_MICROBATCHES = 32, 128
 
 def run(options: argparse.Namespace) -> int:
     """Solve all rows and print them, then the summary."""
-    from autoshard.cli_errors import INTERRUPTED
+    from autoshard.cli.common import INTERRUPTED
 
     written = [*options.written, *(large() if options.large else ())]
     written = [one for one in written if all(part in one["name"] for part in options.only)]
@@ -61,8 +61,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _solved(written: dict[str, Any], options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The rows of one instance: all limits, tighter ones first, and objectives."""
-    from autoshard.schedule import instance_from_json, simulate
-    from autoshard.solve.schedule import InfeasibleLimitError, solve
+    from autoshard.solve.schedule.instance_json import instance_from_json
+    from autoshard.solve.schedule.optimise import solve
+    from autoshard.solve.schedule.optimise.solve import InfeasibleLimitError
+    from autoshard.solve.schedule.timeline import simulate
 
     instance = instance_from_json(written)
     known: list[Any] = []

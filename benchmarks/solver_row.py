@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autoshard.solve import Problem
-    from autoshard.solve.exact import ExactResult
+    from autoshard.solve.backends.exact import ExactResult
 
 GRACE_SECONDS = 5.0
 """After this much more than its time limit a row is ended."""
@@ -46,11 +46,11 @@ def read_problem(word: str) -> Problem:
 
         return read(word).problem
     import autoshard
-    from autoshard import reference
-    from autoshard.build import build
-    from autoshard.cost.step import step_prices
-    from autoshard.dataflow import analyse
-    from autoshard.repeats import find_repeats
+    from autoshard.cost.step_prices import step_prices
+    from autoshard.models import find as reference
+    from autoshard.problem.build import build
+    from autoshard.program.repeats import find_repeats
+    from autoshard.xla.facts import analyse
 
     name, machine_name, mesh = word.split("@")
     found, machine = reference.find(name), autoshard.load_machine(machine_name)
@@ -78,10 +78,10 @@ def _by_us(problem: Problem, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _by_model(problem: Problem, row: Mapping[str, Any]) -> dict[str, Any]:
-    from autoshard.solve.complete import complete_model, complete_size
-    from autoshard.solve.exact import Solver, Verdict, solve_linear
+    from autoshard.solve.backends.complete import complete_model, complete_size
+    from autoshard.solve.backends.exact import Solver, Verdict, solve_linear
     from autoshard.solve.flat import flatten
-    from autoshard.solve.presolve import InfeasibleError, presolve
+    from autoshard.solve.reduce.presolve import InfeasibleError, presolve
 
     started = time.monotonic()
     small, trail = problem, None

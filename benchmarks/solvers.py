@@ -3,8 +3,8 @@
 Every problem is solved by autoshard, and by each of the others in two forms:
 
     given       the problem as it is: one variable per choice and per allowed pair, the marginals of
-                every pair, all memory (`autoshard.solve.complete`); the strongest linear model that
-                pairs alone give, and nothing of ours done to it
+                every pair, all memory (`autoshard.solve.backends.complete`); the strongest linear
+                model that pairs alone give, and nothing of ours done to it
     presolved   the same model of what our exact reductions leave, so that one sees what is due to
                 them, and what to the search
 
@@ -96,8 +96,8 @@ def problems(named: Sequence[str]) -> list[str]:
 
 
 def _program_faults(word: str) -> list[str]:
-    from autoshard import reference
-    from autoshard.machine import load
+    from autoshard.machine.machine import load
+    from autoshard.models import find as reference
 
     parts = word.split("@")
     if len(parts) != 3 or not re.fullmatch(r"\d+(x\d+){0,2}", parts[2]):
@@ -115,8 +115,8 @@ def _program_faults(word: str) -> list[str]:
 
 def run(options: argparse.Namespace) -> int:
     """Measure and print all rows; ours that prove wrong make it fail."""
-    from autoshard.cli_errors import FAILED, INTERRUPTED
-    from autoshard.cli_rows import measure
+    from autoshard.cli.common import FAILED, INTERRUPTED
+    from autoshard.cli.rows import measure
 
     print(
         f"{options.threads} threads each (SCIP: 1; autoshard: 2), {options.time_limit:g} s, "

@@ -17,3 +17,9 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 given = os.environ.get("XLA_FLAGS", "")
 ours = [f"--{name}={value}" for name, value in FLAGS.items() if name not in given]
 os.environ["XLA_FLAGS"] = " ".join([*given.split(), *ours])
+
+from hypothesis import settings  # noqa: E402, after the flags
+
+# No example of a property may fail for being slow: the machine that runs it may be busy.
+settings.register_profile("patient", deadline=None, derandomize=True)
+settings.load_profile("patient")

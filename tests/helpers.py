@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autoshard.assemble import assemble
-from autoshard.build import Built, build
-from autoshard.cost.step import step_prices
-from autoshard.dataflow import analyse
-from autoshard.decisions import Decisions
-from autoshard.evaluate import evaluate, tidy
-from autoshard.machine import Chip, Machine, Switch, load
-from autoshard.plan import MeshShape, Plan, Proof
-from autoshard.program import Program, trace
-from autoshard.repeats import find_repeats
+from autoshard.cost.step_prices import step_prices
+from autoshard.machine.machine import Chip, Machine, Switch, load
+from autoshard.plan.decisions import Decisions
+from autoshard.plan.evaluate import evaluate, tidy
+from autoshard.plan.plan import MeshShape, Plan, Proof
+from autoshard.problem.build import Built, build
+from autoshard.program.repeats import find_repeats
+from autoshard.program.trace import Program, trace
+from autoshard.search.assemble import assemble
 from autoshard.solve import solve
 from autoshard.solve.problem import Problem
+from autoshard.xla.facts import analyse
 
 LONG = pytest.mark.long
 

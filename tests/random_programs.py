@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.machine import Chip, Machine, Switch, Torus
+from autoshard.machine.machine import Chip, Machine, Switch, Torus
 from autoshard.solve.problem import Problem
 from tests.helpers import Case, case
 

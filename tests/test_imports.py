@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import autoshard
@@ -14,131 +16,121 @@ import autoshard
 ROOT = Path(autoshard.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
-# From what knows nothing of the others to what knows all. A module may import from its own layer
-# and from those before it. The longest name that fits decides.
 LAYERS = (
-    ("compat", "network", "machine_file", "callable_module", "units", "whole_file",
-     "subaxes", "quiet", "trace_events"),
-    ("annotations",),
-    ("machine", "layout"),
-    ("machine_numbers",),
-    ("better_machines",),
-    ("cluster",),
-    ("layout_pattern",),
-    ("requirements",),
-    ("statements",),
-    ("cost.flops",),
-    ("rule_record", "rule_factors", "rule_windows", "rule_partial", "rule_join", "rule_user",
-     "rule_overrides", "rules"),
-    ("graph",),
-    ("flatten",),
+    ("compat", "units", "files", "trace_events"),
+    ("machine",),
     ("program",),
-    ("program_constraints", "targets"),
-    ("strategy", "coalescing"),
-    ("siblings", "accumulation", "updates"),
-    ("fusion", "order_maps", "transposition"),
-    ("product_order",),
-    ("innermost",),
-    ("orders",),
-    ("product_orders", "rows", "unbatched"),
-    ("kernel_orders", "hiding", "views", "task_contents"),
-    ("sequence", "readers"),
-    ("slices", "liveness", "companions", "narrowed", "renewals"),
-    ("dataflow", "repeats", "decisions"),
-    ("copies", "choices", "sums"),
     ("cost",),
-    ("calibrate",),
-    ("schedule",),
     ("solve",),
-    ("shared", "hubs", "folded"),
-    ("domains",),
-    ("build", "coding", "plan", "meshes"),
-    ("chosen", "planned_moves"),
-    ("binding", "collective_rows"),
-    ("consistency",),
-    ("occupancy", "first_dimensions", "decided", "vector_memory", "combining",
-     "reckoned"),
-    ("evaluate", "baselines", "kept", "narrow", "restrict"),
-    ("task_graph",),
-    ("softmax_kernels", "whole_sums", "waiting", "late_products"),
-    ("scheduled",),
-    ("demands", "conflicts"),
-    ("types",),
-    ("earlier",),
-    ("assemble", "mesh_search"),
-    ("alternatives", "baseline_rows", "exploration"),
-    ("fitting",),
-    ("finishing",),
-    ("search",),
-    ("replan", "provenance", "explanation", "closest"),
-    ("explain",),
-    ("mpmd",),
+    ("plan",),
+    ("xla",),
+    ("problem",),
     ("lower",),
-    ("hlo",),
     ("compiler",),
-    ("variants", "residuals", "refine", "fidelity", "calibrate.compiled_rows"),
+    ("search",),
     ("models",),
-    ("placement",),
-    ("reference", "report_tree", "report_layouts", "report_moves", "report",
-     "placement.report"),
-    ("whatif", "robust"),
-    ("figures",),
-    ("display",),
-    ("cli", "cli_errors", "cli_arguments", "cli_progress", "cli_rows", "cli_lists", "cli_search",
-     "cli_replan", "cli_explain", "cli_search_meshes",
-     "cli_verdict", "cli_verify", "cli_verify_meshes", "cli_numbers", "cli_numbers_meshes",
-     "cli_device", "cli_solve", "cli_bench", "cli_calibrate",
-     "cli_report", "cli_report_pages", "cli_report_parser", "cli_schedule", "cli_schedule_parser",
-     "cli_calibrate_parser", "cli_command",
-     "cli_sweep", "cli_whatif", "cli_whatif_parser", "cli_robust", "cli_robust_parser",
-     "cli_serving", "cli_serving_parser",
-     "cli_bench_all_parser", "cli_bench_parser", "__main__", ""),
-)  # fmt: skip
+    ("study",),
+    ("show",),
+    ("cli",),
+    ("__main__",),
+)
+"""From what knows nothing of the others to what knows all: a package imports from its own layer and
+from those before it, by whatever kind of import. The package itself offers names of all of them."""
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 
 def name_of(file: Path) -> str:
-    parts = file.relative_to(ROOT).with_suffix("").parts
+    parts = file.relative_to(ROOT.parent).with_suffix("").parts
     return ".".join(part for part in parts if part != "__init__")
 
 
-def rank_of(module: str) -> int | None:
-    while module not in RANK:
-        if "." not in module:
-            return None
-        module = module.rpartition(".")[0]
-    return RANK[module]
+MODULES = {name_of(file): file for file in FILES}
 
 
-def imports(file: Path) -> list[tuple[int, str]]:
-    """Lines and full names of what a file imports, inside functions too."""
-    found = []
+def package_of(module: str) -> str:
+    return module.split(".")[1]
+
+
+def imports(file: Path) -> Iterator[tuple[int, str]]:
+    """Lines and modules that a file imports: inside of functions, for types alone, by name too."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name) for alias in node.names]
+            yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}:{node.lineno} imports relatively"
-            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield node.lineno, full if full in MODULES else str(node.module)
+        elif isinstance(node, ast.Call):
+            yield from by_name(node)
+
+
+def by_name(call: ast.Call) -> Iterator[tuple[int, str]]:
+    """The module that `import_module("...")` or `import_module(f"...{}")` names, or its package."""
+    called = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    if called not in ("import_module", "__import__") or not call.args:
+        return
+    text = call.args[0]
+    if isinstance(text, ast.JoinedStr):
+        text = text.values[0]
+    if isinstance(text, ast.Constant) and str(text.value).startswith("autoshard."):
+        yield call.lineno, str(text.value).rstrip(".")
+
+
+def graph() -> nx.DiGraph:
+    """Which module imports which."""
+    found = nx.DiGraph()
+    for module, file in MODULES.items():
+        if module != "autoshard":
+            found.add_edges_from(
+                (module, other)
+                for _, other in imports(file)
+                if other.startswith("autoshard.") and other != module
+            )
     return found
 
 
 def test_every_module_has_a_layer():
-    assert [name_of(f) for f in FILES if rank_of(name_of(f)) is None] == []
+    flat = {path.stem if path.is_file() else path.name for path in ROOT.iterdir()}
+    assert flat - {"__pycache__", "__init__", "benchmarks"} == set(RANK)
 
 
 def test_imports_run_one_way():
-    wrong = []
-    for file in FILES:
-        rank = rank_of(name_of(file))
-        if name_of(file) == "":  # the package itself offers names lazily
-            continue
-        for line, imported in imports(file):
-            if not imported.startswith("autoshard."):
-                continue
-            other = rank_of(imported.removeprefix("autoshard."))
-            if rank is not None and other is not None and other > rank:
-                wrong.append(f"{name_of(file)}:{line} imports {imported}")
+    wrong = [
+        f"{name_of(file)}:{line} imports {other}"
+        for file in FILES
+        if name_of(file) != "autoshard"
+        for line, other in imports(file)
+        if other.startswith("autoshard.")
+        and RANK[package_of(other)] > RANK[package_of(name_of(file))]
+    ]
     assert wrong == []
+
+
+def test_no_modules_import_each_other():
+    """A package's own `__init__` and the module that asks it for a name are no cycle."""
+    found = graph()
+    found.remove_nodes_from([one for one, file in MODULES.items() if file.name == "__init__.py"])
+    assert list(nx.simple_cycles(found)) == []
+
+
+def test_imports_by_name_and_for_types_are_seen(tmp_path: Path):
+    file = tmp_path / "one.py"
+    file.write_text(
+        "import importlib\n"
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from autoshard.show import page\n"
+        "def late():\n    from autoshard.cli.main import main\n"
+        "    return importlib.import_module('autoshard.study.refine')\n"
+        "def named(name):\n    return importlib.import_module(f'autoshard.models.{name}')\n"
+    )
+    seen = {module for _, module in imports(file) if module.startswith("autoshard.")}
+    assert seen == {
+        "autoshard.show.page",
+        "autoshard.cli.main",
+        "autoshard.study.refine",
+        "autoshard.models",
+    }
 
 
 def test_only_compat_knows_the_inside_of_jax():
@@ -146,7 +138,7 @@ def test_only_compat_knows_the_inside_of_jax():
     wrong = [
         f"{name_of(file)}:{line} imports {imported}"
         for file in FILES
-        if name_of(file) != "compat"
+        if not name_of(file).startswith("autoshard.compat")
         for line, imported in imports(file)
         if imported.startswith(private)
     ]
@@ -157,14 +149,46 @@ def test_the_solver_knows_nothing_of_jax():
     wrong = [
         f"{name_of(file)}:{line} imports {imported}"
         for file in FILES
-        if name_of(file).startswith("solve")
+        if name_of(file).startswith("autoshard.solve")
         for line, imported in imports(file)
         if imported.split(".")[0] in ("jax", "jaxlib", "flax", "optax")
     ]
     assert wrong == []
 
 
-@pytest.mark.parametrize("module", ["autoshard", "autoshard.cli", "autoshard.cli_search"])
+@pytest.mark.parametrize("module", ["autoshard", "autoshard.cli", "autoshard.cli.search"])
 def test_the_command_line_starts_without_jax(module):
     code = f"import sys, {module}; sys.exit(any(n in sys.modules for n in ('jax', 'numba')))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+MOST_LINES, MOST_FILES, MOST_LINES_OF_A_FUNCTION = 400, 25, 60
+
+
+def test_files_and_folders_are_small():
+    tests = sorted(Path(__file__).parent.rglob("*.py"))
+    long = [
+        f"{file}: {lines} lines"
+        for file in (*FILES, *tests)
+        if (lines := len(file.read_text().splitlines())) > MOST_LINES
+    ]
+    folders = {file.parent for file in (*FILES, *tests)}
+    full = [
+        f"{folder}: {count} files"
+        for folder in sorted(folders)
+        if (count := len(list(folder.glob("*.py")))) > MOST_FILES
+    ]
+    assert long + full == []
+
+
+def test_functions_are_short():
+    found = []
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                lines = int(node.end_lineno or 0) - node.lineno + 1
+                if ast.get_docstring(node) is not None:
+                    lines -= int(node.body[0].end_lineno or 0) - node.body[0].lineno + 1
+                if lines > MOST_LINES_OF_A_FUNCTION:
+                    found.append(f"{name_of(file)}:{node.lineno} {node.name}: {lines} lines")
+    assert found == []

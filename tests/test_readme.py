@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import autoshard
-from autoshard.cli import main
+from autoshard.cli.main import main
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
@@ -61,7 +61,7 @@ def test_the_machine_file_loads(tmp_path):
 
 
 def test_the_requirements_file_loads(tmp_path):
-    from autoshard.statements import read_file
+    from autoshard.problem.requirements.text import read_file
 
     path = tmp_path / "requirements.toml"
     path.write_text(blocks("toml requirements")[0])
@@ -110,7 +110,7 @@ def test_its_options_exist(capsys):
 
 
 def test_its_exit_codes_are_those_of_the_command_line():
-    from autoshard import cli_errors
+    from autoshard.cli import errors as cli_errors
 
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", README, flags=re.MULTILINE)}
     codes = {value for name, value in vars(cli_errors).items() if name.isupper()}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from autoshard.compiler import cache as answers
-from autoshard.hlo.collectives import Found, HloCollective, find
-from autoshard.hlo.schedule import Schedule, read_schedule
-from autoshard.hlo.text import read_module
-from autoshard.plan import MeshShape
+from autoshard.compiler.hlo.collectives import Found, HloCollective, find
+from autoshard.compiler.hlo.schedule import Schedule, read_schedule
+from autoshard.compiler.hlo.text import read_module
+from autoshard.plan.plan import MeshShape
 
 
 def collective_times(

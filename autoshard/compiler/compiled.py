@@ -25,25 +25,18 @@ from typing import Any
 from autoshard import compat
 from autoshard.compiler import cache as answers
 from autoshard.compiler.cache import Answer
+from autoshard.compiler.hlo.collectives import HloCollective, collectives, find
+from autoshard.compiler.hlo.places import Place
+from autoshard.compiler.hlo.rings import fold_rings
+from autoshard.compiler.hlo.schedule import Schedule, read_schedule
+from autoshard.compiler.hlo.text import read_module
+from autoshard.compiler.hlo.timeline import Timeline, timeline
 from autoshard.compiler.prices import MachinePrices
 from autoshard.compiler.request import Request
-from autoshard.compiler.target import (
-    CompileError,
-    Kind,
-    Target,
-    kind_of,
-    target_of,
-    why_missing,
-)
-from autoshard.hlo.collectives import HloCollective, collectives, find
-from autoshard.hlo.places import Place
-from autoshard.hlo.rings import fold_rings
-from autoshard.hlo.schedule import Schedule, read_schedule
-from autoshard.hlo.text import read_module
-from autoshard.hlo.timeline import Timeline, timeline
+from autoshard.compiler.target import CompileError, Kind, Target, kind_of, target_of, why_missing
 from autoshard.lower.spmd import Lowered
-from autoshard.machine import Machine
-from autoshard.plan import MeshShape
+from autoshard.machine.machine import Machine
+from autoshard.plan.plan import MeshShape
 
 _TOTAL = re.compile(r"^Memory Space: default.*\nTotal bytes: (\d+)", re.MULTILINE)
 """The bytes in a chip's memory, in XLA:TPU's report."""

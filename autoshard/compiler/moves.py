@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from autoshard.hlo.axes import AxisSet, FineMesh
-from autoshard.hlo.collectives import HloCollective
+from autoshard.compiler.hlo.axes import AxisSet, FineMesh
+from autoshard.compiler.hlo.collectives import HloCollective
 from autoshard.lower.collectives import KINDS
 from autoshard.lower.compare import Comparison, Tally
-from autoshard.plan import MeshShape, Move
+from autoshard.plan.plan import MeshShape, Move
 
 _Key = tuple[str, AxisSet, int]
 
@@ -36,7 +36,7 @@ def compare_moves(
 
     Args:
       moves: of the plan; `all_slice` moves nothing and is left out.
-      found: as `autoshard.hlo.collectives` lists them.
+      found: as `autoshard.compiler.hlo.collectives` lists them.
       mesh: of the plan.
     """
     fine = FineMesh(mesh)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from autoshard.compiler.hlo.axes import FineMesh
+from autoshard.compiler.hlo.collectives import Found
+from autoshard.compiler.hlo.work import Work
 from autoshard.cost.collective import KINDS, MeshTopology
 from autoshard.cost.roofline import op_seconds
-from autoshard.hlo.axes import FineMesh
-from autoshard.hlo.collectives import Found
-from autoshard.hlo.work import Work
-from autoshard.machine import Machine
-from autoshard.plan import MeshShape
+from autoshard.machine.machine import Machine
+from autoshard.plan.plan import MeshShape
 
 _DTYPES = {
     "bf16": "bfloat16",
@@ -29,7 +29,7 @@ _LIKE = {"ragged_all_to_all": "all_to_all", "collective_broadcast": "all_gather"
 
 @dataclass(frozen=True, slots=True)
 class MachinePrices:
-    """Prices of one machine and mesh, for `autoshard.hlo.timeline`."""
+    """Prices of one machine and mesh, for `autoshard.compiler.hlo.timeline`."""
 
     machine: Machine
     mesh: MeshShape

@@ -22,9 +22,9 @@ from typing import Any, Literal
 import numpy as np
 
 from autoshard.cost.collective import MeshTopology
-from autoshard.machine import Machine, Switch, Torus
-from autoshard.plan import MeshShape
-from autoshard.reckoned import told_microseconds
+from autoshard.machine.machine import Machine, Switch, Torus
+from autoshard.plan.plan import MeshShape
+from autoshard.xla.forecast.gpu_collective_estimate import told_microseconds
 
 Kind = Literal["tpu", "gpu", "cpu"]
 KINDS: tuple[Kind, ...] = ("tpu", "gpu", "cpu")
@@ -257,7 +257,8 @@ def _network(machine: Machine) -> tuple[str, ...]:
         "nic_speed_gbps": f"{outer.efficiency * outer.chip_bandwidth / 1e9:g}",  # in GB/s
         "rtt_us": told_microseconds(outer.latency_seconds),
         "nccl_op_launch_us": told_microseconds(machine.chip.launch_seconds),
-        "chunk_prep_us": 0,  # which it does not believe, see `autoshard.reckoned`
+        # It does not believe this one: `autoshard.xla.forecast.gpu_collective_estimate`.
+        "chunk_prep_us": 0,
     }
     text = ",".join(f"{name}={figure}" for name, figure in figures.items())
     return (f"--xla_gpu_analytical_latency_estimator_options={text}",)

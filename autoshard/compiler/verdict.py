@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from autoshard.compiler.compiled import Compiled
+from autoshard.compiler.hlo.collectives import WIRE_SHARES
 from autoshard.compiler.moves import compare_moves
-from autoshard.hlo.collectives import WIRE_SHARES
 from autoshard.lower.compare import Comparison, Tally
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 from autoshard.units import format_bytes, format_seconds
 
 MEMORY_TOLERANCE = 0.2

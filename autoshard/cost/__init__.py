@@ -1,0 +1,1 @@
+"""Laws: seconds and bytes of ops, collectives and reshards on a machine."""

@@ -50,7 +50,7 @@ from typing import Literal, overload
 import numpy as np
 
 from autoshard.cost.placement import Piece, place, runs
-from autoshard.machine import Level, Machine, MachineError, Switch, Torus
+from autoshard.machine.machine import Level, Machine, MachineError, Switch, Torus
 
 Kind = Literal[
     "all_gather",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.machine import Chip
+from autoshard.machine.machine import Chip
 
 GPU_BYTES = 30 * 2**20
 """What the results of collectives that are run as one take at most; the default of

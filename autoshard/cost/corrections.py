@@ -3,7 +3,7 @@
 The cost laws know the program's operations, and not what a compiler makes of them: transposes
 before a product, tensors that are written where they could be fused, kernels far from the peak.
 Such things belong to a program and its compiler, and hardly change with the sharding, so they are
-learned from compiled plans (`autoshard.residuals`) and kept as a factor per **part**:
+learned from compiled plans (`autoshard.study.residuals`) and kept as a factor per **part**:
 
     part      the operations of one scope and pass, and in it one of two units:
               ("transpose(jvp(layers))/attention", "vector")
@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from autoshard.cost.flops import is_matrix_op
-from autoshard.program import Op
+from autoshard.program.flops import is_matrix_op
+from autoshard.program.trace import Op
 
 Unit = Literal["matrix", "vector"]
 Part = tuple[str, Unit]

@@ -27,7 +27,7 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from autoshard.machine import Machine, Torus
+from autoshard.machine.machine import Machine, Torus
 
 
 @dataclass(frozen=True, slots=True, order=True)

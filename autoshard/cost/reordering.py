@@ -1,8 +1,8 @@
 """What is moved and held to put arrays in another order of dimensions.
 
-Operands that lie otherwise than their op reads them (`autoshard.orders`), and stacks whose slices
-are gathered along an inner dimension (`autoshard.slices`). Only chips whose memory is read in
-transactions pay for it.
+Operands that lie otherwise than their op reads them (`autoshard.xla.dim_order.walk`), and stacks
+whose slices are gathered along an inner dimension (`autoshard.xla.slices`). Only chips whose memory
+is read in transactions pay for it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.layout import local_shape, shards_of
-from autoshard.program import Op
-from autoshard.strategy import Strategies
-from autoshard.transposition import Transposition, transposed_bytes
+from autoshard.program.dim_order import Transposition, transposed_bytes
+from autoshard.program.layout import local_shape, shards_of
+from autoshard.program.strategies import Strategies
+from autoshard.program.trace import Op
 
 if TYPE_CHECKING:
-    from autoshard.cost.step import StepPrices
+    from autoshard.cost.step_prices import StepPrices
 
 Floats = NDArray[np.float64]
 
@@ -29,7 +29,7 @@ def transposing(
     """Bytes per device that transposing the operands of `op` moves, and those of the copies.
 
     Of a copy first what it takes while reductions read it, then what it takes on top of what it
-    replaces, see `autoshard.liveness.Turned`. All are `[len(strategies)]`. A dimension that is
+    replaces, see `autoshard.xla.liveness.Turned`. All are `[len(strategies)]`. A dimension that is
     cut to one element lies anywhere.
     """
     turned = prices.dataflow.turned.get(op.index, ())
@@ -80,7 +80,7 @@ def stack_bytes(
     """Bytes per device of the stack that is put in order so that slices of it can be gathered.
 
     From layouts `before` to `after` of the slice `value`, both `[n, axes]`; see
-    `autoshard.slices.Slice`.
+    `autoshard.xla.slices.Slice`.
     """
     record = prices.program.values[value]
     if not prices.machine.chip.transaction_bytes:

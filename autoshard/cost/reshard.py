@@ -16,8 +16,8 @@ XLA:TPU copies Llama's `wo: [32, 128@64, 4096]`, two rows of 128 a shard, once i
 not `[32, 128, 4096@64]`.
 
 Gathers that may run as one share a latency (`autoshard.cost.combined`), and some values are sent in
-a narrower type (`autoshard.narrowed`). That changes the seconds of a path, and does not decide
-which path is taken: it is the same for all values of a shape.
+a narrower type (`autoshard.xla.narrow_copies`). That changes the seconds of a path, and does not
+decide which path is taken: it is the same for all values of a shape.
 
 Lengths are rounded up to whole multiples of ``2^-40`` s (a picosecond). Sums of such numbers are
 exact in double precision up to hours, so that a path costs exactly the sum of its steps and
@@ -49,7 +49,7 @@ from numba import njit
 from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.cost.combined import latency_share
 from autoshard.cost.states import ReshardError, State, StateGraph, state_graph, state_of
-from autoshard.layout import Layout, canonical, format_state, local_shape
+from autoshard.program.layout import Layout, canonical, format_state, local_shape
 
 TICKS_PER_SECOND = 2.0**40
 

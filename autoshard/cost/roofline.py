@@ -23,7 +23,7 @@ from typing import Literal, overload
 
 import numpy as np
 
-from autoshard.machine import Chip
+from autoshard.machine.machine import Chip
 
 Unit = Literal["matrix", "vector"]
 

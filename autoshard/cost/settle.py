@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from autoshard.cost.collective import Kind
 from autoshard.cost.reshard import ReshardCache, Step
 from autoshard.cost.states import ReshardError, State, layout_of, state_of
-from autoshard.layout import REPLICATED, Layout, canonical, local_shape
+from autoshard.program.layout import REPLICATED, Layout, canonical, local_shape
 
 
 @dataclass(frozen=True, slots=True)

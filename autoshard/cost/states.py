@@ -35,7 +35,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.cost.collective import Kind, MeshTopology
-from autoshard.layout import REPLICATED, Layout, dimension_axes
+from autoshard.program.layout import REPLICATED, Layout, dimension_axes
 
 State = tuple[tuple[int, ...], ...]
 MOST_STATES = 4_000

@@ -341,8 +341,7 @@ def _joined(outer: str, inner: str) -> str:
 def _where(operation: Any) -> tuple[str, str]:
     """(name stack, `file.py:12` of the innermost frame outside of this package's lowering)."""
     scope, frames = compat.location_frames(operation.location)
-    here = os.path.dirname(os.path.abspath(__file__))
     for path, line in frames:
-        if not path.startswith(here):
+        if not compat.is_own(path):
             return scope, f"{os.path.basename(path)}:{line}"
     return scope, ""

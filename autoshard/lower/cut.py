@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoshard.layout import Layout, local_shape
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.manual import Devices
-from autoshard.program import Op
+from autoshard.program.layout import Layout, local_shape
+from autoshard.program.trace import Op
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from autoshard import compat
-from autoshard.flatten import INLINED
-from autoshard.mpmd.accumulate import LOOP, MICROBATCH, named
+from autoshard.lower.mpmd.accumulate import LOOP, MICROBATCH, named
+from autoshard.program.flatten import INLINED
 
 _TYPE_PARAMETERS = ("dtype", "new_dtype", "preferred_element_type", "out_dtype")
 _REGIONS = frozenset({"scan", "while", "cond", "shard_map"})

@@ -20,17 +20,17 @@ import jax
 from jax.sharding import PartitionSpec
 
 from autoshard import compat
-from autoshard.layout import UNREDUCED, Layout, dimension_axes
 from autoshard.lower.collectives import Collective
 from autoshard.lower.cut import Cut
 from autoshard.lower.interpret import Interpreter, LoweringError
 from autoshard.lower.local import run_locally
 from autoshard.lower.manual import Devices, own_part, reduce_over, reduce_scatter, run_hop
 from autoshard.lower.products import product_in_order
-from autoshard.plan import Plan
-from autoshard.program import Op, Program
-from autoshard.types.hops import hop
-from autoshard.types.op_types import OpTypes, op_types
+from autoshard.plan.plan import Plan
+from autoshard.plan.types.hops import hop
+from autoshard.plan.types.op_types import OpTypes, op_types
+from autoshard.program.layout import UNREDUCED, Layout, dimension_axes
+from autoshard.program.trace import Op, Program
 
 
 class ExplicitInterpreter(Interpreter):

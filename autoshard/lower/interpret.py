@@ -6,7 +6,8 @@ the op writes it, so that the step between the two is the planned all-reduce or 
 every resharded copy is made through the states of its planned sequence of collectives. An op's
 operands and results then always agree with its strategy, and nothing is left to propagation but
 the inner values of an equation, and products of which only the transpose is read
-(`autoshard.lower.turned`). Products are computed in the plan's orders (`autoshard.product_order`).
+(`autoshard.lower.turned`). Products are computed in the plan's orders
+(`autoshard.program.dim_order`).
 
 Free values (of constants and iotas alone) are left to Shardy, which splits them as their readers
 need them, but not where they cross the edge of a region: inside they are computed again, and only
@@ -27,21 +28,20 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
-from autoshard.chosen import ChosenStrategies
-from autoshard.copies import ANEW, VISIBLE
-from autoshard.dataflow import Phase, analyse
-from autoshard.decisions import Decisions
-from autoshard.flatten import BARRIER, INLINED, makes_nothing, op_count
-from autoshard.layout import UNREDUCED, Layout, local_shape, to_partition_spec
 from autoshard.lower.products import product_in_order
 from autoshard.lower.terms import add_up, terms_of_product
 from autoshard.lower.turned import turned_products
-from autoshard.order_maps import operand_groups
-from autoshard.plan import Plan
-from autoshard.product_order import ProductOrder
-from autoshard.program import Op, Program
-from autoshard.readers import Reader
-from autoshard.updates import SCATTERS
+from autoshard.plan.copies import ANEW, VISIBLE
+from autoshard.plan.decisions import Decisions
+from autoshard.plan.plan import Plan
+from autoshard.plan.strategies_of import ChosenStrategies
+from autoshard.program.dim_order import ProductOrder, operand_groups
+from autoshard.program.flatten import BARRIER, INLINED, makes_nothing, op_count
+from autoshard.program.layout import UNREDUCED, Layout, local_shape, to_partition_spec
+from autoshard.program.readers import Phase, Reader
+from autoshard.program.trace import Op, Program
+from autoshard.program.vocabulary import SCATTERS
+from autoshard.xla.facts import analyse
 
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 _REMAT = frozenset({"remat", "remat2", "checkpoint"})

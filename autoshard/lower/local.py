@@ -15,13 +15,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from autoshard import compat
-from autoshard.fusion import ALGORITHMS
-from autoshard.layout import UNREDUCED, dimension_axes
 from autoshard.lower.cut import Cut, refused
 from autoshard.lower.indexed import gather, scatter, update_slice
 from autoshard.lower.manual import own_part
 from autoshard.lower.windows import convolution, pooling
-from autoshard.program import Op
+from autoshard.program.layout import UNREDUCED, dimension_axes
+from autoshard.program.trace import Op
+from autoshard.program.vocabulary import ALGORITHMS
 
 AS_IT_IS = frozenset(
     {

@@ -20,7 +20,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from autoshard.types.hops import Hop, permutation
+from autoshard.plan.types.hops import Hop, permutation
 
 _REDUCTIONS = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
 _ON_BOOLEANS = {"or": lax.pmax, "and": lax.pmin}

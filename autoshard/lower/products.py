@@ -1,4 +1,4 @@
-"""Products computed as the plan says (`autoshard.product_order`)."""
+"""Products computed as the plan says (`autoshard.program.dim_order`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 from jax import lax
 
 from autoshard import compat
-from autoshard.coalescing import Order
-from autoshard.product_order import ProductOrder
+from autoshard.program.dim_order import Order, ProductOrder
 
 
 def product_in_order(

@@ -23,10 +23,10 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from autoshard.lower.explicit import manual_step
 from autoshard.lower.interpret import Interpreter, LoweringError
-from autoshard.plan import Plan
-from autoshard.program import Program, trace
-from autoshard.rules import UserRule
-from autoshard.types.plan_check import check_plan
+from autoshard.plan.plan import Plan
+from autoshard.plan.types.plan_check import check_plan
+from autoshard.program.rules.ask_shardy import UserRule
+from autoshard.program.trace import Program, trace
 
 __all__ = ["Lowered", "LoweringError", "lower", "make_mesh"]
 

@@ -17,7 +17,7 @@ from typing import Any
 from jax import lax
 
 from autoshard import compat
-from autoshard.rules import Rule
+from autoshard.program.rules.ask_shardy import Rule
 
 
 def terms_of_product(

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autoshard.chosen import ChosenStrategies
-from autoshard.decisions import Decisions
-from autoshard.layout import UNREDUCED
-from autoshard.program import Program
-from autoshard.readers import Reader
+from autoshard.plan.decisions import Decisions
+from autoshard.plan.strategies_of import ChosenStrategies
+from autoshard.program.layout import UNREDUCED
+from autoshard.program.readers import Reader
+from autoshard.program.trace import Program
 
 
 def turned_products(

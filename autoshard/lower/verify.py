@@ -21,14 +21,9 @@ from autoshard.lower.collectives import explicit_collectives
 from autoshard.lower.compare import Comparison, compare
 from autoshard.lower.double import NotWidenedError, wide, widened
 from autoshard.lower.explicit import loop_trips, written_collectives
-from autoshard.lower.numeric import (
-    TOLERANCES,
-    Difference,
-    compare_outputs,
-    differences_message,
-)
+from autoshard.lower.numeric import TOLERANCES, Difference, compare_outputs, differences_message
 from autoshard.lower.spmd import Lowered, lower
-from autoshard.plan import Plan
+from autoshard.plan.plan import Plan
 
 DOUBLE_TOLERANCE = 1e-8
 DOUBLE_FLOOR = 1e-12

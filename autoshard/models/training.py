@@ -21,7 +21,7 @@ import numpy as np
 import optax
 from jax import lax
 
-from autoshard.mpmd.accumulate import accumulate_grads
+from autoshard.lower.mpmd.accumulate import accumulate_grads
 
 
 class Step(NamedTuple):

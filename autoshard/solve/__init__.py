@@ -4,7 +4,6 @@ import importlib
 from typing import TYPE_CHECKING
 
 from autoshard.solve.evaluate import Evaluation, evaluate
-from autoshard.solve.part import Part, part_cost, scaled
 from autoshard.solve.problem import (
     Duals,
     Edge,
@@ -18,13 +17,14 @@ from autoshard.solve.problem import (
     Status,
     Usage,
 )
+from autoshard.solve.sensitivity.part import Part, part_cost, scaled
 
 if TYPE_CHECKING:
-    from autoshard.solve.limit_sensitivity import LimitGain, MemoryPrice, limit_gain, memory_price
-    from autoshard.solve.minimum import minimum_limit
-    from autoshard.solve.nearby import solve_again
     from autoshard.solve.pipeline import solve
-    from autoshard.solve.sensitivity import ScaleEnd, ScaleRange, scale_range
+    from autoshard.solve.sensitivity.limit import LimitGain, MemoryPrice, limit_gain, memory_price
+    from autoshard.solve.sensitivity.minimum import minimum_limit
+    from autoshard.solve.sensitivity.nearby import solve_again
+    from autoshard.solve.sensitivity.scales import ScaleEnd, ScaleRange, scale_range
     from autoshard.solve.whole import tightened
 
 __all__ = [
@@ -59,16 +59,16 @@ __all__ = [
 
 # These load the compiled loops; records and evaluation come without them.
 _LATER = {
-    "LimitGain": "limit_sensitivity",
-    "MemoryPrice": "limit_sensitivity",
-    "ScaleEnd": "sensitivity",
-    "ScaleRange": "sensitivity",
-    "limit_gain": "limit_sensitivity",
-    "memory_price": "limit_sensitivity",
-    "minimum_limit": "minimum",
-    "scale_range": "sensitivity",
+    "LimitGain": "sensitivity.limit",
+    "MemoryPrice": "sensitivity.limit",
+    "ScaleEnd": "sensitivity.scales",
+    "ScaleRange": "sensitivity.scales",
+    "limit_gain": "sensitivity.limit",
+    "memory_price": "sensitivity.limit",
+    "minimum_limit": "sensitivity.minimum",
+    "scale_range": "sensitivity.scales",
     "solve": "pipeline",
-    "solve_again": "nearby",
+    "solve_again": "sensitivity.nearby",
     "tightened": "whole",
 }
 

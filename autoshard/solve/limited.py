@@ -18,13 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autoshard.solve.backends.linear import pair_count
 from autoshard.solve.dual import DualAscent
-from autoshard.solve.linear import pair_count
 from autoshard.solve.primal import ForestSearch
 from autoshard.solve.problem import Duals
+from autoshard.solve.reduce.trail import InfeasibleError
 from autoshard.solve.relaxed import solve_exactly
 from autoshard.solve.state import LOOKED, DoneError, Search
-from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.turns import Kind, Turns
 from autoshard.solve.whole import prices_at
 from autoshard.solve.windows import Windows

@@ -23,19 +23,12 @@ from autoshard.solve.conflict import lightest_peak, memory_conflict
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.flat_memo import FlatMemo
 from autoshard.solve.limited import Limited
-from autoshard.solve.problem import (
-    Duals,
-    Outcome,
-    Problem,
-    ProblemError,
-    Progress,
-    relative_gap,
-)
+from autoshard.solve.problem import Duals, Outcome, Problem, ProblemError, Progress, relative_gap
+from autoshard.solve.reduce.trail import InfeasibleError
+from autoshard.solve.reduce.workspace import Compared
 from autoshard.solve.state import LOOKED, OPTIMAL_GAP, DoneError, Search
-from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.unlimited import solve_unlimited
 from autoshard.solve.whole import Look, bound_whole
-from autoshard.solve.workspace import Compared
 
 TIGHT = 0.5
 """Where the lightest choices fill this part of the limit, it is taken to bind: the relaxation

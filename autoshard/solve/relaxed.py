@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from autoshard.solve.backends.exact import ExactResult, Verdict, solve_linear
+from autoshard.solve.backends.linear import LinearModel, linear_model, start_values, with_memory
 from autoshard.solve.dual import DualAscent
-from autoshard.solve.exact import ExactResult, Verdict, solve_linear
 from autoshard.solve.flat import Flat, worst_rows
-from autoshard.solve.linear import LinearModel, linear_model, start_values, with_memory
 from autoshard.solve.primal import ForestSearch
-from autoshard.solve.trail import InfeasibleError
+from autoshard.solve.reduce.trail import InfeasibleError
 
 if TYPE_CHECKING:
     from autoshard.solve.state import Search

@@ -15,7 +15,6 @@ import numpy as np
 
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.flat import Flat, flatten, row_times
-from autoshard.solve.presolve import presolve
 from autoshard.solve.problem import (
     Duals,
     Integers,
@@ -27,8 +26,9 @@ from autoshard.solve.problem import (
     Status,
     relative_gap,
 )
-from autoshard.solve.trail import Trail
-from autoshard.solve.workspace import Compared
+from autoshard.solve.reduce.presolve import presolve
+from autoshard.solve.reduce.trail import Trail
+from autoshard.solve.reduce.workspace import Compared
 
 LOOKED = "bound"
 """The `limit_hit` of a search that was only to look at a problem."""

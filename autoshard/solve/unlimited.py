@@ -14,16 +14,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from autoshard.solve.backends.exact import Verdict, solve_linear
+from autoshard.solve.backends.linear import linear_model, pair_count
 from autoshard.solve.dual import DualAscent
 from autoshard.solve.evaluate import evaluate
-from autoshard.solve.exact import Verdict, solve_linear
 from autoshard.solve.flat import Flat, flatten
-from autoshard.solve.linear import linear_model, pair_count
-from autoshard.solve.presolve import presolve
 from autoshard.solve.primal import ForestSearch
 from autoshard.solve.problem import Integers, Problem
+from autoshard.solve.reduce.presolve import presolve
+from autoshard.solve.reduce.trail import InfeasibleError
 from autoshard.solve.state import DoneError, Search
-from autoshard.solve.trail import InfeasibleError
 
 PRESOLVE_CHOICES = 600_000
 """Above this many choices the relaxation is left out."""

@@ -34,9 +34,9 @@ from autoshard.solve.problem import (
     Status,
     relative_gap,
 )
+from autoshard.solve.reduce.trail import InfeasibleError
 from autoshard.solve.state import OPTIMAL_GAP, DoneError, Search
 from autoshard.solve.support import drop_unsupported, silence
-from autoshard.solve.trail import InfeasibleError
 from autoshard.solve.unlimited import solve_unlimited
 
 COMPARISONS = 20_000_000

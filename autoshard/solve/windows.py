@@ -18,8 +18,8 @@ import numpy as np
 
 from autoshard.solve.kernels import grow_region
 from autoshard.solve.primal import ForestSearch
+from autoshard.solve.reduce.trail import InfeasibleError
 from autoshard.solve.state import DoneError, Search
-from autoshard.solve.trail import InfeasibleError
 
 ENTRIES = 20_000
 """Table entries between kept choices that the first window may have."""

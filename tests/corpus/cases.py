@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoshard import models
-from autoshard.machine import Machine, load
-from autoshard.plan import MeshShape
-from autoshard.program import Program, trace
+from autoshard.machine.machine import Machine, load
+from autoshard.plan.plan import MeshShape
+from autoshard.program.trace import Program, trace
 from tests.helpers import toy_machine
 
 TOY = "toy-8"

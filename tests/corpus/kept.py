@@ -17,14 +17,14 @@ from pathlib import Path
 
 import jax
 
-from autoshard.assemble import assemble
-from autoshard.cost.step import step_prices
-from autoshard.dataflow import analyse
-from autoshard.decisions import Decisions
-from autoshard.evaluate import evaluate
-from autoshard.plan import Plan, Proof
-from autoshard.report_layouts import folded_layouts
-from autoshard.search import search
+from autoshard.cost.step_prices import step_prices
+from autoshard.plan.decisions import Decisions
+from autoshard.plan.evaluate import evaluate
+from autoshard.plan.plan import Plan, Proof
+from autoshard.plan.text.layouts import folded_layouts
+from autoshard.search.assemble import assemble
+from autoshard.search.search import search
+from autoshard.xla.facts import analyse
 from tests.corpus.cases import Case
 
 FOLDER = Path(__file__).with_name("plans")

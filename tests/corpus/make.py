@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from autoshard.consistency import InconsistentPlanError
-from autoshard.plan import Plan
+from autoshard.plan.consistency import InconsistentPlanError
+from autoshard.plan.plan import Plan
 from autoshard.units import format_gap, format_seconds
 from tests.corpus.cases import CASES, Case
 from tests.corpus.kept import FOLDER, SAME, kept, path_of, priced, read, solve, write

@@ -7,7 +7,7 @@ from dataclasses import replace
 import jax
 import pytest
 
-from autoshard.consistency import InconsistentPlanError
+from autoshard.plan.consistency import InconsistentPlanError
 from tests.corpus.cases import CASES, Case
 from tests.corpus.kept import (
     FOLDER,

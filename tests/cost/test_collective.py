@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from autoshard.cost.collective import KINDS, MeshTopology
 from autoshard.cost.combined import latency_share
 from autoshard.cost.placement import place, runs
-from autoshard.machine import Machine, MachineError, Switch, Torus, load, presets
+from autoshard.machine.machine import Machine, MachineError, Switch, Torus, load, presets
 from tests.helpers import case
 
 MACHINES = tuple(

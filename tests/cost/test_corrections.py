@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from autoshard.cost.corrections import NONE, Corrections, part_of, scope_key
-from autoshard.cost.step import step_prices
-from autoshard.dataflow import analyse
-from autoshard.evaluate import evaluate
+from autoshard.cost.step_prices import step_prices
+from autoshard.plan.evaluate import evaluate
 from autoshard.solve import evaluate as evaluate_problem
 from autoshard.solve import solve
+from autoshard.xla.facts import analyse
 from tests.helpers import case, random_plan, toy_machine
 
 
@@ -74,8 +74,8 @@ def test_shares_of_collectives():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_solver_and_the_evaluator_agree_under_corrections(seed):
-    from autoshard.build import build
-    from autoshard.repeats import find_repeats
+    from autoshard.problem.build import build
+    from autoshard.program.repeats import find_repeats
 
     given = case(step, *ARGS, mesh={"x": 2, "y": 4})
     program = given.program

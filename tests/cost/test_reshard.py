@@ -17,8 +17,8 @@ from autoshard.cost.collective import MeshTopology
 from autoshard.cost.reshard import ReshardCache, Step
 from autoshard.cost.settle import settle_path
 from autoshard.cost.states import MOST_STATES, ReshardError, layout_of, state_graph, state_of
-from autoshard.layout import LayoutError, layouts, local_bytes
-from autoshard.machine import load, presets
+from autoshard.machine.machine import load, presets
+from autoshard.program.layout import LayoutError, layouts, local_bytes
 from tests.helpers import wires
 
 MESHES = [("v5p-64", (4, 4, 4)), ("h100-64", (2, 4, 8)), ("v5e-16", (4, 4)), ("v5p-8", (2, 2, 2)),

@@ -15,7 +15,7 @@ import pytest
 
 from autoshard.cost.collective import MeshTopology
 from autoshard.cost.roofline import op_seconds
-from autoshard.machine import Machine, Torus, load
+from autoshard.machine.machine import Machine, Torus, load
 
 D, F = 8192, 30_000
 POD = (16, 16, 16)

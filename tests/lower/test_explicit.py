@@ -18,9 +18,9 @@ from autoshard.lower.spmd import LoweringError, lower
 from autoshard.lower.verify import numeric_differences, verify_written
 from autoshard.models.training import Step
 from autoshard.models.unet import UNet, unet
-from autoshard.rules import UserRule
-from autoshard.types.hops import hop
-from autoshard.types.specification import parts
+from autoshard.plan.types.hops import hop
+from autoshard.plan.types.specification import parts
+from autoshard.program.rules.ask_shardy import UserRule
 from tests.helpers import MESHES, case, concrete_like, random_plan, sampled
 from tests.lower.test_built_ins import PROGRAMS
 

@@ -9,8 +9,8 @@ import pytest
 
 from autoshard.lower import spmd
 from autoshard.lower.verify import verify
-from autoshard.program import trace
-from autoshard.search import search
+from autoshard.program.trace import trace
+from autoshard.search.search import search
 from tests.helpers import MESHES, best_plan, case, concrete_like, random_plan
 
 BATCH, LENGTH, LAYERS = 16, 256, 3

@@ -7,13 +7,13 @@ import gc
 import jax
 import pytest
 
-from autoshard.lower.runtime import Controller
+from autoshard.lower.mpmd.instructions import Run, Slot, reads_and_writes
+from autoshard.lower.mpmd.runtime import Controller
 from autoshard.models import training
-from autoshard.mpmd.instructions import Run, Slot, reads_and_writes
-from autoshard.placement.lower_step import lower_mpmd
-from autoshard.schedule import simulate
-from tests.mpmd.cases import small_step
-from tests.mpmd.runs import BOUNDS, meshes_of
+from autoshard.search.meshes.lower_step import lower_mpmd
+from autoshard.solve.schedule.timeline import simulate
+from tests.lower.mpmd.cases import small_step
+from tests.lower.mpmd.runs import BOUNDS, meshes_of
 
 MICROBATCHES = 6
 

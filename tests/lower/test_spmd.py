@@ -13,8 +13,8 @@ from jax import lax
 from autoshard.lower.numeric import require_same_outputs
 from autoshard.lower.spmd import LoweringError, lower
 from autoshard.lower.verify import verify
-from autoshard.plan import PlanError
-from autoshard.rules import UserRule
+from autoshard.plan.plan import PlanError
+from autoshard.program.rules.ask_shardy import UserRule
 from tests.helpers import MESHES, case, concrete_like, random_plan
 
 F32 = jnp.float32

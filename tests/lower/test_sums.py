@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import pytest
 
 import autoshard
-from autoshard.dataflow import analyse
-from autoshard.layout import UNREDUCED
 from autoshard.lower.spmd import lower
 from autoshard.lower.verify import numeric_differences, verify, verify_collectives, verify_written
-from autoshard.sums import find_sums
-from autoshard.types.plan_check import PlanTypeError, check_plan
+from autoshard.plan.types.plan_check import PlanTypeError, check_plan
+from autoshard.plan.unreduced_sums import find_sums
+from autoshard.program.layout import UNREDUCED
+from autoshard.xla.facts import analyse
 from tests.helpers import MESHES, case, concrete_like, random_plan, toy_machine
 
 
@@ -48,7 +48,7 @@ def test_which_values_may_wait():
         return (a @ d + c @ b) + (a @ b + c @ d) + read_twice + scaled, read_twice
 
     program = autoshard.trace(step, *[f32(8, 8)] * 4)
-    sums = find_sums(program, analyse(program))
+    sums = find_sums(program, analyse(program).readers)
     products = [op for op in program.ops if op.primitive == "dot_general"]
     waiting = [products.index(p) for p in products if p.outputs[0] in sums.pending]
     assert len(products) == 6
@@ -112,7 +112,7 @@ def test_random_plans_with_terms_that_wait(fn, args, mesh):
 
 def test_constraints_settle_every_term_by_itself(folded):
     """They cannot say that a value stays unreduced."""
-    from autoshard.lower.fewest import fewest
+    from autoshard.study.annotate.fewest import fewest
 
     _, plan = folded
     assert [move.kind for move in plan.moves] == ["all_reduce"]

@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from autoshard.chosen import ChosenStrategies
-from autoshard.dataflow import analyse
 from autoshard.lower.spmd import lower
 from autoshard.lower.turned import turned_products
-from autoshard.program import trace
-from autoshard.search import search
+from autoshard.plan.strategies_of import ChosenStrategies
+from autoshard.program.trace import trace
+from autoshard.search.search import search
+from autoshard.xla.facts import analyse
 from tests.helpers import toy_machine
 
 SUMMED = ("x [None, x]", "y [x, None]", "result [None, None]")

@@ -11,7 +11,7 @@ import pytest
 
 from autoshard import models
 from autoshard.models import llama, resnet, training, unet
-from autoshard.reference import ProgramError, find
+from autoshard.models.find import ProgramError, find
 from tests.helpers import sampled
 
 NAMES = models.names()

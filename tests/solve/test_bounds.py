@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.solve import evaluate
+from autoshard.solve.backends.exact import Solver, Verdict, solve_linear
+from autoshard.solve.backends.linear import linear_model, with_memory
 from autoshard.solve.dual import DualAscent
-from autoshard.solve.exact import Solver, Verdict, solve_linear
 from autoshard.solve.flat import flatten
-from autoshard.solve.linear import linear_model, with_memory
-from autoshard.solve.presolve import presolve
 from autoshard.solve.problem import Edge, Node, Problem
-from autoshard.solve.trail import InfeasibleError
+from autoshard.solve.reduce.presolve import presolve
+from autoshard.solve.reduce.trail import InfeasibleError
 from tests.solve.helpers import brute_force, random_problem
 
 

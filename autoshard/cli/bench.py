@@ -1,0 +1,167 @@
+"""`autoshard bench`: benchmarks, every row measured in a process of its own.
+
+The benchmarks are the scripts of the folder `benchmarks/`, which stands beside the package in a
+checkout and inside of it when installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import autoshard
+from autoshard.cli.common import CommandError
+from autoshard.cli.search import find_machine, require_writable
+
+
+def bench_command(options: argparse.Namespace) -> int:
+    """Never reached: the parser asks for a benchmark."""
+    raise CommandError(
+        "name a benchmark: layers, iopddl, solvers, resolve, fidelity, plans, schedules or all"
+    )
+
+
+def layers_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench layers`."""
+    require_writable(options.csv)
+    return _benchmark("layers").run(options)
+
+
+def iopddl_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench iopddl`."""
+    require_writable(options.csv)
+    options.paths = contest_files(options.paths)
+    return _benchmark("iopddl").run(options)
+
+
+def solvers_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench solvers`."""
+    require_writable(options.csv)
+    options.problems = _problems(options.problems)
+    return _benchmark("solvers").run(options)
+
+
+def resolve_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench resolve`."""
+    require_writable(options.csv)
+    benchmark = _benchmark("resolve")
+    options.problems = _problems(options.problems or benchmark.default_problems())
+    return benchmark.run(options)
+
+
+def fidelity_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench fidelity`."""
+    require_writable(options.csv)
+    require_writable(options.svg)
+    return _benchmark("fidelity").run(options)
+
+
+def plans_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench plans`."""
+    require_writable(options.csv)
+    benchmark = _benchmark("plans")
+    try:
+        machines = [name for name in options.machines.split(",") if name]
+        options.rows = benchmark.read_rows(options.rows or benchmark.default_rows(machines))
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    for machine in dict.fromkeys(row.machine for row in options.rows):
+        find_machine(machine)
+    if options.auto_sharding is not None:
+        peer = _benchmark("auto_sharding_environment")
+        folder = Path(options.auto_sharding or peer.default_folder())
+        try:
+            peer.environment(folder)
+        except peer.AutoShardingError as error:
+            raise CommandError(str(error)) from error
+        options.auto_sharding = str(folder)
+    return benchmark.run(options)
+
+
+def schedules_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench schedules`."""
+    require_writable(options.csv)
+    benchmark = _benchmark("schedules")
+    if not options.instances and not options.large:
+        raise CommandError("name a file of instances, or give --large")
+    try:
+        options.written = [row for path in options.instances for row in benchmark.read_rows(path)]
+        for name in ("peers", "peers_by_problem"):
+            path = getattr(options, name)
+            setattr(options, name, [] if path is None else benchmark.read_rows(path))
+    except OSError as error:
+        raise CommandError(f"cannot read {error.filename!r}: {error.strerror}") from error
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    return benchmark.run(options)
+
+
+def all_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench all`."""
+    for path in (options.csv, options.output, options.markdown):
+        require_writable(path)
+    if options.time_limit is None:
+        options.time_limit = 10.0 if options.quick else 60.0
+    if options.compare is not None:
+        from autoshard.study.figures import read_figures
+
+        try:
+            options.old = read_figures(options.compare)
+        except OSError as error:
+            raise CommandError(f"cannot read {options.compare!r}: {error.strerror}") from error
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+    return _benchmark("everything").run(options)
+
+
+def _problems(words: Sequence[str]) -> list[str]:
+    """The contest files and programs that are named; all that do not fit are refused."""
+    files = contest_files([word for word in words if "@" not in word])
+    programs = [word for word in words if "@" in word]
+    try:
+        return _benchmark("solvers").problems([*files, *programs])
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+
+
+def contest_files(paths: Sequence[str]) -> list[str]:
+    """The files named, and those in the folders named, sorted within each."""
+    files, faults = [], []
+    for path in paths:
+        place = Path(path)
+        if place.is_dir():
+            inside = sorted(str(file) for file in place.iterdir() if is_contest_name(file.name))
+            files += inside
+            if not inside:
+                faults.append(f"the folder {path!r} holds no .json or .json.gz file")
+        elif place.exists():
+            files.append(path)
+        else:
+            faults.append(f"there is no file {path!r}")
+    if faults:
+        raise CommandError("\n  ".join(faults))
+    return files
+
+
+def is_contest_name(name: str) -> bool:
+    """Whether a file of that name may be an instance of the contest."""
+    return name.endswith((".json", ".json.gz")) and not name.startswith(".")
+
+
+def _benchmark(name: str) -> Any:
+    package = Path(autoshard.__file__).resolve().parent
+    for folder in (package / "benchmarks", package.parent / "benchmarks"):
+        file = folder / f"{name}.py"
+        if file.is_file():
+            spec = importlib.util.spec_from_file_location(f"autoshard_benchmark_{name}", file)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[spec.name] = module  # dataclasses look their module up
+            spec.loader.exec_module(module)
+            return module
+    raise CommandError(f"this installation has no benchmark {name!r}")

@@ -1,0 +1,89 @@
+"""What commands share: how they are declared, how they end, what judges answer."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from autoshard.compat.quiet import start_jax_quietly
+
+
+def command(commands: Any, name: str, handler: str, summary: str, **options: Any) -> Any:
+    """A subparser whose handler, `module:function`, is imported when the command runs."""
+
+    def run(parsed: argparse.Namespace) -> int:
+        import importlib
+
+        start_jax_quietly()
+        module, function = handler.split(":")
+        return getattr(importlib.import_module(f"autoshard.cli.{module}"), function)(parsed)
+
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **options,
+    )
+    parser.set_defaults(command=name, run=run)
+    return parser
+
+
+USAGE, INFEASIBLE, TIME_LIMIT, FAILED, INTERRUPTED = 2, 3, 4, 5, 130
+
+
+class CommandError(Exception):
+    """Ends the command with one message and an exit code."""
+
+    def __init__(self, message: str, code: int = USAGE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+MOST_DEVICES = 16
+MOST_BYTES = 2**30
+MOST_FLOPS = 1e11
+PRICE_TOLERANCE = 1e-9
+"""Relative; sums of many prices may be taken in another order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one judge says; `agrees` is None where it was not asked, and `text` says why.
+
+    `data` is what it says as plain data, where there is more than the text.
+    """
+
+    judge: str
+    agrees: bool | None
+    text: str
+    data: Any = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        data = {"judge": self.judge, "agrees": self.agrees, "text": self.text}
+        return data if self.data is None else {**data, "data": self.data}
+
+    def __str__(self) -> str:
+        word = {True: "ok", False: "FAILED", None: "not run"}[self.agrees]
+        lines = self.text.split("\n")
+        rest = (f"  {line}".rstrip() for line in lines[1:])
+        return "\n".join([f"{self.judge:<12} {word:<8} {lines[0]}", *rest])
+
+
+def child_json(module: str, words: list[str], environment: dict[str, str]) -> dict[str, Any] | str:
+    """The JSON that a child process prints last, or the last line of its complaint."""
+    child = subprocess.run(
+        [sys.executable, "-m", module, *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if child.returncode != 0:
+        return child.stderr.strip().split("\n")[-1]
+    return json.loads(child.stdout.strip().split("\n")[-1])

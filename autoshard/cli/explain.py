@@ -1,0 +1,80 @@
+"""`autoshard explain PLAN VALUE` and `autoshard annotate PLAN`.
+
+The first says why a value is laid out as it is and what another layout costs; the second prints the
+few constraints with which Shardy makes the plan by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from autoshard.cli.common import CommandError
+from autoshard.cli.progress import ProgressLine
+from autoshard.cli.search import find_machine, find_program, load_plan
+
+MOST = 6
+NOT_REACHED = 5
+"""The exit code where no lines make the plan: what was asked for could not be verified."""
+
+
+def explain_command(options: argparse.Namespace) -> int:
+    """Run `autoshard explain`."""
+    from autoshard.plan.plan import PlanError
+    from autoshard.program.select import RequirementError
+    from autoshard.search.explain import Explainer, values_to_explain
+
+    plan = load_plan(options.plan)
+    reference = options.program or plan.program
+    _, program = find_program(reference)
+    machine = find_machine(options.machine or plan.machine)
+    targets = [*options.value, *(f"line {line}" for line in options.line)]
+    if not targets and options.against is None:
+        raise CommandError("name a value, such as params.w1, or a line with --line FILE:N")
+    try:
+        values = [v for t in targets for v in values_to_explain(program, plan, t)]
+        explainer = Explainer(program, machine, plan, time_limit=options.time_limit)
+        texts = []
+        if options.against is not None:
+            other = load_plan(options.against)
+            texts.append(explainer.against(other, values))
+        else:
+            texts = [
+                str(explainer.explain(value, time_limit=options.time_limit))
+                for value in values[:MOST]
+            ]
+        if len(values) > MOST and options.against is None:
+            texts.append(f"and {len(values) - MOST} more values; name fewer of them")
+    except (PlanError, RequirementError) as error:
+        raise CommandError(str(error)) from error
+    print("\n\n".join(texts))
+    return 0
+
+
+def annotate_command(options: argparse.Namespace) -> int:
+    """Run `autoshard annotate`."""
+    from autoshard.lower.interpret import LoweringError
+    from autoshard.lower.spmd import lower
+    from autoshard.plan.plan import PlanError
+    from autoshard.study.annotate.fewest import fewest
+
+    plan = load_plan(options.plan)
+    reference = options.program or plan.program
+    found, program = find_program(reference)
+    machine = find_machine(options.machine or plan.machine)
+    checks = 0
+    try:
+        plan.check_program(program.fingerprint, reference)
+        with ProgressLine(quiet=options.quiet) as line:
+
+            def heard(count: int, enough: bool) -> None:
+                nonlocal checks
+                checks += 1
+                verdict = "enough" if enough else "not enough"
+                line.show(f"check {checks}: {count} lines are {verdict}", group="annotate")
+
+            lowered = lower(plan, found.fn, *found.args)
+            few = fewest(lowered, found.fn, machine=machine, heard=heard)
+    except (PlanError, LoweringError) as error:
+        raise CommandError(str(error)) from error
+    print(few)
+    return 0 if few.enough else NOT_REACHED

@@ -1,0 +1,64 @@
+"""`autoshard programs` and `autoshard machines`: what can be named on the command line."""
+
+from __future__ import annotations
+
+import argparse
+
+from autoshard.plan.text.page import table
+
+_PROGRAMS = {
+    "mlp": "residual multilayer perceptron, AdamW",
+    "llama3": "Llama 3, AdamW on 64 x 4,096 tokens; layers scanned",
+    "-unrolled": "the same, layers unrolled",
+    "-prefill": "prompts of 8,192 tokens, into a key/value cache",
+    "-decode": "one token per sequence, with a key/value cache",
+    "mixtral": "mixture of 8 experts, routed by top-2 with capacity, AdamW",
+    "vit": "vision transformer, AdamW",
+    "resnet50": "convolutions and batch normalisation, momentum",
+    "unet": "U-Net with convolutions and attention",
+    "gnn": "message passing on a graph",
+}
+
+
+def programs_command(options: argparse.Namespace) -> int:
+    """Print the built-in programs."""
+    from autoshard import models
+
+    rows = []
+    for name in models.names():
+        known = [key for key in _PROGRAMS if name.startswith(key) or name.endswith(key)]
+        rows.append((name, _PROGRAMS[known[-1]] if known else ""))
+    print(table([("program", "a step of"), *rows], indent=0))
+    print("\nNAME:tiny is the same code at sizes that run anywhere.")
+    return 0
+
+
+def machines_command(options: argparse.Namespace) -> int:
+    """Print the presets, with the numbers of one chip."""
+    from autoshard.machine.machine import MachineError, load, presets
+
+    rows = [("machine", "chip", "bf16", "memory", "bandwidth", "network, innermost first")]
+    for family in presets():
+        for size in (64, 72, 8):
+            try:
+                machine = load(f"{family}-{size}")
+            except MachineError:
+                continue
+            chip = machine.chip
+            rows.append(
+                (
+                    machine.name,
+                    chip.name,
+                    f"{chip.matmul_flops('bfloat16') / 1e12:,.0f} TFLOP/s",
+                    f"{chip.memory_bytes / 2**30:,.0f} GiB",
+                    f"{chip.memory_bandwidth / 1e9:,.0f} GB/s",
+                    ", then ".join(map(str, machine.network)),
+                )
+            )
+            break
+    print(table(rows, right=(2, 3, 4), indent=0))
+    print(
+        "\nOther sizes: FAMILY-CHIPS, FAMILY-4x4x8 for a torus, 2xFAMILY-CHIPS for two slices, or a"
+        " TOML file."
+    )
+    return 0

@@ -1,0 +1,364 @@
+"""The command line: `autoshard search | verify | calibrate | show | solve | bench | ...`.
+
+Tables and JSON go to stdout, progress and messages to stderr. Exit codes:
+
+    0    fine
+    2    usage: something named on the command line is not there, is damaged or does not fit
+    3    infeasible: no plan satisfies what was asked
+    4    the time limit passed before any plan was found
+    5    verification failed
+    130  interrupted before any plan was found
+
+JAX is imported when a command first needs it, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from autoshard.cli.common import INTERRUPTED, CommandError, command
+from autoshard.cli.parsers import arguments as cli_arguments
+from autoshard.cli.parsers.bench import add_bench
+from autoshard.cli.parsers.calibrate import add_calibrate
+from autoshard.cli.parsers.report import add_report
+from autoshard.cli.parsers.robust import add_robust
+from autoshard.cli.parsers.schedule import add_schedule
+from autoshard.cli.parsers.serving import add_serving
+from autoshard.cli.parsers.whatif import add_whatif
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise CommandError(f"{message}\n  see {self.prog} --help")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+      arguments: the words after `autoshard`; by default those of this process.
+    """
+    try:
+        with warnings.catch_warnings():
+            # What is meant for users; what libraries tell their developers is not.
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", UserWarning)
+            warnings.showwarning = _show_warning
+            return _run(sys.argv[1:] if arguments is None else list(arguments))
+    except CommandError as error:
+        print(f"autoshard: error: {error}", file=sys.stderr)
+        return error.code
+    except KeyboardInterrupt:
+        print("autoshard: interrupted before any plan was found", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"autoshard: warning: {message}", file=sys.stderr)
+
+
+def _run(arguments: Sequence[str]) -> int:
+    parser = _parser()
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as done:  # --help and --version have printed what was asked for
+        return int(done.code or 0)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    # Planning needs no accelerator, and must not take one from a job that does.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    return options.run(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="autoshard",
+        description="Automatic sharding for JAX: a step and a cluster in, a proven plan out.",
+        epilog="exit codes: 0 fine, 2 usage, 3 infeasible, 4 time limit without a plan, "
+        "5 verification failed, 130 interrupted without a plan",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    parser.set_defaults(command=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    adders = (
+        _add_search,
+        _add_verify,
+        _add_check,
+        _add_explain,
+        _add_annotate,
+        add_whatif,
+        add_serving,
+        add_robust,
+        add_calibrate,
+        _add_show,
+        add_report,
+        _add_solve,
+        add_schedule,
+        add_bench,
+        _add_lists,
+    )
+    for add in adders:
+        add(commands)
+    return parser
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    return f"autoshard {metadata.version('autoshard')}"
+
+
+_PROGRAM = "a built-in (see `autoshard programs`), module:function, or path/to/file.py:function"
+_MACHINE = "a preset with its size, such as v5p-64 (see `autoshard machines`), or a TOML file"
+
+
+def _add_search(commands: Any) -> None:
+    parser = command(
+        commands,
+        "search",
+        "search:search_command",
+        "find the best plan for a program on a machine",
+        epilog="example: autoshard search llama3-8b --machine v5p-64 -o plan.json",
+    )
+    parser.add_argument("program", metavar="PROGRAM", help=_PROGRAM)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--machine", metavar="MACHINE", help=_MACHINE)
+    cli_arguments.add_meshes(parser, where)
+    parser.add_argument(
+        "--mesh",
+        metavar="AXES",
+        type=cli_arguments.mesh,
+        help="fix the mesh, as data=2,model=4, or with split axes as model=2*4; without it, mesh "
+        "shapes are searched",
+    )
+    parser.add_argument(
+        "--require",
+        metavar="WORDS",
+        action="append",
+        default=[],
+        help="what the plan must obey: a TOML file, or a statement such as "
+        "'pin params.w1 [data, model?]'; may be given more than once",
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        metavar="PLAN",
+        help="begin with this plan, of the same program or one like it",
+    )
+    parser.add_argument(
+        "--max-changes",
+        metavar="K",
+        type=cli_arguments.whole,
+        help="with --from: lay out at most K inputs of the state otherwise than that plan (those "
+        "of repeated layers count once), and show what each change gains",
+    )
+    parser.add_argument(
+        "--join-sums",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="whether terms of a sum of products may stay unreduced, and share one collective",
+    )
+    parser.add_argument(
+        "--ignore-constraints",
+        action="store_true",
+        help="do not count shardings that the program itself asks for as requirements",
+    )
+    parser.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        type=cli_arguments.size,
+        help="per device, as 60GiB; default: what the chip has, less a reserve",
+    )
+    parser.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=60.0,
+        help="seconds for the search (default 60)",
+    )
+    parser.add_argument(
+        "--gap",
+        metavar="SHARE",
+        type=cli_arguments.fraction,
+        default=0.001,
+        help="stop when proven to be this close to the best (default 0.1%%)",
+    )
+    parser.add_argument(
+        "--refine",
+        metavar="N",
+        type=cli_arguments.count,
+        help="compile the N best different plans without the device, learn, and search again until "
+        "the best compiled plan is stable",
+    )
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the plan to this file")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument(
+        "--no-baselines", action="store_true", help="do not price the well-known schemes"
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _add_verify(commands: Any) -> None:
+    parser = command(
+        commands,
+        "verify",
+        "verify:verify_command",
+        "hold a plan to the compiler and to the unsharded program",
+        epilog=(
+            "types        every value and op has its type, and the collectives lead between them\n"
+            "price        the independent evaluator prices the plan as the file says\n"
+            "collectives  Shardy makes exactly the planned ones, with no device\n"
+            "numbers      on fake CPU devices the step computes what it does unsharded, where the\n"
+            "             mesh has at most 16 devices and the program is small enough\n"
+            "explicit     with --explicit: the step that is written out for one device calls the\n"
+            "             planned collectives, and computes the same\n"
+            "compiled     with --compile: no collective but the planned ones right after\n"
+            "             partitioning, and the peak as predicted; the devices need not be there\n"
+            "of a plan for several meshes:\n"
+            "order        the simulator prices the order as the file says, within the memory\n"
+            "numbers      as above; --trace keeps what every program and transfer took"
+        ),
+    )
+    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    parser.add_argument(
+        "program", metavar="PROGRAM", nargs="?", help=f"{_PROGRAM}; default: what the plan names"
+    )
+    parser.add_argument(
+        "--machine", metavar="MACHINE", help=f"{_MACHINE}; default: what the plan names"
+    )
+    parser.add_argument(
+        "--explicit",
+        action="store_true",
+        help="verify the shard_map in which every collective is written out, too",
+    )
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="of a plan for several meshes: write the run on fake devices as a Chrome trace",
+    )
+    parser.add_argument(
+        "--compile",
+        choices=("tpu", "gpu", "cpu"),
+        help="compile the plan with this compiler too (extras: autoshard[tpu], autoshard[gpu])",
+    )
+    parser.add_argument(
+        "--memory-tolerance",
+        metavar="SHARE",
+        type=cli_arguments.fraction,
+        default=0.2,
+        help="how far the compiled peak may be from the predicted one (default 20%%)",
+    )
+    parser.add_argument(
+        "--compile-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=1800.0,
+        help="seconds for the compiler (default 1800)",
+    )
+    parser.add_argument("--no-cache", action="store_true", help="compile again, and keep no answer")
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+
+
+def _add_explain(commands: Any) -> None:
+    parser = command(
+        commands,
+        "explain",
+        "explain:explain_command",
+        "say why a value is laid out as it is, and what another layout costs",
+        epilog="example: autoshard explain plan.json params.layers[*].w1 --line model.py:41",
+    )
+    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    parser.add_argument(
+        "value", metavar="VALUE", nargs="*", help="such as params.w1, or 'scope mlp:dot_general'"
+    )
+    parser.add_argument(
+        "--line",
+        metavar="FILE:N",
+        action="append",
+        default=[],
+        help="what this line of your code makes",
+    )
+    parser.add_argument("--against", metavar="OTHER", help="compare with this plan")
+    parser.add_argument("--program", metavar="PROGRAM", help="default: what the plan names")
+    parser.add_argument("--machine", metavar="MACHINE", help="default: what the plan names")
+    parser.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=60.0,
+        help="seconds to prepare, and for each value (default 60)",
+    )
+
+
+def _add_annotate(commands: Any) -> None:
+    parser = command(
+        commands,
+        "annotate",
+        "explain:annotate_command",
+        "print the few with_sharding_constraints with which Shardy makes the plan by itself",
+    )
+    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    parser.add_argument(
+        "program", metavar="PROGRAM", nargs="?", help=f"{_PROGRAM}; default: what the plan names"
+    )
+    parser.add_argument("--machine", metavar="MACHINE", help="default: what the plan names")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _add_check(commands: Any) -> None:
+    parser = command(
+        commands,
+        "check",
+        "replan:check_command",
+        "price a plan anew, without a solver, and hold it to its requirements",
+    )
+    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    parser.add_argument(
+        "program",
+        metavar="PROGRAM",
+        nargs="?",
+        help=f"{_PROGRAM}; of the same form as what the plan names, which is the default",
+    )
+    parser.add_argument(
+        "--machine", metavar="MACHINE", help=f"{_MACHINE}; default: what the plan names"
+    )
+    parser.add_argument("--memory-limit", metavar="SIZE", type=cli_arguments.size)
+    parser.add_argument("--require", metavar="WORDS", action="append", default=[])
+    parser.add_argument("--ignore-constraints", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+
+
+def _add_show(commands: Any) -> None:
+    parser = command(commands, "show", "search:show_command", "print the report of a plan")
+    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    parser.add_argument(
+        "--moves", metavar="N", type=int, default=12, help="collectives to list (default 12)"
+    )
+
+
+def _add_solve(commands: Any) -> None:
+    parser = command(
+        commands,
+        "solve",
+        "solve:solve_command",
+        "solve a choice problem in the format of the IOPDDL contest",
+    )
+    parser.add_argument("file", metavar="FILE", help="a .json or .json.gz file")
+    parser.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
+    parser.add_argument("--gap", metavar="SHARE", type=cli_arguments.fraction, default=0.0)
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the solution to this file")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _add_lists(commands: Any) -> None:
+    command(commands, "programs", "lists:programs_command", "list the built-in programs")
+    command(commands, "machines", "lists:machines_command", "list the presets of machines")

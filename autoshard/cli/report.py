@@ -1,0 +1,143 @@
+"""`autoshard report`: a plan as one HTML file, and in formats of other tools.
+
+What is no plan for one mesh has pages of its own, see `autoshard.cli.report_pages`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autoshard.cli.common import CommandError
+from autoshard.cli.report_pages import other_files, read_verification
+from autoshard.cli.search import (
+    find_machine,
+    find_program,
+    load_plan,
+    require_writable,
+    write_files,
+)
+
+if TYPE_CHECKING:
+    from autoshard.plan.plan import Plan
+    from autoshard.show.profile import Profile
+    from autoshard.study.robust.record import Robust
+
+FILES = ("output", "trace", "model_explorer", "node_data", "rules", "shardings")
+NEED_PROGRAM = ("trace", "model_explorer", "node_data")
+LEFT_OUT = "memory over time, compute and sensitivity"
+
+
+def report_command(options: argparse.Namespace) -> int:
+    """Run `autoshard report`."""
+    from autoshard.files import write_whole
+
+    paths = {name: getattr(options, name) for name in FILES if getattr(options, name) is not None}
+    if not paths:
+        words = ", ".join(f"--{name.replace('_', '-')}" for name in FILES)
+        raise CommandError(f"nothing to write: name a file with -o, or with one of {words}")
+    for path in paths.values():
+        require_writable(path)
+    if (files := other_files(options, paths)) is not None:
+        write_files(files, quiet=False)
+        return 0
+    plan = load_plan(options.plan)
+    verdicts = None if options.verification is None else read_verification(options.verification)
+    needed = [name for name in paths if name in NEED_PROGRAM]
+    found: Profile | None = None
+    missing: tuple[str, ...] = ()
+    if needed or "output" in paths:
+        found, missing = _profile(plan, options)
+    if found is None and needed:
+        words = " and ".join(f"--{name.replace('_', '-')}" for name in needed)
+        raise CommandError(f"{words} need the program and the machine: {'; '.join(missing)}")
+    for why in missing:
+        print(f"autoshard: warning: left out: {LEFT_OUT}: {why}", file=sys.stderr)
+    for name, path in paths.items():
+        try:
+            write_whole(path, _text(name, plan, found, options, verdicts, missing).encode())
+        except OSError as error:
+            raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
+        print(f"autoshard: wrote {path}", file=sys.stderr)
+    return 0
+
+
+def _text(
+    name: str,
+    plan: Plan,
+    found: Profile | None,
+    options: argparse.Namespace,
+    verdicts: Any,
+    missing: tuple[str, ...],
+) -> str:
+    """What is written to the file of one option."""
+    from autoshard.show import shardings
+
+    if name == "output":
+        from autoshard.show.page import Material, page
+
+        left_out = tuple(f"{LEFT_OUT}: {why}" for why in missing)
+        unknown = None if options.robust is None else _robust(options.robust)
+        machine = _machine_text(options, plan)
+        return page(Material(plan, found, machine, verdicts, left_out, unknown))
+    if name == "rules":
+        return shardings.logical_rules(plan)
+    if name == "shardings":
+        return json.dumps(shardings.shardings(plan), indent=1)
+    assert found is not None
+    if name == "trace":
+        from autoshard.show.trace import chrome_trace
+
+        return json.dumps(chrome_trace(found))
+    from autoshard.show.model_explorer import graph_collection, node_data
+
+    return json.dumps(graph_collection(found) if name == "model_explorer" else node_data(found))
+
+
+def _profile(plan: Plan, options: argparse.Namespace) -> tuple[Profile | None, tuple[str, ...]]:
+    """The plan op by op, or why there is none; what the user named must be there."""
+    from autoshard.plan.plan import PlanError
+    from autoshard.show.profile import profile
+
+    parts: list[Any] = []
+    for named, kept, find, repair in (
+        (options.program, plan.program, find_program, "give PROGRAM"),
+        (options.machine, plan.machine, find_machine, "give --machine"),
+    ):
+        try:
+            parts.append(find(named or kept))
+        except CommandError as error:
+            if named is not None:
+                raise
+            first = str(error).splitlines()[0]
+            return None, (f"{first}; {repair}",)
+    (_, program), machine = parts
+    try:
+        return profile(plan, program, machine), ()
+    except PlanError as error:
+        raise CommandError(str(error)) from error
+
+
+def _machine_text(options: argparse.Namespace, plan: Plan) -> str | None:
+    from autoshard.machine.machine import MachineError
+    from autoshard.show.sources import machine_text
+
+    try:
+        return machine_text(options.machine or plan.machine)
+    except MachineError:
+        return None  # the warning about the profile has said so
+
+
+def _robust(path: str) -> Robust:
+    from autoshard.plan.plan import PlanError
+    from autoshard.study.robust.record import Robust
+
+    try:
+        return Robust.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise CommandError(f"cannot read {path!r}: {error.strerror or error}") from error
+    except (ValueError, PlanError) as error:
+        raise CommandError(f"{path!r} is not what `autoshard robust --record` wrote") from error

@@ -1,0 +1,172 @@
+"""`autoshard report` of sweeps, of plans for several meshes, and of schedules."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from autoshard.cli.common import CommandError
+
+ABOUT_ONE_PLAN = "is about a plan for one mesh"
+
+
+def other_files(
+    options: argparse.Namespace, paths: dict[str, str]
+) -> dict[str | None, Callable[[], str]] | None:
+    """What belongs into each file that is asked for; None where PLAN is a plan for one mesh.
+
+    Args:
+      options: of `autoshard report`.
+      paths: of the files that are asked for, by the name of their option.
+
+    Raises:
+      CommandError: the file is damaged, or something is asked for that it has not.
+    """
+    try:
+        text = Path(options.plan).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None  # the reader of plans says why
+    for is_one, what, also, texts in _KINDS:
+        if is_one(text):
+            _refuse(options, paths, what, also)
+            return {
+                paths[name]: make for name, make in texts(text, options).items() if name in paths
+            }
+    return None
+
+
+def _refuse(
+    options: argparse.Namespace, paths: dict[str, str], what: str, also: tuple[str, ...]
+) -> None:
+    words = ("program", "machine", "verification", "robust")
+    given = [*paths, *(name for name in words if getattr(options, name))]
+    strange = [
+        name if name == "program" else f"--{name.replace('_', '-')}"
+        for name in given
+        if name not in ("output", *also)
+    ]
+    if strange:
+        made = " and ".join(["-o makes a page", *("--trace a trace" for n in also if n == "trace")])
+        raise CommandError(
+            f"{options.plan!r} is {what}, of which {made}; {', '.join(strange)} {ABOUT_ONE_PLAN}"
+        )
+
+
+Texts = dict[str, Callable[[], str]]
+
+
+def _sweep(text: str, options: argparse.Namespace) -> Texts:
+    from autoshard.show.sweep.file import SweepFileError, read_sweep
+    from autoshard.show.sweep.page import sweep_page
+    from autoshard.show.sweep.serving_page import is_serving, read_serving, serving_page
+
+    try:
+        html = (
+            serving_page(read_serving(text)) if is_serving(text) else sweep_page(read_sweep(text))
+        )
+    except SweepFileError as error:
+        raise CommandError(f"{options.plan!r}: {error}") from error
+    return {"output": lambda: html}
+
+
+def _pipeline(text: str, options: argparse.Namespace) -> Texts:
+    from autoshard.plan.plan import PlanError
+    from autoshard.search.meshes.plan import PipelinePlan
+    from autoshard.search.meshes.problem import TICK
+    from autoshard.show.pipeline.page import pipeline_page
+    from autoshard.solve.schedule.trace import chrome_trace
+
+    try:
+        plan = PipelinePlan.from_json(json.loads(text))
+    except PlanError as error:
+        raise CommandError(f"{options.plan!r}: {error}") from error
+    verdicts = None if options.verification is None else read_verification(options.verification)
+    return {
+        "output": lambda: pipeline_page(plan, verdicts),
+        "trace": lambda: json.dumps(
+            chrome_trace(plan.instance, plan.timeline, microseconds=1e6 * TICK)
+        ),
+    }
+
+
+def _schedule(text: str, options: argparse.Namespace) -> Texts:
+    from autoshard.show.pipeline.schedule_page import schedule_page
+    from autoshard.solve.schedule.faults import ScheduleError
+    from autoshard.solve.schedule.optimise.outcome_json import outcome_from_json
+    from autoshard.solve.schedule.trace import chrome_trace
+
+    written = json.loads(text)
+    try:
+        outcome = outcome_from_json(written)
+        html = schedule_page(outcome, written.get("considered", ()))
+    except ScheduleError as error:
+        raise CommandError(f"{options.plan!r}: {error}") from error
+    timeline = outcome.timeline
+    assert timeline is not None
+    return {
+        "output": lambda: html,
+        "trace": lambda: json.dumps(chrome_trace(outcome.instance, timeline)),
+    }
+
+
+def _is_sweep(text: str) -> bool:
+    from autoshard.show.sweep.file import is_sweep
+
+    return is_sweep(text)
+
+
+def _is_pipeline(text: str) -> bool:
+    from autoshard.search.meshes.plan import KIND
+
+    return _kind(text) == KIND
+
+
+def _is_schedule(text: str) -> bool:
+    from autoshard.solve.schedule.optimise.outcome_json import KIND
+
+    return _kind(text) == KIND
+
+
+def _kind(text: str) -> Any:
+    try:
+        data = json.loads(text)
+    except ValueError:
+        return None
+    return data.get("kind") if isinstance(data, dict) else None
+
+
+_KINDS: tuple[
+    tuple[
+        Callable[[str], bool],
+        str,
+        tuple[str, ...],
+        Callable[[str, argparse.Namespace], Texts],
+    ],
+    ...,
+] = (
+    (_is_sweep, "a sweep", (), _sweep),
+    (_is_pipeline, "a plan for several meshes", ("trace", "verification"), _pipeline),
+    (_is_schedule, "a schedule", ("trace",), _schedule),
+)
+"""How a file is recognised, what it is, options that go with it beside -o, what is made of it."""
+
+
+def read_verification(path: str) -> Any:
+    """What `autoshard verify --json` printed.
+
+    Raises:
+      CommandError: the file cannot be read, or holds something else.
+    """
+    try:
+        read = json.loads(Path(path).read_text(encoding="utf-8"))
+        rows = read["verdicts"]
+        if all({"judge", "agrees", "text"} <= row.keys() for row in rows):
+            return read
+    except OSError as error:
+        raise CommandError(f"cannot read {path!r}: {error.strerror or error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    raise CommandError(f"{path!r} is not what `autoshard verify --json` prints")

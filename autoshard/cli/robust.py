@@ -1,0 +1,77 @@
+"""`autoshard robust`: what the ranges of a machine's numbers mean for its plans."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
+from autoshard.cli.progress import ProgressLine
+from autoshard.cli.search import (
+    find_machine,
+    find_program,
+    require_writable,
+    requirements_of_words,
+    write_files,
+)
+
+if TYPE_CHECKING:
+    from autoshard.study.robust.record import Robust
+
+
+def robust_command(options: argparse.Namespace) -> int:
+    """Run `autoshard robust`."""
+    for path in (options.output, options.csv, options.record):
+        require_writable(path)
+    with ProgressLine(quiet=options.quiet) as line:
+        found = _found(options, line)
+    write_files(
+        {
+            # With the machine as the user named it, so that its file is found again.
+            options.output: lambda: json.dumps(
+                replace(found.plan, machine=options.machine).to_json()
+            ),
+            options.csv: lambda: found.frame().to_csv(index=False),
+            options.record: lambda: json.dumps(found.to_json()),
+        },
+        quiet=options.quiet,
+    )
+    print(json.dumps(found.to_json()) if options.json else str(found).rstrip("\n"))
+    if found.limit_hit == "interrupted":
+        print("autoshard: interrupted; this is what is known so far", file=sys.stderr)
+    return 0
+
+
+def _found(options: argparse.Namespace, line: ProgressLine) -> Robust:
+    from autoshard.machine.machine import MachineError
+    from autoshard.program.select import RequirementError
+    from autoshard.search.all_shapes import InfeasibleError, NoPlanError
+    from autoshard.search.search import MeshError
+    from autoshard.study.robust.answer import robust
+
+    machine = find_machine(options.machine)
+    line.show(f"tracing {options.program}", group="trace")
+    found, program = find_program(options.program)
+    try:
+        return robust(
+            program,
+            machine,
+            ranges=dict(options.range),
+            spread=options.spread,
+            tolerance=options.tolerance,
+            mesh=options.mesh,
+            memory_limit=options.memory_limit,
+            time_limit=options.time_limit,
+            options=found.plan_options,
+            requirements=requirements_of_words(options.require),
+            progress=lambda words: line.show(f"searching: {words}", group=words),
+        )
+    except (MachineError, MeshError, RequirementError) as error:
+        raise CommandError(str(error)) from error
+    except InfeasibleError as error:
+        raise CommandError(str(error), INFEASIBLE) from error
+    except NoPlanError as error:
+        raise CommandError(str(error), TIME_LIMIT) from error

@@ -1,0 +1,142 @@
+"""`autoshard schedule`: the best order of a pipeline's tasks, drawn and written.
+
+What -o writes is described in `autoshard.solve.schedule.optimise.outcome_json`; `autoshard report`
+draws it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
+from autoshard.cli.progress import ProgressLine
+from autoshard.cli.search import require_writable, write_files
+
+if TYPE_CHECKING:
+    from autoshard.solve.schedule.instance import Instance
+    from autoshard.solve.schedule.optimise.outcome import ScheduleProgress
+    from autoshard.solve.schedule.optimise.placements import PlacementChoice
+
+
+def schedule_command(options: argparse.Namespace) -> int:
+    """Run `autoshard schedule`."""
+    for path in (options.output, options.svg, options.trace):
+        require_writable(path)
+    deadline = time.monotonic() + options.time_limit
+    instances = {path: read_limited(path, options.memory_limit) for path in options.files}
+    with ProgressLine(quiet=options.quiet) as line:
+        choice = _solve(instances, options, line, deadline)
+    outcome = choice.best
+    _print(choice, options.columns)
+    if outcome.limit_hit == "interrupted":
+        print("autoshard: interrupted; this is the best schedule so far", file=sys.stderr)
+    _write(choice, options)
+    return 0
+
+
+def read_limited(path: str, limit: str | None) -> Instance:
+    """The schedule problem in a file, with a memory limit as the command line names it."""
+    from autoshard.solve.schedule.faults import ScheduleError
+    from autoshard.solve.schedule.instance_json import instance_from_json
+
+    try:
+        written = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CommandError(f"cannot read {path!r}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise CommandError(f"{path!r} holds no JSON: {error}") from error
+    if isinstance(written, list):
+        raise CommandError(f"{path!r} holds a list of {len(written)}; give a file with one problem")
+    try:
+        instance = instance_from_json(written)
+        if limit is None:
+            return instance
+        return instance.with_limit(_number(limit) or instance.limit_named(limit))
+    except ScheduleError as error:
+        raise CommandError(f"{path!r}: {error}") from error
+
+
+def _number(text: str) -> int | float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if not (math.isfinite(number) and number > 0):
+        raise CommandError(f"--memory-limit {text} is no limit; give a number of more than 0")
+    return int(number) if number.is_integer() else number
+
+
+def _solve(
+    instances: dict[str, Instance],
+    options: argparse.Namespace,
+    line: ProgressLine,
+    deadline: float,
+) -> PlacementChoice:
+    from autoshard.solve.schedule.faults import ScheduleError
+    from autoshard.solve.schedule.optimise.placements import best_placement
+
+    def progress(news: ScheduleProgress) -> None:
+        known = "none yet" if news.value is None else f"{news.value:.12g}"
+        line.show(
+            f"[{news.seconds:6.1f} s] {news.phase}: {options.objective} {known}, bound "
+            f"{news.bound:.12g}, {max(deadline - time.monotonic(), 0):.0f} s left",
+            group=news.phase,
+        )
+
+    line.show("loading the solver", group="load")
+    try:
+        choice = best_placement(
+            instances,
+            time_limit=max(deadline - time.monotonic(), 0.0),
+            objective=options.objective,
+            gap=options.gap,
+            threads=options.threads,
+            seed=options.seed,
+            progress=progress,
+        )
+    except ScheduleError as error:
+        raise CommandError(str(error), INFEASIBLE) from error
+    except TimeoutError as error:
+        raise CommandError(f"{error}; give more with --time-limit", TIME_LIMIT) from error
+    return choice
+
+
+def _print(choice: PlacementChoice, columns: int) -> None:
+    from autoshard.solve.schedule.drawing import draw_text
+
+    outcome = choice.best
+    timeline = outcome.timeline
+    assert timeline is not None
+    print(f"{outcome.instance.name or choice.name}: {outcome}")
+    print(
+        f"makespan {timeline.makespan:.12g}, span {timeline.span:.12g}, "
+        f"bubble {timeline.bubble:.1%}, found by {outcome.found_by}"
+    )
+    limits = outcome.instance.memory_limit
+    print(f"memory taken at most, by mesh: {' '.join(f'{m:.12g}' for m in timeline.peak_memory)}")
+    if limits is not None:
+        print(f"memory limit, by mesh:         {' '.join(f'{m:.12g}' for m in limits)}")
+    if len(choice.outcomes) + len(choice.infeasible) > 1:
+        print(choice.reason)
+    print(draw_text(timeline, columns), end="")
+
+
+def _write(choice: PlacementChoice, options: argparse.Namespace) -> None:
+    from autoshard.solve.schedule.drawing import draw_svg
+    from autoshard.solve.schedule.optimise.outcome_json import choice_to_json
+    from autoshard.solve.schedule.trace import chrome_trace
+
+    instance, timeline = choice.best.instance, choice.best.timeline
+    assert timeline is not None
+    texts = {
+        options.output: lambda: json.dumps(choice_to_json(choice)),
+        options.svg: lambda: draw_svg(instance, timeline),
+        options.trace: lambda: json.dumps(chrome_trace(instance, timeline)),
+    }
+    write_files(texts, quiet=options.quiet)

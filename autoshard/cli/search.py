@@ -1,0 +1,196 @@
+"""`autoshard search` and `autoshard show`: find a plan, write it, print it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
+from autoshard.cli.parsers.arguments import why_unwritable
+from autoshard.cli.progress import ProgressLine
+
+if TYPE_CHECKING:
+    from autoshard.machine.machine import Machine
+    from autoshard.models.find import Found
+    from autoshard.plan.plan import Plan
+    from autoshard.program.trace import Program
+    from autoshard.search.search import SearchProgress
+
+
+def search_command(options: argparse.Namespace) -> int:
+    """Run `autoshard search`."""
+    if options.meshes is not None:
+        from autoshard.cli.search_meshes import search_meshes_command
+
+        return search_meshes_command(options)
+    alone = ("stages", "microbatches", "svg", "trace")
+    if given := [f"--{name}" for name in alone if getattr(options, name) is not None]:
+        raise CommandError(f"{', '.join(given)}: only with --meshes")
+    require_writable(options.output)
+    machine = find_machine(options.machine)
+    with ProgressLine(quiet=options.quiet) as line:
+        line.show(f"tracing {options.program}", group="trace")
+        found, program = find_program(options.program)
+        plan = _search(options, machine, found, program, line)
+    if options.output is not None:
+        try:
+            plan.save(options.output)
+        except OSError as error:
+            raise CommandError(f"cannot write {options.output!r}: {error.strerror}") from error
+    if options.json:
+        print(json.dumps(plan.to_json()))
+    else:
+        from autoshard.plan.text.page import format_plan
+
+        print(format_plan(plan), end="")
+    if plan.proof.limit_hit == "interrupted":
+        print("autoshard: interrupted; this is the best plan so far", file=sys.stderr)
+    if options.output is not None and not options.quiet:
+        print(f"autoshard: wrote {options.output}", file=sys.stderr)
+    return 0
+
+
+def show_command(options: argparse.Namespace) -> int:
+    """Run `autoshard show`."""
+    from autoshard.plan.text.page import format_plan
+
+    print(format_plan(load_plan(options.plan), dearest=options.moves), end="")
+    return 0
+
+
+def require_writable(path: str | None) -> None:
+    """Refuse an output path before any work is done for it."""
+    if path is not None and (why := why_unwritable(path)):
+        raise CommandError(f"cannot write {path!r}: {why}")
+
+
+def write_files(texts: Mapping[str | None, Callable[[], str]], *, quiet: bool) -> None:
+    """Write what belongs into each file that is asked for, whole or not at all."""
+    from autoshard.files import write_whole
+
+    for path, text in texts.items():
+        if path is None:
+            continue
+        try:
+            write_whole(path, text().encode())
+        except OSError as error:
+            raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
+        if not quiet:
+            print(f"autoshard: wrote {path}", file=sys.stderr)
+
+
+def find_machine(name: str) -> Machine:
+    """The machine that a user names."""
+    from autoshard.machine.machine import MachineError, load
+
+    try:
+        return load(name)
+    except MachineError as error:
+        raise CommandError(str(error)) from error
+
+
+def find_program(reference: str) -> tuple[Found, Program]:
+    """The step that a user names, and its trace."""
+    from autoshard.models.find import ProgramError, find
+    from autoshard.program.rules.ask_shardy import NoRuleError
+    from autoshard.program.trace import TraceError, trace
+
+    try:
+        found = find(reference)
+        return found, trace(found.fn, *found.args, name=reference, **found.options)
+    except (ProgramError, TraceError, NoRuleError) as error:
+        raise CommandError(str(error)) from error
+
+
+def load_plan(path: str) -> Plan:
+    """The plan in a file."""
+    from autoshard.plan.plan import Plan, PlanError
+
+    try:
+        return Plan.load(path)
+    except PlanError as error:
+        raise CommandError(str(error)) from error
+
+
+def _search(
+    options: argparse.Namespace,
+    machine: Machine,
+    found: Found,
+    program: Program,
+    line: ProgressLine,
+) -> Plan:
+    from autoshard.models.find import ProgramError
+    from autoshard.program.select import RequirementError
+    from autoshard.search.search import InfeasibleError, MeshError, NoPlanError, search
+
+    def progress(news: SearchProgress) -> None:
+        line.show(str(news), group=f"{news.mesh} {news.phase}")
+
+    asked = {
+        "mesh": options.mesh,
+        "memory_limit": options.memory_limit,
+        "time_limit": options.time_limit,
+        "gap": options.gap,
+        "progress": progress,
+        "options": found.plan_options,
+        "constraints": not options.ignore_constraints,
+        "join_sums": options.join_sums,
+    }
+    try:
+        asked["requirements"] = requirements_of_words(options.require)
+        before = None if options.start is None else load_plan(options.start)
+        if options.max_changes is not None:
+            from autoshard.cli.replan import replanned
+
+            if before is None or options.refine is not None:
+                raise CommandError("--max-changes needs --from PLAN, and goes without --refine")
+            plan = replanned(before, program, machine, options.max_changes, asked)
+        elif options.refine is None:
+            asked["start"] = before
+            plan = search(program, machine, baselines=not options.no_baselines, **asked)
+        else:
+            plan = _refined(options.refine, machine, found, program, asked, line)
+    except (MeshError, ProgramError, RequirementError) as error:
+        raise CommandError(str(error)) from error
+    except InfeasibleError as error:
+        raise CommandError(str(error), INFEASIBLE) from error
+    except NoPlanError as error:
+        raise CommandError(str(error), TIME_LIMIT) from error
+    # As the user named it, so that `verify` finds a machine file again.
+    return replace(plan, machine=options.machine)
+
+
+def requirements_of_words(words: list[str]) -> list[Any]:
+    """Statements and the contents of TOML files, in the order in which they are given."""
+    from autoshard.problem.requirements.text import parse, read_file
+
+    found: list[Any] = []
+    for one in words:
+        found += read_file(one) if one.endswith(".toml") else [parse(one, source="--require")]
+    return found
+
+
+def _refined(
+    count: int,
+    machine: Machine,
+    found: Found,
+    program: Program,
+    asked: dict[str, Any],
+    line: ProgressLine,
+) -> Plan:
+    from autoshard.compiler.target import CompileError
+    from autoshard.study.refine import Trial, refine
+
+    def heard(trial: Trial) -> None:
+        line.show(str(trial), group=f"compile {trial.plan.mesh} {id(trial)}")
+
+    try:
+        refined = refine(program, machine, found.fn, *found.args, count=count, heard=heard, **asked)
+    except CompileError as error:
+        raise CommandError(str(error)) from error
+    print(refined, end="\n\n", file=sys.stderr)
+    return refined.plan

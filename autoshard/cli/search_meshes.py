@@ -1,0 +1,152 @@
+"""`autoshard search PROGRAM --meshes ...`: stages on several meshes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
+from autoshard.cli.progress import ProgressLine
+
+if TYPE_CHECKING:
+    from autoshard.search.meshes.plan import PipelinePlan
+
+MICROBATCHES = (8, 16, 32)
+"""Numbers of microbatches that are tried where none are given and the program leaves it open."""
+
+
+def search_meshes_command(options: argparse.Namespace) -> int:
+    """Run `autoshard search` for several meshes."""
+    from autoshard.cli.search import require_writable
+
+    for path in (options.output, options.svg, options.trace):
+        require_writable(path)
+    refused = {
+        "--mesh": options.mesh,
+        "--require": options.require,
+        "--from": options.start,
+        "--max-changes": options.max_changes,
+        "--refine": options.refine,
+    }
+    given = [name for name, value in refused.items() if value]
+    if given:
+        raise CommandError(f"{', '.join(given)}: not for several meshes; leave out, or --machine")
+    started = time.monotonic()
+    with ProgressLine(quiet=options.quiet) as line:
+        plan = _found(options, line, started)
+    _write(plan, options)
+    if options.json:
+        print(json.dumps(plan.to_json()))
+    else:
+        from autoshard.search.meshes.report import format_pipeline
+
+        print(format_pipeline(plan), end="")
+    if plan.limit_hit == "interrupted":
+        print("autoshard: interrupted; this is the best plan so far", file=sys.stderr)
+    return 0
+
+
+def _found(options: argparse.Namespace, line: ProgressLine, started: float) -> PipelinePlan:
+    from autoshard.lower.mpmd.accumulate import MicrobatchError
+    from autoshard.lower.mpmd.cut.inference import PlacementError
+    from autoshard.lower.mpmd.cut.loop import LoopError
+    from autoshard.lower.mpmd.cut.stages import StageError
+    from autoshard.machine.cluster import ClusterError, load_cluster
+    from autoshard.models.find import ProgramError
+    from autoshard.program.rules.ask_shardy import NoRuleError
+    from autoshard.program.trace import TraceError
+    from autoshard.search.meshes.search import search_meshes
+    from autoshard.search.search import InfeasibleError, NoPlanError
+
+    line.show(f"tracing {options.program}", group="trace")
+    try:
+        cluster = load_cluster(options.meshes)
+        steps, whole = _steps(options)
+        return search_meshes(
+            steps,
+            cluster,
+            name=options.program,
+            whole_step=whole,
+            stages=options.stages,
+            memory_limit=options.memory_limit,
+            time_limit=options.time_limit,
+            gap=options.gap,
+            compare=not options.no_baselines,
+            progress=lambda news: line.show(news, group=news),
+            started=started,
+        )
+    except InfeasibleError as error:
+        raise CommandError(str(error), INFEASIBLE) from error
+    except NoPlanError as error:
+        raise CommandError(str(error), TIME_LIMIT) from error
+    except (
+        ClusterError,
+        LoopError,
+        MicrobatchError,
+        NoRuleError,
+        PlacementError,
+        ProgramError,
+        StageError,
+        TraceError,
+    ) as error:
+        raise CommandError(str(error)) from error
+
+
+def _steps(options: argparse.Namespace) -> tuple[dict[int, Any], Any]:
+    """The program for every number of microbatches, and without any."""
+    import jax
+
+    from autoshard.lower.mpmd.accumulate import MicrobatchError
+    from autoshard.lower.mpmd.partition import trace_step
+    from autoshard.models.find import find, size_names
+
+    def step(count: int | None) -> Any:
+        found = find(options.program, {} if count is None else {"microbatches": count})
+        return found.fn, found.args, found.options
+
+    if "microbatches" not in size_names(options.program):
+        if options.microbatches:
+            raise CommandError(
+                f"{options.program} has its microbatches built in; give its function a parameter "
+                "`microbatches` and use it, or leave --microbatches out"
+            )
+        found = find(options.program)
+        fixed = found.fn, found.args, found.options
+        donate = found.options.get("donate_argnums", ())
+        traced = trace_step(found.fn, *found.args, donate_argnums=donate)
+        return {traced.step.microbatches: fixed}, None
+    steps = {}
+    faults = []
+    for count in options.microbatches or MICROBATCHES:
+        steps[count] = step(count)
+        fn, args, _ = steps[count]
+        try:
+            jax.eval_shape(fn, *args)
+        except MicrobatchError as error:
+            del steps[count]
+            faults.append(str(error))
+    if faults and (options.microbatches or not steps):
+        raise CommandError("\n".join(faults))
+    return steps, step(None)
+
+
+def _write(plan: PipelinePlan, options: argparse.Namespace) -> None:
+    from autoshard.cli.search import write_files
+    from autoshard.search.meshes.problem import TICK
+    from autoshard.solve.schedule.drawing import draw_svg
+    from autoshard.solve.schedule.trace import chrome_trace
+    from autoshard.units import format_seconds
+
+    texts = {
+        options.output: lambda: json.dumps(plan.to_json()),
+        options.svg: lambda: draw_svg(
+            plan.instance, plan.timeline, written=lambda time: format_seconds(time * TICK)
+        ),
+        options.trace: lambda: json.dumps(
+            chrome_trace(plan.instance, plan.timeline, microseconds=1e6 * TICK)
+        ),
+    }
+    write_files(texts, quiet=options.quiet)

@@ -1,0 +1,64 @@
+"""What `autoshard whatif` and `autoshard serving` have in common: words, news and errors."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from autoshard.cli.common import CommandError
+from autoshard.cli.progress import ProgressLine
+from autoshard.cli.search import require_writable
+
+if TYPE_CHECKING:
+    from autoshard.study.whatif.sweep import SweepProgress
+
+
+@contextlib.contextmanager
+def sweeping(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The keywords of a sweep, as `autoshard.cli.parsers.whatif.add_sweep` read them.
+
+    While it is open, a line shows the rows as they come, and errors of sweeps and programs become
+    those of the command line.
+    """
+    for path in (options.csv, options.output):
+        require_writable(path)
+    workers = options.workers or len(os.sched_getaffinity(0))
+    with ProgressLine(quiet=options.quiet) as line, _told():
+        line.show(f"sweeping {options.program} with {workers} processes", group="start")
+
+        def heard(news: SweepProgress) -> None:
+            line.show(str(news), group="" if news.known else str(news.done))
+
+        yield {
+            "prices": options.prices,
+            "time_limit": options.time_limit,
+            "gap": options.gap,
+            "workers": workers,
+            "folder": options.keep,
+            "keep": not options.no_cache,
+            "latency": options.latency,
+            "progress": heard,
+        }
+
+
+def say_interrupted() -> None:
+    """What there is to know after an interrupt."""
+    print("autoshard: interrupted; the same command again goes on from here", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    from autoshard.models.find import ProgramError
+    from autoshard.program.rules.ask_shardy import NoRuleError
+    from autoshard.program.select import RequirementError
+    from autoshard.program.trace import TraceError
+    from autoshard.study.whatif.words import SweepError
+
+    try:
+        yield
+    except (SweepError, ProgramError, RequirementError, TraceError, NoRuleError) as error:
+        raise CommandError(str(error)) from error

@@ -1,0 +1,147 @@
+"""`autoshard verify` of a plan for several meshes.
+
+order        the simulator finds the order sound, within the memory, and as long as the file says
+numbers      on fake CPU devices the step computes what it does on one; --trace FILE keeps what
+             every program and transfer took there
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autoshard.cli.common import (
+    MOST_BYTES,
+    MOST_DEVICES,
+    MOST_FLOPS,
+    PRICE_TOLERANCE,
+    CommandError,
+    Verdict,
+    child_json,
+)
+
+if TYPE_CHECKING:
+    from autoshard.models.find import Found
+    from autoshard.search.meshes.plan import PipelinePlan
+
+
+def is_for_meshes(path: str) -> bool:
+    """Whether a file holds a plan for several meshes."""
+    from autoshard.search.meshes.plan import KIND
+
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(data, dict) and data.get("kind") == KIND
+
+
+def verdicts_of(options: argparse.Namespace) -> list[Verdict]:
+    """What the judges of a plan for several meshes say.
+
+    Raises:
+      CommandError: an option that is for one mesh, or a plan or program that cannot be read.
+    """
+    from autoshard.plan.plan import PlanError
+    from autoshard.search.meshes.plan import PipelinePlan
+
+    given = {"--machine": options.machine, "--explicit": options.explicit}
+    refused = [name for name, value in (given | {"--compile": options.compile}).items() if value]
+    if refused:
+        raise CommandError(f"{', '.join(refused)}: not for a plan for several meshes; leave out")
+    try:
+        plan = PipelinePlan.load(options.plan)
+    except PlanError as error:
+        raise CommandError(str(error)) from error
+    return [_order(plan, options.plan), _numbers(plan, options)]
+
+
+def step_of(plan: PipelinePlan, reference: str) -> Found:
+    """The step of a plan, with its number of microbatches.
+
+    Raises:
+      CommandError: there is no such program.
+    """
+    from autoshard.models.find import ProgramError, find, size_names
+
+    try:
+        sizes = size_names(reference)
+        return find(
+            reference, {"microbatches": plan.microbatches} if "microbatches" in sizes else {}
+        )
+    except ProgramError as error:
+        raise CommandError(str(error)) from error
+
+
+def _order(plan: PipelinePlan, path: str) -> Verdict:
+    from autoshard.plan.text.page import format_bytes, format_seconds
+    from autoshard.solve.schedule.faults import ScheduleError
+
+    try:
+        found, peaks = plan.step_seconds, plan.peak_bytes
+    except ScheduleError as error:
+        return Verdict("order", False, str(error))
+    written = json.loads(Path(path).read_text(encoding="utf-8"))["step_seconds"]
+    if not math.isclose(found, written, rel_tol=PRICE_TOLERANCE):
+        return Verdict(
+            "order",
+            False,
+            f"the step takes {format_seconds(found)}, the file says {format_seconds(written)}",
+        )
+    over = [
+        f"mesh {mesh} takes {format_bytes(peak)} of a device, its limit is {format_bytes(limit)}"
+        for mesh, (peak, limit) in enumerate(zip(peaks, plan.memory_limit, strict=True))
+        if peak > limit * (1 + PRICE_TOLERANCE)
+    ]
+    if over:
+        return Verdict("order", False, "\n".join(over))
+    tasks = sum(map(len, plan.order))
+    return Verdict(
+        "order",
+        True,
+        f"{tasks} tasks, {format_seconds(found)} a step, {format_bytes(max(peaks))} of a device",
+    )
+
+
+def _numbers(plan: PipelinePlan, options: argparse.Namespace) -> Verdict:
+    reference = options.program or plan.program
+    devices = sum(math.prod(shape.sizes) for shape in plan.shapes)
+    why = _too_large(plan, step_of(plan, reference), devices)
+    if why:
+        return Verdict("numbers", None, why)
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
+    words = [options.plan, reference, *([options.trace] if options.trace else [])]
+    answer = child_json("autoshard.cli.numbers_meshes", words, environment)
+    if isinstance(answer, str):
+        return Verdict("numbers", False, f"the step does not run on {devices} devices: {answer}")
+    if answer["skipped"]:
+        return Verdict("numbers", None, answer["skipped"])
+    if answer["differences"]:
+        return Verdict("numbers", False, answer["differences"])
+    text = f"on {devices} fake devices as on one, in double precision\n{answer['recording']}"
+    return Verdict("numbers", True, text)
+
+
+def _too_large(plan: PipelinePlan, found: Found, devices: int) -> str:
+    from autoshard.plan.text.page import format_bytes
+    from autoshard.program.trace import trace
+
+    if devices > MOST_DEVICES:
+        return f"the meshes have {devices} devices; at most {MOST_DEVICES} are imitated"
+    sizes = [math.prod(shape.sizes) for shape in plan.shapes]
+    size = sum(peak * count for peak, count in zip(plan.peak_bytes, sizes, strict=True))
+    if size > MOST_BYTES:
+        return (
+            f"the step needs {format_bytes(size)} on all devices together; at most "
+            f"{format_bytes(MOST_BYTES)} is run here"
+        )
+    program = trace(found.fn, *found.args, **found.options)
+    flops = sum(op.flops * op.trips * op.weight for op in program.ops)
+    if flops > MOST_FLOPS:
+        return f"the step has {flops:.2g} FLOP; at most {MOST_FLOPS:.2g} are run here"
+    return ""

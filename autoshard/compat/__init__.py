@@ -1,0 +1,131 @@
+"""The only home of private parts of jax and jaxlib, one file per idea.
+
+Everything else in this package uses JAX's public API.
+
+jaxprs              what an equation calls and is made of; equations bound again elsewhere
+source_lines        the line of the user's source that an equation or an error comes from
+layout_primitives   layouts of an array, its cotangent and what is computed again
+user_code           the arrays that user code reads and makes while it is traced
+shardy              Shardy's passes inside of jaxlib: rules of ops, explicit collectives, layouts
+compile             modules as bytes, and their compilation by a compiler without its devices
+mpmd                Shardy:MPMD's passes inside of jaxlib
+quiet               JAX started without the words of a plugin for absent devices
+"""
+
+from autoshard.compat.compile import (
+    compile_bytecode,
+    module_bytecode,
+    stablehlo_of_hlo,
+)
+from autoshard.compat.jaxprs import (
+    array_facts,
+    bind_checkpoint,
+    bind_equation,
+    called_jaxpr,
+    called_jaxpr_of,
+    closed,
+    drop_dead_code,
+    equation_context,
+    equation_scope,
+    is_literal,
+    is_tracer,
+    shape_struct,
+    with_derivative_of,
+)
+from autoshard.compat.layout_primitives import (
+    PRODUCTS,
+    REMAT,
+    Read,
+    bind_reading,
+    laid_out,
+    run_reading,
+)
+from autoshard.compat.mpmd import (
+    MpmdFragment,
+    MpmdMerge,
+    partition_mpmd,
+)
+from autoshard.compat.shardy import (
+    LoweredModule,
+    LoweredOp,
+    elements,
+    is_block_argument,
+    location_frames,
+    lower_equations,
+    make_collectives_explicit,
+    parse_sharding_rule,
+    partitionable_random_bits,
+    shardy_layout,
+    shardy_mesh_axes,
+    shardy_sharding_of,
+    splat_integer,
+    with_explicit_collectives,
+)
+from autoshard.compat.source_lines import (
+    OWN_FOLDER,
+    PACKAGE_FOLDER,
+    is_own,
+    source_line,
+    user_line_of_error,
+)
+from autoshard.compat.user_code import (
+    ARGUMENT,
+    Change,
+    Frame,
+    Standing,
+    arrays_of_user_code,
+    in_checkpoint,
+)
+
+__all__ = [
+    "ARGUMENT",
+    "OWN_FOLDER",
+    "PACKAGE_FOLDER",
+    "PRODUCTS",
+    "REMAT",
+    "Change",
+    "Frame",
+    "LoweredModule",
+    "LoweredOp",
+    "MpmdFragment",
+    "MpmdMerge",
+    "Read",
+    "Standing",
+    "array_facts",
+    "arrays_of_user_code",
+    "bind_checkpoint",
+    "bind_equation",
+    "bind_reading",
+    "called_jaxpr",
+    "called_jaxpr_of",
+    "closed",
+    "compile_bytecode",
+    "drop_dead_code",
+    "elements",
+    "equation_context",
+    "equation_scope",
+    "in_checkpoint",
+    "is_block_argument",
+    "is_literal",
+    "is_own",
+    "is_tracer",
+    "laid_out",
+    "location_frames",
+    "lower_equations",
+    "make_collectives_explicit",
+    "module_bytecode",
+    "parse_sharding_rule",
+    "partition_mpmd",
+    "partitionable_random_bits",
+    "run_reading",
+    "shape_struct",
+    "shardy_layout",
+    "shardy_mesh_axes",
+    "shardy_sharding_of",
+    "source_line",
+    "splat_integer",
+    "stablehlo_of_hlo",
+    "user_line_of_error",
+    "with_derivative_of",
+    "with_explicit_collectives",
+]

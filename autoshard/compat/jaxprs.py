@@ -1,0 +1,137 @@
+"""Jaxprs: what an equation calls and is made of, and equations bound again elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def drop_dead_code(closed: Any) -> Any:
+    """`closed` without the equations and constants that no result needs; its inputs all stay."""
+    from jax._src.interpreters import partial_eval
+
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
+    atoms = [atom for equation in jaxpr.eqns for atom in equation.invars]
+    used = {atom for atom in (*atoms, *jaxpr.outvars) if not is_literal(atom)}
+    kept = [pair for pair in zip(jaxpr.constvars, closed.consts, strict=True) if pair[0] in used]
+    return closed.replace(
+        jaxpr=jaxpr.replace(constvars=[var for var, _ in kept]),
+        consts=[constant for _, constant in kept],
+    )
+
+
+def is_literal(atom: Any) -> bool:
+    """Whether an operand of an equation is a literal and not a variable."""
+    return hasattr(atom, "val")
+
+
+def is_tracer(array: Any) -> bool:
+    """Whether an array is of a trace that is still going on."""
+    from jax.core import Tracer
+
+    return isinstance(array, Tracer)
+
+
+def called_jaxpr(equation: Any) -> tuple[Any, Sequence[Any]]:
+    """The jaxpr that a call (`jit`, `checkpoint`, `custom_jvp_call`, …) runs, and its constants."""
+    return called_jaxpr_of(equation.params)
+
+
+def called_jaxpr_of(parameters: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
+    """Like `called_jaxpr`, of the parameters of a call."""
+    body = parameters.get("jaxpr", parameters.get("call_jaxpr"))
+    if hasattr(body, "consts"):
+        return body.jaxpr, body.consts
+    return body, ()
+
+
+def closed(jaxpr: Any, consts: Sequence[Any]) -> Any:
+    """A jaxpr with its constants as one closed jaxpr."""
+    from jax.extend.core import ClosedJaxpr
+
+    return ClosedJaxpr(jaxpr, list(consts))
+
+
+def array_facts(aval: Any) -> tuple[tuple[int, ...], str, int]:
+    """(shape, dtype name, bytes per element) of an abstract value; typed PRNG keys by their data.
+
+    Values that are not arrays (tokens, effects) count as empty scalars.
+    """
+    shape = tuple(int(n) for n in getattr(aval, "shape", ()))
+    dtype = getattr(aval, "dtype", None)
+    if dtype is None:
+        return shape, "token", 0
+    return shape, str(dtype), int(dtype.itemsize)
+
+
+def equation_scope(equation: Any) -> Any:
+    """A context in which new equations keep the scope and the source line of `equation`."""
+    from jax._src import source_info_util
+
+    info = equation.source_info
+    stack = source_info_util.current_name_stack() + info.name_stack
+    return source_info_util.user_context(info.traceback, name_stack=stack)
+
+
+def equation_context(equation: Any) -> Any:
+    """Like `equation_scope`, with the settings of JAX under which `equation` was made."""
+    context = contextlib.ExitStack()
+    context.enter_context(equation_scope(equation))
+    context.enter_context(equation.ctx.manager)
+    return context
+
+
+def bind_equation(equation: Any, operands: Sequence[Any], **changed: Any) -> list[Any]:
+    """Apply the primitive of `equation` to new operands, with some of its parameters changed."""
+    parameters = equation.primitive.get_bind_params({**equation.params, **changed})
+    results = equation.primitive.bind(*operands, **parameters)
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+def with_derivative_of(equation: Any, primal: Any) -> Any:
+    """`primal` with the derivative rule that a `custom_jvp` or `custom_vjp` equation carries.
+
+    `primal` may take more operands than the equation; these depend on the others, and the rule does
+    without them.
+    """
+    import jax
+
+    count = len(equation.invars)
+
+    def original(*operands: Any) -> list[Any]:
+        return bind_equation(equation, operands[:count])
+
+    if equation.primitive.name == "custom_jvp_call":
+        function = jax.custom_jvp(primal)
+        function.defjvp(
+            lambda primals, tangents: jax.jvp(original, primals[:count], tangents[:count])
+        )
+        return function
+    function = jax.custom_vjp(primal)
+    function.defvjp(
+        lambda *operands: jax.vjp(original, *operands), lambda pull, cotangents: pull(cotangents)
+    )
+    return function
+
+
+def shape_struct(aval: Any, shape: Sequence[int] | None = None) -> Any:
+    """A `ShapeDtypeStruct` of an abstract value, weak type included, or one of another `shape`."""
+    import jax
+
+    return jax.ShapeDtypeStruct(
+        aval.shape if shape is None else tuple(shape),
+        aval.dtype,
+        weak_type=bool(getattr(aval, "weak_type", False)),
+    )
+
+
+def bind_checkpoint(equation: Any, operands: Sequence[Any], body: Any) -> list[Any]:
+    """Apply an equation of `jax.checkpoint` to operands, with another closed jaxpr in it."""
+    from jax._src.interpreters import partial_eval
+
+    jaxpr = partial_eval.convert_constvars_jaxpr(body.jaxpr)
+    kept = equation.params["prevent_cse"]
+    if isinstance(kept, tuple):
+        kept = (False,) * len(body.consts) + kept  # as `jax.checkpoint` itself has it
+    return bind_equation(equation, [*body.consts, *operands], jaxpr=jaxpr, prevent_cse=kept)

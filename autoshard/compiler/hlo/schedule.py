@@ -1,0 +1,164 @@
+"""The timeline that XLA:GPU writes of its own schedule.
+
+With `xla_dump_latency_hiding_schedule` the compiler writes, for every computation with a
+collective, when each instruction starts and ends by its own estimates, overlap included
+(`ScheduleProto` in text form; `cycles_per_microsecond` is 1). A computation that was scheduled more
+than once counts as the last time. The statistics that stand there too are not read: they are of the
+order before anything was hidden.
+
+Where the compiler knows no measured table for the chip it falls back to rough classes: a collective
+takes 5,000, a kernel 1 or 1,000. Such figures are no times; `is_measured` tells the two apart. On a
+chip that it knows it still does so for collectives of few devices on some of the hosts, however
+much they carry; `guesses` tells the computations that hold such. Copies and kernels of Triton (most
+softmaxes) take 0.01 there, whatever they move: `seconds_of` says nothing of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from autoshard.compiler.hlo.module import Instruction
+
+COLLECTIVE_CLASS = 5e-3
+"""Seconds from the start of a collective to its done, where the compiler knows nothing of it."""
+
+KERNEL_CLASS = 1e-8
+"""Seconds of a copy or a kernel of Triton, where the compiler knows the others' times."""
+
+_NUMBER = r"(-?[\d.]+(?:e[+-]?\d+)?)"
+_FIELD = re.compile(r"^\s*(\w+): " + _NUMBER + r"$")
+_NAME = re.compile(r'^(    |      )name: "([^"]*)"$')
+_ID = re.compile(r"^(    |      )id: (\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledComputation:
+    """The compiler's timeline of one run of a computation.
+
+    Attributes:
+      seconds: from the first instruction's start to the last one's end; a loop in it counts as one
+        short instruction.
+      starts, ends: of every instruction by name, seconds.
+    """
+
+    seconds: float
+    starts: Mapping[str, float]
+    ends: Mapping[str, float]
+
+    def duration(self, name: str) -> float:
+        """Seconds between an instruction's start and its end; 0 where it is not scheduled."""
+        return self.ends.get(name, 0.0) - self.starts.get(name, 0.0)
+
+    def seconds_of(self, instruction: Instruction) -> float | None:
+        """What the compiler says that an instruction takes; None where it says nothing."""
+        if instruction.name not in self.starts:
+            return None
+        seconds = self.duration(instruction.name)
+        foreign = instruction.opcode == "copy" or (
+            instruction.opcode == "fusion" and instruction.attribute("kind") == "kCustom"
+        )
+        return None if foreign and abs(seconds - KERNEL_CLASS) < KERNEL_CLASS / 100 else seconds
+
+    def guesses(self, pairs: Iterable[tuple[str, str]]) -> bool:
+        """Whether some collective, of which start and done are given, takes a rough class."""
+        return any(
+            abs(self.starts[done] - self.starts[start] - COLLECTIVE_CLASS) < 1e-9
+            for start, done in pairs
+            if start in self.starts and done in self.starts
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Scheduled computations by name."""
+
+    computations: Mapping[str, ScheduledComputation]
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the times are estimates, and not the compiler's rough classes."""
+        return any(
+            abs(1e6 * computation.duration(name) % 1.0) > 1e-3
+            and abs(1e6 * computation.duration(name) % 1.0 - 1.0) > 1e-3
+            for computation in self.computations.values()
+            for name in computation.starts
+        )
+
+
+def read_schedule(text: str) -> Schedule:
+    """Read a `*.schedule.txt`.
+
+    Raises:
+      ValueError: it holds no computation's schedule.
+    """
+    lines = text.splitlines()
+    names: dict[int, str] = {}
+    computation_names: dict[int, str] = {}
+    at = 0
+    # The module: an `id` of the same depth follows each `name`.
+    last = {"    ": "", "      ": ""}
+    while at < len(lines) and not lines[at].startswith("computation_schedules {"):
+        line = lines[at]
+        named = _NAME.match(line)
+        if named:
+            last[named[1]] = named[2]
+        else:
+            numbered = _ID.match(line)
+            if numbered:
+                table = names if len(numbered[1]) == 6 else computation_names
+                table[int(numbered[2])] = last[numbered[1]]
+        at += 1
+    found: dict[str, ScheduledComputation] = {}
+    for block in _blocks(lines[at:]):
+        name, computation = _computation(block, names, computation_names)
+        found[name] = computation
+    if not found:
+        raise ValueError(f"no schedule of a computation in a text of {len(lines)} lines")
+    return Schedule(found)
+
+
+def _blocks(lines: list[str]) -> list[list[str]]:
+    blocks: list[list[str]] = []
+    for line in lines:
+        if line.startswith("computation_schedules {"):
+            blocks.append([])
+        elif blocks:
+            blocks[-1].append(line)
+    return blocks
+
+
+def _computation(
+    block: list[str], names: Mapping[int, str], computation_names: Mapping[int, str]
+) -> tuple[str, ScheduledComputation]:
+    starts: dict[str, float] = {}
+    ends: dict[str, float] = {}
+    name, cycles = "", 1.0
+    here: dict[str, float] = {}
+    for line in block:
+        if line.startswith("  instructions {"):
+            here = {}
+        elif line == "  }":
+            if "id" in here:
+                instruction = names.get(int(here["id"]), "")
+                starts[instruction] = here.get("start_timestamp_cycles", 0.0)
+                ends[instruction] = here.get("end_timestamp_cycles", 0.0)
+                here = {}
+        else:
+            field = _FIELD.match(line)
+            if field is None:
+                continue
+            if line.startswith("    "):
+                here[field[1]] = float(field[2])
+            elif field[1] == "computation_id":
+                name = computation_names.get(int(field[2]), field[2])
+            elif field[1] == "cycles_per_microsecond":
+                cycles = float(field[2])
+    scale = 1e-6 / cycles
+    first = min(starts.values(), default=0.0)
+    return name, ScheduledComputation(
+        seconds=scale * (max(ends.values(), default=0.0) - first),
+        starts={key: scale * (value - first) for key, value in starts.items()},
+        ends={key: scale * (value - first) for key, value in ends.items()},
+    )

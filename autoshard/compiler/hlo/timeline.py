@@ -1,0 +1,286 @@
+"""Seconds of one run of a scheduled module, on a compute and a communication stream.
+
+Instructions run in the order of the text. Compute takes the one stream, collectives the other:
+
+    an asynchronous collective starts when the communication stream is free, and its done waits
+    a synchronous one waits for the communication stream, and compute waits for it
+    copies within the device that have a start and a done run beside both
+    a loop takes its body's time as often as it turns, a conditional its dearest branch's
+
+What an instruction takes comes from the compiler where it says so: XLA:TPU writes the cycles of its
+fusions into the text, XLA:GPU a timeline of its own (`autoshard.compiler.hlo.schedule`), which then
+replaces the computation's own unless the compiler guesses. Elsewhere prices are asked for, see
+`Prices`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from autoshard.compiler.hlo.collectives import Found
+from autoshard.compiler.hlo.events import Event, events
+from autoshard.compiler.hlo.module import Instruction
+from autoshard.compiler.hlo.parts import part_of
+from autoshard.compiler.hlo.places import Place, called_computations, trip_count
+from autoshard.compiler.hlo.rings import find_rings
+from autoshard.compiler.hlo.schedule import Schedule, ScheduledComputation
+from autoshard.compiler.hlo.work import NOTHING, Work, work
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_LOCAL_STARTS = frozenset({"copy-start", "slice-start", "dynamic-slice-start"})
+
+
+class Prices(Protocol):
+    """What the machine takes for things that the compiler gives no time for."""
+
+    def compute_seconds(self, work: Work) -> float:
+        """One instruction on one device."""
+        ...
+
+    def copy_seconds(self, size: int) -> float:
+        """A copy of `size` bytes within the device."""
+        ...
+
+    def collective_seconds(self, kind: str, found: Found, size: float) -> float:
+        """A collective of `size` bytes in the meaning of `Move`, over the axes of `found`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The compiled estimate of a step.
+
+    Attributes:
+      seconds: of the step.
+      compute_seconds: the compute stream's work.
+      collective_seconds: the communication stream's work.
+      exposed_seconds: what compute waits for collectives.
+      known_share: the part of `compute_seconds` for which the compiler gave the time itself.
+      parts: `compute_seconds` by (name stack without the operation, whether a product is in it).
+    """
+
+    seconds: float
+    compute_seconds: float = 0.0
+    collective_seconds: float = 0.0
+    exposed_seconds: float = 0.0
+    known_share: float = 0.0
+    parts: Mapping[tuple[str, bool], float] = field(default_factory=dict, compare=False)
+
+
+def timeline(
+    entry: Place,
+    found: Sequence[Found],
+    prices: Prices,
+    *,
+    clock_hertz: float | None = None,
+    schedule: Schedule | None = None,
+) -> Timeline:
+    """The timeline of a scheduled module.
+
+    Args:
+      entry: its entry.
+      found: its collectives, as `autoshard.compiler.hlo.collectives.find` gives them.
+      prices: of what the compiler says nothing about.
+      clock_hertz: of the chip, for cycles in the text.
+      schedule: the compiler's own timeline, for the computations that it has.
+    """
+    total = _Simulation(prices, _collective_prices(found, prices), clock_hertz, schedule).run(entry)
+    share = total.known / total.compute if total.compute else 0.0
+    return Timeline(
+        total.seconds, total.compute, total.collective, total.exposed, share, total.parts
+    )
+
+
+@dataclass(slots=True)
+class _Span:
+    """Seconds of one run of a computation, and of the streams in it."""
+
+    seconds: float = 0.0
+    compute: float = 0.0
+    collective: float = 0.0
+    exposed: float = 0.0
+    known: float = 0.0
+    parts: dict[tuple[str, bool], float] = field(default_factory=dict)
+
+    def add(self, other: _Span, times: float = 1.0) -> None:
+        for part, seconds in other.parts.items():
+            self.parts[part] = self.parts.get(part, 0.0) + times * seconds
+        self.seconds += times * other.seconds
+        self.compute += times * other.compute
+        self.collective += times * other.collective
+        self.exposed += times * other.exposed
+        self.known += times * other.known
+
+
+@dataclass(frozen=True, slots=True)
+class _Simulation:
+    prices: Prices
+    collectives: Mapping[tuple[str, str], float]
+    clock_hertz: float | None
+    schedule: Schedule | None
+
+    def run(self, place: Place) -> _Span:
+        span, nested = _Span(), _Span()
+        happening = {event.instruction.name: event for event in events(place)}
+        communication_free = copies_free = untimed = 0.0
+        ready: dict[str, float] = {}  # when what was started is done
+        for instruction in place.computation.instructions:
+            inner = self._nested(place, instruction)
+            event = happening.get(instruction.name)
+            if inner is not None:
+                span.add(inner)
+                nested.add(inner)
+                communication_free = max(communication_free, span.seconds)
+            elif event is not None:
+                communication_free = self._collective(place, event, span, communication_free, ready)
+            elif instruction.opcode in _LOCAL_STARTS:
+                size = _copied_bytes(place, instruction)
+                copies_free = max(copies_free, span.seconds) + self.prices.copy_seconds(size)
+                ready[instruction.name] = copies_free
+            elif instruction.opcode.endswith("-done") and instruction.operands:
+                waited = max(0.0, ready.get(instruction.operands[0], 0.0) - span.seconds)
+                span.seconds += waited
+                span.compute += waited
+            else:
+                seconds = self._compute(place, instruction, span)
+                untimed += seconds if self._is_untimed(place, instruction) else 0.0
+        scheduled = self._scheduled(place)
+        if scheduled is not None and not scheduled.guesses(
+            (event.partner, name) for name, event in happening.items() if event.phase == "done"
+        ):
+            # The compiler's own timeline; what is nested comes on top of it, and what it gives no
+            # times: such kernels hide no collective.
+            own_compute = span.compute - nested.compute - untimed
+            span.seconds = scheduled.seconds + untimed + nested.seconds
+            span.exposed = nested.exposed + max(0.0, scheduled.seconds - own_compute)
+        return span
+
+    def _scheduled(self, place: Place) -> ScheduledComputation | None:
+        if self.schedule is None:
+            return None
+        return self.schedule.computations.get(place.computation.name)
+
+    def _nested(self, place: Place, instruction: Instruction) -> _Span | None:
+        """The time of a loop, a call or a conditional; None for another instruction."""
+        if instruction.opcode not in ("while", "call", "conditional"):
+            return None
+        spans = [self.run(place.enter(instruction, c)) for c in called_computations(instruction)]
+        span = _Span()
+        if not spans:
+            return span
+        dearest = max(spans, key=lambda one: one.seconds)
+        times = 1
+        if instruction.opcode == "while":
+            times = trip_count(place, instruction) or 1
+        span.add(dearest, times)
+        return span
+
+    def _collective(
+        self,
+        place: Place,
+        event: Event,
+        span: _Span,
+        communication_free: float,
+        ready: dict[str, float],
+    ) -> float:
+        """Let a collective run, start or end; when the communication stream is free again."""
+        name = event.instruction.name
+        if event.phase == "done":
+            waited = max(0.0, ready.get(event.partner, 0.0) - span.seconds)
+            span.seconds += waited
+            span.exposed += waited
+            return communication_free
+        seconds = self.collectives.get((place.computation.name, name), 0.0)
+        span.collective += seconds
+        end = max(communication_free, span.seconds) + seconds
+        if event.phase == "start":
+            ready[name] = end
+        else:
+            span.exposed += end - span.seconds
+            span.seconds = end
+        return end
+
+    def _is_untimed(self, place: Place, instruction: Instruction) -> bool:
+        """Whether the compiler's timeline has the instruction, but no time for it."""
+        scheduled = self._scheduled(place)
+        return (
+            scheduled is not None
+            and instruction.name in scheduled.starts
+            and scheduled.seconds_of(instruction) is None
+        )
+
+    def _compute(self, place: Place, instruction: Instruction, span: _Span) -> float:
+        """Let an instruction run on the compute stream; its seconds."""
+        if instruction.opcode in NOTHING:
+            return 0.0
+        known = self._known(place, instruction)
+        seconds = known
+        if seconds is None:
+            done = work(place.module, place.computation, instruction)
+            seconds = self.prices.compute_seconds(done)
+        span.seconds += seconds
+        span.compute += seconds
+        span.known += 0.0 if known is None else seconds
+        part = part_of(place.module, instruction)
+        span.parts[part] = span.parts.get(part, 0.0) + seconds
+        return seconds
+
+    def _known(self, place: Place, instruction: Instruction) -> float | None:
+        """What the compiler says that an instruction takes."""
+        if self.clock_hertz is not None:
+            cycles = _CYCLES.search(instruction.rest)
+            if cycles:
+                return int(cycles[1]) / self.clock_hertz
+        scheduled = self._scheduled(place)
+        return None if scheduled is None else scheduled.seconds_of(instruction)
+
+
+def _copied_bytes(place: Place, start: Instruction) -> int:
+    """What a copy within the device moves; a slice's result is the second of its tuple."""
+    if start.opcode == "copy-start":
+        return place.find(start.operands[0]).bytes
+    return start.arrays[1].bytes
+
+
+def _collective_prices(found: Sequence[Found], prices: Prices) -> dict[tuple[str, str], float]:
+    """Seconds of every collective instruction by (computation, name).
+
+    Combined values are one collective of all their bytes. A ring's permutes share the price of the
+    collective that it implements.
+    """
+    table: dict[tuple[str, str], float] = {}
+    values: dict[tuple[str, str], dict[int, Found]] = {}
+    for one in found:
+        key = (one.place.computation.name, one.event.instruction.name)
+        values.setdefault(key, {}).setdefault(one.operand, one)
+    for key, combined in values.items():
+        sizes: dict[str, float] = {}
+        for one in combined.values():
+            kind, size = _as_compiled(one)
+            sizes[kind] = sizes.get(kind, 0.0) + size
+        first = next(iter(combined.values()))
+        table[key] = sum(
+            prices.collective_seconds(kind, first, size) for kind, size in sizes.items()
+        )
+    for ring in find_rings(found):
+        members = [found[number] for number in ring.members]
+        first = members[0]
+        size = first.record.bytes * ring.length
+        whole = prices.collective_seconds(ring.kind, first, size) * ring.count
+        permutes = sum(one.record.count for one in members)
+        for one in members:
+            key = (one.place.computation.name, one.event.instruction.name)
+            table[key] = whole / permutes
+    return table
+
+
+def _as_compiled(one: Found) -> tuple[str, float]:
+    """(kind, bytes) of what runs: a reduction is a reduce-scatter only where the two are fused."""
+    record = one.record
+    fused = one.event.home is not one.place
+    if record.opcode == "all-reduce" and not (fused and record.kind == "reduce_scatter"):
+        return "all_reduce", record.bytes
+    return record.kind, record.bytes

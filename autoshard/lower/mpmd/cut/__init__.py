@@ -1,0 +1,1 @@
+"""A step cut into fragments: one per stage and kind of work."""

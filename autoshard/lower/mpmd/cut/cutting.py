@@ -1,0 +1,182 @@
+"""From the graph of one microbatch to fragments: see `autoshard.lower.mpmd.cut.fragments`.
+
+The steps, each from one immutable graph to the next:
+
+    1  nodes get the stage of their scope; loops over layers are cut into one per stage
+    2  a gradient that is a sum over several uses of a weight becomes an output for each use
+    3  all other ops get their stages by inference
+    4  what every microbatch computes alike, and several fragments read, is moved out
+    5  loops of the backward pass are taken apart into B and W; nodes are dealt out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from autoshard.lower.mpmd.cut.deal import Deal
+from autoshard.lower.mpmd.cut.fragments import Cut, Output
+from autoshard.lower.mpmd.cut.graph import Graph, Node, needed
+from autoshard.lower.mpmd.cut.inference import FLOPS_PER_BYTE, Question, forbid, free_nodes, infer
+from autoshard.lower.mpmd.cut.pieces import in_pieces
+from autoshard.lower.mpmd.cut.stages import counted_stages, even_stages, named_stages
+from autoshard.program.vocabulary import ADDITIONS
+
+
+def cut_microbatch(
+    micro: Graph,
+    stages: int | Sequence[int] | Sequence[Sequence[str]],
+    *,
+    summed: Sequence[bool],
+    shared: Sequence[bool],
+    speeds: Sequence[float] | None = None,
+    infer_transfers: bool = True,
+    flops_per_byte: float = FLOPS_PER_BYTE,
+) -> Cut:
+    """Cut the graph of one microbatch into the fragments of its stages.
+
+    Args:
+      micro: loss, gradients and auxiliary values of one microbatch.
+      stages: how many stages, made of the blocks that are found; or for every stage how many
+        blocks it has, or the scopes that belong to it (see
+        `autoshard.lower.mpmd.cut.blocks.named_stages`).
+      summed: for every output whether it is summed over microbatches.
+      shared: for every input whether it is the same for every microbatch.
+      speeds: of every stage, where `stages` is a number; faster ones get more blocks.
+      infer_transfers: whether ops that nobody named may need values of other stages.
+      flops_per_byte: FLOP in the time in which a byte crosses between meshes.
+
+    Raises:
+      StageError: more stages than blocks, or a scope that no op bears.
+      PlacementError: stages against the order of data, or a transfer that is forbidden.
+    """
+    if isinstance(stages, int):
+        found = even_stages(micro, stages, speeds)
+    elif counts := [one for one in stages if isinstance(one, int)]:
+        found = counted_stages(micro, counts)
+    else:
+        found = named_stages(micro, [one for one in stages if not isinstance(one, int)])
+    labelled = replace(
+        micro,
+        nodes=tuple(replace(n, stage=found.labels.get(k)) for k, n in enumerate(micro.nodes)),
+    )
+    rewritten = in_pieces(labelled, scans=found.scans)
+    outputs = [
+        [
+            _terms(rewritten.graph, part) if add else [part]
+            for part in ((one,) if isinstance(one, int) else one.values)
+        ]
+        for one, add in zip(rewritten.outputs, summed, strict=True)
+    ]
+    terms = [term for parts in outputs for part in parts for term in part]
+    graph = _living(replace(rewritten.graph, outputs=tuple(terms)))
+    late = _backward(graph)
+    fixed = {n: node.stage for n, node in enumerate(graph.nodes) if node.stage is not None}
+    question = Question(
+        graph,
+        len(found),
+        fixed,
+        _read_by(graph, fixed),
+        backward=late,
+        flops_per_byte=flops_per_byte,
+    )
+    places = infer(question)
+    if not infer_transfers:
+        forbid(graph, places, fixed, "stage")
+    flat = [one if isinstance(one, int) else one.values for one in rewritten.inputs]
+    once = {
+        value
+        for values, same in zip(flat, shared, strict=True)
+        for value in ((values,) if isinstance(values, int) else values)
+        if same
+    }
+    invariant, lifted = _invariant(graph, places, late, once)
+    hand = Deal(graph, len(found), places, late, lifted)
+    results = tuple(
+        Output(
+            tuple(hand.summed_by_stage(part) for part in parts),
+            None if isinstance(one, int) else one.bounds,
+        )
+        for parts, one in zip(outputs, rewritten.outputs, strict=True)
+    )
+    ends = [source for one in results for part in one.parts for source in part]
+    fragments = hand.fragments(ends)
+    whole = hand.builder.graph(graph.inputs, [source.value for source in ends])
+    return Cut(whole, found, fragments, rewritten.inputs, results, invariant)
+
+
+def _terms(graph: Graph, output: int) -> list[int]:
+    """The values whose sum an output is, as far as that sum is all that they are for."""
+    makers, readers = graph.makers(), graph.readers()
+    terms, pending = [], [output]
+    while pending:
+        value = pending.pop()
+        maker = graph.nodes[makers[value]] if value in makers else None
+        uses = len(readers.get(value, ())) + graph.outputs.count(value)
+        if maker is not None and maker.name in ADDITIONS and uses == 1 and len(maker.inputs) == 2:
+            pending += reversed(maker.inputs)
+        else:
+            terms.append(value)
+    return terms
+
+
+def _living(graph: Graph) -> Graph:
+    """Without the nodes that no output needs."""
+    keep = needed(graph.nodes, graph.outputs)
+    return replace(graph, nodes=tuple(n for n, k in zip(graph.nodes, keep, strict=True) if k))
+
+
+def _backward(graph: Graph) -> frozenset[int]:
+    """Nodes of the backward pass: those that say so, and those that depend on them."""
+    free = free_nodes(graph)
+    values: set[int] = set()
+    late = set()
+    for number, node in enumerate(graph.nodes):
+        if number not in free and (node.backward or not values.isdisjoint(node.inputs)):
+            late.add(number)
+            values.update(node.outputs)
+    return frozenset(late)
+
+
+def _read_by(graph: Graph, fixed: Mapping[int, int]) -> dict[int, frozenset[int]]:
+    """For inputs that nodes with a stage read, these stages."""
+    inputs = set(graph.inputs)
+    result: dict[int, frozenset[int]] = {}
+    for number, stage in fixed.items():
+        for value in inputs.intersection(graph.nodes[number].inputs):
+            result[value] = result.get(value, frozenset()) | {stage}
+    return result
+
+
+def _invariant(
+    graph: Graph,
+    places: Sequence[tuple[int, ...]],
+    late: Collection[int],
+    shared: Collection[int],
+) -> tuple[tuple[Node, ...], frozenset[int]]:
+    """What depends on `shared` inputs alone and is read by several fragments.
+
+    Returns the nodes that compute it, and the values that are read.
+    """
+    free = free_nodes(graph)
+    known = set(shared)
+    candidates = []
+    for number, node in enumerate(graph.nodes):
+        if known.issuperset(node.inputs):
+            known.update(node.outputs)
+            if number not in free:
+                candidates.append(number)
+    groups: dict[int, set[tuple[int, bool]]] = {}
+    for number, node in enumerate(graph.nodes):
+        if number not in candidates:
+            for value in node.inputs:
+                groups.setdefault(value, set()).update((p, number in late) for p in places[number])
+    lifted = {
+        value
+        for number in candidates
+        for value in graph.nodes[number].outputs
+        if len(groups.get(value, ())) > 1
+    }
+    keep = needed(graph.nodes, lifted)
+    nodes = tuple(node for node, kept in zip(graph.nodes, keep, strict=True) if kept)
+    return nodes, frozenset(lifted)

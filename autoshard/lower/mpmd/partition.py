@@ -1,0 +1,303 @@
+"""A step taken apart for several meshes: stages and fragments, not yet placed or scheduled.
+
+partition = partition_step(step, params, opt_state, batch, stages=4, donate_argnums=(0, 1))
+print(partition)
+instance = partition.instance(meshes=4)             # a schedule problem, in FLOP and bytes
+order = autoshard.solve.schedule.NAMED["1f1b"](instance)
+script = partition.script((0, 1, 2, 3), order)      # what one controller does, in order
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+
+from autoshard import compat
+from autoshard.lower.mpmd.cut.cutting import cut_microbatch
+from autoshard.lower.mpmd.cut.fragments import Cut
+from autoshard.lower.mpmd.cut.homes import Homes, find_homes
+from autoshard.lower.mpmd.cut.inference import FLOPS_PER_BYTE
+from autoshard.lower.mpmd.cut.loop import MicrobatchedStep, find_loop
+from autoshard.lower.mpmd.cut.meshes import Around, place_around
+from autoshard.lower.mpmd.cut.outer import Outer, outer_of
+from autoshard.lower.mpmd.instructions import Script
+from autoshard.lower.mpmd.script import write_script
+from autoshard.program.trace import argument_names, state_ties
+from autoshard.solve.schedule.instance import Instance
+from autoshard.solve.schedule.task import Order
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """A step in fragments.
+
+    Attributes:
+      name: what the step is called.
+      step: the step around its microbatch loop.
+      cut: the microbatch in fragments.
+      outer: what is done around the loop.
+      ties: positions of inputs and of the outputs that replace them.
+      donated: positions of inputs that may be overwritten.
+      in_tree, out_tree, in_paths, out_paths, argument_names: the step's arguments and result.
+      flops_per_byte: FLOP in the time in which a byte crosses between meshes.
+      homes: the meshes on which the user wants inputs and results.
+    """
+
+    name: str
+    step: MicrobatchedStep
+    cut: Cut
+    outer: Outer
+    ties: tuple[tuple[int, int], ...]
+    donated: frozenset[int]
+    in_tree: Any
+    out_tree: Any
+    in_paths: tuple[str, ...]
+    out_paths: tuple[str, ...]
+    argument_names: tuple[str, ...]
+    flops_per_byte: float
+    homes: Homes = field(default_factory=Homes)
+
+    @property
+    def stages(self) -> int:
+        """How many stages there are."""
+        return len(self.cut.stages)
+
+    @property
+    def microbatches(self) -> int:
+        """How many microbatches there are."""
+        return self.step.microbatches
+
+    def instance(
+        self, meshes: int, placement: Sequence[int] | None = None, **changed: Any
+    ) -> Instance:
+        """The schedule problem: times in FLOP, memory in bytes, transfers free.
+
+        Memory of a microbatch is what F keeps for the backward pass and B for W, of whole values.
+        Where B hands on more than F keeps, F counts for that, too.
+
+        Args:
+          meshes: how many meshes there are.
+          placement: the mesh of every stage; by default stages go round the meshes.
+          **changed: other fields of `Instance`, such as measured times.
+        """
+        cut = self.cut
+        stages = range(self.stages)
+        kept = [set(cut.kept(s)) for s in stages]
+        between = [
+            {one.value for one in cut.fragments[s, "W"].inputs if one.value in kept[s]}
+            | set(cut.handed(s))
+            for s in stages
+        ]
+        after_b = [cut.bytes(values) for values in between]
+        after_f = [max(cut.bytes(kept[s]), after_b[s]) for s in stages]
+        fields: dict[str, Any] = {
+            "forward": tuple(cut.fragments[s, "F"].flops for s in stages),
+            "backward": tuple(cut.fragments[s, "B"].flops for s in stages),
+            "weight": tuple(cut.fragments[s, "W"].flops for s in stages),
+            "fused": tuple(max(cut.fragments[s, "BW"].flops, 1.0) for s in stages),
+            "memory_forward": tuple(after_f),
+            "memory_backward": tuple(b - f for f, b in zip(after_f, after_b, strict=True)),
+            "memory_weight": tuple(-b for b in after_b),
+            "transfer": ((0,) * meshes,) * meshes,
+            "time_scale": (1,) * meshes,
+        }
+        return Instance(
+            meshes=meshes,
+            microbatches=self.microbatches,
+            placement=tuple(s % meshes for s in stages) if placement is None else tuple(placement),
+            name=self.name,
+            **{**fields, **changed},
+        )
+
+    def around(self, placement: Sequence[int]) -> Around:
+        """What is done around the loop, on the meshes of the stages."""
+        return place_around(
+            self.outer,
+            self.cut,
+            placement,
+            self.ties,
+            given=self.homes,
+            flops_per_byte=self.flops_per_byte,
+        )
+
+    def put(
+        self, inputs: Mapping[str, int], outputs: Mapping[str, int], *, meshes: int
+    ) -> Partition:
+        """The same, with inputs and results on meshes of the user's choice.
+
+        Args:
+          inputs, outputs: tree paths, and the number of the mesh
+          (`autoshard.lower.mpmd.cut.homes`).
+          meshes: how many there are.
+
+        Raises:
+          PlacementError: paths that name nothing, meshes that there are not, and contradictions.
+        """
+        homes = find_homes(
+            inputs,
+            outputs,
+            in_paths=self.in_paths,
+            out_paths=self.out_paths,
+            argument_names=self.argument_names,
+            ties=dict(self.ties),
+            meshes=meshes,
+        )
+        return replace(self, homes=homes)
+
+    def script(self, placement: Sequence[int], order: Order) -> Script:
+        """The instructions of the step.
+
+        Args:
+          placement: the mesh of every stage.
+          order: the tasks of every mesh.
+
+        Raises:
+          ScheduleError: the order does not fit.
+        """
+        return write_script(
+            self.cut,
+            self.outer,
+            self.around(placement),
+            placement,
+            order,
+            self.microbatches,
+            self.sliced(),
+            returned=self.homes.outputs,
+        )
+
+    def sliced(self) -> frozenset[int]:
+        """Values of the microbatch that are its part of something."""
+        return frozenset(
+            value
+            for operand, entry in zip(self.step.operands, self.cut.inputs, strict=True)
+            if operand.sliced
+            for value in ((entry,) if isinstance(entry, int) else entry.values)
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.microbatches} microbatches, {self.stages} stages\n{self.cut}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TracedStep:
+    """A step taken apart around its microbatch loop, which may be cut into stages in many ways.
+
+    Attributes are those of `Partition`.
+    """
+
+    name: str
+    step: MicrobatchedStep
+    ties: tuple[tuple[int, int], ...]
+    donated: frozenset[int]
+    in_tree: Any
+    out_tree: Any
+    in_paths: tuple[str, ...]
+    out_paths: tuple[str, ...]
+    argument_names: tuple[str, ...]
+
+    def cut(
+        self,
+        stages: int | Sequence[int] | Sequence[Sequence[str]],
+        *,
+        speeds: Sequence[float] | None = None,
+        infer_transfers: bool = True,
+        flops_per_byte: float = FLOPS_PER_BYTE,
+    ) -> Partition:
+        """The step, cut into stages; arguments are those of `partition_step`.
+
+        Raises:
+          StageError: more stages than blocks, or a scope that no op bears.
+          PlacementError: stages against the order of data, or a transfer that is forbidden.
+        """
+        step = self.step
+        summed = {result.output: result.initial is not None for result in step.results}
+        cut = cut_microbatch(
+            step.micro,
+            stages,
+            speeds=speeds,
+            summed=[summed.get(k, False) for k in range(len(step.micro.outputs))],
+            shared=[not operand.sliced for operand in step.operands],
+            infer_transfers=infer_transfers,
+            flops_per_byte=flops_per_byte,
+        )
+        return Partition(
+            name=self.name,
+            step=step,
+            cut=cut,
+            outer=outer_of(step, cut),
+            ties=self.ties,
+            donated=self.donated,
+            in_tree=self.in_tree,
+            out_tree=self.out_tree,
+            in_paths=self.in_paths,
+            out_paths=self.out_paths,
+            argument_names=self.argument_names,
+            flops_per_byte=flops_per_byte,
+        )
+
+
+def trace_step(
+    fn: Callable[..., Any], *args: Any, donate_argnums: int | Sequence[int] = ()
+) -> TracedStep:
+    """Trace a step and find its microbatch loop; arguments are those of `partition_step`.
+
+    Raises:
+      LoopError: the step has no microbatch loop.
+    """
+    donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    abstract = jax.tree.map(lambda leaf: compat.shape_struct(jax.typeof(leaf)), args)
+    traced = jax.jit(fn).trace(*abstract)
+    leaves = [len(jax.tree.leaves(arg)) for arg in args]
+    starts = [sum(leaves[:k]) for k in range(len(args))]
+    return TracedStep(
+        name=getattr(fn, "__name__", type(fn).__name__),
+        step=find_loop(compat.drop_dead_code(traced.jaxpr)),
+        ties=state_ties(abstract, traced.out_info, donate),
+        donated=frozenset(i for k in donate for i in range(starts[k], starts[k] + leaves[k])),
+        in_tree=jax.tree.structure(abstract),
+        out_tree=jax.tree.structure(traced.out_info),
+        in_paths=_paths(abstract),
+        out_paths=_paths(traced.out_info),
+        argument_names=argument_names(fn, len(args)),
+    )
+
+
+def partition_step(
+    fn: Callable[..., Any],
+    *args: Any,
+    stages: int | Sequence[int] | Sequence[Sequence[str]],
+    speeds: Sequence[float] | None = None,
+    donate_argnums: int | Sequence[int] = (),
+    infer_transfers: bool = True,
+    flops_per_byte: float = FLOPS_PER_BYTE,
+) -> Partition:
+    """Take a step apart for several meshes.
+
+    Args:
+      fn: a step that computes its gradients with `autoshard.accumulate_grads`.
+      *args: pytrees of arrays or `jax.ShapeDtypeStruct`s.
+      stages: how many stages, made of the repeated blocks that are found; or for every stage how
+        many of those it has, or the scopes that belong to it (see
+        `autoshard.lower.mpmd.cut.blocks.named_stages`).
+      speeds: of every stage, where `stages` is a number; faster ones get more blocks.
+      donate_argnums: positions of arguments that the step may overwrite (state).
+      infer_transfers: whether ops that nobody named may need values of other stages.
+      flops_per_byte: FLOP in the time in which a byte crosses between meshes.
+
+    Raises:
+      LoopError: the step has no microbatch loop.
+      StageError: more stages than blocks, or a scope that no op bears.
+      PlacementError: stages against the order of data, or a transfer that is forbidden.
+    """
+    return trace_step(fn, *args, donate_argnums=donate_argnums).cut(
+        stages, speeds=speeds, infer_transfers=infer_transfers, flops_per_byte=flops_per_byte
+    )
+
+
+def _paths(tree: Any) -> tuple[str, ...]:
+    return tuple(
+        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+    )

@@ -1,0 +1,23 @@
+"""What a cluster is: chips, network, compiler, numbers with their sources, presets."""
+
+from autoshard.machine.cluster import Cluster, ClusterError, load_cluster
+from autoshard.machine.file import MachineError
+from autoshard.machine.machine import Chip, Machine, Range, load, parse, presets
+from autoshard.machine.network import Level, Network, Switch, Torus
+
+__all__ = [
+    "Chip",
+    "Cluster",
+    "ClusterError",
+    "Level",
+    "Machine",
+    "MachineError",
+    "Network",
+    "Range",
+    "Switch",
+    "Torus",
+    "load",
+    "load_cluster",
+    "parse",
+    "presets",
+]

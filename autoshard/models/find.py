@@ -1,0 +1,247 @@
+"""Finding a PROGRAM: a built-in by name, or a function of the user's.
+
+    llama3-8b                  a built-in (`autoshard programs` lists them)
+    llama3-8b:tiny             the same code, small enough to run anywhere
+    package.module:function    found as `python` would find it, from the current folder too
+    path/to/file.py:function   found by its path
+
+The function returns `(fn, args)` or `(fn, args, options)`: the step, the tuple of its arguments
+(pytrees of arrays or `jax.ShapeDtypeStruct`s), and a dictionary that may hold `donate_argnums`,
+`trip_counts` and `user_rules`, as `autoshard.trace` takes them. It can be called with nothing; its
+keyword arguments, such as `batch=64`, are the sizes of the program, which a sweep may change.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autoshard import compat, models
+
+OPTIONS = ("donate_argnums", "trip_counts", "user_rules")
+
+
+class ProgramError(ValueError):
+    """A PROGRAM that is not found, or does not give a step and its arguments."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """A step that was found.
+
+    Attributes:
+      reference: as the user wrote it.
+      fn, args, options: the step, its arguments, and how it is traced.
+      builtin: name of the built-in, or an empty string.
+    """
+
+    reference: str
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    options: Mapping[str, Any]
+    builtin: str = ""
+
+    @property
+    def plan_options(self) -> dict[str, Any]:
+        """The options in the form in which a plan keeps them: plain data.
+
+        Raises:
+          ProgramError: a user rule is a function, which no file can hold.
+        """
+        options = dict(self.options)
+        rules: dict[str, Any] = {}
+        for name, rule in dict(options.pop("user_rules", None) or {}).items():
+            if not isinstance(rule, str) and not is_dataclass(rule):
+                raise ProgramError(
+                    f"{self.reference}: the user rule of {name!r} is of type "
+                    f"{type(rule).__name__!r}; a plan file can only keep a text or a UserRule"
+                )
+            rules[name] = rule if isinstance(rule, str) else asdict(rule)  # type: ignore[arg-type]
+        return {**options, "user_rules": rules} if rules else options
+
+
+def find(reference: str, sizes: Mapping[str, Any] | None = None) -> Found:
+    """Find the step that `reference` names; see the module's grammar.
+
+    Args:
+      reference: the PROGRAM.
+      sizes: keyword arguments for the function, or for the factory of the built-in.
+
+    Raises:
+      ProgramError: there is no such built-in, module, file or function (near matches are
+        proposed), it fails (with the line at which it does), or it returns something else.
+    """
+    sizes = dict(sizes or {})
+    name, tiny = _builtin(reference)
+    if name:
+        try:
+            step = (models.tiny if tiny else models.build)(name, **sizes)
+        except ValueError as error:
+            raise ProgramError(str(error)) from error
+        return Found(reference, step.fn, tuple(step.args), dict(step.options), name)
+    return call(_function(reference), sizes, reference)
+
+
+def call(factory: Callable[..., Any], sizes: Mapping[str, Any], reference: str) -> Found:
+    """The step that a function makes of these sizes.
+
+    Raises:
+      ProgramError: it fails, or returns something else.
+    """
+    try:
+        result = factory(**sizes)
+    except Exception as error:
+        raise ProgramError(f"{reference} fails{_failure(error)}") from error
+    return _checked(reference, result)
+
+
+def size_names(program: str | Callable[..., Any]) -> tuple[str, ...]:
+    """The keyword arguments of the function that a reference names, or of a function.
+
+    Raises:
+      ProgramError: there is no such function.
+    """
+    if isinstance(program, str):
+        name, _ = _builtin(program)
+        if name:
+            return models.sizes(name)
+        program = _function(program)
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(program).parameters.values()
+    return tuple(one.name for one in parameters if one.kind in kinds)
+
+
+def _builtin(reference: str) -> tuple[str, bool]:
+    """The name of the built-in, or an empty one; and whether the tiny one is meant."""
+    place, colon, function = reference.rpartition(":")
+    name = place if colon else reference
+    known = name in models.names() and function in ("tiny", reference)
+    return (name if known else ""), bool(colon)
+
+
+def _function(reference: str) -> Callable[..., Any]:
+    place, colon, function = reference.rpartition(":")
+    if not colon or not place or not function:
+        raise ProgramError(_unknown(reference))
+    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    factory = getattr(module, function, None)
+    if callable(factory):
+        return factory
+    functions = [n for n, value in vars(module).items() if callable(value) and n[0] != "_"]
+    if factory is not None:
+        kind = type(factory).__name__
+        raise ProgramError(f"{reference} is no function but a value of type {kind!r}")
+    raise ProgramError(f"{place} has no function {function!r}{_near(function, functions)}")
+
+
+def _unknown(reference: str) -> str:
+    if reference.endswith(".py"):
+        return f"{reference!r} names no function; write {reference}:function"
+    return (
+        f"no built-in program is called {reference!r}{_near(reference, models.names())}\n"
+        "  `autoshard programs` lists them; your own is module:function or path/to/file.py:function"
+    )
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f"; did you mean {' or '.join(near)}?"
+    return f"; it has {', '.join(known[:8])}" if 0 < len(known) <= 8 else ""
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        folder = path.parent
+        files = [str(folder / p.name) for p in folder.glob("*.py")] if folder.is_dir() else []
+        raise ProgramError(f"there is no file {str(path)!r}{_near(str(path), files)}")
+    folder = str(path.parent.resolve())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # so that it can import its neighbours, as a script would
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Pickles and dataclasses look a module up by its name; what is there already stays.
+    mine = sys.modules.setdefault(path.stem, module) is module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        if mine:
+            del sys.modules[path.stem]
+        raise ProgramError(f"{path} cannot be imported{_failure(error)}") from error
+    return module
+
+
+def _load_module(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            hint = _near(name, models.names())
+            raise ProgramError(f"there is no module {name!r}{hint}") from error
+        raise ProgramError(f"{name} cannot be imported{_failure(error)}") from error
+    except Exception as error:
+        raise ProgramError(f"{name} cannot be imported{_failure(error)}") from error
+
+
+def _failure(error: Exception) -> str:
+    """` at file:line: Type: message`, with the innermost line that is the user's own."""
+    where = ""
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f" at {_short(error.filename)}:{error.lineno}"
+        return f"{where}: {type(error).__name__}: {error.msg}"
+    package = compat.PACKAGE_FOLDER
+    for frame in traceback.extract_tb(error.__traceback__):
+        theirs = "site-packages" in frame.filename or frame.filename.startswith(("<", package))
+        if not theirs:
+            where = f" at {_short(frame.filename)}:{frame.lineno}"
+    return f"{where}: {type(error).__name__}: {error}"
+
+
+def _short(filename: str) -> str:
+    """A path as seen from the current folder, where it lies inside of it."""
+    folder = os.path.join(os.getcwd(), "")
+    return filename.removeprefix(folder)
+
+
+def _checked(reference: str, result: Any) -> Found:
+    form = "it must return (fn, args) or (fn, args, options)"
+    if not isinstance(result, tuple | list) or len(result) not in (2, 3):
+        what = f"a value of type {type(result).__name__!r}"
+        if isinstance(result, tuple | list):
+            what = f"{len(result)} values"
+        raise ProgramError(f"{reference} returned {what}; {form}")
+    fn, args = result[0], result[1]
+    options = result[2] if len(result) == 3 else {}
+    faults = []
+    if not callable(fn):
+        faults.append(f"fn is of type {type(fn).__name__!r}, not a function")
+    if not isinstance(args, tuple | list):
+        faults.append(
+            f"args is of type {type(args).__name__!r}, not a tuple with one entry per argument"
+        )
+    if not isinstance(options, Mapping):
+        faults.append(f"options is of type {type(options).__name__!r}, not a dictionary")
+    else:
+        faults += [
+            f"options has the key {key!r}; known: {', '.join(OPTIONS)}"
+            for key in options
+            if key not in OPTIONS
+        ]
+    if faults:
+        raise ProgramError("\n  ".join([f"{reference}: {form}:", *faults]))
+    return Found(reference, fn, tuple(args), dict(options))

@@ -1,0 +1,137 @@
+"""The planned collectives: those that settle partial results, those that make resharded copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from autoshard.cost.collective import Kind
+from autoshard.cost.step_prices import StepPrices
+from autoshard.plan.copies import ANEW, SECOND, value_trips
+from autoshard.plan.decisions import Decisions
+from autoshard.plan.plan import Move
+from autoshard.program.layout import Layout, format_state, format_type
+from autoshard.program.readers import Phase
+from autoshard.program.strategies import Strategies
+from autoshard.program.trace import Op
+
+
+class Settlement(NamedTuple):
+    """A collective that settles partial results; `seconds` are of one execution, `bytes` its own.
+
+    `axes` are numbers of mesh axes, and `number` is that of the op's result.
+    """
+
+    kind: Kind
+    axes: tuple[int, ...]
+    number: int
+    bytes: float
+    seconds: float
+
+
+def settlements(
+    prices: StepPrices, op: Op, strategy: Strategies, *, alone: bool = False
+) -> Iterator[Settlement]:
+    """The collectives that settle the partial results of `op` under `strategy` (one row).
+
+    Each has its share of the latencies, or if `alone` all of its own.
+    """
+    if not strategy.reduced[0].any():
+        return
+    for kind, axes, _ in prices.settlements(strategy):
+        for number, output in enumerate(op.outputs):
+            local = prices.local_bytes(output, strategy.written[number])
+            stored = strategy.stored[number]
+            found = prices.settled_seconds(op, kind, axes, local, stored, alone=alone)
+            seconds = float(found[0])
+            yield Settlement(kind, axes, number, float(local[0]), seconds)
+
+
+def settlement_moves(
+    prices: StepPrices, op: Op, strategy: Strategies, names: tuple[str, ...]
+) -> list[Move]:
+    """The collectives that settle the partial results of `op` under `strategy` (one row)."""
+    flow, program = prices.dataflow, prices.program
+    hidden = not any(flow.awaited[o] for o in op.outputs)
+    moves = []
+    for kind, axes, number, size, once in settlements(prices, op, strategy):
+        seconds = once * (op.trips * op.weight)
+        value = program.values[op.outputs[number]]
+        before, after = (
+            tuple(side[number][0].tolist()) for side in (strategy.written, strategy.stored)
+        )
+        moves.append(
+            Move(
+                kind=kind,
+                axes=tuple(names[a] for a in axes),
+                bytes=int(size),
+                count=op.trips,
+                seconds=seconds,
+                exposed_seconds=seconds * prices.exposed(hidden),
+                scope=op.scope,
+                line=op.line,
+                value=_arrow(value.dtype, value.shape, before, after, names, partial=axes),
+            )
+        )
+    return moves
+
+
+def _arrow(
+    dtype: str,
+    shape: tuple[int, ...],
+    before: Layout,
+    after: Layout,
+    names: tuple[str, ...],
+    partial: tuple[int, ...] = (),
+) -> str:
+    left = format_type(dtype, shape, before, names)
+    if partial:
+        left += f"{{unreduced={','.join(names[a] for a in partial)}}}"
+    return f"{left} -> {format_type(dtype, shape, after, names)}"
+
+
+def copy_place(prices: StepPrices, value: int, mode: int) -> Op | None:
+    """The op for which a copy of `value` is made: its first reader, else what makes the value."""
+    program, flow = prices.program, prices.dataflow
+    wanted = Phase.SECOND if mode == SECOND else Phase.FIRST
+    at = next((use.op for use in flow.readers[value] if use.phase is wanted), None)
+    at = program.values[value].producer if at is None else at
+    return program.ops[at] if at >= 0 else None
+
+
+def copy_moves(
+    prices: StepPrices, decisions: Decisions, value: int, names: tuple[str, ...]
+) -> list[Move]:
+    """The collectives that make the resharded copy of `value`, which must have one."""
+    program, flow = prices.program, prices.dataflow
+    record = program.values[value]
+    first, second = decisions.stored[value], decisions.copy[value]
+    assert first is not None
+    assert second is not None
+    mode = decisions.mode[value]
+    times = 2 if mode == ANEW else 1
+    exposed = prices.exposed(flow.prefetchable[value])
+    trips = value_trips(program, value)
+    narrowing = prices.narrowing(value)
+    place = copy_place(prices, value, mode)
+    moves = []
+    for step in prices.reshard(value).steps(first, second):
+        for _ in range(times):
+            moves.append(
+                Move(
+                    kind=step.kind,
+                    axes=tuple(names[a] for a in step.axes),
+                    bytes=int(step.bytes),
+                    count=record.trips,
+                    seconds=step.seconds * trips,
+                    exposed_seconds=step.seconds * trips * exposed,
+                    scope=place.scope if place else "",
+                    line=place.line if place else "",
+                    value=(
+                        f"{format_state(record.dtype, record.shape, step.from_state, names)} -> "
+                        f"{format_state(record.dtype, record.shape, step.to_state, names)}"
+                    ),
+                    sent_bytes=int(step.bytes * narrowing) if narrowing < 1 else None,
+                )
+            )
+    return moves

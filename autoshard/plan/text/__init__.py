@@ -1,0 +1,1 @@
+"""A plan as text: the report, layouts, moves, trees."""

@@ -1,0 +1,1 @@
+"""From program, prices and requirements to a `Problem`, and back to `Decisions`."""

@@ -1,0 +1,201 @@
+"""What a search must obey: the requirements on one program, and the problem under them.
+
+Priorities are settled one after the other. With d_k the number of dropped requirements of p_k, the
+search first finds the least d_0 that any plan has, then the least d_1 of all plans with that d_0,
+and so on; these become rows of the problem, and seconds decide among what is left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from autoshard.cost.step_prices import StepPrices
+from autoshard.plan.decisions import Decisions
+from autoshard.plan.evaluate import Evaluation
+from autoshard.plan.plan import MeshShape
+from autoshard.problem.build import Built
+from autoshard.problem.requirements import text as statements
+from autoshard.problem.requirements.bind import Bound, axes_of, bind, marks
+from autoshard.problem.requirements.check import broken, found_rules
+from autoshard.problem.requirements.from_program import constraints_of
+from autoshard.problem.requirements.records import MemoryLimit, Requirement
+from autoshard.problem.requirements.restrict import restricted
+from autoshard.program.trace import Program
+from autoshard.solve import Problem, Usage
+from autoshard.solve.pipeline import solve
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Demands:
+    """Requirements that are bound to a program.
+
+    Attributes:
+      program: what they are about.
+      bounds: the requirements.
+      names: of the mesh axes, where the mesh is given; they may be named then.
+    """
+
+    program: Program
+    bounds: tuple[Bound, ...] = ()
+    names: tuple[str, ...] | None = None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether they speak of the axes of one mesh, and so cannot be put to a coarser one."""
+        return any(axes_of(bound) for bound in self.bounds)
+
+    def marks(self) -> Mapping[int, tuple[str, ...]]:
+        """What is asked of every value, for `find_repeats`."""
+        return marks(self.bounds)
+
+    def limit(self, limit: float) -> float:
+        """The least of a memory limit and those that must hold, in bytes."""
+        hard = [b.requirement for b in self.bounds if b.requirement.hard]
+        return min([limit, *(one.bytes for one in hard if isinstance(one, MemoryLimit))])
+
+    def mesh(self, sizes: Sequence[int]) -> MeshShape:
+        """A mesh of these sizes, with the names of the search where it has as many axes."""
+        names = self.names or ()
+        if len(names) != len(sizes):  # a coarser mesh, or one that is searched
+            names = tuple(f"axis_{number}" for number in range(len(sizes)))
+        return MeshShape(names, tuple(sizes))
+
+    def applied(self, built: Built, *, seconds: float, counted: StepPrices | None = None) -> Built:
+        """The problem under all requirements, priorities settled.
+
+        Args:
+          built: the problem without them.
+          seconds: for settling priorities; what is found in that time stands.
+          counted: prices by which reshards have the sequences of collectives that limits count;
+            by default those of the problem.
+
+        Raises:
+          EmptyDomainError: no choice is left to some value.
+        """
+        if not self.bounds:
+            return built
+        shape = self.mesh(built.prices.mesh_shape)
+        asked = built if counted is None else replace(built, prices=counted)
+        found = _prioritised(restricted(asked, self.bounds, shape), seconds)
+        return found if counted is None else replace(found, prices=built.prices)
+
+    def penalty(self, evaluation: Evaluation, decisions: Decisions, mesh: MeshShape) -> float:
+        """The prices, in seconds, of the requirements that a plan breaks."""
+        return sum(
+            bound.requirement.price
+            for bound in self.bounds
+            if bound.requirement.price and self.broken(bound, evaluation, decisions, mesh)
+        )
+
+    def broken(
+        self, bound: Bound, evaluation: Evaluation, decisions: Decisions, mesh: MeshShape
+    ) -> list[str]:
+        """How a plan breaks one of the requirements; see `autoshard.problem.requirements.check`."""
+        estimate, moves = evaluation.estimate, evaluation.moves
+        return broken(self.program, bound, mesh, decisions, estimate, moves)
+
+    def allows(self, evaluation: Evaluation, decisions: Decisions, mesh: MeshShape) -> bool:
+        """Whether a plan keeps every requirement that must hold."""
+        return not any(
+            self.broken(bound, evaluation, decisions, mesh)
+            for bound in self.bounds
+            if bound.requirement.hard
+        )
+
+    def verdicts(
+        self, evaluation: Evaluation, decisions: Decisions, mesh: MeshShape
+    ) -> tuple[Mapping[str, Any], ...]:
+        """For every requirement, what a plan says of it; plain data.
+
+        Keys: `text`, `source`, `kept`, `how` (it is broken), `rules` (found for logical names), and
+        the requirement itself, unless it is the program's own.
+        """
+        found = []
+        for bound in self.bounds:
+            how = self.broken(bound, evaluation, decisions, mesh)
+            verdict: dict[str, Any] = {
+                "text": str(bound.requirement),
+                "source": bound.requirement.source,
+                "kept": not how,
+                "how": how[:4],
+            }
+            if bound.names and not how:
+                rules = found_rules(bound, mesh, decisions)
+                verdict["rules"] = {name: list(axes) for name, axes in rules.items()}
+            if not bound.own:
+                verdict["requirement"] = statements.to_json(bound.requirement)
+            found.append(verdict)
+        return tuple(found)
+
+
+def demands_of(
+    program: Program,
+    requirements: Sequence[Requirement | str],
+    mesh: MeshShape | None,
+    *,
+    constraints: bool = True,
+) -> Demands:
+    """The demands of a user and of the program itself.
+
+    Args:
+      program: what is planned.
+      requirements: records or statements.
+      mesh: where it is given.
+      constraints: whether what the program itself says counts.
+
+    Raises:
+      RequirementError: with everything that is wrong with them.
+    """
+    own = constraints_of(program) if constraints else ()
+    bounds = bind(program, statements.requirements_of(requirements), mesh, constraints=own)
+    return Demands(program, bounds, None if mesh is None else mesh.names)
+
+
+def _prioritised(built: Built, seconds: float) -> Built:
+    """The problem in which as many requirements of every priority are kept as can be."""
+    hubs = [hub for hub in built.hubs if not hub.name]
+    levels = sorted({hub.bound.requirement.priority for hub in hubs} - {None})
+    stop = time.monotonic() + seconds
+    start: list[tuple[int, ...]] = []
+    for number, level in enumerate(levels):
+        ours = [(hub.node, hub.dropped) for hub in hubs if hub.bound.requirement.priority == level]
+        left = max(stop - time.monotonic(), 0.5) / (len(levels) - number)
+        counted = _counting(built.problem, ours)
+        outcome = solve(counted, time_limit=left, gap=0.0, warm_start=start)
+        if outcome.solution is None:
+            return built  # the search says why
+        start = [outcome.solution.choices]
+        most = round(outcome.report.objective)
+        built = replace(built, problem=_at_most(built.problem, ours, most))
+    return built
+
+
+def _counting(problem: Problem, hubs: Sequence[tuple[int, int | None]]) -> Problem:
+    """The problem whose price is the number of dropped hubs."""
+    dropped = dict(hubs)
+    nodes = []
+    for number, node in enumerate(problem.nodes):
+        costs = np.zeros(node.costs.size)
+        if dropped.get(number) is not None:
+            costs[dropped[number]] = 1.0
+        nodes.append(replace(node, costs=costs))
+    return replace(problem, nodes=tuple(nodes), offset=0.0)
+
+
+def _at_most(problem: Problem, hubs: Sequence[tuple[int, int | None]], most: int) -> Problem:
+    """The problem with a row: at most so many of the hubs are dropped."""
+    usages, limit = list(problem.usages), problem.limit
+    if limit is None:
+        usages, limit = [], 1.0
+    end = max((usage.stop for usage in usages), default=0)
+    for node, dropped in hubs:
+        if dropped is not None:
+            amounts = np.zeros(problem.nodes[node].costs.size)
+            amounts[dropped] = limit / (most + 0.5)
+            usages.append(Usage(node, amounts, end, end + 1))
+    return replace(problem, usages=tuple(usages), limit=limit)

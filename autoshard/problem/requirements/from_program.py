@@ -1,0 +1,120 @@
+"""What a program itself demands: `with_sharding_constraint`, shardings of `jit`, `shard_alike`.
+
+A sharding that the user wrote is a pin: dimensions that are UNCONSTRAINED are open, all others are
+closed (https://docs.jax.dev/en/latest/jax.lax.html#jax.lax.with_sharding_constraint). The
+`in_shardings` and `out_shardings` of a `jax.jit` pin what goes in and what comes out;
+`jax.experimental.shard_alike` ties its two results. An `optimization_barrier` demands that
+each of its arrays comes out as it goes in, which is its rule; it stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import NamedSharding, PartitionSpec
+
+from autoshard import compat
+from autoshard.program.flatten import INLINED
+from autoshard.program.layout_pattern import Dimension, LayoutPattern
+from autoshard.program.select import RequirementError
+from autoshard.program.trace import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """One demand of the program.
+
+    Attributes:
+      values: that it is about; one for a pin, two for a tie.
+      layout: that they are stored in; None ties them to each other.
+      mesh: axis names and sizes of the mesh that the user wrote; empty for a tie.
+      source: what and where it is, as `with_sharding_constraint at model.py:41`.
+    """
+
+    values: tuple[int, ...]
+    layout: LayoutPattern | None
+    mesh: tuple[tuple[str, int], ...]
+    source: str
+
+
+def constraints_of(program: Program) -> tuple[Constraint, ...]:
+    """Everything that the program demands, in program order.
+
+    Raises:
+      RequirementError: a sharding is no `NamedSharding`, so that its axes have no names.
+    """
+    return tuple(_constraints(program))
+
+
+def _constraints(program: Program) -> Iterator[Constraint]:
+    equations = [e for e in _equations(program.jaxpr.jaxpr) if e.primitive.name in _ASKING]
+    ops = [op for op in program.ops if op.primitive in _ASKING]
+    for equation, op in zip(equations, ops, strict=True):
+        if op.primitive == "shard_alike":
+            yield Constraint(op.outputs, None, (), f"shard_alike at {op.line or '(no line)'}")
+            continue
+        source = f"with_sharding_constraint at {op.line or '(no line)'}"
+        rank = len(program.values[op.outputs[0]].shape)
+        unconstrained = equation.params.get("unconstrained_dims") or ()
+        found = _pattern(equation.params["sharding"], rank, unconstrained, source)
+        yield Constraint(op.outputs, *found, source)
+    jaxpr = program.jaxpr.jaxpr
+    inputs = dict(zip(jaxpr.invars, program.inputs, strict=True))
+    outputs: dict[Any, list[int]] = {}
+    for variable, value in zip(jaxpr.outvars, program.outputs, strict=True):
+        if not compat.is_literal(variable):
+            outputs.setdefault(variable, []).append(value)
+    for equation in jaxpr.eqns:
+        sides = (("in_shardings", equation.invars), ("out_shardings", equation.outvars))
+        for key, variables in sides:
+            for variable, sharding in zip(variables, equation.params.get(key, ()), strict=False):
+                if type(sharding).__name__ == "UnspecifiedValue" or compat.is_literal(variable):
+                    continue
+                known = [inputs[variable]] if variable in inputs else outputs.get(variable, [])
+                for value in known:
+                    path = program.values[value].path
+                    source = f"{key} of {equation.params.get('name', 'jit')} at {path or 'result'}"
+                    rank = len(program.values[value].shape)
+                    yield Constraint((value,), *_pattern(sharding, rank, (), source), source)
+
+
+_ASKING = ("sharding_constraint", "shard_alike")
+
+
+def _equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations in the order in which `autoshard.program.flatten` lays them out."""
+    for equation in jaxpr.eqns:
+        name, params = equation.primitive.name, equation.params
+        if name in INLINED:
+            yield from _equations(compat.called_jaxpr(equation)[0])
+        elif name == "scan":
+            yield from _equations(params["jaxpr"].jaxpr)
+        elif name == "while":
+            yield from _equations(params["cond_jaxpr"].jaxpr)
+            yield from _equations(params["body_jaxpr"].jaxpr)
+        elif name == "cond":
+            for branch in params["branches"]:
+                yield from _equations(branch.jaxpr)
+        else:
+            yield equation
+
+
+def _pattern(
+    sharding: Any, rank: int, unconstrained: Any, source: str
+) -> tuple[LayoutPattern, tuple[tuple[str, int], ...]]:
+    if not isinstance(sharding, NamedSharding):
+        raise RequirementError(
+            f"{source}: a {type(sharding).__name__} names no axes; write a NamedSharding"
+        )
+    dimensions = []
+    entries = [*sharding.spec, *(None for _ in range(rank - len(sharding.spec)))]
+    for number, entry in enumerate(entries):
+        if entry is PartitionSpec.UNCONSTRAINED or number in unconstrained:
+            dimensions.append(Dimension((), open=True))
+        else:
+            axes = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+            dimensions.append(Dimension(axes))
+    mesh = tuple(zip(sharding.mesh.axis_names, sharding.mesh.axis_sizes, strict=True))
+    return LayoutPattern(tuple(dimensions)), mesh

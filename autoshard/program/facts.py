@@ -1,0 +1,193 @@
+"""What a compiler model says of a program's data flow, before any decision: a record, no logic.
+
+`autoshard.xla.analyse` fills it in; the cost laws, the evaluator and the solver's problem read it.
+Points are places in the order in which the compiler runs the ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+
+from autoshard.machine.machine import Chip
+from autoshard.program.dim_order import ProductOrder, Transposition
+from autoshard.program.flops import is_matrix_op
+from autoshard.program.graph import Op
+from autoshard.program.readers import Reader
+from autoshard.program.trace import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """How long a transposed copy of an operand is alive.
+
+    A transposition that is coalesced is fused into the kernels that read it, but for a reduction,
+    which must have it in order. Of any other one copy is written, which serves all its readers and
+    takes the place of what it is made from. What a product reads of a loop's carry is not copied,
+    but the whole carry, once (`autoshard.xla.in_place`).
+
+    Attributes:
+      start: the program point at which it is made.
+      reduced: the point until which reductions read it.
+      stop: the point until which anything does.
+      replaces: bytes an element of what dies once the copy is there.
+      parts: how many times what the op reads the copy is.
+      moves: how many times what the op reads is copied, each time that it runs.
+    """
+
+    start: int
+    reduced: int
+    stop: int
+    replaces: int = 0
+    parts: float = 1.0
+    moves: float = 1.0
+
+    @property
+    def amounts(self) -> tuple[float, float, float]:
+        """What decides its bytes, beside the transposition itself."""
+        return self.replaces, self.parts, self.moves
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """Bytes per element of copies of a value, and whether it is a table that is looked up."""
+
+    width: int
+    is_table: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What runs as one with the renewal of a weight.
+
+    Attributes:
+      error: the convolution of the error, by the index of its op; it waits for the renewal.
+      turned: the weight, and what is made of it for that convolution.
+      results: the renewed values that are made of the gradient: weight, moments. They lie beside
+        those that they renew, until the end.
+    """
+
+    error: int
+    turned: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What a loop reads of a stack, one part in each iteration.
+
+    Where it is gathered along an inner dimension, the compiler puts the whole stack in the order of
+    the gather once, before the loop, and keeps it for the loops to come that read the same.
+
+    Attributes:
+      stack: the value that is read in parts.
+      start, stop: program points between which a copy in another order would be alive.
+    """
+
+    stack: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts of one program, per value and op.
+
+    Attributes:
+      chip: what the step runs on; None where nothing of it was known.
+      when: per op, the program point at which it runs.
+      readers: the uses of every value.
+      materialised: whether the value reaches memory.
+      prefetchable: whether a reshard of the value can be started early.
+      awaited: whether a matrix op of the step waits for the value.
+      start, stop: program points between which the value's own buffer is alive (start == stop for
+        a value without a buffer of its own).
+      end: number of program points.
+      temporary: whether the value lies in the compiler's heap: all but inputs, and results that
+        take the place of a donated one.
+      fetched: per op and operand, the bytes that are read from memory for it, see
+        `autoshard.xla.fusion.Fusion`.
+      joined: the ops that run in the kernel of an earlier op, see there.
+      accumulated: by addition, the product that makes it, see there.
+      exponentials: per op, the transcendental work of the kernel that it is, see there.
+      transposed: by op index, the operands that lie otherwise than the op reads them.
+      turned: the same copies' lives.
+      slices: the values that are slices of a stack, converted perhaps.
+      summed_together: per op, how many ops' partial sums may be settled by one collective, with its
+        own.
+      gathered_together: per value, how many may be gathered by one collective, with it.
+      renewals: by convolution that makes a weight's gradient, what the error waits for.
+      narrowed: by value, what copies of it are like that are narrower than it is.
+      copied: the ops whose results are slices that are written for what reads them.
+      product_orders: by op index, how products should be computed that are not as JAX writes them.
+      rows: the reductions that run inside of what reads them, see
+      `autoshard.xla.fusion_row_reductions`.
+      innermost: by value, the dimensions of which two are innermost in memory where the compiler
+        does not take any, see `autoshard.xla.dim_order.tpu_minor`.
+    """
+
+    chip: Chip | None
+    when: tuple[int, ...]
+    readers: tuple[tuple[Reader, ...], ...]
+    materialised: tuple[bool, ...]
+    prefetchable: tuple[bool, ...]
+    awaited: tuple[bool, ...]
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    end: int
+    temporary: tuple[bool, ...]
+    fetched: tuple[tuple[int, ...], ...]
+    joined: frozenset[int]
+    accumulated: Mapping[int, int]
+    exponentials: tuple[float, ...]
+    transposed: Mapping[int, tuple[Transposition, ...]]
+    turned: Mapping[int, tuple[Turned, ...]]
+    slices: Mapping[int, Slice]
+    summed_together: tuple[int, ...]
+    gathered_together: tuple[int, ...]
+    renewals: Mapping[int, Renewal]
+    narrowed: Mapping[int, Narrowed]
+    copied: frozenset[int]
+    product_orders: Mapping[int, ProductOrder]
+    rows: frozenset[int]
+    innermost: Mapping[int, tuple[int, ...]]
+
+    def is_of(self, chip: Chip) -> bool:
+        """Whether the step was analysed for a chip of this kind, if not of its rates."""
+        return _habits(self.chip) == _habits(chip)
+
+    def can_be_copied(self, program: Program, value: int) -> bool:
+        """Whether a resharded copy of a value can be made: it is in memory, or would be then."""
+        maker = program.values[value].producer
+        return self.materialised[value] or (
+            maker >= 0 and is_matrix_op(program.ops[maker].primitive)
+        )
+
+    def sending(self, value: int) -> tuple[int, Narrowed | None]:
+        """What is besides its shape, and changes the price of copies of a value."""
+        return self.gathered_together[value], self.narrowed.get(value)
+
+    def surroundings(self, op: Op) -> Hashable:
+        """What stands around `op` and changes its price: copies of a block may differ in it."""
+        written = tuple(self.materialised[o] for o in op.outputs)
+        return (
+            self.fetched[op.index],
+            op.index in self.joined,
+            op.index in self.accumulated,
+            self.exponentials[op.index],
+            written,
+            self.transposed.get(op.index),
+            tuple(life.amounts for life in self.turned.get(op.index, ())),
+            op.index in self.copied,
+            op.index in self.rows,
+            self.summed_together[op.index],
+            op.index in self.renewals,
+        )
+
+
+def _habits(chip: Chip | None) -> tuple[bool, ...]:
+    if chip is None:
+        return False, False, False, False
+    exponentials, transactions = chip.exponential_flops > 0, chip.transaction_bytes > 0
+    hides = chip.library_products and chip.hides_collectives
+    return exponentials, chip.library_products, hides, transactions

@@ -1,0 +1,130 @@
+"""The records of a traced program: values, ops, regions, and the graph of them.
+
+See `autoshard.program` for what they mean and how they are made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoshard.program.layout import short_dtype
+from autoshard.program.rules.ask_shardy import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One array: `shape`, `dtype`, the op that makes it (-1: an input or a constant)."""
+
+    index: int
+    shape: tuple[int, ...]
+    dtype: str
+    itemsize: int
+    producer: int
+    trips: int
+    path: str = ""
+    free: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the whole (unsharded) array."""
+        return math.prod(self.shape) * self.itemsize
+
+    def __str__(self) -> str:
+        short = short_dtype(self.dtype)
+        return f"{short}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One equation or boundary op. `inputs` holds -1 where the operand is a literal.
+
+    An op of the backward pass is `recomputed` when it makes a value of the forward pass again (of
+    `jax.checkpoint`).
+    """
+
+    index: int
+    primitive: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    rule: Rule
+    scope: str
+    line: str
+    backward: bool
+    recomputed: bool
+    trips: int
+    region: int
+    flops: float
+    boundary: bool = False
+    weight: float = 1.0
+    literal_shapes: tuple[tuple[int, ...], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.primitive} at {self.scope or '(top)'} ({self.line or 'no source line'})"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A loop or branch: ops `start <= index < stop`, run `trips` times in all."""
+
+    index: int
+    parent: int
+    start: int
+    stop: int
+    trips: int
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """A step as a graph; see the module docstring. `ties` pairs positions of inputs and outputs.
+
+    `argument_names` are those of the function's parameters, by position.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    ops: tuple[Op, ...]
+    regions: tuple[Region, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    ties: tuple[tuple[int, int], ...]
+    carries: tuple[tuple[int, int], ...]
+    donated: frozenset[int]
+    options: Mapping[str, Any]
+    constant_bytes: int
+    fingerprint: str
+    jaxpr: Any = field(repr=False)
+    in_tree: Any = field(repr=False)
+    out_tree: Any = field(repr=False)
+    argument_names: tuple[str, ...] = ()
+
+    @property
+    def input_paths(self) -> tuple[str, ...]:
+        """Tree path of every flat input, such as `[0]['layers']['wq']`."""
+        return tuple(self.values[i].path for i in self.inputs)
+
+    @property
+    def output_paths(self) -> tuple[str, ...]:
+        """Tree path of every flat output."""
+        return tuple(self.values[i].path for i in self.outputs)
+
+    def consumers(self) -> list[list[tuple[int, int]]]:
+        """For every value the list of (op index, operand position) that read it."""
+        result: list[list[tuple[int, int]]] = [[] for _ in self.values]
+        for op in self.ops:
+            for position, value in enumerate(op.inputs):
+                if value >= 0:
+                    result[value].append((op.index, position))
+        return result
+
+    def __str__(self) -> str:
+        state = len(self.ties)
+        size = sum(self.values[i].bytes for i in self.inputs)
+        return (
+            f"program {self.name}: {len(self.ops)} ops, {len(self.values)} values, "
+            f"{len(self.inputs)} inputs ({size / 2**30:.2f} GiB, {state} of them state), "
+            f"{len(self.regions) - 1} regions"
+        )

@@ -1,0 +1,242 @@
+"""The table of primitives whose rule is written here and not asked from Shardy, with the reasons.
+
+An override is a last resort: Shardy has no rule for what the primitive lowers to, or one that is
+not true of it (checked by the tests, which perturb parts of the operands and see which parts of the
+results change). Each entry builds the rule of one equation from its shapes and parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jax.extend.core import JaxprEqn
+
+from autoshard.program.rules.record import FactorKind, Rule
+from autoshard.program.rules.windows import convolution, pooling
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A hand-written rule: why Shardy is not asked, and the rule of an equation."""
+
+    reason: str
+    rule: Callable[[JaxprEqn], Rule]
+
+
+@dataclass(frozen=True, slots=True)
+class Amendment:
+    """A correction of Shardy's rule: what is wrong about it, and the rule that is put instead."""
+
+    reason: str
+    rule: Callable[[JaxprEqn, Rule], Rule]
+
+
+def _build(
+    equation: JaxprEqn,
+    operands: Sequence[Sequence[Hashable]],
+    results: Sequence[Sequence[Hashable]],
+    *,
+    replicate: Sequence[Hashable] = (),
+    summed: Sequence[Hashable] = (),
+) -> Rule:
+    """The rule with one label per dimension, the same label where dimensions go together."""
+    factors: dict[Hashable, tuple[int, FactorKind, str | None]] = {}
+    atoms = (*equation.invars, *equation.outvars)
+    for labels, atom in zip((*operands, *results), atoms, strict=True):
+        for label, size in zip(labels, _shape(atom), strict=True):
+            if label in replicate:
+                factors[label] = size, FactorKind.REPLICATE, None
+            elif label in summed:
+                factors[label] = size, FactorKind.REDUCE, "sum"
+            else:
+                factors[label] = size, FactorKind.PASS, None
+    return Rule.build(_single(operands), _single(results), factors)
+
+
+def _single(tensors: Sequence[Sequence[Hashable]]) -> list[list[list[Hashable]]]:
+    return [[[label] for label in tensor] for tensor in tensors]
+
+
+def _shape(atom: Any) -> tuple[int, ...]:
+    return tuple(getattr(atom.aval, "shape", ()))
+
+
+def _unique(equation: JaxprEqn) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Labels that differ for every dimension of every operand and result."""
+    operands, results = (
+        [[(side, n, d) for d in range(len(_shape(atom)))] for n, atom in enumerate(atoms)]
+        for side, atoms in (("operand", equation.invars), ("result", equation.outvars))
+    )
+    return operands, results
+
+
+def elementwise(equation: JaxprEqn) -> Rule:
+    """Each element of the result depends on that element of every operand.
+
+    An operand of smaller rank has the leading dimensions only: scalars, and keys of a batch.
+    """
+    rank = len(_shape(equation.outvars[0]))
+    operands = [list(range(len(_shape(atom)))) for atom in equation.invars]
+    return _build(equation, operands, [list(range(rank))])
+
+
+def alike(equation: JaxprEqn) -> Rule:
+    """Every operand and result is cut as all the others are."""
+    rank = len(_shape(equation.outvars[0]))
+    tensor = list(range(rank))
+    return _build(equation, [tensor] * len(equation.invars), [tensor] * len(equation.outvars))
+
+
+def replicated(equation: JaxprEqn) -> Rule:
+    """Nothing may be split."""
+    operands, results = _unique(equation)
+    everything = [label for tensor in (*operands, *results) for label in tensor]
+    return _build(equation, operands, results, replicate=everything)
+
+
+def along(parameter: str) -> Callable[[JaxprEqn], Rule]:
+    """Batched over all dimensions but the one that `parameter` names, which stays whole."""
+
+    def rule(equation: JaxprEqn) -> Rule:
+        rank = len(_shape(equation.invars[0]))
+        whole = equation.params[parameter] % rank
+
+        def labels(side: str, atoms: Sequence[Any]) -> list[list[Hashable]]:
+            # Where the dimension changes its size (top_k), it is two factors.
+            return [
+                [
+                    d if d != whole or size == _shape(equation.invars[0])[d] else (side, d)
+                    for d, size in enumerate(_shape(atom))
+                ]
+                for atom in atoms
+            ]
+
+        operands, results = labels("operand", equation.invars), labels("result", equation.outvars)
+        whole_labels = (whole, ("operand", whole), ("result", whole))
+        return _build(equation, operands, results, replicate=whole_labels)
+
+    return rule
+
+
+def batched(core_rank: int) -> Callable[[JaxprEqn], Rule]:
+    """Linear algebra: leading dimensions are a batch, the rest (of the matrices) stays whole.
+
+    `core_rank` is the number of dimensions of the first operand that are not batch.
+    """
+
+    def rule(equation: JaxprEqn) -> Rule:
+        batch_rank = len(_shape(equation.invars[0])) - core_rank
+        operands, results = _unique(equation)
+        for tensor in (*operands, *results):
+            tensor[:batch_rank] = range(min(batch_rank, len(tensor)))
+        core = [label for t in (*operands, *results) for label in t if isinstance(label, tuple)]
+        return _build(equation, operands, results, replicate=core)
+
+    return rule
+
+
+def ragged_dot(equation: JaxprEqn) -> Rule:
+    """`[m, k] x [g, k, n] -> [m, n]`: rows of different groups, so `m` and `g` stay whole."""
+    numbers = equation.params["ragged_dot_dimension_numbers"]
+    contracting, batch = numbers.dot_dimension_numbers
+    operands, results = _unique(equation)
+    left, right = operands[0], operands[1]
+    for kind, pairs in (("contract", contracting), ("batch", batch)):
+        for n, (l, r) in enumerate(zip(*pairs, strict=True)):
+            left[l] = right[r] = (kind, n)
+    ragged = [left[d] for d in numbers.lhs_ragged_dimensions]
+    groups = [right[d] for d in numbers.rhs_group_dimensions]
+    shared = [("batch", n) for n in range(len(batch[0]))]
+    free_left = [label for label in left if label[0] == "operand"]
+    free_right = [label for label in right if label[0] == "operand" and label not in groups]
+    result = [*shared, *free_left, *free_right]
+    if len(result) != len(results[0]):  # the ragged dimension is contracted: one result per group
+        return replicated(equation)
+    whole = [*ragged, *groups, *operands[2]]
+    summed = [("contract", n) for n in range(len(contracting[0])) if ("contract", n) not in whole]
+    return _build(equation, operands, [result], replicate=whole, summed=summed)
+
+
+def partial_update(equation: JaxprEqn, rule: Rule) -> Rule:
+    """`dynamic_update_slice`: a sharded dimension can be updated in place by one element alone."""
+    operand, update = _shape(equation.invars[0]), _shape(equation.invars[1])
+    whole = {
+        index
+        for dimension, (size, part) in enumerate(zip(operand, update, strict=True))
+        if 1 < part < size
+        for index in rule.operands[0][dimension]
+    }
+    factors = tuple(
+        replace(factor, kind=FactorKind.REPLICATE) if index in whole else factor
+        for index, factor in enumerate(rule.factors)
+    )
+    return replace(rule, factors=factors)
+
+
+def _table() -> dict[str, Override]:
+    """The overrides, family by family: reason, builder, primitives."""
+    families: list[tuple[str, Callable[[JaxprEqn], Rule], str]] = [
+        (
+            "lowers to loops, of which nothing is known, but acts on each element alone",
+            elementwise,
+            "igamma igammac igamma_grad_a random_gamma regularized_incomplete_beta",
+        ),
+        (
+            "lowers to a window as long as the dimension, for which Shardy says that neighbours' "
+            "parts suffice",
+            along("axis"),
+            "cumsum cumprod cummax cummin cumlogsumexp",
+        ),
+        ("chlo.top_k has no rule in Shardy", along("axis"), "top_k"),
+        ("lowers to one custom call for each of its two values", alike, "shard_alike"),
+        (
+            "Shardy's rule of the custom call forgets the searched dimension",
+            along("reduction_dimension"),
+            "approx_top_k",
+        ),
+        (
+            "custom calls and loops over the matrix; matrices of a batch are independent",
+            batched(2),
+            "lu eigh eig svd qr householder_product ormqr cholesky_update schur hessenberg "
+            "tridiagonal",
+        ),
+        ("as above, but its first operand is a vector", batched(1), "tridiagonal_solve"),
+        (
+            "Python code that sees whole arrays",
+            replicated,
+            "pure_callback io_callback debug_callback debug_print",
+        ),
+        (
+            "XLA's partitioner gathers every operand of an FFT, also along batch dimensions "
+            "(https://github.com/jax-ml/jax/issues/15680)",
+            replicated,
+            "fft",
+        ),
+        ("chlo.ragged_dot has no rule in Shardy", ragged_dot, "ragged_dot_general"),
+    ]
+    return {
+        primitive: Override(reason, build)
+        for reason, build, primitives in families
+        for primitive in primitives.split()
+    }
+
+
+OVERRIDES: Mapping[str, Override] = _table()
+
+AMENDMENTS: Mapping[str, Amendment] = {
+    "dynamic_update_slice": Amendment(
+        "a dimension passes through for Shardy, but XLA's partitioner gathers it if the update "
+        "is longer than one element",
+        partial_update,
+    ),
+    "conv_general_dilated": Amendment(
+        "windows that tile the dimension need no neighbours; a kernel's gradient is no plain sum",
+        convolution,
+    ),
+    **dict.fromkeys(
+        ("reduce_window_max", "reduce_window_min", "reduce_window_sum"),
+        Amendment("windows that tile the dimension need no neighbours", pooling),
+    ),
+}

@@ -1,0 +1,252 @@
+"""A traced step as a flat graph of values and ops, ready for decisions.
+
+`trace` turns a function into its jaxpr and lays it out flat: calls (`jit`, `custom_jvp`,
+`custom_vjp`, `checkpoint`) are inlined, and the bodies of `scan`, `while` and `cond` stand in
+place, between *boundary ops* that carry values across the edge of the region:
+
+    enter   a closed-over value becomes visible inside the region (no data is moved)
+    carry   the initial value of a loop's carry; the carry has one layout at entry and at exit
+    unstack one iteration's part of a scanned input;  stack: its inverse for a scanned output
+    yield   the carry at the end of an iteration;     join: one result out of `cond`'s branches
+    return  a result of the step, as it is handed back to the caller
+
+Every op knows its scope, its source line, whether it belongs to the backward pass and how often
+it runs (`trips`). Values that depend on constants and iotas alone are *free*: they are computed
+wherever they are needed, in whatever layout, so they tie nothing together. So are values of no
+elements, whatever they come from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from autoshard import compat
+from autoshard.program.flatten import Flattener
+from autoshard.program.graph import Op, Program, Region, Value
+from autoshard.program.rules.ask_shardy import UserRule, rules_for
+
+__all__ = ["Op", "Program", "Region", "TraceError", "Value", "trace"]
+
+
+class TraceError(ValueError):
+    """The function cannot be traced, or the program holds something that cannot be planned."""
+
+
+def trace(
+    fn: Callable[..., Any],
+    *args: Any,
+    donate_argnums: int | Sequence[int] = (),
+    trip_counts: int | Sequence[int] | Mapping[str, int] = (),
+    user_rules: Mapping[str, UserRule] | None = None,
+    name: str | None = None,
+) -> Program:
+    """Trace `fn(*args)` to a `Program`.
+
+    Args:
+      fn: any function that JAX can trace.
+      *args: pytrees of arrays or `jax.ShapeDtypeStruct`s; no device and no data is needed.
+      donate_argnums: positions of arguments that the step may overwrite (state).
+      trip_counts: how often each `while` loop runs: one number for all, a sequence in program
+        order, or a mapping from a part of the loop's scope to the number. A loop without one is
+        counted once, with a warning.
+      user_rules: sharding rules of opaque ops (`shard_map`, Pallas, FFI), by name.
+      name: what the program is called in reports (default: the function's name).
+
+    Raises:
+      TraceError: `fn` does not trace; the message names the user's source line.
+      autoshard.program.rules.ask_shardy.NoRuleError: an op has no sharding rule.
+    """
+    donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    for number in donate:
+        if not 0 <= number < len(args):
+            raise TraceError(
+                f"donate_argnums holds {number}, but the function is given {len(args)} arguments"
+            )
+    abstract = jax.tree.map(_abstract, args)
+    try:
+        traced = jax.jit(fn).trace(*abstract)
+    except Exception as error:
+        where = compat.user_line_of_error(error)
+        raise TraceError(
+            f"{_name_of(fn)} does not trace{' at ' + where if where else ''}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    closed = compat.drop_dead_code(traced.jaxpr)
+    in_paths = [
+        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract)
+    ]
+    out_info = traced.out_info
+    out_paths = [
+        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(out_info)
+    ]
+    graph = Flattener(trip_counts)
+    graph.run(closed, in_paths, out_paths)
+    rules = rules_for(
+        [equation for equation in graph.equations if equation is not None],
+        user_rules=user_rules or {},
+    )
+    by_op = iter(rules)
+    ops = []
+    for record, equation in zip(graph.ops, graph.equations, strict=True):
+        rule = record["rule"] if equation is None else next(by_op)
+        ops.append(Op(**{**record, "rule": rule}))
+    donated = frozenset(_flat_positions(abstract, donate))
+    ties = state_ties(abstract, out_info, donate)
+    ops = _price_dearest_branch_only(ops, graph.regions, graph.branches)
+    values = tuple(graph.values)
+    return Program(
+        name=name or _name_of(fn),
+        values=values,
+        ops=tuple(ops),
+        regions=tuple(graph.regions),
+        inputs=tuple(graph.inputs),
+        outputs=tuple(graph.outputs),
+        ties=ties,
+        carries=tuple(graph.carries),
+        donated=donated,
+        options=_options(donate, trip_counts),
+        constant_bytes=graph.constant_bytes,
+        fingerprint=_fingerprint(values, ops),
+        jaxpr=closed,
+        in_tree=jax.tree.structure(abstract),
+        out_tree=jax.tree.structure(out_info),
+        argument_names=argument_names(fn, len(args)),
+    )
+
+
+def _options(
+    donate: tuple[int, ...], trip_counts: int | Sequence[int] | Mapping[str, int]
+) -> dict[str, Any]:
+    """What `trace` was told, in the form in which a plan keeps it."""
+    options: dict[str, Any] = {}
+    if donate:
+        options["donate_argnums"] = list(donate)
+    if isinstance(trip_counts, Mapping):
+        options["trip_counts"] = dict(trip_counts)
+    elif isinstance(trip_counts, int):
+        options["trip_counts"] = trip_counts
+    elif trip_counts:
+        options["trip_counts"] = list(trip_counts)
+    return options
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type)
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def argument_names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
+    """The names of the first `count` positional parameters of `fn`, as far as it tells them."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(one.name for one in parameters if one.kind in positional)[:count]
+
+
+def _flat_positions(args: Sequence[Any], chosen: Sequence[int]) -> list[int]:
+    positions, start = [], 0
+    for number, arg in enumerate(args):
+        count = len(jax.tree.leaves(arg))
+        if number in chosen:
+            positions.extend(range(start, start + count))
+        start += count
+    return positions
+
+
+def state_ties(args: Sequence[Any], out: Any, donate: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Pair every leaf of state that comes in with the leaf of the result that replaces it.
+
+    An argument is state when it is donated, or when a subtree of the result has the same
+    structure and the same leaves (and holds more than one leaf). Each subtree is used once.
+    """
+
+    def leaves(tree: Any) -> list[tuple[tuple[int, ...], Any]]:
+        return [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)]
+
+    candidates: list[tuple[int, int, Any]] = []  # (depth left, first flat position, subtree)
+
+    def subtrees(tree: Any, start: int, depth: int) -> None:
+        candidates.append((depth, start, tree))
+        if depth == 0:
+            return
+        children = jax.tree_util.default_registry.flatten_one_level(tree)
+        if children is None:
+            return
+        for child in children[0]:
+            subtrees(child, start, depth - 1)
+            start += len(jax.tree.leaves(child))
+
+    subtrees(out, 0, 2)
+    # Outer subtrees first: parameters are not to take the place of a moment that looks like them.
+    candidates.sort(key=lambda candidate: -candidate[0])
+    used: set[int] = set()
+    ties: list[tuple[int, int]] = []
+
+    def match(tree: Any, start: int, donated: bool, depth: int) -> None:
+        wanted = leaves(tree)
+        if not wanted or (not donated and len(wanted) < 2):
+            return
+        for _, first, subtree in candidates:
+            span = range(first, first + len(wanted))
+            if jax.tree.structure(subtree) == jax.tree.structure(tree):
+                same = leaves(subtree) == wanted
+                if same and used.isdisjoint(span):
+                    used.update(span)
+                    ties.extend((start + k, first + k) for k in range(len(wanted)))
+                    return
+        if depth == 0:
+            return
+        children = jax.tree_util.default_registry.flatten_one_level(tree)
+        if children is not None:
+            for child in children[0]:
+                match(child, start, donated, depth - 1)
+                start += len(jax.tree.leaves(child))
+
+    start = 0
+    for number, arg in enumerate(args):
+        match(arg, start, number in donate, 2)
+        start += len(jax.tree.leaves(arg))
+    return tuple(sorted(ties))
+
+
+def _fingerprint(values: Sequence[Value], ops: Sequence[Op]) -> str:
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(f"{value.shape}{value.dtype}{value.producer};".encode())
+    for op in ops:
+        digest.update(f"{op.primitive}{op.inputs}{op.outputs}{op.trips}{op.rule};".encode())
+    return digest.hexdigest()[:16]
+
+
+def _price_dearest_branch_only(
+    ops: list[Op], regions: Sequence[Region], branches: Sequence[Sequence[int]]
+) -> list[Op]:
+    """Give weight 0 to the branches of a `cond` that cost less than its dearest one."""
+    for group in branches:
+        work = []
+        for number in group:
+            region = regions[number]
+            inside = ops[region.start : region.stop]
+            work.append(sum(op.flops * op.trips * op.weight for op in inside))
+        dearest = group[int(np.argmax(work))]
+        for number in group:
+            if number != dearest:
+                region = regions[number]
+                for k in range(region.start, region.stop):
+                    ops[k] = replace(ops[k], weight=0.0)
+    return ops

@@ -1,0 +1,143 @@
+"""From decisions to a `Plan`: the record of what was decided, with everything a reader needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from autoshard.cost.step_prices import StepPrices, step_prices
+from autoshard.machine.machine import Machine
+from autoshard.plan.decisions import Decisions, Reshard
+from autoshard.plan.evaluate import Evaluation, evaluate
+from autoshard.plan.plan import Baseline, Estimate, MeshShape, Plan, Proof
+from autoshard.program.facts import Facts
+from autoshard.program.layout import to_partition_spec
+from autoshard.program.trace import Program
+from autoshard.xla.facts import analyse
+from autoshard.xla.forecast.forecast import scheduled
+
+
+def assemble(
+    prices: StepPrices,
+    decisions: Decisions,
+    shape: MeshShape,
+    evaluation: Evaluation,
+    *,
+    proof: Proof,
+    memory_limit: float,
+    baselines: tuple[Baseline, ...] = (),
+    options: Mapping[str, Any] | None = None,
+    requirements: tuple[Mapping[str, Any], ...] = (),
+) -> Plan:
+    """The plan that `decisions` amount to.
+
+    Args:
+      prices: of the program on the machine.
+      decisions: tidied.
+      shape: the mesh, of the sizes that `prices` are for.
+      evaluation: of the decisions, from `autoshard.plan.evaluate`.
+      proof: what is known of the best plan.
+      memory_limit: bytes per device that the plan was allowed.
+      baselines: other schemes on the same mesh.
+      options: kept in the plan beside those of the trace.
+      requirements: what the plan says of each, from `autoshard.problem.requirements.demands`.
+    """
+    program = prices.program
+    return Plan(
+        program=program.name,
+        fingerprint=program.fingerprint,
+        options={**program.options, **(options or {})},
+        machine=prices.machine.name,
+        memory_limit=memory_limit,
+        mesh=shape,
+        estimate=_scheduled(prices, decisions, evaluation),
+        proof=proof,
+        specs=_specs(program, decisions, shape),
+        moves=evaluation.moves,
+        baselines=baselines,
+        decisions=decisions,
+        reshards=reshards_of(prices, decisions),
+        types={
+            "inputs": {program.values[v].path: str(program.values[v]) for v in program.inputs},
+            "outputs": {program.values[v].path: str(program.values[v]) for v in program.outputs},
+        },
+        corrections=prices.corrections,
+        requirements=requirements,
+        product_orders=prices.dataflow.product_orders,
+    )
+
+
+def prices_of(
+    plan: Plan, program: Program, machine: Machine, *, analysed: Facts | None = None
+) -> StepPrices:
+    """The prices of a plan's program on its mesh, with what compiled plans taught it.
+
+    Args:
+      plan: of `program`.
+      program, machine: with as many chips as the mesh has devices.
+      analysed: `autoshard.xla.facts.analyse(program, machine.chip)`, where that is known.
+
+    Raises:
+      ValueError: as `autoshard.cost.step_prices.step_prices`.
+    """
+    flow = analyse(program, machine.chip) if analysed is None else analysed
+    return step_prices(program, flow, machine, plan.mesh.sizes, plan.corrections)
+
+
+def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
+    """The same decisions under other prices of the same program, machine and mesh.
+
+    Raises:
+      InconsistentPlanError: the decisions are not for this program.
+    """
+    evaluation = evaluate(prices, plan.decisions, plan.mesh.names)
+    return replace(
+        plan,
+        estimate=_scheduled(prices, plan.decisions, evaluation),
+        moves=evaluation.moves,
+        reshards=reshards_of(prices, plan.decisions),
+        corrections=prices.corrections,
+        product_orders=prices.dataflow.product_orders,
+    )
+
+
+def _scheduled(prices: StepPrices, decisions: Decisions, evaluation: Evaluation) -> Estimate:
+    """The estimate, with peak and seconds in the compiler's own order of the plan.
+
+    Where the memory does not suffice, XLA:GPU orders kernels for it, and hides nothing.
+    """
+    estimate, found = evaluation.estimate, scheduled(prices, decisions)
+    if found is None:
+        return estimate
+    waited, seconds = found.waited_seconds, None
+    if waited is not None:
+        fits = found.bytes <= prices.machine.chip.memory_bytes
+        seconds = estimate.compute_seconds + waited if fits else estimate.upper_seconds
+    return replace(estimate, scheduled_bytes=found.bytes, scheduled_seconds=seconds)
+
+
+def _specs(program: Program, decisions: Decisions, shape: MeshShape) -> dict[str, dict[str, Any]]:
+    def spec(value: int) -> Any:
+        layout = decisions.stored[value] or (-1,) * len(shape.sizes)
+        return to_partition_spec(layout, shape.names, len(program.values[value].shape))
+
+    return {
+        "inputs": {program.values[v].path: spec(v) for v in program.inputs},
+        "outputs": {program.values[v].path: spec(v) for v in program.outputs},
+    }
+
+
+def reshards_of(prices: StepPrices, decisions: Decisions) -> tuple[Reshard, ...]:
+    """The sequences of collectives of all copies in `decisions`, each once."""
+    found: dict[object, Reshard] = {}
+    for value in prices.program.values:
+        before, after = decisions.stored[value.index], decisions.copy[value.index]
+        if before is None or after is None:
+            continue
+        key = (value.shape, value.itemsize, before, after)
+        if key not in found:
+            steps = prices.reshard(value.index).steps(before, after)
+            states = tuple(step.to_state for step in steps)
+            found[key] = Reshard(value.shape, value.itemsize, before, after, states)
+    return tuple(found.values())

@@ -1,0 +1,1 @@
+"""What no plan on several meshes undercuts."""

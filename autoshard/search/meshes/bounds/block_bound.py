@@ -1,0 +1,214 @@
+"""What a repeated block takes at least, on a kind of mesh: the bricks of the joint bound.
+
+The program of a stage with n blocks is planned without a memory limit, and an n-th of the solver's
+proven bound is kept, for every mesh shape that stages may get. A stage that holds the block takes
+at least as long for it:
+
+*   Costs are sums over ops and collectives. The decisions of the stage's plan for the ops of its
+    blocks are decisions for the program of the blocks alone, and cost no more there: what crosses
+    their border is free to read in any layout, and latencies and launches, which blocks could share
+    by being gathered or fused together, are zero. What is left grows as the number of blocks.
+*   An op that reads neither state nor activations (a mask, a table of positions) may be computed
+    once for many blocks, and counts nothing, except in the first block.
+*   Iterations of a scan get what crosses their border in the order of its dimensions; so their
+    transpositions count. They are stacked, and the stack may be cut: n is a multiple of whatever
+    could cut it. Other blocks stand alone, and transpositions are free.
+*   A memory limit, or the order of tasks, only forbids.
+
+Until the solver is asked, and where its time runs out, a bound is the work of the ops, perfectly
+shared. What is fused with what just outside of the border is taken to be the same in both programs;
+with a scan over layers nothing is.
+
+The work of k times as many microbatches, each of a k-th of the rows, is no less: what moves and is
+computed for rows is the same, for weights k times as much (`BlockBound.finer`). Where no
+transposition is priced, the same is true of all that is bounded: layouts that cut a part into equal
+parts cut the whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from autoshard.cost.step_prices import step_prices
+from autoshard.machine.machine import Chip, Machine
+from autoshard.machine.network import Level, Torus
+from autoshard.plan.plan import MeshShape
+from autoshard.problem.build import build
+from autoshard.problem.memo import Shared
+from autoshard.problem.requirements.restrict import EmptyDomainError
+from autoshard.program.facts import Facts
+from autoshard.program.trace import Program
+from autoshard.search.meshes.stage_program import KINDS, StageProgram, kind_of
+from autoshard.search.search import MeshError, prepare
+from autoshard.solve import Status
+from autoshard.solve.pipeline import solve
+from autoshard.solve.schedule.task import Kind
+from autoshard.xla.facts import analyse
+
+GAP = 0.01
+"""How close the bound of a block is to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockBound:
+    """What one block takes at least on one kind of mesh.
+
+    Attributes:
+      by_shape: seconds of a step, of all microbatches and the update, by mesh shape.
+      work_seconds: the same without any communication, on whatever shape.
+      forward_seconds, loop_seconds: of F, and of all tasks, of one microbatch; work alone.
+      state_bytes: of whole state and totals of gradients.
+    """
+
+    by_shape: Mapping[MeshShape, float]
+    work_seconds: float
+    forward_seconds: float
+    loop_seconds: float
+    state_bytes: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step on the best shape."""
+        return min(self.by_shape.values(), default=self.work_seconds)
+
+    def raised(self, shape: MeshShape, seconds: float) -> BlockBound:
+        """The bound with what is now known of a mesh shape."""
+        known = max(self.by_shape.get(shape, self.work_seconds), seconds)
+        return replace(self, by_shape={**self.by_shape, shape: known})
+
+    def finer(self, times: int, *, solved: bool = False) -> BlockBound:
+        """What this says of `times` as many microbatches: the work alone, or all that is known."""
+        return replace(
+            self,
+            by_shape=self.by_shape if solved else dict.fromkeys(self.by_shape, self.work_seconds),
+            forward_seconds=self.forward_seconds / times,
+            loop_seconds=self.loop_seconds / times,
+        )
+
+
+@dataclass(slots=True)
+class Block:
+    """The program of a stage of equal blocks, to be bounded on kinds of meshes.
+
+    Attributes:
+      stage: the stage.
+      program: its program, relaxed.
+      count: how many blocks it has.
+      scanned: whether they are iterations of a scan.
+      shared: by mesh shape, what builds of the program for different machines share.
+      flows: by chip, how the program's data flows there.
+    """
+
+    stage: StageProgram
+    program: Program
+    count: int = 1
+    scanned: bool = False
+    shared: dict[MeshShape, Shared] = field(default_factory=dict)
+    flows: dict[Chip, Facts] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, stage: StageProgram, *, first: bool, count: int = 1, scanned: bool = False
+    ) -> Block:
+        """The blocks of a stage; whether the first of the step is among them."""
+        return cls(stage, relaxed(stage.traced(), stage, first=first), count, scanned)
+
+    def work(self, machine: Machine, shapes: Sequence[MeshShape]) -> BlockBound:
+        """The work of a block, perfectly shared: a bound for which no solver is asked."""
+        program, stage = self.program, self.stage
+        machine = without_latency(machine, scanned=False)
+        law = step_prices(program, self._flow(machine.chip), machine, (machine.chips,))
+
+        def work(kinds: Iterable[Kind | None]) -> float:
+            wanted = set(kinds)
+            ops = [[op.index] for op in program.ops if kind_of(op.scope) in wanted]
+            return law.ideal_seconds(ops) / self.count
+
+        inside = work(KINDS[stage.mode])
+        total = inside + work((None,))
+        state = sum(
+            math.prod(aval.shape) * aval.dtype.itemsize
+            for group in stage.args[:2]
+            for aval in group
+        )
+        return BlockBound(
+            dict.fromkeys(shapes, total),
+            total,
+            work(("F",)) / stage.microbatches,
+            inside / stage.microbatches,
+            state / self.count,
+        )
+
+    def solved(self, machine: Machine, shape: MeshShape, time_limit: float) -> float:
+        """Seconds of a step that the solver proves a block to take on a mesh shape at least.
+
+        Raises:
+          KeyboardInterrupt: an interrupt came.
+        """
+        machine = without_latency(machine, scanned=self.scanned)
+        mesh = dict(zip(shape.names, shape.sizes, strict=True))
+        try:
+            flow = self._flow(machine.chip)
+            searcher, _ = prepare(self.program, machine, mesh=mesh, gap=GAP, analysed=flow)
+            built = build(
+                searcher.prices(shape.sizes),
+                searcher.classes,
+                limit=None,
+                shared=self.shared.setdefault(shape, Shared()),
+            )
+            assert searcher.demands is not None
+            built = searcher.demands.applied(built, seconds=time_limit)
+        except (EmptyDomainError, MeshError):
+            return 0.0
+        ideal = searcher.ideal
+        outcome = solve(built.problem, time_limit=time_limit, gap=GAP, known_bound=ideal)
+        if outcome.report.limit_hit == "interrupted":
+            raise KeyboardInterrupt
+        proven = 0.0 if outcome.status is Status.INFEASIBLE else outcome.report.bound
+        return proven / self.count
+
+    def _flow(self, chip: Chip) -> Facts:
+        if chip not in self.flows:
+            self.flows[chip] = analyse(self.program, chip)
+        return self.flows[chip]
+
+
+def relaxed(program: Program, stage: StageProgram, *, first: bool) -> Program:
+    """The program of a block in which what crosses its border, and what may be shared, is free."""
+    values = list(program.values)
+    own: set[int] = set()
+    for value, one in zip(program.inputs, stage.arguments, strict=True):
+        if one.group in ("state", "totals"):
+            own.add(value)
+        else:
+            own |= {value} if one.group == "sent" else set()
+            values[value] = replace(values[value], free=True)
+    ops = []
+    for op in program.ops:
+        depends = not own.isdisjoint(op.inputs)
+        if depends:
+            own.update(op.outputs)
+        ops.append(op if depends or first else replace(op, weight=0.0))
+    fingerprint = f"{program.fingerprint}, relaxed"
+    return replace(program, ops=tuple(ops), values=tuple(values), fingerprint=fingerprint)
+
+
+def without_latency(machine: Machine, *, scanned: bool) -> Machine:
+    """The machine with everything free that does not grow with sizes, as what tiles cost.
+
+    Args:
+      scanned: whether blocks are iterations of a scan; else transpositions are free too.
+    """
+    chip = replace(machine.chip, launch_seconds=0.0, lanes=1, sublanes=1)
+    if not scanned:
+        chip = replace(chip, transaction_bytes=0.0)
+
+    def level(one: Level) -> Level:
+        if isinstance(one, Torus):
+            return replace(one, hop_seconds=0.0)
+        return replace(one, latency_seconds=0.0, start_seconds=0.0)
+
+    network = tuple(level(one) for one in machine.network)
+    return replace(machine, chip=chip, network=network)

@@ -1,0 +1,109 @@
+"""A placement with prices and an order: what the search compares, and the plan of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoshard.lower.mpmd.partition import Partition
+from autoshard.machine.cluster import Cluster
+from autoshard.search.meshes.bounds.ranking import Ranked
+from autoshard.search.meshes.plan import Choice, OneMesh, PipelinePlan, Sharding
+from autoshard.search.meshes.price import StagePrice
+from autoshard.search.meshes.problem import TICK, loop_seconds, runnable
+from autoshard.search.meshes.stage_program import StageProgram
+from autoshard.solve.schedule.instance import Instance
+from autoshard.solve.schedule.optimise.outcome import ScheduleOutcome
+from autoshard.solve.schedule.task import Order
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A choice with prices and its best order so far.
+
+    Attributes:
+      choice: microbatches, placement and mode.
+      prices: of every stage on its mesh.
+      outer: seconds by mesh of what is done once a step.
+      dispatch: seconds by mesh in which the controller enqueues one program.
+    """
+
+    choice: Ranked
+    partition: Partition
+    programs: tuple[StageProgram, ...]
+    prices: tuple[StagePrice, ...]
+    instance: Instance
+    outer: tuple[float, ...]
+    dispatch: tuple[float, ...]
+    outcome: ScheduleOutcome
+
+    @property
+    def step_seconds(self) -> float:
+        """The loop until its last task, and then the longest update."""
+        order = self.outcome.order
+        if order is None:
+            return math.inf
+        loop = loop_seconds(self.instance, order, self.choice.mode, self.dispatch)
+        return loop + max(self.outer)
+
+    @property
+    def bound(self) -> float:
+        """Seconds that no order of these tasks undercuts."""
+        return float(self.outcome.bound) * TICK + max(self.outer)
+
+
+def pipeline_plan(
+    best: Candidate,
+    cluster: Cluster,
+    *,
+    name: str,
+    limits: Sequence[float],
+    ideal: float,
+    choices: Sequence[Choice],
+    one_mesh: OneMesh | None,
+    limit_hit: str | None,
+    seconds: float,
+) -> PipelinePlan:
+    """The plan of a candidate that has an order.
+
+    Args:
+      limits: bytes that may be used per device, by mesh.
+      ideal: seconds that no plan on the cluster undercuts.
+    """
+    order: Order | None = best.outcome.order
+    assert order is not None
+    meshes = range(len(cluster.meshes))
+    on = [[s for s, d in enumerate(best.choice.placement.mesh_of) if d == mesh] for mesh in meshes]
+    prices, placement, mode = best.prices, best.choice.placement, best.choice.mode
+    return PipelinePlan(
+        program=name,
+        cluster=cluster.name,
+        described=str(cluster),
+        machines=tuple(machine.name for machine in cluster.meshes),
+        shapes=tuple(prices[here[0]].mesh for here in on),
+        stages=best.partition.cut.stages.names,
+        mesh_of=placement.mesh_of,
+        placement=placement.name,
+        mode=mode,
+        order=runnable(order, mode),
+        instance=best.instance,
+        outer_seconds=best.outer,
+        dispatch_seconds=best.dispatch,
+        memory_limit=tuple(limits),
+        fixed_bytes=tuple(
+            sum(prices[s].resident_bytes for s in here)
+            + max(prices[s].workspace_bytes for s in here)
+            for here in on
+        ),
+        bound=min(ideal, best.step_seconds),
+        order_bound=best.bound,
+        shardings=tuple(
+            tuple(map(Sharding, program.arguments, one.specs))
+            for program, one in zip(best.programs, prices, strict=True)
+        ),
+        choices=tuple(choices),
+        one_mesh=one_mesh,
+        limit_hit=limit_hit,
+        seconds=seconds,
+    )

@@ -1,0 +1,137 @@
+"""A plan for several meshes as programs that run.
+
+    plan = PipelinePlan.load("plan.json")
+    lowered = lower_plan(plan, step, params, opt_state, batch, donate_argnums=(0, 1))
+    loss, params, opt_state = lowered.run(params, opt_state, batch)
+
+State, totals of gradients, each microbatch's data and what is sent from stage to stage are sharded
+as planned; between these, XLA propagates shardings inside each program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from autoshard.lower.interpret import LoweringError
+from autoshard.lower.mpmd.cut.stages import StageError
+from autoshard.lower.mpmd.partition import Partition, trace_step
+from autoshard.lower.mpmd.place import LoweredMpmd, place_partition
+from autoshard.plan.plan import PlanError
+from autoshard.search.meshes.layouts import slot_specs
+from autoshard.search.meshes.plan import PipelinePlan
+from autoshard.search.meshes.problem import TICK
+from autoshard.search.meshes.stage_program import Argument, stage_program
+from autoshard.solve.schedule.merging import MergeRule
+
+
+def lower_plan(
+    plan: PipelinePlan,
+    fn: Callable[..., Any],
+    *args: Any,
+    devices: Sequence[Any] | None = None,
+    donate_argnums: int | Sequence[int] = (),
+    merge: MergeRule | None = None,
+) -> LoweredMpmd:
+    """Lower a step as a plan says.
+
+    Args:
+      plan: of this step.
+      fn: the step.
+      *args: pytrees of arrays or `jax.ShapeDtypeStruct`s.
+      devices: those of the first mesh, then those of the second, ...; by default what JAX sees.
+      donate_argnums: positions of arguments that the step may overwrite (state).
+      merge: which tasks become one program (see `autoshard.lower_mpmd`); by default where it pays.
+
+    Raises:
+      PlanError: the plan is of another step.
+      LoweringError: there are too few devices.
+    """
+    meshes = meshes_of(plan, jax.devices() if devices is None else devices)
+    counts = [len(blocks) for blocks in plan.stages]
+    traced = trace_step(fn, *args, donate_argnums=donate_argnums)
+    try:
+        partition = traced.cut(counts)
+    except StageError:  # other blocks; what those are is said below
+        partition = traced.cut(1)
+    arguments = _matching(plan, partition)
+    return place_partition(
+        partition,
+        meshes,
+        placement=plan.mesh_of,
+        schedule=plan.order,
+        merge=merge,
+        instance=plan.instance,
+        dispatch=[seconds / TICK for seconds in plan.dispatch_seconds],
+        specs=slot_specs(
+            partition,
+            plan.mesh_of,
+            [
+                list(zip(found, [one.spec for one in planned], strict=True))
+                for found, planned in zip(arguments, plan.shardings, strict=True)
+            ],
+        ),
+    )
+
+
+def meshes_of(plan: PipelinePlan, devices: Sequence[Any]) -> list[Mesh]:
+    """The meshes of a plan, one after another of these devices.
+
+    Raises:
+      LoweringError: there are too few devices.
+    """
+    sizes = [math.prod(shape.sizes) for shape in plan.shapes]
+    if len(devices) < sum(sizes):
+        raise LoweringError(
+            f"the plan is for meshes of {' + '.join(map(str, sizes))} devices; "
+            f"there are {len(devices)}"
+        )
+    meshes, start = [], 0
+    for shape, size in zip(plan.shapes, sizes, strict=True):
+        chosen = np.array(devices[start : start + size]).reshape(shape.sizes)
+        meshes.append(Mesh(chosen, shape.names, axis_types=(AxisType.Auto,) * len(shape.names)))
+        start += size
+    return meshes
+
+
+def _matching(plan: PipelinePlan, partition: Partition) -> list[tuple[Argument, ...]]:
+    """The arguments of every stage, in the order of the plan's shardings."""
+    faults = []
+    arguments = []
+    if partition.microbatches != plan.microbatches:
+        faults.append(
+            f"the plan has {plan.microbatches} microbatches, {partition.name} has "
+            f"{partition.microbatches}"
+        )
+    if partition.cut.stages.names != plan.stages:
+        faults.append(
+            f"the plan's stages are {_short(plan.stages)}, those of {partition.name} are "
+            f"{_short(partition.cut.stages.names)}"
+        )
+    if not faults:
+        for stage, planned in enumerate(plan.shardings):
+            found = stage_program(partition, stage, plan.mode).arguments
+            arguments.append(found)
+            if [_name(one) for one in found] != [_name(one.argument) for one in planned]:
+                faults.append(f"stage {stage} has other arguments than those that were planned")
+    if faults:
+        raise PlanError(
+            f"the plan of {plan.program!r} is not for this step:"
+            + "".join(f"\n  * {fault}" for fault in faults)
+            + "\nsearch again"
+        )
+    return arguments
+
+
+def _name(argument: Argument) -> tuple[str, int, str]:
+    """What is the same in every trace of a step; numbers of values are not."""
+    return argument.group, argument.stage, argument.path
+
+
+def _short(stages: Sequence[Sequence[str]]) -> str:
+    return ", ".join(names[0] if len(names) == 1 else f"{names[0]}-{names[-1]}" for names in stages)

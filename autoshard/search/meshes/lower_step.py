@@ -1,0 +1,116 @@
+"""A step on meshes of devices, all decided but what is said: stages, shardings, programs.
+
+    lowered = lower_mpmd(step, params, opt_state, batch, meshes=meshes, donate_argnums=(0, 1))
+    loss, params, opt_state = lowered.run(params, opt_state, batch)
+
+See `autoshard.lower.mpmd.place` for what comes of it. `autoshard.search.meshes.search` decides the
+meshes' shapes, the number of stages, their placement and the schedule, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jax.sharding import Mesh
+
+from autoshard.lower.mpmd.partition import partition_step
+from autoshard.lower.mpmd.place import Layout, LoweredMpmd, check_meshes, order_of, place_partition
+from autoshard.machine.machine import Machine
+from autoshard.search.meshes.devices import machines_of
+from autoshard.search.meshes.layouts import planned_specs
+from autoshard.solve.schedule.merging import MergeRule
+from autoshard.solve.schedule.named import Schedule
+from autoshard.solve.schedule.task import Order
+
+
+def lower_mpmd(
+    fn: Callable[..., Any],
+    *args: Any,
+    meshes: Sequence[Mesh],
+    stages: int | Sequence[Sequence[str]] | None = None,
+    placement: Sequence[int] | None = None,
+    schedule: str | Order | Schedule = "1f1b",
+    merge: MergeRule | None = None,
+    layout: Layout | None = None,
+    donate_argnums: int | Sequence[int] = (),
+    infer_transfers: bool = True,
+    inputs: Mapping[str, int] | None = None,
+    outputs: Mapping[str, int] | None = None,
+    machine: str | Machine | Sequence[str | Machine] | None = None,
+    memory_limit: float | None = None,
+    seconds_per_stage: float = 5.0,
+    compiler_options: Mapping[str, Any] | None = None,
+) -> LoweredMpmd:
+    """Cut a step into stages and lower it to programs for several meshes.
+
+    Args:
+      fn: a step that computes its gradients with `autoshard.accumulate_grads`.
+      *args: pytrees of arrays or `jax.ShapeDtypeStruct`s.
+      meshes: the meshes, of any sizes; axes must be Auto.
+      stages: how many stages, or the scopes of each; by default one for each mesh.
+      placement: the mesh of every stage; by default stages go round the meshes.
+      schedule: a name in `autoshard.solve.schedule.NAMED`, the tasks of every mesh, or a function
+        that makes them of the schedule problem (times in FLOP, memory in bytes).
+      merge: which tasks become one program: a predicate over two neighbours of a mesh, or the tasks
+        of every merge; by default where the schedule gets no longer, such as the last stage's
+        forward and backward. `()` merges none.
+      layout: how an input is sharded on a mesh, such as `autoshard.lower.mpmd.place.batch_sharded`;
+        by default the one-mesh solver plans every stage on its mesh, equal ones once.
+      donate_argnums: positions of arguments that the step may overwrite (state).
+      machine: for which chips stages are planned: a machine or its name, of each mesh or of all; by
+        default those that the meshes are of, see `autoshard.search.meshes.devices`.
+      memory_limit: bytes per device for a stage; by default what a chip has less its reserve.
+      seconds_per_stage: for the plan of one stage, if one is found in these; at most ten times as
+        many.
+      infer_transfers: whether ops outside of all stages may need values of several.
+      inputs, outputs: the meshes of arguments and results by tree path, such as
+        `{"params.embedding": 1}` or `{"result[0]": 0}` (`autoshard.lower.mpmd.cut.homes`); by
+        default arguments are where they are first read, state stays there, and results are where
+        they are made.
+      compiler_options: for every program, as `jax.jit` takes them.
+
+    Raises:
+      LoopError, StageError, PlacementError: the step cannot be cut so, or its arguments and
+        results not be put so.
+      ScheduleError: the schedule is not made for these stages and microbatches, or merged tasks
+        would wait for each other.
+      LoweringError: a mesh has axes that are not Auto, or shares devices with another; or a stage
+        has no plan on its mesh.
+      MachineError: a machine that there is not, or not in the size of its mesh.
+    """
+    check_meshes(meshes)
+    stages = len(meshes) if stages is None else stages
+    partition = partition_step(
+        fn,
+        *args,
+        stages=stages,
+        donate_argnums=donate_argnums,
+        infer_transfers=infer_transfers,
+    )
+    partition = partition.put(inputs or {}, outputs or {}, meshes=len(meshes))
+    if placement is None:
+        placement = [stage % len(meshes) for stage in range(partition.stages)]
+    order = order_of(partition, len(meshes), placement, schedule)
+    specs = None
+    if layout is None:
+        fused = any(task.kind == "BW" for tasks in order for task in tasks)
+        specs = planned_specs(
+            partition,
+            meshes,
+            machines_of(meshes, machine),
+            placement,
+            mode="fused" if fused else "split",
+            memory_limit=memory_limit,
+            seconds=seconds_per_stage,
+        )
+    return place_partition(
+        partition,
+        meshes,
+        placement=placement,
+        schedule=order,
+        merge=merge,
+        layout=layout,
+        specs=specs,
+        compiler_options=compiler_options,
+    )

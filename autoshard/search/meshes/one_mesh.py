@@ -1,0 +1,73 @@
+"""All chips as one mesh: what pipelining has to beat."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from autoshard.cost.mesh_shapes import candidate_meshes
+from autoshard.machine.cluster import Cluster
+from autoshard.plan.plan import Plan
+from autoshard.program.trace import trace
+from autoshard.search.meshes.plan import OneMesh
+from autoshard.search.search import InfeasibleError, NoPlanError, search
+
+
+def plan_one_mesh(
+    steps: Iterable[tuple[int | None, Any]],
+    cluster: Cluster,
+    name: str,
+    memory_limit: float | None,
+    time_limit: float,
+) -> OneMesh:
+    """The best plan on all chips, of the first of `steps` that fits.
+
+    Args:
+      steps: (microbatches, step), in the order in which they are tried.
+      cluster: meshes that are alike.
+      name: of the program.
+      memory_limit: bytes per device.
+      time_limit: seconds.
+
+    Raises:
+      KeyboardInterrupt: an interrupt came before a plan was found.
+    """
+    machine = cluster.whole()
+    assert machine is not None
+    deadline = time.monotonic() + time_limit
+    notes = []
+    shapes = candidate_meshes(machine, axes=2)[:2]
+    for microbatches, (fn, args, options) in steps:
+        program = trace(fn, *args, name=name, **options)
+        best: Plan | None = None
+        for at, shape in enumerate(shapes):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                plan = search(
+                    program,
+                    machine,
+                    mesh=dict(zip(("x", "y"), shape, strict=False)),
+                    memory_limit=memory_limit,
+                    time_limit=left / (len(shapes) - at),
+                    baselines=False,
+                )
+            except (InfeasibleError, NoPlanError) as error:
+                count = "no" if microbatches is None else str(microbatches)
+                notes.append(f"with {count} microbatches: {error}")
+                continue
+            if plan.proof.limit_hit == "interrupted":
+                raise KeyboardInterrupt
+            if best is None or plan.estimate.step_seconds < best.estimate.step_seconds:
+                best = plan
+        if best is not None:
+            return OneMesh(
+                machine.name,
+                best.estimate.step_seconds,
+                float(best.estimate.peak_bytes),
+                str(best.mesh),
+                microbatches,
+            )
+    return OneMesh(machine.name, None, 0.0, "", None, "; ".join(notes) or "no time was left")

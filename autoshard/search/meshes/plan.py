@@ -1,0 +1,277 @@
+"""A plan for several meshes: stages, their meshes and shardings, the order of tasks, the price."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from jax.sharding import PartitionSpec
+
+from autoshard.files import write_whole
+from autoshard.plan.plan import MeshShape, PlanError
+from autoshard.search.meshes.problem import TICK, loop_seconds
+from autoshard.search.meshes.stage_program import Argument, Mode
+from autoshard.solve.schedule.faults import ScheduleError
+from autoshard.solve.schedule.instance import Instance
+from autoshard.solve.schedule.instance_json import instance_from_json, instance_to_json
+from autoshard.solve.schedule.task import Order, order_from_json, order_to_json
+from autoshard.solve.schedule.timeline import Timeline, simulate
+
+SCHEMA_VERSION = 3
+KIND = "autoshard plan for several meshes"
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How an argument of a stage (`stage_program.Argument`) is sharded."""
+
+    argument: Argument
+    spec: PartitionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice that was considered.
+
+    Attributes:
+      name: placement and mode.
+      stages, microbatches: how many.
+      step_seconds: what it comes to; None where there is no plan.
+      bound: seconds that no order undercuts at these prices; None where it was not looked for.
+      note: why there is no plan, or nothing.
+    """
+
+    name: str
+    stages: int
+    microbatches: int
+    step_seconds: float | None
+    bound: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OneMesh:
+    """The best plan found on all chips as one mesh, or why there is none."""
+
+    machine: str
+    step_seconds: float | None
+    peak_bytes: float
+    mesh: str
+    microbatches: int | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelinePlan:
+    """See the module.
+
+    Attributes:
+      program: name of the program.
+      cluster: as the user wrote it, and `described` with its links.
+      machines: of every mesh.
+      shapes: the mesh shape of every mesh.
+      stages: for every stage the names of its blocks.
+      mesh_of: the mesh of every stage.
+      placement, mode: the name of the placement; whether backward is one task.
+      order: the tasks of every mesh.
+      instance: the schedule problem, in nanoseconds and bytes of a device.
+      outer_seconds: by mesh, of what is done once a step.
+      dispatch_seconds: by mesh, in which the controller enqueues one program.
+      memory_limit: bytes per device, by mesh.
+      fixed_bytes: by mesh, what is not kept for microbatches.
+      bound: seconds that no plan on several meshes undercuts, at these prices.
+      order_bound: that no order of these tasks undercuts.
+      shardings: for every stage those of its arguments.
+      choices: what was considered.
+      one_mesh: the plan on all chips as one mesh; None where it was not looked for.
+      limit_hit: what ended the search: "time", "interrupted", or None.
+      seconds: spent searching.
+    """
+
+    program: str
+    cluster: str
+    described: str
+    machines: tuple[str, ...]
+    shapes: tuple[MeshShape, ...]
+    stages: tuple[tuple[str, ...], ...]
+    mesh_of: tuple[int, ...]
+    placement: str
+    mode: Mode
+    order: Order
+    instance: Instance
+    outer_seconds: tuple[float, ...]
+    dispatch_seconds: tuple[float, ...]
+    memory_limit: tuple[float, ...]
+    fixed_bytes: tuple[float, ...]
+    bound: float
+    order_bound: float
+    shardings: tuple[tuple[Sharding, ...], ...]
+    choices: tuple[Choice, ...]
+    one_mesh: OneMesh | None
+    limit_hit: str | None
+    seconds: float
+
+    @property
+    def microbatches(self) -> int:
+        """How many microbatches there are."""
+        return self.instance.microbatches
+
+    @property
+    def timeline(self) -> Timeline:
+        """When every task runs; nanoseconds."""
+        return simulate(self.instance, self.order)
+
+    @property
+    def step_seconds(self) -> float:
+        """The loop until its last task is done and dispatched, and then the longest update."""
+        loop = loop_seconds(self.instance, self.order, self.mode, self.dispatch_seconds)
+        return loop + max(self.outer_seconds)
+
+    @property
+    def waits_for_controller(self) -> bool:
+        """Whether the loop takes longer than its tasks, for the controller is late."""
+        tasks = float(self.timeline.makespan) * TICK
+        return self.step_seconds - max(self.outer_seconds) > tasks * (1 + 1e-9)
+
+    @property
+    def peak_bytes(self) -> tuple[float, ...]:
+        """Per device, by mesh."""
+        peaks = self.timeline.peak_memory
+        return tuple(f + float(p) for f, p in zip(self.fixed_bytes, peaks, strict=True))
+
+    @property
+    def gap(self) -> float:
+        """How far the plan may be from the best on several meshes, as a share of it."""
+        return max(0.0, 1 - self.bound / self.step_seconds)
+
+    @property
+    def loses(self) -> bool:
+        """Whether one mesh of all chips is faster."""
+        one = self.one_mesh
+        return (
+            one is not None
+            and one.step_seconds is not None
+            and one.step_seconds < self.step_seconds
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with a schema version."""
+        one = self.one_mesh
+        return {
+            "kind": KIND,
+            "schema_version": SCHEMA_VERSION,
+            "program": self.program,
+            "cluster": self.cluster,
+            "described": self.described,
+            "machines": list(self.machines),
+            "shapes": [dict(zip(s.names, s.sizes, strict=True)) for s in self.shapes],
+            "microbatches": self.microbatches,
+            "stages": [list(names) for names in self.stages],
+            "mesh_of": list(self.mesh_of),
+            "placement": self.placement,
+            "mode": self.mode,
+            "step_seconds": self.step_seconds,
+            "bound": self.bound,
+            "order_bound": self.order_bound,
+            "gap": self.gap,
+            "outer_seconds": list(self.outer_seconds),
+            "dispatch_seconds": list(self.dispatch_seconds),
+            "memory_limit": list(self.memory_limit),
+            "fixed_bytes": list(self.fixed_bytes),
+            "peak_bytes": list(self.peak_bytes),
+            "instance": instance_to_json(self.instance),
+            "order": order_to_json(self.order),
+            "shardings": [[_sharding_to_json(one) for one in stage] for stage in self.shardings],
+            "choices": [_fields(choice) for choice in self.choices],
+            "one_mesh": None if one is None else _fields(one),
+            "limit_hit": self.limit_hit,
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> PipelinePlan:
+        """The inverse of `to_json`.
+
+        Raises:
+          PlanError: not such a plan, of another schema version, or damaged.
+        """
+        if not isinstance(data, Mapping) or data.get("kind") != KIND:
+            raise PlanError("not a plan for several meshes")
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise PlanError(
+                f"the plan has schema version {data.get('schema_version')!r}, this autoshard reads "
+                f"{SCHEMA_VERSION}: search again"
+            )
+        try:
+            if data["mode"] not in get_args(Mode):
+                raise ValueError(f"mode {data['mode']!r} is none of {get_args(Mode)}")
+            return cls(
+                program=data["program"],
+                cluster=data["cluster"],
+                described=data["described"],
+                machines=tuple(data["machines"]),
+                shapes=tuple(
+                    MeshShape(tuple(s), tuple(int(n) for n in s.values())) for s in data["shapes"]
+                ),
+                stages=tuple(tuple(names) for names in data["stages"]),
+                mesh_of=tuple(map(int, data["mesh_of"])),
+                placement=data["placement"],
+                mode=data["mode"],
+                order=order_from_json(data["order"], len(data["machines"])),
+                instance=instance_from_json(data["instance"]),
+                outer_seconds=tuple(map(float, data["outer_seconds"])),
+                dispatch_seconds=tuple(map(float, data["dispatch_seconds"])),
+                memory_limit=tuple(map(float, data["memory_limit"])),
+                fixed_bytes=tuple(map(float, data["fixed_bytes"])),
+                bound=float(data["bound"]),
+                order_bound=float(data["order_bound"]),
+                shardings=tuple(
+                    tuple(_sharding_from_json(one) for one in stage) for stage in data["shardings"]
+                ),
+                choices=tuple(Choice(**one) for one in data["choices"]),
+                one_mesh=None if data["one_mesh"] is None else OneMesh(**data["one_mesh"]),
+                limit_hit=data["limit_hit"],
+                seconds=float(data["seconds"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, ScheduleError) as error:
+            raise PlanError(f"the plan is damaged: {type(error).__name__}: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan; a file that is there is replaced only once the new one is whole."""
+        write_whole(os.fspath(path), json.dumps(self.to_json()).encode())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> PipelinePlan:
+        """Read a plan.
+
+        Raises:
+          PlanError: the file is not there, is no JSON, or is no such plan.
+        """
+        name = os.fspath(path)
+        try:
+            return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
+        except OSError as error:
+            raise PlanError(f"cannot read the plan {name!r}: {error.strerror}") from error
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise PlanError(f"{name!r} is damaged: it is no JSON") from error
+        except PlanError as error:
+            raise PlanError(f"{name!r}: {error}") from error
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def _sharding_to_json(one: Sharding) -> dict[str, Any]:
+    spec = [list(entry) if isinstance(entry, tuple) else entry for entry in one.spec]
+    return {**_fields(one.argument), "spec": spec}
+
+
+def _sharding_from_json(data: Mapping[str, Any]) -> Sharding:
+    fields = dict(data)
+    spec = [tuple(entry) if isinstance(entry, list) else entry for entry in fields.pop("spec")]
+    return Sharding(Argument(**fields), PartitionSpec(*spec))

@@ -1,0 +1,144 @@
+"""A stage planned on a mesh by the one-mesh solver, and its seconds split over its fragments.
+
+One plan covers F, the backward pass and the update, so that weights, gradients and what F keeps
+have one sharding each. The independent evaluator's seconds of every op and every collective count
+for the fragment in whose scope they stand; all else is done once a step.
+
+What is approximate: fusion and overlap are those of the one program, though F and the backward pass
+run as two; a gathered weight that the plan keeps from F to the backward pass is gathered once more
+by the programs; and where a sent value arrives sharded as the reader wants it, the sender's
+sharding is taken to cost no more than the transfer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from autoshard.cost.step_prices import StepPrices
+from autoshard.machine.machine import Machine
+from autoshard.plan.decisions import Decisions
+from autoshard.plan.evaluate import compute_seconds, evaluate
+from autoshard.plan.plan import MeshShape, Plan
+from autoshard.program.layout import to_partition_spec
+from autoshard.program.trace import Program
+from autoshard.search.assemble import prices_of
+from autoshard.search.meshes.stage_program import Argument, kind_of
+from autoshard.solve.schedule.task import Kind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagePrice:
+    """What a stage costs on a mesh.
+
+    Attributes:
+      mesh: the mesh shape.
+      seconds: of F, B, W or BW for one microbatch.
+      update_seconds: of what is done once a step.
+      resident_bytes: per device, of state and totals of gradients.
+      workspace_bytes: per device, what is alive beside those and what a microbatch keeps.
+      kept_bytes: per device and microbatch, from F to the backward pass.
+      handed_bytes: per device and microbatch, from B to W.
+      peak_bytes: per device, with one microbatch.
+      specs: how the program's arguments are sharded, in flat order.
+    """
+
+    mesh: MeshShape
+    seconds: Mapping[Kind, float]
+    update_seconds: float
+    resident_bytes: float
+    workspace_bytes: float
+    kept_bytes: float
+    handed_bytes: float
+    peak_bytes: float
+    specs: tuple[PartitionSpec, ...]
+
+    def busy_seconds(self, microbatches: int) -> float:
+        """Seconds of a step in which the stage works."""
+        return microbatches * sum(self.seconds.values()) + self.update_seconds
+
+
+def price(
+    plan: Plan, program: Program, machine: Machine, arguments: tuple[Argument, ...]
+) -> StagePrice:
+    """Split the price of a stage's plan.
+
+    Args:
+      plan: of `program` on `machine`.
+      arguments: of the stage's program.
+    """
+    prices = prices_of(plan, program, machine)
+    decisions = plan.decisions
+    seconds: dict[Kind | None, float] = {}
+    for op, _, spent in compute_seconds(prices, decisions):
+        kind = kind_of(op.scope)
+        seconds[kind] = seconds.get(kind, 0.0) + spent
+    for move in evaluate(prices, decisions, plan.mesh.names).moves:
+        kind = kind_of(move.scope)
+        seconds[kind] = seconds.get(kind, 0.0) + move.exposed_seconds
+    times = max((op.weight for op in program.ops if kind_of(op.scope)), default=1.0)
+    inputs = list(zip(program.inputs, arguments, strict=True))
+    resident = sum(
+        _local(prices, decisions, value)
+        for value, one in inputs
+        if one.group in ("state", "totals")
+    )
+    sent = [value for value, one in inputs if one.group == "sent"]
+    kept, handed = _between(prices, decisions, sent)
+    workspace = max(plan.estimate.peak_bytes - resident - kept, 0.0)
+    return StagePrice(
+        mesh=plan.mesh,
+        seconds={k: spent / times for k, spent in seconds.items() if k is not None},
+        update_seconds=seconds.get(None, 0.0),
+        resident_bytes=resident,
+        workspace_bytes=workspace,
+        kept_bytes=kept,
+        handed_bytes=handed,
+        peak_bytes=float(plan.estimate.peak_bytes),
+        specs=tuple(
+            to_partition_spec(
+                decisions.stored[value] or (-1,) * len(plan.mesh.sizes),
+                plan.mesh.names,
+                len(program.values[value].shape),
+            )
+            for value in program.inputs
+        ),
+    )
+
+
+def _local(prices: StepPrices, decisions: Decisions, value: int) -> float:
+    """Bytes per device of a value as it is stored, with what the compiler's heap takes beside."""
+    layout = decisions.stored[value]
+    if layout is None:
+        return 0.0
+    return float(prices.held_bytes(value, np.array(layout))) * prices.heap_factor(value)
+
+
+def _between(prices: StepPrices, decisions: Decisions, sent: list[int]) -> tuple[float, float]:
+    """Bytes that lie between F and the backward pass, and between B and W."""
+    program = prices.program
+    kinds: list[Kind | None] = [kind_of(op.scope) for op in program.ops]
+    readers: dict[int, set[Kind | None]] = {}
+    for op in program.ops:
+        kind: Kind | None = kinds[op.index]
+        for value in op.inputs:
+            if value >= 0:
+                readers.setdefault(value, set[Kind | None]()).add(kind)
+    inside = {region.index for region in program.regions if region.parent >= 0}
+    kept = handed = 0.0
+    for value, reading in readers.items():
+        producer = program.values[value].producer
+        maker = kinds[producer] if producer >= 0 else None
+        ends = producer < 0 or program.ops[producer].primitive in ("stack", "yield")
+        if not ends and program.ops[producer].region in inside:
+            continue  # of one iteration of a loop; what leaves the loop is stacked or yielded
+        if maker == "F" or value in sent:
+            first = maker == "F" or "F" in reading
+            if first and reading & {"B", "W", "BW"}:
+                kept += _local(prices, decisions, value)
+        if (maker in ("F", "B") or value in sent) and "W" in reading:
+            handed += _local(prices, decisions, value)
+    return kept, handed

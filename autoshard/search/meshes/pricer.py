@@ -1,0 +1,235 @@
+"""Stages planned on meshes, each different one once.
+
+Stages that differ only in how many blocks they have, or what is left of their memory, have plans of
+one form. So a plan of one is put to the other as it is, and taken where it is within a gap of what
+the other takes at least (`autoshard.search.meshes.bounds.bricks`); else the solver starts from it.
+The gap is small where the price is to stay, and larger while choices are compared (`rough`). Mesh
+shapes are tried in the order of those bounds, and none whose bound is above what was found.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from autoshard.cost.mesh_shapes import candidate_meshes
+from autoshard.machine.machine import Machine
+from autoshard.plan.plan import MeshShape, Plan, PlanError
+from autoshard.program.trace import Program
+from autoshard.search.meshes.price import StagePrice, price
+from autoshard.search.meshes.stage_program import Mode, StageProgram
+from autoshard.search.replan import reprice
+from autoshard.search.search import NoPlanError, search
+
+GAP = 0.005
+"""How close to the best a stage's plan is to be."""
+POOR = 0.05
+"""A plan this far above what its stage takes at least is given up for later plans of others; while
+choices are compared, a plan that is nearer is good enough."""
+
+COMPARED = 3
+"""So many plans of the form of a stage are put to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A price, or why there is none, under a memory limit; rough where a better one may be near."""
+
+    limit: float
+    found: StagePrice | str
+    rough: bool = False
+
+
+@dataclass(slots=True)
+class Pricer:
+    """Prices stages.
+
+    Args:
+      memory_limit: bytes per device; by default what a chip has less its reserve.
+      seconds: for the plan of one stage on one mesh shape, if one is found in these.
+      shapes: how many mesh shapes are tried, of at most two axes, most alike the network first.
+      known: by program, machine and mesh shape, what was found under which limits.
+      plans: by machine and mesh shape, those of all stages, with their microbatches and mode.
+      seen: by program, machine and mesh shape, how many of `plans` were put to it again.
+      slowest: seconds that the plan of one stage on one mesh shape took, at most.
+    """
+
+    memory_limit: float | None = None
+    seconds: float = 5.0
+    shapes: int = 2
+    known: dict[Any, list[Known]] = field(default_factory=dict)
+    plans: dict[Any, list[tuple[tuple[int, Mode], Plan]]] = field(default_factory=dict)
+    slowest: float = 0.0
+    seen: dict[Any, int] = field(default_factory=dict)
+
+    def limit(self, machine: Machine) -> float:
+        """Bytes that may be used of each of a machine's devices."""
+        return machine.chip.usable_bytes if self.memory_limit is None else self.memory_limit
+
+    def candidates(self, machine: Machine) -> list[MeshShape]:
+        """The mesh shapes that are tried."""
+        sizes = candidate_meshes(machine, axes=2)[: self.shapes]
+        return [MeshShape(("x", "y")[: len(one)], one) for one in sizes]
+
+    def price(
+        self,
+        stage: StageProgram,
+        machine: Machine,
+        least: Mapping[MeshShape, float] | None,
+        limit: float,
+        seconds: float,
+        *,
+        rough: bool = False,
+        program: Program | None = None,
+        most: float = 0.0,
+    ) -> StagePrice | str:
+        """The price of a stage, or why it has no plan.
+
+        Args:
+          least: the mesh shapes that are tried, with seconds of a step that no plan undercuts;
+            None: the candidates.
+          limit: bytes per device that the stage may use.
+          seconds: at most for this.
+          rough: whether the price is only to compare choices.
+          program: the stage's, traced, where that is known.
+          most: seconds that it may take instead until there is any plan.
+        """
+        program = stage.traced() if program is None else program
+        if least is None:
+            least = dict.fromkeys(self.candidates(machine), 0.0)
+        best: StagePrice | None = None
+        failure = "no mesh shape was tried"
+        for shape, bound in sorted(least.items(), key=lambda item: item[1]):
+            if best is not None and bound * (1 + GAP) >= best.busy_seconds(stage.microbatches):
+                continue
+            key = (program.fingerprint, machine.name, shape)
+            found = self._known(key, limit, rough)
+            if found is None:
+                share, begun = seconds / len(least), time.monotonic()
+                times = share, max(share, most / len(least))
+                made = self._plan(program, stage, machine, shape, limit, times, bound, rough)
+                found = made.found
+                self.slowest = max(self.slowest, time.monotonic() - begun)
+                if isinstance(found, str) and found.startswith("no time"):
+                    return found if best is None else best
+                self.known.setdefault(key, []).insert(0, made)
+            elif isinstance(found, StagePrice) and _busy(found, stage) > bound * (1 + POOR):
+                other = self._again(program, stage, machine, shape, limit, found)
+                if other is not found:
+                    self.known[key].insert(0, Known(limit, other, rough))
+                found = other
+            if isinstance(found, str):
+                failure = found
+            elif best is None or _busy(found, stage) < _busy(best, stage):
+                best = found
+        return failure if best is None else best
+
+    def _again(
+        self,
+        program: Program,
+        stage: StageProgram,
+        machine: Machine,
+        shape: MeshShape,
+        limit: float,
+        found: StagePrice,
+    ) -> StagePrice:
+        """What was found for a stage, or a plan of another stage where that is better by now."""
+        plans = self.plans.get((machine.name, shape), [])
+        key = (program.fingerprint, machine.name, shape)
+        fresh = plans[self.seen.get(key, 0) :]
+        self.seen[key] = len(plans)
+        other = _best_of(_closest(fresh, stage), program, machine, limit)
+        if other is None or other.estimate.step_seconds >= _busy(found, stage):
+            return found
+        return price(other, program, machine, stage.arguments)
+
+    def _known(self, key: Any, limit: float, rough: bool) -> StagePrice | str | None:
+        """What an earlier search says for this limit: it had more, and took no more or failed."""
+        for one in self.known.get(key, ()):
+            if one.rough and not rough:
+                continue
+            fits = isinstance(one.found, str) or one.found.peak_bytes <= limit
+            if one.limit >= limit and fits:
+                return one.found
+        return None
+
+    def _plan(
+        self,
+        program: Program,
+        stage: StageProgram,
+        machine: Machine,
+        shape: MeshShape,
+        limit: float,
+        times: tuple[float, float],
+        bound: float,
+        rough: bool,
+    ) -> Known:
+        earlier = self.plans.setdefault((machine.name, shape), [])
+        start = _best_of(_closest(earlier, stage), program, machine, limit)
+        plan: Plan | None = None
+        poor = False
+        near = POOR if rough else GAP
+        if start is not None and start.estimate.step_seconds * (1 - near) <= bound:
+            best = start.estimate.step_seconds * (1 - GAP) <= bound
+            return Known(limit, price(start, program, machine, stage.arguments), rough=not best)
+        mesh = dict(zip(shape.names, shape.sizes, strict=True))
+        usual, most = times
+        # Where there is nothing to begin with, what is found will be the beginning of others.
+        few = min(self.seconds, usual if start is not None else most)
+        for allowed in sorted({few, max(few, usual), max(few, most)}):
+            if plan is not None and allowed > usual:
+                break
+            try:
+                plan = search(
+                    program,
+                    machine,
+                    mesh=mesh,
+                    memory_limit=limit,
+                    time_limit=max(allowed, 0.1),
+                    gap=GAP,
+                    baselines=False,
+                    start=start,
+                    known_bound=bound,
+                )
+                poor = plan.estimate.step_seconds > max(bound, plan.proof.bound) * (1 + POOR)
+                if not poor or plan.proof.limit_hit == "interrupted":
+                    break
+                start = plan  # and on with more time, if there is
+            except NoPlanError as error:
+                if allowed == max(few, most) and plan is None:
+                    return Known(limit, f"no time: {error}")
+            except ValueError as error:  # no plan fits, or an axis divides nothing
+                return Known(limit, str(error))
+        assert plan is not None
+        if plan.proof.limit_hit == "interrupted":
+            raise KeyboardInterrupt
+        earlier.append(((stage.microbatches, stage.mode), plan))
+        return Known(limit, price(plan, program, machine, stage.arguments), rough=poor)
+
+
+def _closest(earlier: Sequence[tuple[tuple[int, Mode], Plan]], stage: StageProgram) -> list[Plan]:
+    """The newest plans, those of the same microbatches and mode first."""
+    newest = earlier[::-1]
+    own = (stage.microbatches, stage.mode)
+    return [plan for _, plan in sorted(newest, key=lambda one: one[0] != own)]
+
+
+def _best_of(earlier: list[Plan], program: Program, machine: Machine, limit: float) -> Plan | None:
+    """The fastest of a few plans of this form that fit, at the prices of this program."""
+    fitting = []
+    for plan in earlier:
+        if len(fitting) == COMPARED:
+            break
+        try:
+            found = reprice(plan, program, machine, memory_limit=limit)
+        except PlanError:
+            continue
+        if found.estimate.peak_bytes <= limit:
+            fitting.append(found)
+    return min(fitting, key=lambda plan: plan.estimate.step_seconds, default=None)
+
+
+def _busy(found: StagePrice, stage: StageProgram) -> float:
+    return found.busy_seconds(stage.microbatches)

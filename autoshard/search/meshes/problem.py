@@ -1,0 +1,173 @@
+"""The schedule problem of stages with prices: nanoseconds and bytes of a device.
+
+    limit of a mesh = what may be used
+                      - sum over its stages of state and totals of gradients
+                      - the largest workspace of its stages
+    F takes what a microbatch keeps (where B hands W more, that); B and W give it back
+
+A transfer takes the time of the largest that a microbatch makes between stages of two meshes. With
+BW, the backward pass stands as B, and W takes no time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from autoshard.lower.mpmd.partition import Partition
+from autoshard.machine.cluster import Cluster
+from autoshard.search.meshes.price import StagePrice
+from autoshard.search.meshes.stage_program import Mode
+from autoshard.solve.schedule.instance import Instance
+from autoshard.solve.schedule.merging import enqueued, paying_merges
+from autoshard.solve.schedule.task import Order, Task
+from autoshard.solve.schedule.timeline import simulate
+from autoshard.units import format_bytes
+
+TICK = 1e-9
+"""Seconds of one unit of the schedule problem's time."""
+
+
+class MemoryShortageError(ValueError):
+    """Meshes that cannot hold their stages; names all of them, and the least that is needed."""
+
+
+def schedule_problem(
+    partition: Partition,
+    prices: Sequence[StagePrice],
+    mesh_of: Sequence[int],
+    cluster: Cluster,
+    limits: Sequence[float],
+    mode: Mode,
+    *,
+    name: str = "",
+) -> Instance:
+    """The schedule problem of a partition on meshes.
+
+    Args:
+      prices: of every stage on its mesh.
+      mesh_of: the mesh of every stage.
+      limits: bytes that may be used per device, by mesh.
+      mode: whether the backward pass is one task.
+
+    Raises:
+      MemoryShortageError: a mesh cannot hold its stages and one microbatch.
+    """
+    stages = range(partition.stages)
+    backward = "BW" if mode == "fused" else "B"
+    kept = [math.ceil(prices[s].kept_bytes) for s in stages]
+    after_b = [0 if mode == "fused" else math.ceil(prices[s].handed_bytes) for s in stages]
+    after_f = [max(k, b) for k, b in zip(kept, after_b, strict=True)]
+    room = []
+    faults = []
+    for mesh, limit in enumerate(limits):
+        here = [s for s in stages if mesh_of[s] == mesh]
+        fixed = sum(prices[s].resident_bytes for s in here)
+        fixed += max((prices[s].workspace_bytes for s in here), default=0.0)
+        one = sum(after_f[s] for s in here)
+        room.append(max(math.floor(limit - fixed), 0))
+        if limit - fixed < one:
+            faults.append(
+                f"mesh {mesh} ({cluster.meshes[mesh].name}) may use {format_bytes(limit)} of each "
+                f"device; its stages {', '.join(map(str, here))} need {format_bytes(fixed + one)}"
+            )
+    if faults:
+        raise MemoryShortageError("\n  * ".join(["too little memory:", *faults]))
+    meshes = range(len(cluster.meshes))
+    sizes = sent_bytes(partition)
+    transfer = [[0] * len(meshes) for _ in meshes]
+    for (source, reader), size in sizes.items():
+        a, b = mesh_of[source], mesh_of[reader]
+        if a != b:
+            spent = _ticks(cluster.seconds(a, b, size))
+            transfer[a][b] = max(transfer[a][b], spent)
+    return Instance(
+        meshes=len(meshes),
+        microbatches=partition.microbatches,
+        forward=tuple(max(_ticks(prices[s].seconds.get("F", 0.0)), 1) for s in stages),
+        backward=tuple(_ticks(prices[s].seconds.get(backward, 0.0)) for s in stages),
+        weight=tuple(_ticks(prices[s].seconds.get("W", 0.0)) for s in stages),
+        placement=tuple(mesh_of),
+        transfer=tuple(map(tuple, transfer)),
+        time_scale=(1,) * len(meshes),
+        memory_forward=tuple(after_f),
+        memory_backward=tuple(b - f for f, b in zip(after_f, after_b, strict=True)),
+        memory_weight=tuple(-b for b in after_b),
+        memory_limit=tuple(room),
+        name=name,
+    )
+
+
+def sent_bytes(partition: Partition) -> dict[tuple[int, int], int]:
+    """Bytes of whole values that each kind of task of a stage gets of another, the most of them."""
+    result: dict[tuple[int, int], int] = {}
+    for (stage, kind), fragment in partition.cut.fragments.items():
+        if kind == "BW":
+            continue
+        sizes: dict[int, int] = {}
+        for one in fragment.inputs:
+            if one.stage not in (stage, -1):
+                size = partition.cut.graph.bytes(one.value)
+                sizes[one.stage] = sizes.get(one.stage, 0) + size
+        for source, size in sizes.items():
+            result[source, stage] = max(result.get((source, stage), 0), size)
+    return result
+
+
+def outer_seconds(
+    partition: Partition, prices: Sequence[StagePrice], mesh_of: Sequence[int], cluster: Cluster
+) -> tuple[float, ...]:
+    """Seconds, by mesh, of what is done around the loop: updates, and what meshes send for them.
+
+    Between meshes go sums of gradients and copies of weights that several stages share, and what
+    the update of one mesh needs of another.
+    """
+    around = partition.around(mesh_of)
+    spent = [0.0] * len(cluster.meshes)
+    for stage, one in enumerate(prices):
+        spent[mesh_of[stage]] += one.update_seconds
+    for value, needing in around.needs.items():
+        homes = around.homes.get(value, ())
+        size = partition.outer.graph.bytes(value)
+        for mesh in needing:
+            if homes and mesh not in homes:
+                spent[mesh] += cluster.seconds(homes[0], mesh, size)
+    return tuple(spent)
+
+
+def loop_seconds(
+    instance: Instance, order: Order, mode: Mode, dispatch_seconds: Sequence[float]
+) -> float:
+    """Seconds of the loop: until its last task ends, and the controller has enqueued all programs.
+
+    Tasks are merged where the controller would else be late.
+
+    Args:
+      dispatch_seconds: of one program, by mesh.
+    """
+    order = runnable(order, mode)
+    dispatch = [seconds / TICK for seconds in dispatch_seconds]
+    makespan = simulate(instance, order).makespan
+    if enqueued(order, (), dispatch) > makespan:
+        merges = paying_merges(instance, order, dispatch=dispatch)
+        merged = simulate(instance, order, merges=merges, limited=False).makespan
+        makespan = max(merged, enqueued(order, merges, dispatch))
+    return float(makespan) * TICK
+
+
+def runnable(order: Order, mode: Mode) -> Order:
+    """The order with the tasks that programs run: BW in place of B, and no W, where it is fused."""
+    if mode == "split":
+        return order
+    return tuple(
+        tuple(
+            Task("BW", task.stage, task.microbatch) if task.kind != "F" else task
+            for task in tasks
+            if task.kind != "W"
+        )
+        for tasks in order
+    )
+
+
+def _ticks(seconds: float) -> int:
+    return math.ceil(seconds / TICK)

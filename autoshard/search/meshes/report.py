@@ -1,0 +1,163 @@
+"""How a plan for several meshes looks, as text: one page of at most 120 columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from autoshard.plan.text.page import shorten, table
+from autoshard.search.meshes.plan import Choice, PipelinePlan
+from autoshard.solve.schedule.drawing import draw_text
+from autoshard.units import format_bytes, format_gap, format_seconds
+
+COLUMNS = 100
+CHOICES = 12
+
+
+def format_pipeline(plan: PipelinePlan, *, choices: int = CHOICES) -> str:
+    """The report of a plan, with at most so many of the choices that were considered."""
+    sections = [
+        _header(plan),
+        "\n".join(["  why", *(f"    {line}" for line in reasons(plan))]),
+        _stages(plan),
+        _meshes(plan),
+        "  schedule (F forward, B input gradient, W weight gradient, X both)\n"
+        + "".join(f"    {line}\n" for line in draw_text(plan.timeline, COLUMNS).splitlines()),
+        _choices(plan, choices),
+    ]
+    return "\n\n".join(section.rstrip() for section in sections if section) + "\n"
+
+
+def reasons(plan: PipelinePlan) -> Iterator[str]:
+    """Why this plan, and why not one mesh."""
+    timeline = plan.timeline
+    busiest = max(float(t) for t in timeline.busy) * 1e-9
+    yield (
+        f"the busiest mesh works {format_seconds(busiest)} in the loop, meshes wait "
+        f"{timeline.bubble:.1%} of its time; what is done once takes "
+        f"{format_seconds(max(plan.outer_seconds))}"
+    )
+    if plan.waits_for_controller:
+        each = max(plan.dispatch_seconds)
+        yield f"the controller is late: to enqueue a program takes it {format_seconds(each)}"
+    one = plan.one_mesh
+    if one is None:
+        yield (
+            "one mesh of all chips was not planned: it needs meshes that are alike"
+            if len(set(plan.machines)) > 1
+            else "one mesh of all chips was not planned"
+        )
+    elif one.step_seconds is None:
+        yield shorten(f"one mesh of all chips ({one.machine}) has no plan: {one.note}", 112)
+    else:
+        count = "no" if one.microbatches is None else str(one.microbatches)
+        text = (
+            f"one mesh of all chips ({one.machine}, {one.mesh}, {count} microbatches) takes "
+            f"{format_seconds(one.step_seconds)} and {format_bytes(one.peak_bytes)}"
+        )
+        share = abs(plan.step_seconds / one.step_seconds - 1)
+        if plan.loses:
+            yield f"{text}: pipelining LOSES, by {share:.1%}"
+            yield f"  better: --machine {one.machine}"
+        else:
+            yield f"{text}: pipelining wins, {share:.1%} less"
+
+
+def _header(plan: PipelinePlan) -> str:
+    stopped = {None: "", "time": ", stopped by the time limit", "interrupted": ", interrupted"}
+    rows = [
+        (
+            "step",
+            format_seconds(plan.step_seconds),
+            f"no order of these tasks is faster than {format_seconds(plan.order_bound)}",
+        ),
+        (
+            "bound",
+            format_seconds(plan.bound),
+            f"no plan on several meshes is faster: gap {format_gap(plan.gap)} in "
+            f"{plan.seconds:.1f} s{stopped.get(plan.limit_hit, '')}",
+        ),
+        (
+            "pipeline",
+            plan.placement,
+            f"{len(plan.stages)} stages, {plan.microbatches} microbatches, backward {plan.mode}",
+        ),
+    ]
+    return shorten(f"{plan.program} on {plan.described}") + "\n\n" + table(rows)
+
+
+def _stages(plan: PipelinePlan) -> str:
+    rows = [("stage", "mesh", "blocks", "F", "B", "W", "kept", "weights and gradients sharded")]
+    instance = plan.instance
+    for stage, names in enumerate(plan.stages):
+        blocks = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        forward, backward, weight = (
+            format_seconds(float(instance.time(kind, stage)) * 1e-9) for kind in ("F", "B", "W")
+        )
+        rows.append(
+            (
+                str(stage),
+                str(plan.mesh_of[stage]),
+                blocks,
+                forward,
+                backward,
+                weight,
+                format_bytes(instance.memory_forward[stage]),
+                _sharding(plan, stage),
+            )
+        )
+    return "  stages: seconds and bytes of a device for one microbatch\n" + table(rows, indent=4)
+
+
+def _sharding(plan: PipelinePlan, stage: int) -> str:
+    """How many arrays of state each sharding has, the commonest first."""
+    counts: dict[str, int] = {}
+    for one in plan.shardings[stage]:
+        if one.argument.group == "state":
+            axes = [",".join(e) if isinstance(e, tuple) else e or "-" for e in one.spec]
+            text = f"[{' '.join(axes)}]" if any(one.spec) else "replicated"
+            counts[text] = counts.get(text, 0) + 1
+    ranked = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{n} x {text}" for text, n in ranked)
+
+
+def _meshes(plan: PipelinePlan) -> str:
+    rows = [("mesh", "machine", "shape", "stages", "memory", "limit", "busy", "once a step")]
+    for mesh, machine in enumerate(plan.machines):
+        here = [str(s) for s, d in enumerate(plan.mesh_of) if d == mesh]
+        rows.append(
+            (
+                str(mesh),
+                machine,
+                str(plan.shapes[mesh]),
+                ", ".join(here),
+                format_bytes(plan.peak_bytes[mesh]),
+                format_bytes(plan.memory_limit[mesh]),
+                f"{float(plan.timeline.busy[mesh]) * 1e-9 / plan.step_seconds:.1%}",
+                format_seconds(plan.outer_seconds[mesh]),
+            )
+        )
+    return "  meshes: bytes of a device\n" + table(rows, indent=4)
+
+
+def _choices(plan: PipelinePlan, count: int) -> str:
+    rows = [("considered", "stages", "microbatches", "step", "order's bound", "")]
+    ranked = sorted(plan.choices, key=_rank)
+    for one in ranked[:count]:
+        known = one.step_seconds is not None
+        rows.append(
+            (
+                one.name,
+                str(one.stages),
+                str(one.microbatches),
+                format_seconds(one.step_seconds or 0.0) if known else "-",
+                format_seconds(one.bound or 0.0) if one.bound else "-",
+                " ".join(one.note.split()),
+            )
+        )
+    more = f"\n    and {len(ranked) - count} more" if len(ranked) > count else ""
+    return table(rows, indent=2) + more
+
+
+def _rank(choice: Choice) -> float:
+    return math.inf if choice.step_seconds is None else choice.step_seconds

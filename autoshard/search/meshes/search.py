@@ -1,0 +1,286 @@
+"""A step and a cluster in; stages, meshes, shardings and the order of tasks out.
+
+    plan = search_meshes({8: step}, load_cluster("4 x v5p-16"), time_limit=120)
+
+Every choice of microbatches, stages, placement and mode is bounded, over all ways to share the
+blocks (`autoshard.search.meshes.bounds.joint_bound`): by their work at first, and by what the
+solver proves of them once somebody asks (`autoshard.search.meshes.bounds.ranking`). Choices are
+tried, the most promising
+first: cut the step, plan and price every different stage on every kind of mesh, and solve the order
+(`autoshard.search.meshes.trial`). A choice whose bound is above the best plan is not tried. What is
+left of the time goes to better prices and a better order of the best.
+
+The bound is the least of all choices; so what was tried badly counts, too. It is only raised by
+asking about the choice with the least; that is done after every trial, in a part of the time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from autoshard.machine.cluster import Cluster
+from autoshard.search.meshes.bounds.bounding import Bounding
+from autoshard.search.meshes.bounds.ranking import Group, Ranked, Ranking
+from autoshard.search.meshes.candidate import Candidate, pipeline_plan
+from autoshard.search.meshes.one_mesh import plan_one_mesh
+from autoshard.search.meshes.plan import Choice, OneMesh, PipelinePlan
+from autoshard.search.meshes.pricer import Pricer
+from autoshard.search.meshes.request import Request, Step, request_of
+from autoshard.search.meshes.stage_prices import StagePrices
+from autoshard.search.meshes.stage_program import Mode
+from autoshard.search.meshes.trial import Trial
+from autoshard.search.search import InfeasibleError, NoPlanError
+from autoshard.solve.schedule.optimise import solve
+
+ONE_MESH_SHARE, BOUND_SHARE = 0.2, 0.3
+"""Of the time, what one mesh of all chips gets, and the bounds of blocks; at most."""
+FEWEST_TRIALS = 4
+"""One trial gets no more of what is left than its part of so many."""
+FINISH_SHARE, FINISH_PRICES = 0.15, 1.25
+"""What is kept for better prices and a better order of the best choice: of the time, and at least
+so many times what the slowest price of a stage took."""
+POLISH_GAP = 0.0005
+
+
+def search_meshes(
+    steps: Mapping[int, Step],
+    cluster: Cluster,
+    *,
+    name: str = "step",
+    whole_step: Step | None = None,
+    stages: Sequence[int] | None = None,
+    modes: Sequence[Mode] = ("fused", "split"),
+    memory_limit: float | None = None,
+    time_limit: float = 120.0,
+    gap: float = 0.01,
+    compare: bool = True,
+    progress: Callable[[str], None] | None = None,
+    started: float | None = None,
+) -> PipelinePlan:
+    """Place a step on several meshes.
+
+    Args:
+      steps: for every number of microbatches that may be chosen the step, whose gradients are
+        computed by `autoshard.accumulate_grads` with as many.
+      cluster: the meshes.
+      name: what the program is called.
+      whole_step: the step without microbatches, for one mesh of all chips; by default the step
+        with the fewest.
+      stages: numbers of stages that may be chosen; by default 1, 2 and 4 for each mesh.
+      modes: whether backward passes may be one task, or two.
+      memory_limit: bytes per device; by default what a chip has less its reserve.
+      time_limit: seconds for all.
+      gap: stop once proven to be this close to the best.
+      compare: whether to plan all chips as one mesh too, where the meshes are alike.
+      progress: is told what is done.
+      started: when the time began, of `time.monotonic`; by default now.
+
+    Raises:
+      LoopError: a step has no microbatch loop.
+      StageError: there are more stages than blocks, or stages that are no multiple of the meshes.
+      InfeasibleError: no choice fits the memory; says why for each, and what is needed.
+      NoPlanError: the time was over before any plan was found.
+      KeyboardInterrupt: an interrupt came before any plan was found.
+    """
+    started = time.monotonic() if started is None else started
+    pricer = Pricer(memory_limit, seconds=max(time_limit / 20, 1.0))
+    request = request_of(name, steps, cluster, pricer)
+    return _Search(
+        request,
+        StagePrices(request, pricer),
+        whole_step,
+        time_limit,
+        gap,
+        progress or (lambda news: None),
+        started,
+    ).run(None if stages is None else tuple(stages), tuple(modes), compare=compare)
+
+
+@dataclass(slots=True)
+class _Search:
+    request: Request
+    prices: StagePrices
+    whole_step: Step | None
+    time_limit: float
+    gap: float
+    say: Callable[[str], None]
+    started: float
+    rows: list[Choice] = field(default_factory=list)
+    tried: set[Group] = field(default_factory=set)
+    known: Bounding | None = None
+    best: Candidate | None = None
+    one_mesh: OneMesh | None = None
+    interrupted: bool = False
+    late: bool = False
+
+    def run(
+        self, stages: Sequence[int] | None, modes: Sequence[Mode], *, compare: bool
+    ) -> PipelinePlan:
+        request = self.request
+        try:
+            self.say("bounding the work of all choices")
+            ranking = Ranking.of(request, self.prices.pricer, stages, modes)
+            seconds = BOUND_SHARE * self.time_limit
+            deadline = self.started + self.time_limit
+            known = self.known = Bounding.of(request, ranking, seconds, deadline, self.say)
+            known.ask(known.first)
+            self._try(known, once=True)
+            if compare and request.cluster.whole() is not None:
+                self._plan_one_mesh()
+            self._try(known)
+            self._finish(known)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            if self.best is None:
+                raise
+        if self.best is None:
+            raise self._failure()
+        return pipeline_plan(
+            self.best,
+            request.cluster,
+            name=request.name,
+            limits=request.limits,
+            ideal=self.bound,
+            choices=self.rows,
+            one_mesh=self.one_mesh,
+            limit_hit="interrupted" if self.interrupted else "time" if self.late else None,
+            seconds=self._spent(),
+        )
+
+    def _spent(self) -> float:
+        return time.monotonic() - self.started
+
+    def _left(self) -> float:
+        return self.time_limit - self._spent()
+
+    def _kept(self) -> float:
+        """Seconds that are kept for the end."""
+        return max(FINISH_SHARE * self.time_limit, FINISH_PRICES * self.prices.pricer.slowest)
+
+    def _plan_one_mesh(self) -> None:
+        self.say("planning all chips as one mesh")
+        request = self.request
+        steps: list[tuple[int | None, Step]] = list(request.steps.items())
+        if self.whole_step is not None:
+            steps.insert(0, (None, self.whole_step))
+        self.one_mesh = plan_one_mesh(
+            steps,
+            request.cluster,
+            request.name,
+            self.prices.pricer.memory_limit,
+            min(ONE_MESH_SHARE * self.time_limit, self._left()),
+        )
+
+    def _try(self, known: Bounding, *, once: bool = False) -> None:
+        """Try the choices, the most promising first, and bound the one with the least bound.
+
+        Args:
+          once: only until there is a plan.
+        """
+        while not self._close():
+            kept = 0.0 if self.best is None else self._kept()
+            if self._left() <= kept:
+                self.late = True
+                return
+            waiting = [one for one in known.choices if one.group not in self.tried]
+            if not waiting or (once and self.best is not None):
+                return
+            # Until there is a plan, what was asked goes first: a plan soon is worth more.
+            asked = [one for one in waiting if one.asked]
+            choice = (asked or waiting if self.best is None else waiting)[0]
+            if self.best is not None and choice.bound.seconds >= self.best.step_seconds:
+                self._leave_out(choice)
+            elif self.best is not None and not choice.asked and known.may_ask:
+                known.ask(choice)
+            else:
+                self._trial(choice, (self._left() - kept) / min(len(waiting), FEWEST_TRIALS))
+                known.ask(known.lowest)
+
+    def _leave_out(self, choice: Ranked) -> None:
+        self.tried.add(choice.group)
+        stages, m, bound = choice.placement.stages, choice.microbatches, choice.bound.seconds
+        note = "its bound is above the best plan"
+        self.rows.append(Choice(choice.title, stages, m, None, bound, note))
+
+    def _trial(self, choice: Ranked, seconds: float) -> None:
+        """Try a choice, in about so many seconds."""
+        self.tried.add(choice.group)
+        stages, m = choice.placement.stages, choice.microbatches
+        self.say(f"{stages} stages, {m} microbatches, {choice.title}")
+        trial = Trial(self.request, self.prices, choice, self.rows)
+        try:
+            trial.run(seconds)
+        finally:
+            self._keep(trial)
+        if trial.interrupted:
+            raise KeyboardInterrupt
+
+    def _keep(self, trial: Trial) -> None:
+        self.late = self.late or trial.late
+        for found in trial.found:
+            if self.best is None or found.step_seconds < self.best.step_seconds:
+                self.best = found
+        if self.best is not None:
+            self.prices.deadline = self.started + self.time_limit
+
+    @property
+    def bound(self) -> float:
+        """Seconds that no plan undercuts, as far as is known."""
+        return 0.0 if self.known is None else self.known.bound
+
+    def _close(self) -> bool:
+        return self.best is not None and 1 - self.bound / self.best.step_seconds <= self.gap
+
+    def _finish(self, known: Bounding) -> None:
+        """Spend what is left of the time on prices and order of the best choice, and the bound."""
+        best = self.best
+        if best is None or self._close() or self._left() <= 0:
+            return
+        self.say(f"improving the stages of {best.choice.title}")
+        trial = Trial(self.request, self.prices, best.choice, self.rows)
+        try:
+            trial.finish(best, self._left())
+        finally:
+            self._keep(trial)
+        if trial.interrupted:
+            raise KeyboardInterrupt
+        self._polish(self.best or best)
+        while not self._close() and not known.lowest.asked and known.may_ask:
+            known.ask(known.lowest)
+
+    def _polish(self, best: Candidate) -> None:
+        """Look for a better order of the tasks."""
+        if best.outcome.gap <= 0 or self._close():
+            return
+        self.say(f"improving the order of {best.choice.title}")
+        order = best.outcome.order
+        assert order is not None
+        outcome = solve(
+            best.instance,
+            time_limit=max(self._left(), 0.1),
+            warm_starts=[order],
+            gap=POLISH_GAP,
+        )
+        self.late = self.late or outcome.limit_hit == "time"
+        found = replace(best, outcome=outcome)
+        if found.step_seconds <= best.step_seconds:
+            self.best = found
+        if outcome.limit_hit == "interrupted":
+            raise KeyboardInterrupt
+
+    def _failure(self) -> Exception:
+        reasons = list(dict.fromkeys(_reason(row) for row in self.rows))
+        listed = "".join(f"\n  * {reason}" for reason in reasons)
+        untried = "\nand there was no time for the other choices" if self.late else ""
+        if not reasons or any("no time" in one or "in time" in one for one in reasons):
+            return NoPlanError(
+                f"the time limit of {self.time_limit:g} s passed before any plan was found: give "
+                f"more time, or fewer stages and microbatches to choose from{listed}"
+            )
+        return InfeasibleError(f"no choice of stages and microbatches has a plan:{listed}{untried}")
+
+
+def _reason(row: Choice) -> str:
+    return f"{row.stages} stages, {row.microbatches} microbatches, {row.name}: {row.note}"

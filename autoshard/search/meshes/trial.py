@@ -1,0 +1,184 @@
+"""One choice tried: cut, priced, ordered; then cut again as the prices tell.
+
+Meshes are to work as long as each other. With one stage a mesh, shares as the bound wants them are
+tried before: the first meshes, which work on while the pipeline fills and drains, get more, where
+memory holds what that leaves waiting. Where the prices differ from what the cut expected, it is
+made once more. Where memory is too small, or leaves no room for as many microbatches as there are
+meshes, stages are priced again with less for themselves.
+
+Prices are rough at first, to compare choices; `Trial.finish` finds better ones for a candidate.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from autoshard.search.meshes.bounds.ranking import Ranked
+from autoshard.search.meshes.bounds.relaxation import Floats
+from autoshard.search.meshes.candidate import Candidate
+from autoshard.search.meshes.cuts import even, tapered
+from autoshard.search.meshes.plan import Choice
+from autoshard.search.meshes.problem import (
+    TICK,
+    MemoryShortageError,
+    loop_seconds,
+    outer_seconds,
+    schedule_problem,
+)
+from autoshard.search.meshes.request import Request
+from autoshard.search.meshes.stage_prices import LEVELS, StagePrices
+from autoshard.search.meshes.stage_program import Mode, stage_programs
+from autoshard.solve import Status
+from autoshard.solve.schedule.faults import ScheduleError
+from autoshard.solve.schedule.instance import Instance
+from autoshard.solve.schedule.named import named_orders
+from autoshard.solve.schedule.optimise import solve
+from autoshard.solve.schedule.optimise.outcome import ScheduleOutcome
+from autoshard.solve.schedule.task import Order
+from autoshard.solve.schedule.timeline import simulate
+
+ORDER_GAP = 0.002
+"""How close to the best an order is to be."""
+ORDER_SHARE = 0.25
+"""Of a trial's time, what each of its orders gets."""
+
+
+@dataclass(slots=True)
+class Trial:
+    """A choice that is tried.
+
+    Attributes:
+      rows: what was found, one for each cut.
+      found: the candidates.
+      late: whether the time was over before all was tried.
+      interrupted: whether the user ended it.
+    """
+
+    request: Request
+    prices: StagePrices
+    choice: Ranked
+    rows: list[Choice] = field(default_factory=list)
+    found: list[Candidate] = field(default_factory=list)
+    late: bool = False
+    interrupted: bool = False
+
+    def run(self, seconds: float) -> None:
+        """Try all cuts, in about so many seconds."""
+        stop = time.monotonic() + seconds
+        choice, tried = self.choice, set[tuple[int, ...]]()
+        relaxed, stages = choice.relaxed, choice.placement.stages
+        makers: list[Callable[[Floats], tuple[int, ...]]] = [partial(even, relaxed)]
+        if choice.bound.blocks and stages == len(self.request.limits):
+            makers.insert(0, partial(tapered, relaxed, choice.bound.blocks))
+        for maker in makers:
+            scale = np.ones(stages)
+            for _ in range(2):
+                counts = maker(scale)
+                if counts in tried:
+                    break
+                if self.found and time.monotonic() >= stop:
+                    self.late = True
+                    return
+                tried.add(counts)
+                spent = self._order(counts, stop)
+                if self.interrupted or spent is None:
+                    return
+                scale = np.array(spent) / relaxed.stage_seconds(counts, np.ones(stages))
+
+    def finish(self, candidate: Candidate, seconds: float) -> None:
+        """Price the stages of a candidate of this choice as well as can be, and order its tasks."""
+        counts = tuple(map(len, candidate.partition.cut.stages.names))
+        self._order(counts, time.monotonic() + seconds, rough=False)
+
+    def _order(
+        self, counts: tuple[int, ...], stop: float, *, rough: bool = True
+    ) -> Sequence[float] | None:
+        """Price the stages and order the tasks; seconds of every stage, or None without prices."""
+        choice, request = self.choice, self.request
+        mode, placement = choice.mode, choice.placement
+        partition = request.cut(choice.microbatches, counts)
+        programs = stage_programs(partition, mode)
+        spent, note = None, ""
+        for level in range(len(LEVELS)):
+            left = max(stop - time.monotonic(), 0.0)
+            until = time.monotonic() + left / 2
+            prices = self.prices.of(
+                partition, programs, placement, choice.bricks, until, level, rough=rough
+            )
+            if isinstance(prices, str):
+                note = note or prices
+                break
+            spent = [one.busy_seconds(choice.microbatches) for one in prices]
+            try:
+                instance = schedule_problem(
+                    partition,
+                    prices,
+                    placement.mesh_of,
+                    request.cluster,
+                    request.limits,
+                    mode,
+                    name=request.name,
+                )
+            except MemoryShortageError as error:
+                note = str(error)
+                continue
+            outer = outer_seconds(partition, prices, placement.mesh_of, request.cluster)
+            outcome = solve(instance, time_limit=max(left * ORDER_SHARE, 0.2), gap=ORDER_GAP)
+            if outcome.order is None:
+                self.late = True
+                note = "no order was found in time"
+                break
+            dispatch = tuple(mesh.dispatch_seconds for mesh in request.cluster.meshes)
+            outcome = dispatched(outcome, mode, dispatch)
+            one = Candidate(choice, partition, programs, prices, instance, outer, dispatch, outcome)
+            self._row(one.step_seconds, one.bound)
+            self.found.append(one)
+            self.interrupted = outcome.limit_hit == "interrupted"
+            if self.interrupted or _roomy(instance) or time.monotonic() >= stop:
+                return spent
+            note = ""
+        if note:
+            self._row(None, None, note)
+        return spent
+
+    def _row(self, seconds: float | None, bound: float | None, note: str = "") -> None:
+        choice = self.choice
+        stages, m = choice.placement.stages, choice.microbatches
+        self.rows.append(Choice(choice.title, stages, m, seconds, bound, note))
+
+
+def dispatched(
+    outcome: ScheduleOutcome, mode: Mode, dispatch_seconds: Sequence[float]
+) -> ScheduleOutcome:
+    """The outcome, or a schedule by name whose programs are enqueued sooner, where that decides."""
+    instance, order = outcome.instance, outcome.order
+    assert order is not None
+
+    def seconds(one: Order) -> float:
+        try:
+            return loop_seconds(instance, one, mode, dispatch_seconds)
+        except ScheduleError:  # it takes too much memory
+            return math.inf
+
+    if seconds(order) <= float(outcome.value or 0) * TICK:
+        return outcome
+    best = min([order, *named_orders(instance).values()], key=seconds)
+    timeline = simulate(instance, best)
+    status = outcome.status if timeline.makespan <= outcome.bound else Status.FEASIBLE
+    return replace(outcome, status=status, order=best, timeline=timeline)
+
+
+def _roomy(instance: Instance) -> bool:
+    """Whether every mesh can keep as many microbatches of its stages as there are meshes."""
+    assert instance.memory_limit is not None
+    wanted = min(instance.meshes, instance.microbatches)
+    return all(
+        limit >= wanted * sum(instance.memory_forward[s] for s in instance.on(mesh))
+        for mesh, limit in enumerate(instance.memory_limit)
+    )

@@ -1,0 +1,353 @@
+"""The search on one mesh shape, and how plans carry over between shapes.
+
+A coarser shape (two neighbouring axes as one) is solved first: its problem is far smaller, and its
+plan, with the axis split again, is a starting point on the finer shape at the same price.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from autoshard.cost.corrections import NONE, Corrections
+from autoshard.cost.step_prices import StepPrices, step_prices
+from autoshard.machine.machine import Machine
+from autoshard.plan.decisions import Decisions
+from autoshard.plan.evaluate import Evaluation, evaluate, tidy
+from autoshard.plan.plan import MeshShape
+from autoshard.problem.build import Built, build
+from autoshard.problem.folded_terms import Folded, fold
+from autoshard.problem.memo import Shared
+from autoshard.problem.requirements.bind import Bound
+from autoshard.problem.requirements.conflicts import Conflict, find_conflict
+from autoshard.problem.requirements.demands import Demands
+from autoshard.problem.requirements.records import MemoryLimit
+from autoshard.problem.requirements.restrict import EmptyDomainError
+from autoshard.program.facts import Facts
+from autoshard.program.repeats import Classes
+from autoshard.program.trace import Program
+from autoshard.search.warm_start import Earlier, carried, is_like, learned_from
+from autoshard.solve import Outcome, Progress, Report, Status
+from autoshard.solve.pipeline import solve
+from autoshard.solve.state import LOOKED
+from autoshard.solve.whole import Look
+
+AXIS_NAMES = ("x", "y", "z")
+BRIEF_GAP = 0.25
+"""A brief look for a plan to beat stops at this part of the gap: what it gains, others need not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchProgress:
+    """What a running search knows: seconds per step of the best plan, the bound, the time left."""
+
+    mesh: str
+    phase: str
+    objective: float
+    bound: float
+    gap: float
+    seconds: float
+    seconds_left: float
+
+    def __str__(self) -> str:
+        best = f"{self.objective:.6g} s" if math.isfinite(self.objective) else "none yet"
+        gap = f"{self.gap:.2%}" if math.isfinite(self.gap) else "-"
+        return (
+            f"[{self.seconds:6.1f} s] mesh {self.mesh}: {self.phase}: best {best}, "
+            f"bound {max(self.bound, 0.0):.6g} s, gap {gap}, {self.seconds_left:.0f} s left"
+        )
+
+
+@dataclass(slots=True)
+class Found:
+    """What the search of one mesh shape gave; `earlier` is what a later search learns from it.
+
+    `look` is how closely it was looked at, where the search was content with that.
+    """
+
+    built: Built
+    outcome: Outcome
+    decisions: Decisions | None
+    earlier: Earlier | None = None
+    look: Look | None = None
+
+
+@dataclass(slots=True)
+class MeshSearcher:
+    """Solves mesh shapes of one program and machine; coarser shapes first, as starting points.
+
+    With `only_better`, a mesh shape is searched for plans that are cheaper than `cutoff` alone, and
+    may have none. With `seeks_limit`, what is infeasible is told the smallest limit that works,
+    which takes several searches. Limits on collectives count those that plans have on `counted_on`,
+    by default on the machine.
+    """
+
+    program: Program
+    flow: Facts
+    classes: Classes
+    machine: Machine
+    limit: float
+    gap: float
+    progress: Callable[[SearchProgress], None] | None
+    started: float
+    time_limit: float
+    ideal: float
+    cutoff: float = math.inf
+    found: dict[tuple[int, ...], Found] = field(default_factory=dict)
+    corrections: Corrections = NONE
+    join_sums: bool = True
+    demands: Demands | None = None
+    starts: dict[tuple[int, ...], Decisions] = field(default_factory=dict)
+    earlier: Mapping[tuple[int, ...], Earlier] = field(default_factory=dict)
+    shared: dict[tuple[int, ...], Shared] = field(default_factory=dict)
+    only_better: bool = False
+    seeks_limit: bool = True
+    counted_on: Machine | None = None
+    folded: Folded | None = None
+
+    def left(self) -> float:
+        """Seconds until the time limit."""
+        return self.time_limit - (time.monotonic() - self.started)
+
+    def prices(self, sizes: tuple[int, ...]) -> StepPrices:
+        """The cost laws on a mesh of these sizes."""
+        if sizes in self.found:
+            return self.found[sizes].built.prices
+        known = self.shared[sizes].reshards if sizes in self.shared else None
+        machine, taught = self.machine, self.corrections
+        return step_prices(self.program, self.flow, machine, sizes, taught, reshards=known)
+
+    def beats(self, looked: Found) -> bool:
+        """Whether the best plan is within the gap of what any plan of a mesh shape costs."""
+        return looked.outcome.report.bound >= self.cutoff * (1 - self.gap)
+
+    def _built(self, sizes: tuple[int, ...], shared: Shared) -> Built:
+        prices = self.prices(sizes)
+        if self.folded is None:
+            self.folded = fold(prices, self.classes, join_sums=self.join_sums)
+        return build(prices, self.classes, limit=self.limit, shared=shared, folded=self.folded)
+
+    def _counted(self, sizes: tuple[int, ...]) -> StepPrices | None:
+        """Prices by which requirements count collectives, where those are not the machine's."""
+        if self.counted_on is None:
+            return None
+        return step_prices(self.program, self.flow, self.counted_on, sizes, self.corrections)
+
+    def solve(self, sizes: tuple[int, ...], seconds: float, *, look: Look | None = None) -> Found:
+        """The best plan of one mesh shape, found once.
+
+        A `look` at it is content with less; what another one finds begins with that. Coarser
+        shapes are looked at briefly, where there is a plan to beat.
+        """
+        looked = self.found.get(sizes)
+        if looked is not None and looked.look in (None, look):
+            return looked
+        stop = time.monotonic() + seconds
+        starts: list[Decisions] = []
+        fixed = self.demands is not None and self.demands.fixed
+        # What was found on this very shape before is a better start than coarser shapes are.
+        alone = fixed or sizes in self.earlier or sizes in self.starts
+        for coarse, axis in () if alone else coarser_shapes(sizes):
+            if self.found and self.left() <= 0:
+                break  # no more than this shape itself, which must be searched
+            brief = Look.BRIEF if self.only_better else None
+            known = self.solve(coarse, 0.4 * (stop - time.monotonic()), look=brief)
+            if known.decisions is not None:
+                starts.append(split_axis(known.decisions, axis))
+        self._tell(sizes, "build", None)
+        if sizes not in self.shared:
+            others = list(self.shared.values())
+            self.shared[sizes] = others[0].beside() if others else Shared()
+        shared = self.shared[sizes]
+        built = looked.built if looked is not None else self._built(sizes, shared)
+        if self.demands is not None and looked is None:
+            try:
+                left = 0.5 * (stop - time.monotonic())
+                built = self.demands.applied(built, seconds=left, counted=self._counted(sizes))
+            except EmptyDomainError:
+                self.found[sizes] = Found(built, _infeasible(), None)
+                return self.found[sizes]
+        if sizes in self.starts and is_like(self.program, self.starts[sizes], len(sizes)):
+            starts.append(self.starts[sizes])
+        plans = [plan for plan in map(built.encode, starts) if plan is not None]
+        known = None
+        if sizes in self.earlier:
+            plan, known = carried(built, self.earlier[sizes])
+            plans = plans if plan is None else [plan, *plans]
+        duals = None if known is None else known.duals
+        if looked is not None:
+            duals = looked.outcome.duals
+
+        gap = BRIEF_GAP * self.gap if look is Look.BRIEF else self.gap
+        beaten = False
+
+        def heard(news: Progress) -> None:
+            nonlocal beaten
+            self._tell(sizes, news.phase, news)
+            if news.bound >= self.cutoff * (1 - gap):
+                beaten = True
+                raise KeyboardInterrupt  # the solver keeps what it has: this mesh cannot win
+
+        outcome = solve(
+            built.problem,
+            time_limit=max(stop - time.monotonic(), 0.5),
+            gap=gap,
+            warm_start=plans,
+            warm_duals=duals,
+            progress=heard,
+            known_bound=self.ideal,
+            better_than=self.cutoff if self.only_better else math.inf,
+            memo=shared.arrays,
+            look=look,
+            looked=looked is not None and looked.look is Look.CLOSE,
+        )
+        if beaten and outcome.report.limit_hit == "interrupted":
+            outcome = replace(outcome, report=replace(outcome.report, limit_hit="cutoff"))
+        decisions = None
+        if outcome.solution is not None:
+            decisions = tidy(built.prices, built.decode(outcome.solution.choices))
+        learned = learned_from(outcome, decisions, known)
+        bounded = look if outcome.report.limit_hit == LOOKED else None
+        self.found[sizes] = Found(built, outcome, decisions, learned, bounded)
+        if outcome.report.limit_hit == "interrupted":
+            raise KeyboardInterrupt  # by the user; what was found stays
+        return self.found[sizes]
+
+    def conflict(self) -> Conflict | None:
+        """Why the finest mesh without a plan has none; None where nothing but memory was asked."""
+        demands = self.demands
+        if demands is None or not demands.bounds:
+            return None
+        status = Status.INFEASIBLE
+        failed = [key for key, one in self.found.items() if one.outcome.status is status]
+        sizes = max(failed, key=len)
+        limit = Bound(MemoryLimit(self.limit, source="the memory of a device"))
+        hard = [b for b in demands.bounds if b.requirement.hard]
+        asked = [b.requirement for b in hard if isinstance(b.requirement, MemoryLimit)]
+        if all(one.bytes > self.limit for one in asked):
+            hard.append(limit)
+        built = build(self.prices(sizes), self.classes, limit=None, join_sums=self.join_sums)
+        seconds = max(self.left(), 20.0)
+        return find_conflict(built, hard, demands.mesh(sizes), time_limit=seconds)
+
+    def refined(self, sizes: tuple[int, ...]) -> Decisions | None:
+        """What was found on a mesh shape, or else on a coarser one."""
+        if sizes in self.found:
+            return self.found[sizes].decisions
+        if self.demands is not None and self.demands.fixed:
+            return None
+        for coarse, axis in coarser_shapes(sizes):
+            known = self.refined(coarse)
+            if known is not None:
+                return split_axis(known, axis)
+        return None
+
+    def _tell(self, sizes: tuple[int, ...], phase: str, news: Progress | None) -> None:
+        if self.progress is None:
+            return
+        seconds = time.monotonic() - self.started
+        self.progress(
+            SearchProgress(
+                mesh="x".join(map(str, sizes)),
+                phase=phase,
+                objective=math.inf if news is None else news.objective,
+                bound=0.0 if news is None else news.bound,
+                gap=math.inf if news is None else news.gap,
+                seconds=seconds,
+                seconds_left=max(self.time_limit - seconds, 0.0),
+            )
+        )
+
+
+def _infeasible() -> Outcome:
+    status = Status.INFEASIBLE
+    return Outcome(status, None, Report(status, math.inf, math.inf, math.inf, 0.0))
+
+
+def coarser_shapes(sizes: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
+    """Shapes with two neighbouring axes merged, and the merged axis' position."""
+    return [
+        ((*sizes[:axis], sizes[axis] * sizes[axis + 1], *sizes[axis + 2 :]), axis)
+        for axis in range(len(sizes) - 1)
+    ]
+
+
+def split_axis(decisions: Decisions, axis: int) -> Decisions:
+    """Decisions of a coarse mesh on the finer one whose axes `axis` and `axis + 1` it merged."""
+    memo: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def longer(item: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if item is None:
+            return None
+        if item not in memo:
+            memo[item] = (*item[: axis + 1], item[axis], *item[axis + 1 :])
+        return memo[item]
+
+    return replace(
+        decisions,
+        stored=tuple(map(longer, decisions.stored)),
+        copy=tuple(map(longer, decisions.copy)),
+        assignment=tuple(map(longer, decisions.assignment)),
+    )
+
+
+def coarsest_form(
+    program: Program,
+    machine: Machine,
+    prices: StepPrices,
+    decisions: Decisions,
+    shape: MeshShape,
+    evaluation: Evaluation,
+) -> tuple[Decisions, MeshShape, StepPrices, Evaluation]:
+    """Merge neighbouring axes that the plan always uses together, where that costs no more."""
+    axis = 0
+    while axis + 1 < len(shape.sizes):
+        merged = merge_axis(decisions, axis)
+        if merged is not None:
+            sizes = (
+                *shape.sizes[:axis],
+                shape.sizes[axis] * shape.sizes[axis + 1],
+                *shape.sizes[axis + 2 :],
+            )
+            coarse = MeshShape(AXIS_NAMES[: len(sizes)], sizes)
+            coarse_prices = step_prices(
+                program, prices.dataflow, machine, sizes, prices.corrections
+            )
+            again = evaluate(coarse_prices, merged, coarse.names)
+            slack = 1 + 1e-6
+            if again.estimate.step_seconds <= evaluation.estimate.step_seconds * slack:
+                decisions, shape, prices, evaluation = merged, coarse, coarse_prices, again
+                continue
+        axis += 1
+    return decisions, shape, prices, evaluation
+
+
+def merge_axis(decisions: Decisions, axis: int) -> Decisions | None:
+    """`decisions` with axes `axis` and `axis + 1` as one, or None where some tuple differs."""
+    memo: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def shorten(
+        items: Sequence[tuple[int, ...] | None],
+    ) -> tuple[tuple[int, ...] | None, ...] | None:
+        result: list[tuple[int, ...] | None] = []
+        for item in items:
+            if item is None:
+                result.append(None)
+                continue
+            if item[axis] != item[axis + 1]:
+                return None
+            if item not in memo:
+                memo[item] = (*item[: axis + 1], *item[axis + 2 :])
+            result.append(memo[item])
+        return tuple(result)
+
+    parts = [shorten(items) for items in (decisions.stored, decisions.copy, decisions.assignment)]
+    if any(part is None for part in parts):
+        return None
+    stored, copy, assignment = parts
+    assert stored is not None
+    assert copy is not None
+    assert assignment is not None
+    return replace(decisions, stored=stored, copy=copy, assignment=assignment)

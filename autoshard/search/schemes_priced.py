@@ -1,0 +1,106 @@
+"""The well-known schemes beside a plan: each solved with its own layouts pinned.
+
+A scheme has to keep the memory limit and the requirements that hold in every plan. Where it cannot,
+its best plan without them is shown with what it breaks.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from autoshard.plan.decisions import Decisions
+from autoshard.plan.evaluate import Evaluation, evaluate
+from autoshard.plan.plan import Baseline, MeshShape
+from autoshard.problem.build import Built, build
+from autoshard.problem.requirements.records import MemoryLimit
+from autoshard.problem.schemes import SCHEMES, DoesNotApplyError, Pins, Scheme
+from autoshard.search.one_shape import MeshSearcher, split_axis
+from autoshard.solve import Outcome
+from autoshard.solve import evaluate as evaluate_problem
+from autoshard.solve.pipeline import solve
+
+SHOWN = 2
+"""So many broken requirements are named."""
+
+
+def baseline_rows(
+    searcher: MeshSearcher, shape: MeshShape
+) -> list[tuple[Baseline, Decisions | None]]:
+    """Every scheme, solved on the coarsest mesh that can express it; decisions if they fit."""
+    return [_row(searcher, shape, scheme) for scheme in SCHEMES]
+
+
+def _row(
+    searcher: MeshSearcher, shape: MeshShape, scheme: Scheme
+) -> tuple[Baseline, Decisions | None]:
+    fixed = searcher.demands is not None and searcher.demands.fixed
+    sizes, merged = shape.sizes, []
+    while len(sizes) > scheme.axes and not fixed:
+        sizes = (sizes[0] * sizes[1], *sizes[2:])
+        merged.append(0)
+    seconds = max(searcher.left() / len(SCHEMES), 2.0)
+    built = searcher.solve(sizes, max(searcher.left(), 1.0)).built
+    found, why = _solved(scheme, built, seconds)
+    if found is None and searcher.demands is not None and searcher.demands.bounds:
+        # Perhaps only the requirements are in its way.
+        built = build(
+            searcher.prices(sizes), searcher.classes, limit=None, join_sums=searcher.join_sums
+        )
+        found, why = _solved(scheme, built, seconds)
+    if found is None or found.solution is None:
+        return Baseline(scheme.name, None, None, f"does not apply: {why}"), None
+    decisions = built.decode(found.solution.choices)
+    for axis in merged:
+        decisions = split_axis(decisions, axis)
+    evaluation = evaluate(searcher.prices(shape.sizes), decisions, shape.names)
+    broken = _broken(searcher, shape, decisions, evaluation)
+    gap = found.report.gap
+    note = "" if gap < 1e-6 else f"within {gap:.1%} of its best"
+    estimate = evaluation.estimate
+    row = Baseline(scheme.name, estimate.step_seconds, estimate.peak_bytes, broken or note)
+    return row, None if broken else decisions
+
+
+def _solved(scheme: Scheme, built: Built, seconds: float) -> tuple[Outcome | None, str]:
+    """The scheme's plan, or why it has none."""
+    try:
+        outcome = _solve(built, scheme.pins(built), seconds)
+    except DoesNotApplyError as error:
+        return None, str(error)
+    return (outcome, "") if outcome.solution is not None else (None, "no plan")
+
+
+def _solve(built: Built, pins: Pins, seconds: float) -> Outcome:
+    """The best plan under `pins`; where none is found within the limit, the best without one."""
+    stop = time.monotonic() + seconds
+    free = replace(built.problem, limit=None)
+    outcome = solve(free, time_limit=seconds, gap=0.02, pins=pins)
+    solution = outcome.solution
+    if solution is None or not evaluate_problem(built.problem, solution.choices).violations:
+        return outcome
+    left = min(max(stop - time.monotonic(), 0.5), 5.0)
+    limited = solve(built.problem, time_limit=left, gap=0.02, pins=pins)
+    return outcome if limited.solution is None else limited
+
+
+def _broken(
+    searcher: MeshSearcher, shape: MeshShape, decisions: Decisions, evaluation: Evaluation
+) -> str:
+    """Which limits and requirements a plan breaks; empty where it keeps all that must hold."""
+    words = []
+    if evaluation.estimate.peak_bytes > searcher.limit * (1 + 1e-9):
+        words.append("does not fit the memory limit")
+    demands = searcher.demands
+    broken = [
+        str(bound.requirement)
+        for bound in (() if demands is None else demands.bounds)
+        if bound.requirement.hard
+        and not isinstance(bound.requirement, MemoryLimit)
+        and demands is not None
+        and demands.broken(bound, evaluation, decisions, shape)
+    ]
+    if broken:
+        more = f" and {len(broken) - SHOWN} more" if len(broken) > SHOWN else ""
+        words.append(f"breaks {'; '.join(broken[:SHOWN])}{more}")
+    return ", ".join(words)

@@ -1,0 +1,65 @@
+"""Where the figures of a machine come from: its file, entry by entry, with what is said of each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from autoshard.machine.machine import load, presets
+
+_ENTRY = re.compile(r"""^\s*([\w."-]+)\s*=\s*((?:"[^"]*"|\[[^\]]*\]|[^#\[])*?)\s*(?:#\s*(.*))?$""")
+_HEADING = re.compile(r"^\s*\[+\s*([^\]]+?)\s*\]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """An entry of a machine file: its table, key and value, and the comments at it."""
+
+    table: str
+    key: str
+    value: str
+    source: str
+
+
+def machine_text(name: str) -> str:
+    """The file of a machine that `autoshard.load_machine` knows by this name or path.
+
+    Raises:
+      MachineError: there is none.
+    """
+    if name.endswith(".toml") and Path(name).is_file():
+        return Path(name).read_text(encoding="utf-8")
+    family = load(name).family
+    assert family in presets(), family
+    return (resources.files("autoshard") / "machine" / "presets" / f"{family}.toml").read_text(
+        "utf-8"
+    )
+
+
+def figures(text: str) -> tuple[Figure, ...]:
+    """The entries of a machine file, in order; comments above an entry or a table are its own."""
+    found: list[Figure] = []
+    table, above, closing = "", "", False
+    for line in text.splitlines():
+        if closing:  # the rest of a list that takes several lines
+            last = found.pop()
+            found.append(Figure(last.table, last.key, f"{last.value} {line.strip()}", last.source))
+            closing = not line.strip().endswith("]")
+            continue
+        stripped = line.strip()
+        if not stripped:
+            above = ""
+        elif stripped.startswith("#"):
+            above = f"{above} {stripped.lstrip('# ')}".strip()
+        elif heading := _HEADING.match(line):
+            table = heading[1]
+        elif (key := stripped.partition("=")[0].strip()) and "=" in stripped:
+            entry = _ENTRY.match(line)
+            closing = entry is None and stripped.endswith("[")
+            value = entry[2] if entry else stripped.partition("=")[2].strip()
+            said = " ".join(part for part in (above, entry[3] if entry else "") if part)
+            found.append(Figure(table, key, value.strip(), said))
+            above = ""
+    return tuple(found)

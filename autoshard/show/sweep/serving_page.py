@@ -1,0 +1,187 @@
+"""The report of `autoshard serving` as one HTML file: latency against throughput, and what fits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from autoshard.show.document import document, head
+from autoshard.show.html import Cell, Column, Markup, element, join, table
+from autoshard.show.sections import bytes_cell, facts, seconds_cell
+from autoshard.show.sweep.curves import Curve, curves
+from autoshard.show.sweep.file import SweepFileError, sweep_of
+from autoshard.show.sweep.page import number_cell
+from autoshard.show.sweep.verdict import helps
+from autoshard.show.verdict import Answer
+from autoshard.show.versions import versions
+from autoshard.study.whatif.served import Served, Serving, others
+from autoshard.units import format_bytes, format_gap, format_seconds
+
+
+def is_serving(text: str) -> bool:
+    """Whether a file is an answer of `autoshard serving`."""
+    try:
+        written = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(written, dict) and "serving" in written and "rows" in written
+
+
+def read_serving(text: str) -> Serving:
+    """The answer in a file.
+
+    Raises:
+      SweepFileError: it is none, or one of another version.
+    """
+    written = json.loads(text)
+    about = {"program": written["serving"], "schema_version": written.get("schema_version")}
+    about["currency"] = written.get("currency", "USD")
+    try:
+        decode = sweep_of(about, written["rows"])
+        prefills = written["prefills"]
+        return Serving.of(decode, sweep_of(about, prefills) if prefills else None, written)
+    except (KeyError, TypeError) as error:
+        raise SweepFileError(f"the answer is damaged: {error}") from error
+
+
+def serving_page(found: Serving) -> str:
+    """The whole report as an HTML document."""
+    name = f"Serving {found.decode.program}"
+    about = f"{len(found.rows):,} decode steps"
+    if found.prompt is not None:
+        about += f", prompts of {found.prompt:,} tokens"
+    if found.generate is not None:
+        about += f", {found.generate:,} tokens made for each"
+    answers = tuple(_answers(found))
+    line = "; ".join(f"{one.question.rstrip('?').lower()}: {one.said}" for one in answers)
+    sections = [
+        ("curves", "Batch against latency", _curves(found)),
+        ("rows", "Decode steps", _rows(found)),
+        ("limits", "Largest batch that fits", _limits(found)),
+        ("unfit", "Without a plan", _unfit(found)),
+        ("versions", "Versions of this report", facts(list(versions()))),
+    ]
+    return document(name, head(name, about, f"{line[:1].upper()}{line[1:]}.", answers), sections)
+
+
+def _answers(found: Serving) -> list[Answer]:
+    fits = sum(one.row.fits for one in found.rows)
+    answers = [
+        Answer("What fits?", f"{fits} of {len(found.rows)} decode steps", _room(found), fits > 0)
+    ]
+    best = found.within(found.latency)
+    limit = "" if found.latency is None else f" within {format_seconds(found.latency)} a token"
+    if not best:
+        return [*answers, Answer("How fast?", f"none{limit}", "", False)]
+    row = best[0].row
+    rate = row.tokens_per_second or 0.0
+    detail = (
+        f"{row.machine} {others(row)} at batch {row.sizes['batch']}, on mesh {row.mesh}: "
+        f"{format_seconds(row.step_seconds or 0.0)} a token, {rate:,.0f} tokens/s"
+    )
+    if best[0].first_seconds is not None:
+        detail += (
+            f"; the first token after {format_seconds(best[0].first_seconds)} at least (prefill "
+            f"of {found.prompts} x {found.prompt} tokens)"
+        )
+    said = f"{rate / row.chips:,.0f} tokens/s/chip{limit}"
+    answers.append(Answer("How fast?", said, detail))
+    answers.append(
+        Answer("How sure?", f"within {format_gap(row.gap or 0.0)} of the best", "by the prices")
+    )
+    answers.append(Answer("What binds?", row.binds or "not known", "of that decode step"))
+    return [*answers, helps(row)]
+
+
+def _room(found: Serving) -> str:
+    most = max(found.limits, key=lambda one: one.tokens or 0, default=None)
+    if most is None or most.tokens is None:
+        return ""
+    return f"up to {most.tokens:,} tokens in the cache of {most.machine}"
+
+
+def _curves(found: Serving) -> Markup | None:
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for one in found.rows:
+        row = one.row
+        if row.step_seconds is not None and row.tokens_per_second_per_chip:
+            name = f"{row.machine} {others(row)}".strip()
+            point = (1e3 * row.step_seconds, row.tokens_per_second_per_chip)
+            lines.setdefault(name, []).append(point)
+    drawn = [Curve(name, tuple(sorted(points))) for name, points in lines.items()]
+    if not any(len(one.points) > 1 for one in drawn):
+        return None
+    limit = None if found.latency is None else 1e3 * found.latency
+    return join(
+        curves(drawn, "milliseconds a token", "tokens/s/chip", limit=limit),
+        element("p", "Each point is a batch; to the right and up, the batch grows.", class_="soft"),
+    )
+
+
+def _rows(found: Serving) -> Markup:
+    chosen = {id(one) for one in found.within(found.latency)}
+    names = [name for name in found.rows[0].row.sizes if name != "batch"]
+    columns = [
+        Column("best"),
+        Column("machine", name=True),
+        *(Column(name, True) for name in names),
+        *(Column(name, True) for name in ("batch", "a token", "tokens/s", "tokens/s/chip")),
+        *(Column(name, True) for name in ("memory", "gap", "first token", "requests/s")),
+        Column(f"{found.decode.prices.currency}/Mtok", True),
+        Column("binds"),
+        Column("mesh"),
+    ]
+    rows = [_row(one, names, id(one) in chosen) for one in found.rows if one.row.fits]
+    return table(columns, rows, sorts=True)
+
+
+def _row(one: Served, names: list[str], best: bool) -> tuple[Cell | str, ...]:
+    row = one.row
+
+    def size(value: Any) -> Cell:
+        return Cell(str(value), value if isinstance(value, int | float) else None)
+
+    return (
+        "●" if best else "",
+        row.machine,
+        *(size(row.sizes[name]) for name in names),
+        size(row.sizes["batch"]),
+        seconds_cell(row.step_seconds),
+        number_cell(row.tokens_per_second, "{:,.0f}"),
+        number_cell(row.tokens_per_second_per_chip, "{:,.0f}"),
+        bytes_cell(row.peak_bytes),
+        Cell(format_gap(row.gap or 0.0), row.gap),
+        seconds_cell(one.first_seconds),
+        number_cell(one.requests_per_second),
+        number_cell(one.cost_per_million_tokens),
+        row.binds or "",
+        row.mesh or "",
+    )
+
+
+def _limits(found: Serving) -> Markup | None:
+    columns = [
+        Column("machine", name=True),
+        Column("sizes"),
+        Column("limit", True),
+        Column("batch", True),
+    ]
+    columns += [Column("tokens in the cache", True), Column("does not fit", True)]
+    rows = [
+        (
+            one.machine,
+            ", ".join(f"{name} {value}" for name, value in one.sizes.items()),
+            Cell(format_bytes(one.limit_bytes), one.limit_bytes),
+            number_cell(one.batch, "{:,}"),
+            number_cell(one.tokens, "{:,}"),
+            number_cell(one.refused, "{:,}"),
+        )
+        for one in found.limits
+    ]
+    return table(columns, rows, sorts=True) if rows else None
+
+
+def _unfit(found: Serving) -> Markup | None:
+    rows = [*found.decode.rows, *(found.prefill.rows if found.prefill is not None else ())]
+    lines = [(str(row), row.why or row.status) for row in rows if not row.fits]
+    return table([Column("step"), Column("why", words=True)], lines) if lines else None

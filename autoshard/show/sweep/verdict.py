@@ -1,0 +1,108 @@
+"""A sweep in five answers: what fits, how fast, how sure, what binds, what would help most."""
+
+from __future__ import annotations
+
+from autoshard.show.verdict import Answer, Verdict, near_best
+from autoshard.study.whatif.row import Row
+from autoshard.study.whatif.table import WhatIf
+from autoshard.units import format_bytes, format_seconds
+
+NOTHING = 5e-4
+"""A saving below this share of the step is none."""
+CLOSE = 0.02
+"""A gap up to this is good news: that at which sweeps stop by themselves."""
+
+
+def sweep_verdict(sweep: WhatIf) -> Verdict:
+    """The verdict on a sweep: about all rows, and about the best by the objective."""
+    best = sweep.best
+    fits = _fits(sweep)
+    if best is None:
+        return Verdict(f"{_counted(sweep)}: none can be recommended.", (fits,))
+    answers = (fits, _fast(sweep, best), _sure(best), _binds(sweep, best), helps(best))
+    line = f"{_counted(sweep)}; best by {sweep.objective}: {best}, {answers[1].said} a step"
+    cost = sweep.cost_per_million_tokens(best)
+    if cost is not None:
+        line += f", {cost:.3g} {sweep.prices.currency} a million tokens"
+    return Verdict(
+        f"{line}, {answers[2].said}, bound by {best.binds or 'what is not known'}.", answers
+    )
+
+
+def _counted(sweep: WhatIf) -> str:
+    text = f"{sum(row.fits for row in sweep.rows)} of {len(sweep.rows)} rows have a plan"
+    if sweep.interrupted:
+        text += f" ({sweep.asked - len(sweep.rows)} more were not answered)"
+    return text
+
+
+def _fits(sweep: WhatIf) -> Answer:
+    fits = [row for row in sweep.rows if row.fits]
+    said = f"{len(fits)} of {len(sweep.rows)} rows"
+    if not fits:
+        return Answer("What fits?", said, sweep.rows[0].why or "", False)
+    least = min(fits, key=lambda row: (row.chips, row.step_seconds or 0.0))
+    detail = f"the fewest chips: {least}"
+    if sweep.latency is not None:
+        slow = sum((row.step_seconds or 0.0) > sweep.latency for row in fits)
+        detail += f"; {slow} are slower than {format_seconds(sweep.latency)} a step"
+    return Answer("What fits?", said, detail, True)
+
+
+def _fast(sweep: WhatIf, best: Row) -> Answer:
+    said = format_seconds(best.step_seconds or 0.0)
+    detail = f"best by {sweep.objective}: {best} on mesh {best.mesh}"
+    if best.tokens_per_second_per_chip:
+        detail += f"; {best.tokens_per_second_per_chip:,.0f} tokens/s/chip"
+    if best.utilisation is not None:
+        detail += f", {100 * best.utilisation:.1f} % model FLOP utilisation"
+    days = sweep.days(best)
+    if days is not None:
+        detail += f"; the training run takes {days:,.1f} days"
+        cost = sweep.run_cost(best)
+        detail += "" if cost is None else f" and {cost:,.0f} {sweep.prices.currency}"
+    return Answer("How fast?", said, detail)
+
+
+def _sure(best: Row) -> Answer:
+    gap = best.gap or 0.0
+    lower, upper = best.lower_seconds or 0.0, best.upper_seconds or 0.0
+    detail = (
+        f"between {format_seconds(lower)} and {format_seconds(upper)}, with all and with no "
+        "collectives hidden"
+    )
+    if best.status == "optimal" or gap <= 0:
+        return Answer("How sure?", "proven best", detail, True)
+    return Answer("How sure?", near_best(gap), detail, True if gap <= CLOSE else None)
+
+
+def _binds(sweep: WhatIf, best: Row) -> Answer:
+    counts: dict[str, int] = {}
+    for row in sweep.rows:
+        if row.binds:
+            counts[row.binds] = counts.get(row.binds, 0) + 1
+    ranked = sorted(counts, key=lambda name: -counts[name])
+    others = ", ".join(f"{name} ({counts[name]})" for name in ranked)
+    return Answer("What binds?", best.binds or "not known", f"over all rows: {others}")
+
+
+def helps(best: Row) -> Answer:
+    """What a tenth more of a resource, or a byte more of memory, saves in a row."""
+    question, step = "What would help most?", best.step_seconds or 0.0
+    shares = {name: seconds / step for name, seconds in best.saved_seconds.items() if step > 0}
+    ranked = sorted(shares, key=lambda name: -shares[name])
+    memory = (
+        f"; memory is full to {100 * (best.peak_bytes or 0) / best.limit_bytes:.0f} %"
+        if best.limit_bytes > 0
+        else ""
+    )
+    if best.seconds_per_gib:
+        memory += (
+            f", {format_bytes(2**30)} more saves at most {format_seconds(best.seconds_per_gib)}"
+        )
+    if not ranked or shares[ranked[0]] < NOTHING:
+        return Answer(question, "no part of the machine by itself", memory.removeprefix("; "))
+    detail = f"saves {100 * shares[ranked[0]]:.1f} % of the step with the plan as it is"
+    if ranked[1:] and shares[ranked[1]] >= NOTHING:
+        detail += f"; then {ranked[1]} ({100 * shares[ranked[1]]:.1f} %)"
+    return Answer(question, f"10 % more {ranked[0]}", detail + memory)

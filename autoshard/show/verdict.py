@@ -1,0 +1,199 @@
+"""A plan in five answers: does it fit, how fast, how sure, what binds, what would help most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from autoshard.machine.improvements import OVERLAP
+from autoshard.plan.plan import Plan
+from autoshard.plan.text.moves import alike_moves, collective_name
+from autoshard.plan.text.page import proof_text, share
+from autoshard.program.flops import is_matrix_op
+from autoshard.show.profile import Profile
+from autoshard.show.sensitivity import Gain
+from autoshard.units import format_bytes, format_gap, format_seconds
+
+NEARLY_FULL = 0.95
+"""From this share of the memory limit on, memory is named among what binds."""
+NOTHING = 5e-4
+"""A gain below this share of the step is none."""
+CLOSE = 0.05
+"""A gap up to this is good news: other plans that are found by hand differ by more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A question, the answer in a word or two, the figures behind it, and whether it is good."""
+
+    question: str
+    said: str
+    detail: str
+    good: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The five answers, and one line that says them all."""
+
+    line: str
+    answers: tuple[Answer, ...]
+
+
+def verdict(
+    plan: Plan,
+    found: Profile | None = None,
+    gains: Sequence[Gain] = (),
+    verification: Mapping[str, Any] | None = None,
+) -> Verdict:
+    """The verdict on a plan.
+
+    Args:
+      plan: whose figures are told.
+      found: the plan op by op, where the program is known.
+      gains: what changes of the machine bring, the best first.
+      verification: what `autoshard verify --json` printed, if it was run.
+    """
+    answers = (
+        _fits(plan),
+        _fast(plan, found),
+        _sure(plan, verification),
+        _binds(plan, gains),
+        _helps(plan, gains),
+    )
+    fits, fast, sure, binds, helps = answers
+    free = plan.memory_limit - _most(plan)
+    memory = (
+        f"Fits, with {format_bytes(free)} to spare"
+        if fits.good
+        else f"Does not fit: {format_bytes(-free)} too much"
+    )
+    line = f"{memory}; {fast.said} a step; {sure.said}; bound by {binds.said}"
+    if gains and _gain(plan, gains[0]) >= NOTHING:
+        line += f"; {helps.said} would save {_saved(plan, gains[0])}"
+    return Verdict(line + ".", answers)
+
+
+def flop_utilisation(found: Profile) -> float:
+    """FLOP of the step's matrix products at their dtypes' peaks on all chips, over its seconds.
+
+    Counts what the program computes, and so what it computes twice (`jax.checkpoint`).
+    """
+    program, chip = found.program, found.machine.chip
+    busy = 0.0
+    for op in program.ops:
+        if is_matrix_op(op.primitive):
+            values = [v for v in (*op.inputs, *op.outputs) if v >= 0]
+            dtype = program.values[values[0]].dtype if values else "float32"
+            busy += op.flops * op.trips * op.weight / chip.matmul_flops(dtype)
+    step = found.plan.estimate.step_seconds
+    return busy / found.machine.chips / step if step > 0 else 0.0
+
+
+def _most(plan: Plan) -> int:
+    """Bytes per device, in whichever order the plan takes more."""
+    return max(plan.estimate.peak_bytes, plan.estimate.expected_bytes)
+
+
+def _fits(plan: Plan) -> Answer:
+    peak, limit = plan.estimate.expected_bytes, plan.memory_limit
+    fits = _most(plan) <= limit
+    part = share(peak, limit) if 0 < limit < float("inf") else "-"
+    detail = f"{format_bytes(peak)} of {format_bytes(limit)} per device at the peak ({part})"
+    return Answer("Does it fit?", "yes" if fits else "no", detail, fits)
+
+
+def _fast(plan: Plan, found: Profile | None) -> Answer:
+    estimate = plan.estimate
+    detail = (
+        f"a step; {format_seconds(estimate.lower_seconds)} if every collective were hidden, "
+        f"{format_seconds(estimate.upper_seconds)} if none"
+    )
+    if found is not None:
+        detail += f"; {100 * flop_utilisation(found):.1f} % of the matrix units' peak FLOP/s"
+    if plan.compiled is not None:
+        seconds = format_seconds(plan.compiled["step_seconds"])
+        detail += f"; compiled by XLA:{plan.compiled['compiler'].upper()}: {seconds}"
+    return Answer("How fast?", format_seconds(estimate.step_seconds), detail)
+
+
+def _sure(plan: Plan, verification: Mapping[str, Any] | None) -> Answer:
+    proof, detail = plan.proof, proof_text(plan)
+    if proof.bound <= 0:
+        said, good = "nothing is proven", None
+    elif proof.status == "optimal" or proof.gap <= 0:
+        said, good = "proven best", True
+    else:
+        said, good = near_best(proof.gap), True if proof.gap <= CLOSE else None
+    return verified(Answer("How sure?", said, detail, good), verification)
+
+
+def near_best(gap: float) -> str:
+    """How near a plan is to the best one, for a gap that is open."""
+    return f"within {format_gap(gap).removeprefix('< ')} of the best"
+
+
+def verified(sure: Answer, verification: Mapping[str, Any] | None) -> Answer:
+    """How sure a plan is, with what the judges of `autoshard verify` said of it."""
+    if verification is None:
+        return sure
+    verdicts = verification.get("verdicts", ())
+    failed = [one["judge"] for one in verdicts if one["agrees"] is False]
+    agreed = [one["judge"] for one in verdicts if one["agrees"]]
+    if failed:
+        return replace(sure, said=f"refuted by {', '.join(failed)}", good=False)
+    return replace(
+        sure, detail=f"{sure.detail}; verified: {', '.join(agreed) or 'nothing was run'}"
+    )
+
+
+def _binds(plan: Plan, gains: Sequence[Gain]) -> Answer:
+    # With the machine known, what the step is most sensitive to; else the larger part of it.
+    estimate = plan.estimate
+    exposed = estimate.step_seconds - estimate.compute_seconds
+    detail = f"{share(estimate.compute_seconds, estimate.step_seconds)} of the step is compute"
+    said = "compute"
+    if exposed > 0:
+        detail += (
+            f", {share(exposed, estimate.step_seconds)} collectives that compute does not hide"
+        )
+        by_name: dict[str, float] = {}
+        for group in alike_moves(plan.moves):
+            name = collective_name(group[0].kind, group[0].axes, plan.mesh.names)
+            by_name[name] = by_name.get(name, 0.0) + sum(move.exposed_seconds for move in group)
+        dearest = max(by_name, key=lambda name: by_name[name])
+        detail += f" ({dearest}: {share(by_name[dearest], estimate.step_seconds)})"
+        if exposed > estimate.compute_seconds:
+            said = dearest
+    parts = [gain.part for gain in gains if gain.part != OVERLAP and _gain(plan, gain) >= NOTHING]
+    if parts:
+        said = parts[0]
+    if plan.estimate.peak_bytes > NEARLY_FULL * plan.memory_limit:
+        detail += f"; memory is full to {share(plan.estimate.peak_bytes, plan.memory_limit)}"
+    return Answer("What binds?", said, detail)
+
+
+def _helps(plan: Plan, gains: Sequence[Gain]) -> Answer:
+    question, estimate = "What would help most?", plan.estimate
+    if not gains:
+        exposed = estimate.step_seconds - estimate.lower_seconds
+        most = share(exposed, estimate.step_seconds)
+        detail = f"hiding every collective would save {most} at most"
+        return Answer(question, "not known without the program", detail)
+    best, *others = gains
+    if _gain(plan, best) < NOTHING:
+        return Answer(question, "no part of the machine by itself", "see the sensitivity")
+    detail = f"saves {_saved(plan, best)} of the step with the plan as it is"
+    if others and _gain(plan, others[0]) >= NOTHING:
+        detail += f"; then {others[0].change} ({_saved(plan, others[0])})"
+    return Answer(question, best.change, detail)
+
+
+def _gain(plan: Plan, gain: Gain) -> float:
+    step = plan.estimate.step_seconds
+    return (step - gain.step_seconds) / step if step > 0 else 0.0
+
+
+def _saved(plan: Plan, gain: Gain) -> str:
+    return f"{100 * _gain(plan, gain):.1f} %"

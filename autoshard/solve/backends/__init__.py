@@ -1,0 +1,1 @@
+"""Exact solvers as back ends, each in a process of its own."""

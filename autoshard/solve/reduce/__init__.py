@@ -1,0 +1,1 @@
+"""A problem made smaller without changing its best cost, and the way back."""

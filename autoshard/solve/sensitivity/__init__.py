@@ -1,0 +1,1 @@
+"""Problems near a problem: what limits, pins and scales change."""

@@ -1,0 +1,1 @@
+"""The fewest lines of user code with which Shardy makes a plan."""

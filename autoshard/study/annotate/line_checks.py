@@ -1,0 +1,259 @@
+"""What Shardy makes of a step with some lines written into it, beside its plan.
+
+The step is lowered once, with the constraints of all lines that could be written. For every set of
+lines the others are taken out of the module, and Shardy's passes are run. A set **makes the plan**
+where the collectives are the planned ones (kinds, axes, bytes, counts), and all matrix products are
+cut as in the step that `autoshard.lower` writes. How far it is from that is its **mismatch**: the
+share of the step that the collectives take which differ, and the share of products that are cut
+otherwise.
+
+Equal reshards of one value are one collective here, and those of a constant are none, as the
+compiler makes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import jax
+
+from autoshard import compat
+from autoshard.cost.collective import Kind, MeshTopology
+from autoshard.lower.collectives import KINDS, read_collectives
+from autoshard.lower.compare import Tally, compare
+from autoshard.lower.inlined import run_inlined
+from autoshard.lower.spmd import Lowered
+from autoshard.machine.machine import Machine
+from autoshard.study.annotate.lines import Line
+from autoshard.study.annotate.marks import mark_of
+from autoshard.study.annotate.sites import Sites, written
+
+_PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
+_COLLECTIVES = frozenset(f"sdy.{kind}" for kind in KINDS)
+_CONSTRAINT = "sdy.sharding_constraint"
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """What is made otherwise than planned.
+
+    Attributes:
+      tallies: collectives that are missing, or were not planned.
+      products: how many matrix products are cut otherwise.
+      share: what these collectives take of the planned step, and these products of all.
+      arrays: elements of the results that are laid out otherwise, of all operations.
+      lines: of the user's code, `file.py:12`, about the products that are cut otherwise.
+    """
+
+    tallies: tuple[Tally, ...]
+    products: int
+    share: float
+    arrays: float
+    lines: frozenset[str] = frozenset()
+
+    @property
+    def none(self) -> bool:
+        """Whether all is as planned."""
+        return not self.tallies and not self.products
+
+
+class LineChecks:
+    """Runs Shardy's passes on a step with some lines written into it."""
+
+    def __init__(
+        self, lowered: Lowered, sites: Sites, fn: Callable[..., Any], machine: Machine
+    ) -> None:
+        self.lowered, self.sites, self.fn = lowered, sites, fn
+        self.topology = MeshTopology(machine, lowered.plan.mesh.sizes)
+        reference = _explicit(lowered)
+        self.products = _cuts(reference)
+        self.arrays = _arrays(reference)
+        self.module = _module(inlined(lowered, sites.marked(fn, lowered.mesh)))
+        self.marks = [
+            mark_of(compat.location_frames(one.location)[0])
+            for one in _constraints(self.module.operation)
+        ]
+        self.operations = sum(1 for _ in _walk(self.module.operation))
+        self.checks = 0
+        self.alone: dict[tuple[Line, ...], Mismatch] = {}
+
+    def mismatch(self, lines: Collection[Line]) -> Mismatch:
+        """Of a set of lines, by the module that holds them all."""
+        self.checks += 1
+        kept = self.sites.marks_of(tuple(lines))
+        copy = self.module.operation.clone()
+        for operation, mark in zip(_constraints(copy), self.marks, strict=True):
+            if mark is not None and mark not in kept:
+                operation.results[0].replace_all_uses_with(operation.operands[0])
+                operation.erase()
+        compat.make_collectives_explicit(copy)
+        return self._judged(copy)
+
+    def truth(self, lines: Sequence[Line]) -> Mismatch:
+        """Of a set of lines, by the step that is traced with these alone."""
+        key = tuple(lines)
+        if key not in self.alone:
+            self.checks += 1
+            self.alone[key] = self._judged(_explicit(self.written(lines)))
+        return self.alone[key]
+
+    def written(self, lines: Sequence[Line]) -> Lowered:
+        """The step with these lines in the user's own function."""
+        return inlined(self.lowered, written(self.fn, lines, self.lowered.mesh))
+
+    def _judged(self, explicit: Any) -> Mismatch:
+        _merge_equal(explicit)
+        _drop_constants(explicit)
+        found = compare(self.lowered.plan.moves, read_collectives(explicit))
+        cuts, lines = _cuts(explicit), set[str]()
+        if len(cuts) == len(self.products):
+            odd = [a for a, b in zip(cuts, self.products, strict=True) if a.cut != b.cut]
+            wrong = len(odd)
+            lines.update(line for one in odd for line in one.lines)
+        else:
+            wrong = _difference(*(Counter(one.cut for one in of) for of in (cuts, self.products)))
+        arrays = _difference(_arrays(explicit), self.arrays)
+        tallies = (*found.missing, *found.unplanned)
+        share = sum(map(self._seconds, tallies)) / self.lowered.plan.estimate.step_seconds
+        share += wrong / max(len(self.products), 1)
+        return Mismatch(tallies, int(wrong), share, arrays, frozenset(lines))
+
+    def _seconds(self, tally: Tally) -> float:
+        """Of the collectives that are missing or too many."""
+        names = self.lowered.plan.mesh.names
+        axes = [names.index(axis.partition(":")[0].strip('"')) for axis in tally.axes]
+        each = self.topology.collective_seconds(cast("Kind", tally.kind), axes, float(tally.bytes))
+        return abs(tally.planned - tally.found) * each
+
+
+def inlined(lowered: Lowered, fn: Callable[..., Any]) -> Lowered:
+    """The step `fn` with the shardings of inputs and results of `lowered`, its calls inlined."""
+    program = lowered.program
+
+    def step(*arguments: Any) -> Any:
+        closed = compat.drop_dead_code(jax.jit(fn).trace(*arguments).jaxpr)
+        results = run_inlined(closed, jax.tree.leaves(arguments))
+        return jax.tree.unflatten(program.out_tree, results)
+
+    step.__name__ = program.name
+    return replace(lowered, fn=step)
+
+
+def _difference(one: Counter[Any], other: Counter[Any]) -> float:
+    return sum(abs(one[key] - other[key]) for key in one.keys() | other.keys())
+
+
+# -- modules ---------------------------------------------------------------------------------------
+
+
+def _module(lowered: Lowered) -> Any:
+    return lowered.lower(platforms=("tpu",)).compiler_ir("stablehlo")
+
+
+def _explicit(lowered: Lowered) -> Any:
+    """The step as Shardy makes it, every collective an operation."""
+    return compat.with_explicit_collectives(_module(lowered))
+
+
+def _walk(operation: Any) -> Any:
+    """Every operation inside of one, with the operations of a block before those of its regions."""
+    for region in operation.regions:
+        for block in region.blocks:
+            for view in list(block.operations):
+                inner = view.operation
+                yield inner
+                if inner.regions:
+                    yield from _walk(inner)
+
+
+def _constraints(operation: Any) -> list[Any]:
+    return [inner for inner in _walk(operation) if inner.name == _CONSTRAINT]
+
+
+class _Cuts:
+    """How results are cut; every sharding is read once."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, tuple[Any, ...]] = {}
+
+    def __call__(self, value: Any) -> tuple[Any, ...]:
+        sharding = compat.shardy_sharding_of(value)
+        if sharding not in self.known:
+            dimensions = () if sharding is None else compat.shardy_layout(sharding)[1]
+            self.known[sharding] = dimensions if any(dimensions) else ()
+        return self.known[sharding]
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """How a product is cut, and where it stands in the user's code."""
+
+    cut: str
+    location: Any
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of the user's code on the way to it, `file.py:12`."""
+        _, frames = compat.location_frames(self.location)
+        return [f"{os.path.basename(file)}:{line}" for file, line in frames]
+
+
+def _cuts(explicit: Any) -> list[_Product]:
+    """How every product of a module is cut, in program order."""
+    cut = _Cuts()
+    return [
+        _Product(f"{inner.results[0].type} {cut(inner.results[0])}", inner.location)
+        for inner in _walk(explicit)
+        if inner.name in _PRODUCTS
+    ]
+
+
+def _arrays(explicit: Any) -> Counter[Any]:
+    """For every kind of operation, type and layout the elements of the results."""
+    cut = _Cuts()
+    found: Counter[Any] = Counter()
+    for inner in _walk(explicit):
+        if inner.name.startswith("stablehlo.") and len(inner.results) == 1:
+            kind = inner.results[0].type
+            found[inner.name, str(kind), cut(inner.results[0])] += compat.elements(kind)
+    return found
+
+
+def _merge_equal(operation: Any) -> None:
+    """Merge collectives of a block that do the same to one value."""
+    for region in operation.regions:
+        for block in region.blocks:
+            seen: dict[Any, Any] = {}
+            for view in list(block.operations):
+                inner = view.operation
+                if inner.name not in _COLLECTIVES:
+                    _merge_equal(inner)
+                    continue
+                what = tuple(str(inner.attributes[k]) for k in range(len(inner.attributes)))
+                key = inner.operands[0], inner.name, what
+                if key in seen:
+                    inner.results[0].replace_all_uses_with(seen[key])
+                    inner.erase()
+                else:
+                    seen[key] = inner.results[0]
+
+
+def _drop_constants(operation: Any) -> None:
+    """Drop the collectives of constants: every device makes its own part."""
+    for inner in list(_walk(operation)):
+        if inner.name in _COLLECTIVES and _is_constant(inner.operands[0]):
+            inner.results[0].replace_all_uses_with(inner.operands[0])
+            inner.erase()
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether a value is one number everywhere, or counts along a dimension."""
+    maker = value.owner
+    name = getattr(maker, "name", "")  # a block has none
+    if name == "stablehlo.broadcast_in_dim":
+        return _is_constant(maker.operands[0])
+    return name in {"stablehlo.constant", "stablehlo.iota"}

@@ -1,0 +1,171 @@
+"""Which values of a program are at a spot of the user's code.
+
+The function is traced once more with a mark at every spot: a constraint under a scope with the
+spot's number. A mark between two others (of a call that does nothing) is left out. Without the
+marks its operations are those of the program, but for some that carry a marked array beside the
+same array unmarked.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from autoshard import compat
+from autoshard.program.flatten import Flattener
+from autoshard.program.trace import Program
+from autoshard.study.annotate.source_lines import Spot, with_lines
+
+_MARK = re.compile(r"at_(\d+)_(\d+)_")
+
+
+def scope_of(number: int, constraint: int) -> str:
+    """The scope of what is constrained at a spot: its number, and that of the constraint."""
+    return f"at_{number}_{constraint}_"
+
+
+def mark_of(scope: str) -> tuple[int, int] | None:
+    """The numbers in a scope, or None where there is no mark."""
+    found = _MARK.search(scope)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """A value of the program at a spot.
+
+    Attributes:
+      value: that is there.
+      cotangent: whether it is the cotangent of what the user's code has there.
+      again: whether it is what the user's code has there, computed again.
+      gradient: whether it is that from which the gradients of the other operands of a product are
+        computed.
+      given: whether it is the cotangent of a product, from which that of the operand there is.
+      readers: the ops that read it there, and which of their operands it is.
+      scope, trips: where that is, and how often.
+      made, read: whether an op makes it there, and one reads it there, with no spot in between.
+      order: how many marks of the program are before it.
+    """
+
+    value: int
+    cotangent: bool
+    again: bool
+    readers: tuple[tuple[int, int], ...]
+    scope: str
+    trips: int
+    gradient: bool = False
+    given: bool = False
+    made: bool = True
+    read: bool = True
+    order: int = 0
+
+
+def marked_values(
+    program: Program,
+    mesh: Any,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    numbers: Mapping[Spot, int],
+) -> dict[int, list[Marked]]:
+    """The values of a program at every spot: as they are made, made again, and their cotangents.
+
+    Spots that `numbers` has under their scope are told apart by it.
+    """
+    whole = NamedSharding(mesh, PartitionSpec())
+
+    def marked(array: Any, scope: str) -> Any:
+        with jax.named_scope(scope):
+            return jax.lax.with_sharding_constraint(array, whole)
+
+    def mark(spot: Spot, array: Any) -> Any:
+        number = numbers.get(spot, numbers.get(spot.anywhere))
+        if number is None:
+            return array
+        marks = [functools.partial(marked, scope=scope_of(number, kind)) for kind in range(3)]
+        if spot.read and spot.primitive in compat.PRODUCTS:
+            made, gradient, given = marks
+            return compat.Read(array).then(made, made, made, gradient, given)
+        return marks[0](array)
+
+    traced = jax.jit(with_lines(fn, mark)).trace(*args)
+    flat = Flattener(program.options.get("trip_counts", 1))
+    flat.run(
+        compat.drop_dead_code(traced.jaxpr), [""] * len(program.inputs), [""] * len(program.outputs)
+    )
+    behind: dict[int, int] = {}  # what a marked value is without its mark
+    at: list[tuple[tuple[int, int], int, Mapping[str, Any]]] = []
+    ops = []
+    for op in flat.ops:
+        found = mark_of(op["scope"]) if op["primitive"] == "sharding_constraint" else None
+        if found is not None:
+            source: int = op["inputs"][0]
+            behind[op["outputs"][0]] = behind.get(source, source)
+            at.append((found, behind[op["outputs"][0]], op))
+        else:
+            ops.append(op)
+
+    def key(primitive: str, scope: str, line: str, shapes: Sequence[Any]) -> tuple[Any, ...]:
+        # Where a cotangent is added up is the line of what was read last: of a mark, perhaps.
+        line = "" if primitive == "add_any" else line
+        return primitive, _MARK.sub("", scope).strip("/"), line, *shapes
+
+    ours = [
+        key(op["primitive"], op["scope"], op["line"], [flat.values[v].shape for v in op["outputs"]])
+        for op in ops
+    ]
+    theirs = [
+        key(op.primitive, op.scope, op.line, [program.values[v].shape for v in op.outputs])
+        for op in program.ops
+    ]
+    same: dict[int, int] = dict(zip(flat.inputs, program.inputs, strict=True))
+    readers: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for one, other in _aligned(ours, theirs):
+        outputs: Sequence[int] = ops[one]["outputs"]
+        same.update(zip(outputs, program.ops[other].outputs, strict=True))
+        for position, value in enumerate(ops[one]["inputs"]):
+            readers[value].append((other, position))
+    for _, _, op in reversed(at):  # what reads a mark of a mark reads both
+        readers[op["inputs"][0]] += readers[op["outputs"][0]]
+    marks: dict[int, list[Marked]] = defaultdict(list)
+    direct = {value for op in ops for value in op["inputs"]}
+    for order, ((number, kind), value, op) in enumerate(at):
+        made, straight = op["inputs"][0] not in behind, op["outputs"][0] in direct
+        if value in same and (made or straight):
+            scope = _MARK.sub("", op["scope"]).strip("/")
+            cotangent = op["backward"] and not op["recomputed"] and not kind
+            read = tuple(readers[op["outputs"][0]])
+            again = op["recomputed"] and not kind
+            marks[number].append(
+                Marked(
+                    same[value],
+                    cotangent,
+                    again,
+                    read,
+                    scope,
+                    op["trips"],
+                    kind == 1,
+                    kind == 2,
+                    made,
+                    straight,
+                    order,
+                )
+            )
+    return marks
+
+
+def _aligned(ours: Sequence[Any], theirs: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """Positions of two almost equal sequences that belong together."""
+    if ours == theirs:
+        yield from ((k, k) for k in range(len(ours)))
+        return
+    matcher = difflib.SequenceMatcher(None, ours, theirs, autojunk=False)
+    for block in matcher.get_matching_blocks():
+        yield from ((block.a + k, block.b + k) for k in range(block.size))

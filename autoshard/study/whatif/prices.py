@@ -1,0 +1,99 @@
+"""What chips cost and draw: a TOML file that belongs to the user. None ships with autoshard.
+
+currency = "USD"            # optional: how amounts are named
+[v5e]                       # a family of machines, or the path of a machine file in quotes
+chip_hour = 1.20            # what an hour of one chip costs, as JAX counts devices
+watts = 250                 # optional: what one chip and its share of the host draw in a step
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autoshard.study.whatif.words import SweepError
+
+_KNOWN = ("chip_hour", "watts")
+
+
+@dataclass(frozen=True, slots=True)
+class ChipPrice:
+    """Cost of an hour of one chip, and the watts that it draws; None where that is not known."""
+
+    chip_hour: float | None = None
+    watts: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """By chip; `currency` names the amounts."""
+
+    chips: tuple[tuple[str, ChipPrice], ...] = ()
+    currency: str = "USD"
+
+    def of(self, chip: str) -> ChipPrice:
+        """What is known of a chip."""
+        return dict(self.chips).get(chip, ChipPrice())
+
+    def require(self, chips: Iterable[str], what: str, objective: str) -> None:
+        """Refuse chips of which `what` ("chip_hour" or "watts") is not known.
+
+        Raises:
+          SweepError: with all of them.
+        """
+        lacking = [one for one in dict.fromkeys(chips) if getattr(self.of(one), what) is None]
+        if lacking:
+            tables = "; ".join(f"[{_key(one)}] {what} = ..." for one in lacking)
+            raise SweepError(
+                f"the objective {objective} needs the {what} of {', '.join(lacking)}; write into "
+                f"the file of prices: {tables}"
+            )
+
+
+def read_prices(path: str | Path) -> Prices:
+    """Read a file of prices.
+
+    Raises:
+      SweepError: it is not there, is no TOML, or has faults; all of them are named.
+    """
+    try:
+        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SweepError(f"cannot read the prices {str(path)!r}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SweepError(f"{path} is no TOML: {error}") from error
+    return prices_of(data, where=str(path))
+
+
+def prices_of(data: dict[str, Any], *, where: str) -> Prices:
+    """The prices in a table, as of `read_prices`."""
+    faults, found = [], []
+    currency = data.get("currency", "USD")
+    if not isinstance(currency, str):
+        faults.append(f"currency = {currency!r} must be a text")
+    for chip, table in data.items():
+        if chip == "currency":
+            continue
+        if not isinstance(table, dict):
+            faults.append(f"{chip} = {table!r} must be a table: [{_key(chip)}] chip_hour = ...")
+            continue
+        for name, value in table.items():
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if name not in _KNOWN:
+                faults.append(f"{chip}.{name} is not known; there is {', '.join(_KNOWN)}")
+            elif not number or value <= 0:
+                faults.append(f"{chip}.{name} = {value!r} must be a number above 0")
+        found.append((chip, table))
+    if faults:
+        raise SweepError("\n  - ".join([f"{where} is faulty:", *faults]))
+    return Prices(
+        tuple((chip, ChipPrice(**{k: float(v) for k, v in t.items()})) for chip, t in found),
+        currency,
+    )
+
+
+def _key(chip: str) -> str:
+    return chip if chip.replace("-", "").isalnum() else f'"{chip}"'

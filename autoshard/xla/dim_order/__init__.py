@@ -1,0 +1,1 @@
+"""In which order the dimensions of values lie in memory."""

@@ -1,0 +1,107 @@
+"""Orders where the batch of products is cut to one element.
+
+A product whose batch dimensions have one element on a device is one of plain matrices, and XLA:GPU
+is freer with it: it may write left and right in either order, and reads free dimensions in the
+order in which they lie. With few sequences and key heads on a device, attention is such a product,
+and most of what `autoshard.xla.dim_order.walk` transposes lies right from the start.
+
+Which of the two holds depends on the layout: every transposition says in which case it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from autoshard.program.dim_order import (
+    Order,
+    ProductOrder,
+    Transposition,
+    Transpositions,
+    large_of,
+    operand_groups,
+)
+from autoshard.program.graph import Op, Program
+from autoshard.xla.dim_order.walk import Orders
+
+
+def transpositions(
+    program: Program,
+    elementwise: Sequence[bool],
+    product_orders: Mapping[int, ProductOrder] | None = None,
+) -> Transpositions:
+    """The operands that are transposed, be the products' batches cut to one element or not.
+
+    Args:
+      program: the step.
+      elementwise: per op, whether it is fused with its neighbours.
+      product_orders: see `autoshard.xla.dim_order.walk.Orders`.
+    """
+    walk = Orders(program, elementwise, product_orders)
+    plain, alone = walk.run(), _Unbatched(program, elementwise, product_orders).run()
+    of_op: dict[int, tuple[Transposition, ...]] = {}
+    bases: dict[int, tuple[int, ...]] = {}
+    for index in sorted({*plain.of_op, *alone.of_op}):
+        found = list(_merged(program.ops[index], walk, plain, alone))
+        of_op[index] = tuple(one for one, _ in found)
+        bases[index] = tuple(base for _, base in found)
+    return Transpositions(of_op, bases)
+
+
+def _merged(
+    op: Op, walk: Orders, plain: Transpositions, alone: Transpositions
+) -> Iterator[tuple[Transposition, int]]:
+    """The transpositions of an op with their bases: common ones, then those of either case."""
+    groups = operand_groups(op.rule) if op.primitive == "dot_general" else ()
+    usual = dict(zip(plain.of_op.get(op.index, ()), plain.bases.get(op.index, ()), strict=True))
+    other = dict(zip(alone.of_op.get(op.index, ()), alone.bases.get(op.index, ()), strict=True))
+    for found, rest, case in ((usual, other, False), (other, usual, True)):
+        for one, base in found.items():
+            batch = groups[one.position][0] if groups else walk.batches[op.inputs[one.position]]
+            if one in rest or not batch:
+                if not case:
+                    yield one, base
+            else:
+                yield replace(one, batch=batch, alone=case), base
+
+
+class _Unbatched(Orders):
+    """The walk where every batch is cut to one element."""
+
+    def product(self, op: Op) -> tuple[Transposition, ...]:
+        groups = operand_groups(op.rule)
+        if not groups[0][0]:
+            return super().product(op)
+        found: list[Transposition] = []
+        written: list[list[int]] = []  # the free factors of either side, in the order they lie in
+        for position, (batch, free, contracted) in enumerate(groups):
+            value = op.inputs[position]
+            free = self._lying(value, batch, free, contracted)
+            written.append([f for d in free for f in op.rule.operands[position][d]])
+            if value >= 0:
+                wanted = ((*batch, *free, *contracted), (*batch, *contracted, *free))
+                wanted = wanted[::-1] if position else wanted
+                copy = not self.is_made(value)
+                found += self.read(position, value, wanted, copy=copy, product=True)
+        result = op.rule.results[0]
+        left, right = (
+            sorted(
+                (d for d, dimension in enumerate(result) if set(dimension) & {*side}),
+                key=lambda d, side=side: min(side.index(f) for f in result[d] if f in side),
+            )
+            for side in written
+        )
+        batch = [d for d in range(len(result)) if d not in left and d not in right]
+        self.orders[op.outputs[0]] = tuple(
+            dict.fromkeys([(*batch, *left, *right), (*batch, *right, *left)])
+        )
+        return tuple(found)
+
+    def _lying(self, value: int, batch: Order, free: Order, contracted: Order) -> Order:
+        """The free dimensions in an order in which they lie, where the others lie as wanted."""
+        for order in self.orders[value] if value >= 0 else ():
+            lying = tuple(d for d in order if d in free)
+            large = large_of(order, self.program.values[value].shape)
+            if large in ((*batch, *lying, *contracted), (*batch, *contracted, *lying)):
+                return lying
+        return free

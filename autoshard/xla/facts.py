@@ -1,0 +1,190 @@
+"""What the cost model must know of the program's data flow, before any decision.
+
+* **Fusion**: see `autoshard.xla.fusion`; bytes of what is fused count neither as traffic nor as
+  occupancy.
+* **Exposure**: a collective whose inputs are there long before its result is needed (a gather of
+  parameters), or whose result nothing in the step waits for (a gradient's reduction), can run
+  beside compute; every other collective stands in the way.
+* **Phases**: see `autoshard.program.readers`; program points are places in the order in which the
+  compiler runs the ops, see `autoshard.xla.op_order`.
+* **Transpositions**: operands that lie in memory otherwise than their op reads them, see
+  `autoshard.xla.dim_order.walk` and `autoshard.xla.dim_order.unbatched`.
+* **Companions**: what may run as one collective, see `autoshard.xla.combinable`.
+* **Renewals**: gradients whose sums the error waits for, see `autoshard.xla.early_updates`.
+* **Narrowed**: copies in a narrower type, see `autoshard.xla.narrow_copies`.
+* **Slices**: those that are copied, see `autoshard.xla.slices`.
+* **Liveness**: see `autoshard.xla.liveness`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from autoshard.machine.machine import Chip
+from autoshard.program.dim_order import ProductOrder, Transposition
+from autoshard.program.facts import Facts, Slice, Turned
+from autoshard.program.flops import is_matrix_op
+from autoshard.program.readers import Phase, Reader, find_readers, region_spans, through_fusion
+from autoshard.program.trace import Program
+from autoshard.xla.combinable import gathered_together, summed_together
+from autoshard.xla.dim_order.choose_products import product_orders
+from autoshard.xla.dim_order.tpu_minor import innermost_dimensions
+from autoshard.xla.dim_order.unbatched import transpositions
+from autoshard.xla.dim_order.walk import Orders
+from autoshard.xla.early_updates import renewals
+from autoshard.xla.fusion import Fusion, fuse
+from autoshard.xla.fusion_row_reductions import row_reductions
+from autoshard.xla.liveness import find_lives, find_temporary, find_turned
+from autoshard.xla.narrow_copies import narrowed
+from autoshard.xla.op_order import sequence
+from autoshard.xla.slices import find_copied, find_slices
+
+__all__ = ["Facts", "Phase", "Reader", "Slice", "Turned", "analyse", "reordered"]
+
+PREFETCHED = frozenset(
+    {
+        "enter",
+        "sharding_constraint",
+        "unstack",
+        "slice",
+        "convert_element_type",
+        "reshape",
+        "squeeze",
+        "transpose",
+        "broadcast_in_dim",
+    }
+)
+
+
+def _calls_libraries(chip: Chip | None) -> bool:
+    return chip is not None and chip.library_products
+
+
+def analyse(program: Program, chip: Chip | None = None) -> Facts:
+    """Derive fusion, exposure, phases, orders and liveness of every value of `program`.
+
+    Args:
+      program: the step.
+      chip: what it runs on; fusion depends on it. Without one, computing again costs nothing.
+    """
+    fusion = fuse(program, chip)
+    libraries = _calls_libraries(chip)
+    temporary = find_temporary(program)
+    copied = find_copied(program) if libraries else frozenset[int]()
+    order = sequence(program, fusion, chip)
+    transaction = 0.0 if chip is None else chip.transaction_bytes
+    told = product_orders(program, fusion.elementwise, transaction) if transaction else {}
+    rows = frozenset[int]()
+    if libraries:
+        walk = Orders(program, fusion.elementwise, told)
+        walk.run()
+        rows = row_reductions(program, fusion, walk.made)
+    points = _points(program, fusion, order, temporary, copied, libraries, told)
+    awaited = _awaited(program, points.readers)
+    early = _prefetchable(program)
+    return Facts(
+        chip=chip,
+        materialised=fusion.materialised,
+        prefetchable=early,
+        awaited=awaited,
+        end=len(program.ops) + 1,
+        temporary=temporary,
+        fetched=fusion.fetched,
+        joined=frozenset(fusion.joined),
+        accumulated=fusion.accumulated,
+        exponentials=fusion.exponentials,
+        summed_together=summed_together(program, awaited),
+        gathered_together=gathered_together(program, early, awaited)
+        if libraries
+        else (1,) * len(program.values),
+        renewals=renewals(program) if libraries else {},
+        narrowed=narrowed(program, awaited) if chip is not None and not libraries else {},
+        copied=copied,
+        product_orders=told,
+        rows=rows,
+        innermost=innermost_dimensions(program, fusion.elementwise),
+        **points._asdict(),
+    )
+
+
+def reordered(flow: Facts, program: Program, fusion: Fusion, when: tuple[int, ...]) -> Facts:
+    """The same facts where ops run in another order; `when` is the point of every op."""
+    libraries = _calls_libraries(flow.chip)
+    points = _points(
+        program, fusion, when, flow.temporary, flow.copied, libraries, flow.product_orders
+    )
+    return replace(flow, **points._asdict())
+
+
+class _Points(NamedTuple):
+    """What depends on the order of ops: attributes of `Facts`, under the same names."""
+
+    when: tuple[int, ...]
+    readers: tuple[tuple[Reader, ...], ...]
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+    transposed: Mapping[int, tuple[Transposition, ...]]
+    turned: Mapping[int, tuple[Turned, ...]]
+    slices: Mapping[int, Slice]
+
+
+def _points(
+    program: Program,
+    fusion: Fusion,
+    when: tuple[int, ...],
+    temporary: Sequence[bool],
+    copied: Collection[int],
+    libraries: bool,
+    told: Mapping[int, ProductOrder],
+) -> _Points:
+    spans = region_spans(program, when)
+    readers = find_readers(program, when, spans)
+    readers = through_fusion(program, readers, fusion.materialised)
+    turned = transpositions(program, fusion.elementwise, told)
+    moved = {
+        program.ops[index].inputs[one.position]
+        for index, here in turned.of_op.items()
+        for one in here
+        if not one.alone
+    }
+    start, stop = find_lives(
+        program, readers, fusion, when, spans, moved, temporary, copied, libraries=libraries
+    )
+    return _Points(
+        when,
+        tuple(tuple(uses) for uses in readers),
+        tuple(start),
+        tuple(stop),
+        turned.of_op,
+        find_turned(program, readers, fusion, when, turned),
+        find_slices(program, spans),
+    )
+
+
+def _prefetchable(program: Program) -> tuple[bool, ...]:
+    result = [value.producer < 0 for value in program.values]
+    for op in program.ops:
+        if op.primitive in PREFETCHED and all(i < 0 or result[i] for i in op.inputs):
+            for output in op.outputs:
+                result[output] = True
+    return tuple(result)
+
+
+def _awaited(program: Program, readers: Sequence[Sequence[Reader]]) -> tuple[bool, ...]:
+    """Values on which, within their region or in a later one, some matrix op depends."""
+    result = [False] * len(program.values)
+    carried = {output: argument for argument, output in program.carries}
+    for _ in range(2):  # twice, so that what a carry brings to the next iteration is seen
+        for op in reversed(program.ops):
+            if op.primitive == "stack":
+                continue
+            waits = is_matrix_op(op.primitive) or any(result[o] for o in op.outputs)
+            if op.primitive == "yield":
+                waits = waits or result[carried[op.outputs[0]]]
+            if waits:
+                for value in op.inputs:
+                    if value >= 0:
+                        result[value] = True
+    return tuple(result)

@@ -1,0 +1,97 @@
+"""What XLA:GPU's scheduler reckons a collective between hosts to take.
+
+Its order of kernels follows these seconds, whatever the collective takes in truth. A ring books
+a round trip and the preparation of its chunks for every step, and one card's share of the bytes:
+
+    ring          ((share / rate + chunks * preparation + trip) * (devices - 1) / cards) * rounds
+    all-to-all    the same of every peer in another host, one after another
+
+on top of what reads and writes the main memory. How many `devices` a group has is reckoned from how
+many groups there are, as if each had its part of every host's cards; where the groups do not divide
+these, XLA gives up and takes 5 ms. The rate, the trip and the start are what
+`autoshard.compiler.target` tells it of the machine; the preparation of a chunk is its own.
+
+Source: `xla/service/gpu/model/sol_gpu_cost_model.cc` and `sol_latency_estimator.cc`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from autoshard.cost.collective import MeshTopology
+from autoshard.machine.machine import Switch
+
+UNKNOWN_SECONDS = 5e-3
+"""Of a collective whose groups XLA cannot model."""
+CHUNK_BYTES = 4 << 20
+CHUNK_SECONDS = 0.45 * 13.34e-6
+B200_CHUNK_SECONDS = 0.45 * 4.45e-6
+"""What it takes to prepare a chunk, by the chip's name; it cannot be told to take none."""
+HEADERS = 1.025
+"""Bytes on the wire for each that is sent."""
+ROUNDS = {"all_reduce": 2}
+PASSES = {"all_gather": 3, "reduce_scatter": 3}
+"""How often the larger of operand and result goes through the main memory; others twice."""
+
+
+def told_microseconds(seconds: float) -> int:
+    """As XLA takes the trip and the start: whole microseconds, and not none."""
+    return max(round(1e6 * seconds), 1)
+
+
+class Reckoned(NamedTuple):
+    """What a collective is reckoned to take, and how much of that however little it carries."""
+
+    seconds: float
+    fixed: float
+
+
+def between_hosts(
+    topology: MeshTopology, kind: str, axes: Sequence[int], size: float
+) -> Reckoned | None:
+    """What a collective over mesh axes is reckoned to take; None where no host need be left.
+
+    Args:
+      topology: on two levels of switches, of which the inner one is a host.
+      kind: of the collective, as in `autoshard.cost.collective`.
+      size: bytes per device of the larger of operand and result.
+
+    >>> from autoshard.machine import load
+    >>> cluster = MeshTopology(load("h100-64"), (64,))
+    >>> round(1e6 * between_hosts(cluster, "all_to_all", (0,), 33554432).seconds)
+    1414
+    """
+    network = topology.machine.network
+    if len(network) != 2:
+        return None
+    host, outer = network[0].chips, network[1]
+    pieces = [piece for axis in axes for piece in topology.pieces[axis]]
+    inside, hosts = (
+        math.prod(piece.length for piece in pieces if piece.level == level) for level in (0, 1)
+    )
+    if hosts == 1 or not isinstance(outer, Switch):
+        return None
+    groups = topology.machine.chips // (inside * hosts)
+    reached = hosts if inside == host else inside * hosts
+    if kind == "collective_permute":
+        reached, members, cards = 2, 2, 1
+    elif host % groups:
+        return Reckoned(UNKNOWN_SECONDS, UNKNOWN_SECONDS)
+    else:
+        members = reached * host // groups
+        cards = members // reached
+    if kind == "all_to_all":
+        share, times = size / (members - 1), cards * (reached - 1)
+    else:
+        share = size if kind == "collective_permute" else size / members
+        times = ROUNDS.get(kind, 1) * (members - 1) / cards
+    chip = topology.machine.chip
+    rate = outer.efficiency * outer.chip_bandwidth / HEADERS
+    prepared = B200_CHUNK_SECONDS if chip.name == "B200" else CHUNK_SECONDS
+    trip = 1e-6 * told_microseconds(outer.latency_seconds)
+    start = 1e-6 * told_microseconds(chip.launch_seconds)
+    each = share / rate + math.ceil(share / CHUNK_BYTES) * prepared + trip
+    memory = PASSES.get(kind, 2) * size / chip.memory_bandwidth
+    return Reckoned(start + times * each + memory, start + times * (prepared + trip))

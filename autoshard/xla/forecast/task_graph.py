@@ -1,0 +1,371 @@
+"""The kernels and collectives of one computation of a plan, and what each waits for.
+
+Kernels of a program become tasks, of which those that run as one are one
+(`autoshard.xla.fusion_siblings`); a collective becomes two, its begin and its end. XLA's ways with
+gradients stand here as well:
+
+* A scatter onto zeros whose result is added to an array starts from that array, and so waits for
+  it: of a table that is looked up and multiplied with, the two gradients become one.
+* What convolves an error waits for the renewal of its weight (`autoshard.xla.early_updates`).
+* What is sent in blocks that do not lie one after another is put in order first, unless an
+  elementwise kernel writes it so.
+* Where a library computes products, the gradient of a pool is scattered to the places of the
+  largest elements. A kernel finds them that waits for what was pooled alone, and writes the
+  elements, and an index for every dimension.
+* A result that cannot lie where the input lies that it renews
+  (`autoshard.xla.forecast.collective_dim_order`) is copied there by a task of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from autoshard.plan.evaluate import op_seconds
+from autoshard.program.flops import is_matrix_op
+from autoshard.program.graph import Op, Region
+from autoshard.program.vocabulary import ADDITIONS
+from autoshard.xla.forecast.collective_dim_order import FirstDimensions
+from autoshard.xla.forecast.combine_collectives import Flight
+from autoshard.xla.forecast.event_marks import (
+    CopyBegins,
+    Passed,
+    Passes,
+    Picks,
+    Replaces,
+    Sent,
+    SumEnds,
+)
+from autoshard.xla.forecast.gpu_collective_estimate import Reckoned, between_hosts
+from autoshard.xla.forecast.planned_collectives import Collectives, Decided, region_read_in
+from autoshard.xla.forecast.zero_cost_nodes import Views
+from autoshard.xla.fusion import Fusion
+from autoshard.xla.kernel_orders import Kernel
+from autoshard.xla.latency_hiding import Role, Task, any_needs
+
+HIGH_COST, MEDIUM_COST = 5e-3, 1e-3
+"""What XLA:TPU's scheduler reckons a product and another kernel to take, in its unit of a
+microsecond: `ApproximateLatencyEstimator` in `xla/service/latency_hiding_scheduler.h`."""
+HIGH_LATENCY = 5e-3
+"""From the begin to the end of a collective, likewise, whatever it moves."""
+INDEX_BYTES = 4
+"""Of an index, and of an element beside it."""
+COMBINED = frozenset({"all_gather", "all_reduce", "reduce_scatter"})
+"""Kinds of collectives that run as one with others of their kind."""
+
+
+class TaskGraph:
+    """The tasks of one region: its kernels, and a begin and an end for each collective.
+
+    Attributes:
+      tasks: of every kernel; their contents are the numbers of the kernels that run as one.
+      flights: the collectives; `CopyBegins` and `SumEnds` are contents of their tasks.
+      replaced: by value, the task that copies it into its place.
+      picking: tasks that find where gradients of pools are scattered to.
+    """
+
+    def __init__(
+        self,
+        decided: Decided,
+        fusion: Fusion,
+        beside: Collection[int],
+        region: Region,
+        kernels: Sequence[Kernel],
+    ) -> None:
+        self.decided, self.fusion, self.beside = decided, fusion, beside
+        self.region, self.kernels = region, kernels
+        self.program = decided.prices.program
+        self.tasks = [self._task(number, kernel) for number, kernel in enumerate(kernels)]
+        self.maker = {
+            output: number
+            for number, kernel in enumerate(kernels)
+            for op in self.program.ops[kernel.first : kernel.last]
+            for output in op.outputs
+        }
+        self.flights: list[Flight] = []
+        self.settled: dict[int, Task] = {}
+        self.copied: dict[int, list[tuple[frozenset[int], Task]]] = {}
+        self.replaced: dict[int, Task] = {}
+        self.picking: list[Task] = []
+        self.first = FirstDimensions(decided.prices, decided.decisions, fusion, decided.chosen)
+        self.views = Views(
+            self.program,
+            kernels,
+            self.tasks,
+            self.maker,
+            library=decided.prices.machine.chip.library_products,
+        )
+        for number, kernel in enumerate(kernels):
+            self._add_sum(number, kernel)
+        for value in self.program.values:
+            if region_read_in(self.program, value.index) == region.index:
+                self._add_copies(value.index)
+        for number, kernel in enumerate(kernels):
+            for op in self.program.ops[kernel.first : kernel.last]:
+                self._read(op, number)
+        for kernel in kernels:
+            self._start_from(kernel)
+            self._wait(kernel)
+            self._pick(kernel)
+            self._replace(kernel)
+        self._join()
+        self.views.settle()
+
+    def _read(self, op: Op, number: int) -> None:
+        """Let a kernel wait for the operands of one of its ops."""
+        for position, value in enumerate(op.inputs):
+            makers = list(self._makers(op.index, (value,), number))
+            if self.views.is_product(op) and position < len(op.rule.operands):
+                makers = self.views.operand(op, position, makers)
+            for one in makers:
+                self.tasks[number].reads(one)
+
+    def results(self) -> list[Task]:
+        """What nothing in the region reads: a loop's carries, then the rest."""
+        ends = [number for number, task in enumerate(self.tasks) if not task.after]
+        primitive = [self.program.ops[kernel.first].primitive for kernel in self.kernels]
+        return [self.tasks[k] for k in sorted(ends, key=lambda k: (primitive[k] != "yield", k))]
+
+    def _start_from(self, kernel: Kernel) -> None:
+        """Let a scatter onto zeros, the result of which is added to an array, wait for that.
+
+        XLA starts from the array instead of zeros, and adds nothing; it is written for that, if it
+        is not there as such.
+        """
+        op = self.program.ops[kernel.first]
+        filled = self.decided.prices.is_filled(op)
+        if kernel.inner is not None or op.primitive != "scatter-add" or not filled:
+            return
+        result = op.outputs[0]
+        readers = self.decided.prices.dataflow.readers[result]
+        if len(readers) != 1 or result in self.settled or result in self.copied:
+            return
+        addition = self.program.ops[readers[0].op]
+        if addition.primitive in ADDITIONS and addition.region == self.region.index:
+            number = self.maker[result]
+            for value in addition.inputs:
+                if value != result:
+                    array = self._written(addition, value)
+                    for task in self._makers(addition.index, (value,), number):
+                        array.reads(task)
+                    self.tasks[number].reads(array)
+
+    def _wait(self, kernel: Kernel) -> None:
+        """Let the convolution of an error wait for the renewal of its weight."""
+        renewal = self.decided.renewal(self.program.ops[kernel.first])
+        if renewal is not None and kernel.inner is None:
+            error = self.program.ops[renewal.error]
+            for result in renewal.results:
+                self.tasks[self.maker[error.outputs[0]]].reads(self.views.made(result))
+
+    def _pick(self, kernel: Kernel) -> None:
+        """Let a kernel find the places to which the gradient of a pool is scattered."""
+        op, decided = self.program.ops[kernel.first], self.decided
+        chip = decided.prices.machine.chip
+        if op.primitive != "select_and_scatter_add" or kernel.inner is not None:
+            return
+        if not chip.library_products:  # XLA:TPU does both at once
+            return
+        source, pooled = op.inputs
+        layout = decided.chosen(op).reads[0]
+        elements = float(decided.prices.local_bytes(source, layout)[0])
+        elements /= self.program.values[source].itemsize
+        arrays = 1 + len(self.program.values[source].shape)
+        size = INDEX_BYTES * elements * arrays
+        picks = Task(Picks(op.index, size), Role.KERNEL, size / chip.memory_rate)
+        number = self.maker[op.outputs[0]]
+        for one in self._makers(op.index, (pooled,), number):
+            picks.reads(one)
+        self.tasks[number].reads(picks)
+        self.picking.append(picks)
+
+    def _written(self, op: Op, value: int) -> Task:
+        """The task that writes an operand of `op` for it."""
+        decided = self.decided
+        strategy, position = decided.chosen(op), op.inputs.index(value)
+        size = float(decided.prices.local_bytes(value, strategy.reads[position])[0])
+        return Task(None, Role.KERNEL, size / decided.prices.machine.chip.memory_rate)
+
+    def _replace(self, kernel: Kernel) -> None:
+        """Copy results that are made beside a donated input into its place."""
+        for value in self.program.ops[kernel.first].outputs:
+            if kernel.inner is None and value in self.beside:
+                copy = self.replaced[value] = Task(Replaces(value), Role.KERNEL)
+                copy.reads(self.views.made(value))
+
+    def _join(self) -> None:
+        """Let kernels that run as one be one task, unless a collective stands between them."""
+        number = {kernel.first: k for k, kernel in enumerate(self.kernels) if kernel.inner is None}
+        for op, first in self.fusion.joined.items():
+            if op not in number or first not in number:
+                continue
+            task, leader = self.tasks[number[op]], self.tasks[number[first]]
+            if leader is task:
+                continue
+            own = self.views.of(leader, task)
+            for view in own:
+                task.before.remove(view)
+                view.after.remove(task)
+            if self._is_between(leader, task, number[first]):
+                for view in own:
+                    task.reads(view)
+                continue
+            leader.takes_in(task)
+            for kernel in task.kernels:
+                self.tasks[kernel] = leader
+
+    def _is_between(self, leader: Task, task: Task, first: int) -> bool:
+        """Whether one of two tasks waits for the other through a third; `first` is the leader's.
+
+        Nothing that stands before the leader in the program waits for it.
+        """
+
+        def waits(other: Task) -> bool:
+            return max(other.kernels, default=first) >= first
+
+        through = [one for one in task.before if one is not leader]
+        return any_needs(through, leader, waits) or any_needs(leader.before, task, waits)
+
+    def _task(self, number: int, kernel: Kernel) -> Task:
+        decided, ops = self.decided, self.program.ops[kernel.first : kernel.last]
+        if kernel.inner is not None:
+            communicates = decided.communicates(kernel.inner)
+            return Task(None, Role.LOOP if communicates else Role.KERNEL, kernels=(number,))
+        seconds = 0.0
+        if decided.decisions.assignment[kernel.first] is not None:
+            seconds = op_seconds(decided.prices, ops[0], decided.chosen(ops[0]))
+        role = Role.KERNEL if seconds > 0 else Role.NOTHING
+        return Task(None, role, self._reckoned(ops[0], seconds), kernels=(number,))
+
+    def _reckoned(self, op: Op, seconds: float) -> float:
+        """What XLA reckons a kernel to take: no launch, and memory at its full bandwidth.
+
+        XLA:TPU has a fixed cost for each.
+        """
+        chip = self.decided.prices.machine.chip
+        if seconds > 0 and not chip.library_products:
+            return HIGH_COST if is_matrix_op(op.primitive) else MEDIUM_COST
+        if seconds > 0 and op.index not in self.fusion.joined:
+            seconds = max(seconds - chip.launch_seconds, 0.0)
+        return seconds if is_matrix_op(op.primitive) else seconds * chip.memory_efficiency
+
+    def _add_sum(self, number: int, kernel: Kernel) -> None:
+        op = self.program.ops[kernel.first]
+        found = self.decided.of_sum(op) if kernel.inner is None else None
+        if found is None:
+            return
+        scalar = not any(self.program.values[output].shape for output in op.outputs)
+        if scalar and self._in_a_host(found):
+            found = found._replace(seconds=0.0)  # XLA reckons that it takes no time
+        begin, end = Task(None, Role.BEGIN), Task(SumEnds(op.index), Role.END)
+        for output in op.outputs:
+            begin.reads(self.views.made(output))
+        self._add_flight(begin, end, found, op.outputs[0])
+        self.settled.update(dict.fromkeys(op.outputs, end))
+
+    def _in_a_host(self, found: Collectives) -> bool:
+        """Whether collectives keep to the innermost level of the network."""
+        pieces = self.decided.prices.topology.pieces
+        return all(
+            piece.level == 0 for _, axes in found.kinds for axis in axes for piece in pieces[axis]
+        )
+
+    def _add_copies(self, value: int) -> None:
+        steps = self.decided.steps_of_copy(value)
+        if not steps:
+            return
+        for life, readers in enumerate(self.decided.served(value)):
+            if readers:
+                served = frozenset(use.op for use in readers)
+                self.copied.setdefault(value, []).append((served, self._steps(value, life, steps)))
+
+    def _steps(self, value: int, life: int, steps: Sequence[Collectives]) -> Task:
+        """The collectives that make one copy, each after the other; returns the last one's end."""
+        end = passes = None
+        for number, step in enumerate(steps):
+            begin = Task(CopyBegins(value, life), Role.BEGIN)
+            if end is None:
+                self._send(value, begin)
+            else:
+                begin.reads(end)
+            end = Task(Passed(passes) if passes else Sent(value, life), Role.END)
+            if number < len(steps) - 1:
+                begin.content = passes = Passes(value, life, number, step.bytes)
+            self._add_flight(begin, end, step, value)
+        assert end is not None
+        return end
+
+    def _send(self, value: int, begin: Task) -> None:
+        """Let the first collective wait for a value, and for that to lie as it is sent."""
+        first = begin
+        if self.first.is_sent(value) and not self._is_elementwise(value):
+            first = self._turned(value)
+            sent = Task(None, Role.NOTHING, 0.0)
+            sent.reads(first)
+            begin.reads(sent)
+        for source in self.fusion.sources[value]:
+            if source in self.maker or self.program.values[source].producer < 0:
+                first.reads(self._there(source))
+
+    def _is_elementwise(self, value: int) -> bool:
+        producer = self.program.values[value].producer
+        return producer >= 0 and self.fusion.elementwise[producer] and value not in self.settled
+
+    def _turned(self, value: int) -> Task:
+        """Puts a value in the order in which it is sent."""
+        decided = self.decided
+        size = float(decided.prices.local_bytes(value, np.array(decided.decisions.stored[value])))
+        return Task(None, Role.KERNEL, 2 * size / decided.prices.machine.chip.memory_rate)
+
+    def _add_flight(self, begin: Task, end: Task, found: Collectives, value: int) -> None:
+        topology, chip = self.decided.prices.topology, self.decided.prices.machine.chip
+        fixed = sum(topology.rate(kind, axes).latency_seconds for kind, axes in found.kinds)
+        fixed = min(fixed, found.seconds)
+        reckoned = Reckoned(HIGH_LATENCY, 0.0)
+        if chip.library_products:
+            reckoned = self._reckoned_of(found) or Reckoned(found.seconds, fixed)
+        begin.latency = reckoned.seconds
+        end.reads(begin)
+        kinds = {kind for kind, _ in found.kinds}
+        dtype = "" if kinds == {"all_gather"} else self.program.values[value].dtype
+        kin = (type(begin.content), found.kinds, dtype) if kinds <= COMBINED else None
+        copied = 2 * found.bytes / chip.memory_rate if kinds == {"all_reduce"} else None
+        flight = Flight(begin, end, found.bytes, found.seconds, fixed, reckoned.fixed, kin, copied)
+        self.flights.append(flight)
+
+    def _reckoned_of(self, found: Collectives) -> Reckoned | None:
+        """What XLA:GPU reckons collectives between hosts to take; None of others."""
+        topology, parts = self.decided.prices.topology, list[Reckoned]()
+        for kind, axes in found.kinds:
+            shares = topology.group_size(axes) if kind == "reduce_scatter" else 1
+            one = between_hosts(topology, kind, axes, shares * found.bytes)
+            if one is None:
+                return None
+            parts.append(one)
+        return Reckoned(sum(one.seconds for one in parts), sum(one.fixed for one in parts))
+
+    def _there(self, value: int) -> Task:
+        """After which task a value that a kernel of the region makes is there."""
+        return self.settled.get(value) or self.views.made(value)
+
+    def _makers(self, op: int, values: Iterable[int], number: int) -> Iterator[Task]:
+        """What an op of a kernel waits for to have its operands, through what is fused into it."""
+        stack = [(op, value) for value in values]
+        seen = set[int]()
+        while stack:
+            op, value = stack.pop()
+            served = [end for ops, end in self.copied.get(value, ()) if op in ops]
+            if served:
+                yield from served
+            elif value in self.maker:
+                if self.maker[value] != number:
+                    yield self._there(value)
+            elif value >= 0 and self.program.values[value].producer < 0:
+                yield self.views.made(value)
+            elif value >= 0:
+                producer = self.program.values[value].producer
+                fused = producer >= 0 and self.program.ops[producer].region == self.region.index
+                if fused and producer not in seen:
+                    seen.add(producer)
+                    stack += [(producer, one) for one in self.program.ops[producer].inputs]

@@ -1,0 +1,134 @@
+"""Reductions of whole rows, which run inside of the kernels that read them.
+
+    m[i] = max over j of x[i, j]
+    s[i] = sum over j of exp(x[i, j] - m[i])
+    y[i, j] = exp(x[i, j] - m[i]) / s[i]
+
+Where a row's elements lie beside each other in memory, XLA:GPU makes one kernel of Triton of the
+three: it loads a row, reduces it, and goes on with what it has at hand. So a softmax and a norm
+read their operand once. A reduction whose result something else reads as well, or whose rows are
+cut over devices, is a kernel of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from autoshard.program.dim_order import Order, large_of
+from autoshard.program.graph import Op, Program
+from autoshard.program.rules.record import FactorKind
+from autoshard.xla.fusion import FUSING_REDUCTIONS, Fusion
+
+
+def row_reductions(
+    program: Program, fusion: Fusion, orders: Sequence[Sequence[Order]]
+) -> frozenset[int]:
+    """The ops that run inside of those that read them, as long as their rows are whole.
+
+    Args:
+      program: the step.
+      fusion: of the program.
+      orders: of every value, those in which it lies, the first being its own; none: any.
+    """
+    return _Rows(program, fusion, orders).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    program: Program
+    fusion: Fusion
+    orders: Sequence[Sequence[Order]]
+
+    def run(self) -> frozenset[int]:
+        readers = self.program.consumers()
+        reducing = {op.index for op in self.program.ops if self._reduces_rows(op)}
+        return frozenset(
+            index
+            for index in reducing
+            if self._runs_inside(self.program.ops[index], readers, reducing)
+        )
+
+    def _runs_inside(
+        self, op: Op, readers: Sequence[Sequence[tuple[int, int]]], reducing: Set[int]
+    ) -> bool:
+        sources = {v for v in self._sources(op) if not self._is_scalar(v, op)}
+        kernels = self._kernels(op, readers)
+        return bool(kernels) and all(
+            self._has_rows(kernel, op, reducing) and sources <= self._sources(kernel)
+            for kernel in kernels or ()
+        )
+
+    def _reduces(self, op: Op) -> bool:
+        """Whether an op is a reduction, and of more than one element."""
+        if op.primitive not in FUSING_REDUCTIONS or op.inputs[0] < 0:
+            return False
+        before, after = (self.program.values[v] for v in (op.inputs[0], op.outputs[0]))
+        return math.prod(before.shape) > math.prod(after.shape)
+
+    def _reduces_rows(self, op: Op) -> bool:
+        """Whether an op reduces the innermost dimension alone, and leaves others."""
+        if not self._reduces(op) or math.prod(self.program.values[op.outputs[0]].shape) == 1:
+            return False
+        value = self.program.values[op.inputs[0]]
+        reduced = {
+            d
+            for d, dimension in enumerate(op.rule.operands[0])
+            if any(op.rule.factors[f].kind is FactorKind.REDUCE for f in dimension)
+        }
+        order = next(iter(self.orders[value.index]), tuple(range(len(value.shape))))
+        lying = large_of(order, value.shape)
+        return reduced & {*lying} == {lying[-1]}
+
+    def _sources(self, op: Op) -> frozenset[int]:
+        return frozenset[int]().union(*(self.fusion.sources[v] for v in op.inputs if v >= 0))
+
+    def _kernels(self, op: Op, readers: Sequence[Sequence[tuple[int, int]]]) -> list[Op] | None:
+        """The ops that write what is made of the result of `op`; None where one cannot be fused.
+
+        What is made of one element per row is a part of the kernels that read it.
+        """
+        found: dict[int, Op] = {}
+        waiting = list(op.outputs)
+        while waiting:
+            for index, _ in readers[waiting.pop()]:
+                reader = self.program.ops[index]
+                reduces = self._reduces(reader)
+                fuses = (
+                    reduces
+                    or self.fusion.elementwise[index]
+                    or reader.primitive in FUSING_REDUCTIONS
+                )
+                if reader.region != op.region or not fuses:
+                    return None
+                if index in found:
+                    continue
+                found[index] = reader
+                if not reduces:
+                    waiting += [o for o in reader.outputs if self._is_within(o, op)]
+        written = (
+            one
+            for one in found.values()
+            if self._reduces(one) or not all(self._is_within(o, op) for o in one.outputs)
+        )
+        return list(written)
+
+    def _is_within(self, value: int, op: Op) -> bool:
+        """Whether a value that is made of the result of `op` is part of what reads it."""
+        return not self.fusion.materialised[value] or self._is_scalar(value, op)
+
+    def _is_scalar(self, value: int, op: Op) -> bool:
+        """Whether a value has at most one element for each row that `op` reduces."""
+        one, rows = self.program.values[value], self.program.values[op.outputs[0]]
+        return math.prod(one.shape) <= math.prod(rows.shape)
+
+    def _has_rows(self, kernel: Op, op: Op, reducing: Set[int]) -> bool:
+        """Whether a kernel runs over the rows that `op` reduces, in whichever order it writes."""
+        if self._reduces(kernel):
+            values = kernel.inputs[:1] if kernel.index in reducing else ()
+        else:
+            values = kernel.outputs
+        rows = sorted(self.program.values[op.inputs[0]].shape)
+        shapes = [self.program.values[value].shape for value in values]
+        return bool(shapes) and all(sorted(shape) == rows for shape in shapes)

@@ -1,0 +1,157 @@
+"""In which order a compiler runs the ops of a program.
+
+A jaxpr is one order of many, and how much memory a step needs depends on the order. XLA tries
+several on the graph of kernels (`autoshard.xla.fusion`), see `autoshard.xla.kernel_orders`, and
+takes the one that needs least memory. A loop is one kernel of the computation around it, with an
+order of its own inside: depth-first, as the bodies of loops were found to be where its
+latency-hiding scheduler runs; where it does not, as on v5p and v6e, the best of all orders is kept
+in loops, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from autoshard.machine.machine import Chip
+from autoshard.program.graph import Program, Region
+from autoshard.program.vocabulary import LEAVING
+from autoshard.xla.fusion import Fusion
+from autoshard.xla.kernel_orders import Kernel, depth_first, greedy, peak_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something between two kernels of an order, whose place is asked for."""
+
+    of: Hashable
+
+
+Arrange = Callable[[Region, Sequence[Kernel]], Iterable[int | Mark]]
+"""The order of a region's kernels by their numbers, with marks in between."""
+
+
+def sequence(program: Program, fusion: Fusion, chip: Chip | None = None) -> tuple[int, ...]:
+    """The position of every op in the order in which the compiler of a chip runs them."""
+    as_found = chip is not None and chip.runs_in_least_memory
+    return arranged(program, fusion, least_memory if as_found else depth_first_in_loops)[0]
+
+
+def arranged(
+    program: Program, fusion: Fusion, arrange: Arrange, sizes: Sequence[float] | None = None
+) -> tuple[tuple[int, ...], dict[Hashable, int]]:
+    """The position of every op, and by mark that of the op after it, in an order of kernels.
+
+    `sizes` are the bytes of every value, of whole arrays if they are not said.
+    """
+    walk = _Walk(program, fusion, arrange, sizes or [value.bytes for value in program.values])
+    walk.region(program.regions[0])
+    position = [0] * len(walk.order)
+    for number, op in enumerate(walk.order):
+        position[op] = number
+    return tuple(position), walk.marks
+
+
+def least_memory(region: Region, kernels: Sequence[Kernel]) -> list[int]:
+    """The order that needs least memory, of a loop as of the whole step."""
+    orders = (greedy(kernels), depth_first(kernels))
+    return min(orders, key=lambda order: peak_bytes(kernels, order))
+
+
+def depth_first_in_loops(region: Region, kernels: Sequence[Kernel]) -> list[int]:
+    """The order that needs least memory, but for loops: depth-first."""
+    return least_memory(region, kernels) if region.parent < 0 else depth_first(kernels)
+
+
+class _Walk:
+    def __init__(
+        self, program: Program, fusion: Fusion, arrange: Arrange, sizes: Sequence[float]
+    ) -> None:
+        self.program = program
+        self.sizes = sizes
+        self.fusion = fusion
+        self.arrange = arrange
+        self.order: list[int] = []
+        self.marks: dict[Hashable, int] = {}
+        self.emitted = [False] * len(program.ops)
+
+    def region(self, region: Region) -> None:
+        kernels = self._kernels(region)
+        for kernel in self.arrange(region, kernels):
+            if isinstance(kernel, Mark):
+                self.marks[kernel.of] = len(self.order)
+                continue
+            one = kernels[kernel]
+            if one.inner is None:
+                self._emit(one.first, region)
+            else:
+                for op in range(one.first, one.last):
+                    for value in self.program.ops[op].inputs:
+                        self._emit_maker(value, region)
+                self.region(one.inner)
+        for op in range(region.start, region.stop):  # what nobody reads
+            self._emit(op, region)
+
+    def _parts(self, region: Region) -> Iterator[tuple[int, int, Region | None]]:
+        """The ops `first` to `last` of every part: a single op, or a whole loop."""
+        inner = {one.start: one for one in self.program.regions if one.parent == region.index}
+        first = region.start
+        while first < region.stop:
+            loop = inner.get(first)
+            if loop is not None and loop.stop > loop.start:
+                yield first, loop.stop, loop
+                first = loop.stop
+            else:
+                yield first, first + 1, None
+                first += 1
+
+    def _emit(self, op: int, region: Region) -> None:
+        if self.emitted[op]:
+            return
+        self.emitted[op] = True
+        for value in self.program.ops[op].inputs:
+            self._emit_maker(value, region)
+        self.order.append(op)
+
+    def _emit_maker(self, value: int, region: Region) -> None:
+        """A fused or free op stands before the first kernel that reads it."""
+        maker = self.program.values[value].producer if value >= 0 else -1
+        if maker >= 0 and self.program.ops[maker].region == region.index:
+            self._emit(maker, region)
+
+    def _kernels(self, region: Region) -> list[Kernel]:
+        kernels: list[Kernel] = []
+        maker: dict[int, int] = {}
+        for first, last, loop in self._parts(region):
+            read = [value for op in self.program.ops[first:last] for value in op.inputs]
+            written = [value for op in self.program.ops[first:last] for value in op.outputs]
+            reaches_memory = any(self.fusion.materialised[value] for value in written)
+            if loop is None and written and not reaches_memory:
+                continue
+            kernel = Kernel(first, last, 0, loop)
+            before = {
+                maker[source]
+                for value in read
+                if value >= 0
+                for source in self.fusion.sources[value]
+                if source in maker
+            }
+            kernel.before = sorted(before)
+            for one in before:
+                kernels[one].users += 1
+            kernel.bytes = self._bytes(kernel, written)
+            maker.update(dict.fromkeys(written, len(kernels)))
+            kernels.append(kernel)
+        return kernels
+
+    def _bytes(self, kernel: Kernel, written: Iterable[int]) -> float:
+        return sum(
+            self.sizes[value]
+            for value in written
+            if self.fusion.materialised[value]
+            and (kernel.inner is None or self._leaves(value, kernel.inner))
+        )
+
+    def _leaves(self, value: int, loop: Region) -> bool:
+        producer = self.program.ops[self.program.values[value].producer]
+        return producer.region == loop.index and producer.primitive in LEAVING

@@ -1,0 +1,62 @@
+"""Slices of stacks, as a loop reads them: what is copied for them.
+
+* A slice that is fused with what reads it is read in place. A product that a library computes, an
+  update in place and the like want it as an array of its own, which is written first.
+* Where slices are gathered along an inner dimension, the whole stack is put in another order once,
+  before the loop (`Slice`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autoshard.program.facts import Slice
+from autoshard.program.flops import is_matrix_op
+from autoshard.program.trace import Program
+from autoshard.program.vocabulary import UPDATES
+from autoshard.xla.in_place import BITCASTS
+
+SLICING = frozenset({"unstack", "dynamic_slice"})
+
+
+def find_copied(program: Program) -> frozenset[int]:
+    """The ops whose result is a slice that is written for what reads it.
+
+    They are slices themselves, or where a slice is only given another shape, the last of those ops.
+    """
+    readers = program.consumers()
+    sliced, copied = set[int](), set[int]()
+    for op in program.ops:
+        bitcast = op.primitive in BITCASTS and op.inputs[0] in sliced
+        if not (op.primitive in SLICING or bitcast) or program.values[op.outputs[0]].free:
+            continue
+        value = op.outputs[0]
+        if any(
+            is_matrix_op(program.ops[reader].primitive)
+            or (program.ops[reader].primitive in UPDATES and position == 0)
+            for reader, position in readers[value]
+        ):
+            copied.add(op.index)
+        else:
+            sliced.add(value)
+    return frozenset(copied)
+
+
+def find_slices(program: Program, spans: Sequence[tuple[int, int]]) -> dict[int, Slice]:
+    stack_of: dict[int, tuple[int, int]] = {}  # (stack, region)
+    for op in program.ops:
+        if op.primitive == "unstack" and op.inputs[0] >= 0:
+            stack_of[op.outputs[0]] = op.inputs[0], op.region
+        elif op.primitive == "convert_element_type" and op.inputs[0] in stack_of:
+            stack, region = stack_of[op.inputs[0]]
+            if region == op.region:
+                stack_of[op.outputs[0]] = stack, region
+    loops: dict[int, list[int]] = {}
+    for stack, region in stack_of.values():
+        loops.setdefault(stack, []).append(spans[region][0])
+    result = {}
+    for value, (stack, region) in stack_of.items():
+        start, stop = spans[region]
+        later = [one for one in loops[stack] if one >= stop]
+        result[value] = Slice(stack, start, min(later, default=stop))
+    return result

@@ -1,0 +1,232 @@
+"""The page: whole, self-contained, with the figures of the plan; no name breaks it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec
+
+from autoshard.cli.main import main
+from autoshard.machine.improvements import OVERLAP
+from autoshard.machine.machine import load, presets
+from autoshard.models import build
+from autoshard.plan.text.moves import alike_moves
+from autoshard.show.page import Material, page
+from autoshard.show.profile import profile
+from autoshard.show.sensitivity import Gain
+from autoshard.show.sources import figures, machine_text
+from autoshard.show.trace import chrome_trace
+from autoshard.show.verdict import verdict
+from autoshard.units import format_bytes, format_seconds
+from tests.helpers import case, random_plan
+from tests.plan.text.test_page import GATHER
+from tests.plan.text.test_page import plan as toy
+from tests.show.reading import read
+
+TITLES = ["Proof and bounds", "Well-known schemes", "Memory", "Compute", "Collectives", "Layouts",
+          "Sensitivity", "Assumptions and their sources", "Versions"]  # fmt: skip
+
+
+def titles(found):
+    return [value for tag, name, value in found.attributes if (tag, name) == ("section", "id")]
+
+
+def test_a_plan_alone():
+    found = read(page(Material(toy(), missing=("the program is gone; give PROGRAM",))))
+    text = found.all_text()
+    assert "toy on v5e-8" in text
+    assert "Left out: the program is gone; give PROGRAM" in text
+    assert titles(found) == [
+        "proof", "schemes", "collectives", "layouts", "assumptions", "versions"
+    ]  # fmt: skip
+    line = "Fits, with 13.0 GiB to spare; 12.00 ms a step; within 0.83 % of the best; bound by"
+    assert f"{line} compute." in text
+    moves = next(rows for rows in found.tables if rows[0][:2] == ["kind", "axes"])
+    assert moves[1][:7] == [
+        "all_gather", "data", "400.0 us", "2.000 ms", "2", "1.00 MiB", "2.00 MiB"
+    ]  # fmt: skip
+    assert moves[1][7:] == ["bf16[8@data, 4] → bf16[8, 4]", "layer_*/ffn", "model.py:7"]
+    layouts = next(rows for rows in found.tables if rows[0][0] == "path")
+    assert layouts[1][:3] == ["[0]['layers'][*]['wq']", "f32[16, 64@(data,model)]", "2"]
+    assert ["FSDP", "18.00 ms", "1.500", "1.00 GiB", ""] in found.tables[1]
+
+
+def test_only_a_close_bound_is_good_news():
+    close = toy()
+    wide = replace(close, proof=replace(close.proof, bound=0.5 * close.proof.objective, gap=0.5))
+    for plan, said in ((close, "said good"), (wide, "said")):
+        sure = page(Material(plan)).split("How sure?")[1]
+        assert sure[sure.index('class="said') :].startswith(f'class="{said}"')
+
+
+def test_a_plan_that_does_not_fit_and_is_refuted():
+    refuted = {
+        "verdicts": [
+            {"judge": "price", "agrees": False, "text": "another"},
+            {"judge": "numbers", "agrees": None, "text": "too large"},
+        ]
+    }
+    given = toy(memory_limit=2.0**30)
+    answers = verdict(given, verification=refuted).answers
+    assert [one.said for one in answers[:3]] == ["no", "12.00 ms", "refuted by price"]
+    assert verdict(given).line.startswith("Does not fit: 2.00 GiB too much; 12.00 ms a step;")
+    found = read(page(Material(given, verification=refuted)))
+    assert ["price", "REFUTES", "another"] in found.tables[-1]
+    assert ["numbers", "not run", "too large"] in found.tables[-1]
+
+
+def test_communication_that_binds_is_named():
+    estimate = replace(toy().estimate, step_seconds=0.03)
+    said = verdict(toy(estimate=estimate)).answers[3].said
+    assert said == "all_gather@data"
+
+
+def test_what_the_step_is_most_sensitive_to_binds():
+    ranked = (
+        Gain("35 % hidden", OVERLAP, 0.0105),
+        Gain("10 % more bandwidth of ICI", "ICI", 0.0108),
+        Gain("10 % more memory bandwidth", "memory bandwidth", 0.0114),
+    )
+    told = verdict(toy(), gains=ranked)
+    assert [one.said for one in told.answers[3:]] == ["ICI", "35 % hidden"]
+    assert told.answers[4].detail == (
+        "saves 12.5 % of the step with the plan as it is; then 10 % more bandwidth of ICI (10.0 %)"
+    )
+    assert told.line.endswith("bound by ICI; 35 % hidden would save 12.5 %.")
+    idle = verdict(toy(), gains=[Gain("10 % more of nothing", "nothing", 0.012)])
+    assert [one.said for one in idle.answers[3:]] == ["compute", "no part of the machine by itself"]
+    assert idle.line.endswith("; bound by compute.")
+
+
+HOSTILE = "</script><script>alert('1')</script><img src=http://x/y onerror=\"z\">&amp;'\"]]>"
+
+
+def test_names_cannot_break_out():
+    spec = {HOSTILE: PartitionSpec("data"), "": PartitionSpec()}
+    given = toy(
+        program=HOSTILE,
+        machine=HOSTILE,
+        specs={"inputs": spec, "outputs": {}},
+        types={"inputs": {HOSTILE: "f32[8]", "": "f32[]"}, "outputs": {}},
+        moves=(replace(GATHER, scope=HOSTILE, line=HOSTILE, value=HOSTILE),),
+        baselines=(replace(toy().baselines[1], name=HOSTILE, note=HOSTILE),),
+        estimate=replace(toy().estimate, peak_at=HOSTILE),
+        requirements=({"text": HOSTILE, "source": HOSTILE, "kept": False, "how": [HOSTILE]},),
+    )
+    verdicts = {"verdicts": [{"judge": HOSTILE, "agrees": True, "text": HOSTILE}]}
+    plain = read(page(Material(toy())))
+    found = read(page(Material(given, None, f"{HOSTILE} = 1 # {HOSTILE}", verdicts, (HOSTILE,))))
+    assert found.tags.count("script") == plain.tags.count("script") == 1
+    assert found.all_text().count(HOSTILE.replace("->", "→")) >= 10
+
+
+def small(step):
+    return case(
+        step,
+        jax.ShapeDtypeStruct((8, 8), jnp.float32),
+        mesh={"x": 8},
+        machine=load("v5e-8"),
+    )
+
+
+@pytest.mark.parametrize(("step", "shows"), [(jnp.tanh, "tanh"), (lambda x: x, "No collectives")])
+def test_programs_of_one_op_and_of_none(step, shows):
+    given = small(step)
+    plan = random_plan(given, 0)
+    found = profile(plan, given.program, load("v5e-8"))
+    shown = read(page(Material(plan, found)))
+    assert "compute" in titles(shown)
+    assert shows in shown.all_text()
+    assert chrome_trace(found)["traceEvents"]
+
+
+def test_the_8b_step_on_64_chips():
+    built = build("llama3-8b")
+    machine = load("v5p-64")
+    given = case(
+        built.fn, *built.args, mesh={"x": 8, "y": 8}, machine=machine, name="llama3-8b",
+        **built.options,
+    )  # fmt: skip
+    plan = random_plan(given, 1)
+    text = machine_text("v5p-64")
+    document = page(Material(plan, profile(plan, given.program, machine), text))
+    assert len(document) < 1_000_000
+    found = read(document)
+    told, estimate = found.all_text(), plan.estimate
+    for seconds in (estimate.step_seconds, estimate.lower_seconds, estimate.upper_seconds):
+        assert format_seconds(seconds) in told
+    assert f"{format_bytes(estimate.peak_bytes)} at the peak" in told
+    moves = next(rows for rows in found.tables if rows[0][:2] == ["kind", "axes"])
+    groups = alike_moves(plan.moves)
+    assert len(moves) - 1 == len(groups)
+    for row, group in zip(moves[1:], groups, strict=True):
+        assert row[4] == f"{sum(move.count for move in group):,}"
+        assert row[3] == format_seconds(sum(move.seconds for move in group))
+    assert sum("https://cloud.google.com/tpu/docs/v5p" in one[2] for one in found.attributes) == 1
+    assert [t for t in TITLES if t not in told] == ["Well-known schemes"]
+
+
+@pytest.mark.parametrize("family", presets())
+def test_every_figure_of_a_machine_has_its_row(family):
+    import tomllib
+
+    text = machine_text(f"{family}-8" if family != "gb200-nvl72" else "gb200-nvl72-72")
+    found = figures(text)
+    table = tomllib.loads(text)
+    levels = table.pop("network")
+    chip = table.pop("chip")
+    count = sum(map(len, levels)) + len(chip) - 1 + len(chip["peak_flops"]) + len(table)
+    assert len(found) == count
+    said = {(one.table, one.key): one for one in found}
+    bandwidth = said["chip", "memory_bandwidth"]
+    assert float(bandwidth.value) == chip["memory_bandwidth"]
+    assert bandwidth.source
+    assert sum(bool(one.source) for one in found) >= count // 2
+
+
+def test_on_the_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--machine", "v5e-8", "--mesh", "data=2,model=4", "--quiet", "-o", "plan.json"]
+    assert main(["search", "mlp:tiny", *words]) == 0
+    (tmp_path / "verdict.json").write_text(
+        json.dumps({"verdicts": [{"judge": "price", "agrees": True, "text": "as priced"}]})
+    )
+    capsys.readouterr()
+    assert main(["report", "plan.json", "-o", "p.html", "--verification", "verdict.json"]) == 0
+    assert capsys.readouterr().err == "autoshard: wrote p.html\n"
+    found = read((tmp_path / "p.html").read_text())
+    assert {"memory", "compute", "sensitivity", "verification"} <= set(titles(found))
+    assert "verified: price" in found.all_text()
+
+
+def test_without_the_program_the_page_says_what_is_left_out(tmp_path, capsys):
+    toy(machine="gone.toml").save(tmp_path / "plan.json")
+    assert main(["report", str(tmp_path / "plan.json"), "-o", str(tmp_path / "p.html")]) == 0
+    assert (
+        "warning: left out: memory over time, compute and sensitivity: no built-in program is"
+        in (capsys.readouterr().err)
+    )
+    assert "Left out: memory over time" in read((tmp_path / "p.html").read_text()).all_text()
+
+
+def test_faults_on_the_command_line(tmp_path, capsys):
+    toy().save(tmp_path / "plan.json")
+    (tmp_path / "odd.json").write_text('{"verdicts": [{}]}')
+    path = str(tmp_path / "plan.json")
+    for words, message in (
+        ([path], "nothing to write: name a file with -o, or with one of --output, --trace,"),
+        ([path, "-o", str(tmp_path / "no" / "p.html")], "there is no folder"),
+        ([path, "nonsense", "-o", str(tmp_path / "p.html")], "no built-in program is called"),
+        ([path, "mlp:tiny", "-o", str(tmp_path / "p.html")], "the plan was made for program 'toy'"),
+        (
+            [path, "-o", str(tmp_path / "p.html"), "--verification", str(tmp_path / "odd.json")],
+            "is not what `autoshard verify --json` prints",
+        ),
+    ):
+        assert main(["report", *words]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "p.html").exists()

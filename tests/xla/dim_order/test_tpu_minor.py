@@ -1,0 +1,53 @@
+"""Which dimensions are innermost in memory, where the compiler does not take any."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from autoshard.machine.machine import load
+from autoshard.program.trace import trace
+from autoshard.xla.dim_order.tpu_minor import innermost_dimensions
+from tests.helpers import case
+
+
+def array(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+
+def shares(queries: jax.Array, keys: jax.Array) -> jax.Array:
+    return jnp.exp(jnp.einsum("bqnh,bsnh->bnqs", queries, keys))
+
+
+def test_what_a_product_reads_and_writes_lies_by_what_is_no_batch_of_it() -> None:
+    program = trace(shares, array(128, 20, 4, 8), array(128, 24, 4, 8))
+    found = innermost_dimensions(program, [op.primitive == "exp" for op in program.ops])
+    by_shape = {program.values[value].shape: dims for value, dims in found.items()}
+    assert by_shape == {
+        (128, 4, 20, 24): (2, 3),
+        (128, 20, 4, 8): (1, 3),
+        (128, 24, 4, 8): (1, 3),
+    }
+    assert len(found) == 4  # the operands, the scores, and their exponentials
+
+
+def test_products_without_a_batch_lie_anyhow() -> None:
+    program = trace(lambda x, w: jnp.tanh(x @ w), array(64, 32), array(32, 16))
+    assert not innermost_dimensions(program, [True] * len(program.ops))
+
+
+def test_scores_of_few_keys_fill_tiles_although_their_batch_would_not_have_to() -> None:
+    """128 sequences would fill the lanes of a tile; 24 keys do not."""
+    given = case(
+        shares,
+        array(128, 20, 4, 8),
+        array(128, 24, 4, 8),
+        mesh={"x": 1},
+        machine=load("v5e-1"),
+    )
+    prices = given.built.prices
+    scores = next(v for v in given.program.values if v.shape == (128, 4, 20, 24))
+    held = float(prices.held_bytes(scores.index, np.array([[-1]]))[0])
+    assert held == pytest.approx(128 * 4 * 24 * 128 * 2)  # of 20 x 24: 24 sublanes, 128 lanes

@@ -1,0 +1,163 @@
+"""Caches that a loop carries: updated in place, and transposed as a whole or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from autoshard.cost.reordering import transposing
+from autoshard.cost.step_prices import step_prices
+from autoshard.machine.machine import load
+from autoshard.program.strategies import enumerate_strategies
+from autoshard.program.trace import Program, trace
+from autoshard.xla.facts import analyse
+from autoshard.xla.in_place import carry_of, updated_in_place
+
+LAYERS, ROWS, PLACES, HEADS, SIZE = 3, 8, 64, 4, 32
+CACHE = jax.ShapeDtypeStruct((LAYERS, ROWS, PLACES, HEADS, SIZE), jnp.float32)
+NEW = jax.ShapeDtypeStruct((ROWS, 1, HEADS, SIZE), jnp.float32)
+
+
+def written(cache: Any, new: Any, layer: Any) -> Any:
+    return lax.dynamic_update_slice(cache, new[None], (layer, 0, 0, 0, 0))
+
+
+def decode(keys: Any, values: Any, x: Any) -> Any:
+    """A step of attention over caches that every layer writes a part of."""
+
+    def body(carry: Any, layer: Any) -> Any:
+        x, keys, values = carry
+        keys, values = written(keys, jnp.tanh(x), layer), written(values, jnp.sin(x), layer)
+        key = lax.dynamic_index_in_dim(keys, layer, keepdims=False)
+        value = lax.dynamic_index_in_dim(values, layer, keepdims=False)
+        scores = jnp.einsum("bqkh,bskh->bkqs", x, key)
+        x = jnp.einsum("bkqs,bskh->bqkh", jax.nn.softmax(scores), value)
+        return (x, keys, values), None
+
+    (x, keys, values), _ = lax.scan(body, (x, keys, values), jnp.arange(len(keys)))
+    return keys, values, x
+
+
+def traced(fn: Any = decode, donated: tuple[int, ...] = (0, 1)) -> Program:
+    return trace(fn, CACHE, CACHE, NEW, donate_argnums=donated)
+
+
+def of_cache_size(program: Program) -> set[int]:
+    """The values that are as large as a cache, but for the inputs."""
+    size = int(np.prod(CACHE.shape)) * 4
+    return {v.index for v in program.values if v.bytes == size and v.producer >= 0}
+
+
+def test_donated_caches_take_no_memory_of_their_own() -> None:
+    program = traced()
+    flow = analyse(program)
+    caches = of_cache_size(program)
+    assert len(caches) == 2 * 4  # the carry, the update, and what the loop and the step return
+    assert updated_in_place(program) == caches
+    assert all(flow.start[v] == flow.stop[v] and not flow.temporary[v] for v in caches)
+
+
+def test_what_is_not_donated_is_written_anew() -> None:
+    program = traced(donated=(0,))
+    in_place = updated_in_place(program)
+    assert len(in_place) == 4
+    flow = analyse(program)
+    assert any(flow.stop[v] > flow.start[v] for v in of_cache_size(program) - in_place)
+
+
+def read_afterwards(keys: Any, values: Any, x: Any) -> Any:
+    new = lax.dynamic_update_slice(keys, x[None], (0, 0, 0, 0, 0))
+    return new, values, jnp.sum(keys * 2.0)
+
+
+def swapped(keys: Any, values: Any, x: Any) -> Any:
+    def body(carry: Any, layer: Any) -> Any:
+        keys, values = carry
+        return (written(values, x, layer), written(keys, x, layer)), None
+
+    (keys, values), _ = lax.scan(body, (keys, values), jnp.arange(LAYERS))
+    return keys, values, x
+
+
+@pytest.mark.parametrize("fn", [read_afterwards, swapped])
+def test_a_buffer_that_is_read_again_or_goes_elsewhere_is_copied(fn: Any) -> None:
+    program = traced(fn)
+    assert not any(
+        program.ops[program.values[v].producer].primitive == "dynamic_update_slice"
+        for v in updated_in_place(program)
+    )
+
+
+def test_an_update_writes_over_what_dies_with_it() -> None:
+    def step(x: Any, new: Any) -> Any:
+        made = x @ x
+        return jnp.sum(lax.dynamic_update_slice(made, new, (0, 0)) @ x)
+
+    program = trace(step, *(jax.ShapeDtypeStruct(s, jnp.float32) for s in ((64, 64), (1, 64))))
+    flow = analyse(program)
+    (update,) = (op for op in program.ops if op.primitive == "dynamic_update_slice")
+    assert flow.stop[update.inputs[0]] == flow.start[update.outputs[0]]
+
+
+def test_one_cache_is_transposed_as_a_whole() -> None:
+    """XLA:GPU's way; the second one is written where the first lay."""
+    program = traced()
+    machine = load("h100-8")
+    flow = analyse(program, machine.chip)
+    prices = step_prices(program, flow, machine, (8,))
+    cache = int(np.prod(CACHE.shape)) * 4
+    copies: list[float] = []
+    for index in flow.transposed:
+        op = program.ops[index]
+        for one, life in zip(flow.transposed[index], flow.turned[index], strict=True):
+            carry = carry_of(program, op.inputs[one.position])
+            if carry < 0 or one.alone:
+                continue
+            assert program.values[carry].bytes == cache
+            assert (life.start, life.stop) == (0, flow.end - 1)
+            assert life.moves == 2  # there and back, a layer's part in every layer
+        shapes = tuple(program.values[v].shape for v in op.outputs)
+        strategies = enumerate_strategies(op.rule, (8,), shapes, joins=False, pending=False)
+        whole = int(np.flatnonzero((strategies.written[0] < 0).all(axis=1))[0])
+        copies += [float(made[whole]) for made, _ in transposing(prices, op, strategies)[1]]
+    assert sorted(copies)[-1] == cache * prices.scratch_factor
+    assert sum(one >= cache for one in copies) == 1
+
+
+def test_chips_without_memory_transactions_transpose_nothing() -> None:
+    program = traced()
+    machine = load("v5e-8")
+    prices = step_prices(program, analyse(program, machine.chip), machine, (8,))
+    assert not machine.chip.transaction_bytes
+    for index in prices.dataflow.transposed:
+        op = program.ops[index]
+        shapes = tuple(program.values[v].shape for v in op.outputs)
+        strategies = enumerate_strategies(op.rule, (8,), shapes, joins=False, pending=False)
+        assert not any(made.any() for made, _ in transposing(prices, op, strategies)[1])
+
+
+def test_products_that_read_parts_of_other_carries_are_priced_apart() -> None:
+    """A layer's part is the same; the whole caches that are transposed for it are not."""
+
+    def step(keys: Any, values: Any, more_keys: Any, more_values: Any, x: Any) -> Any:
+        keys, values, x = decode(keys, values, x)
+        return keys, values, *decode(more_keys, more_values, x)
+
+    more = jax.ShapeDtypeStruct((2 * LAYERS, *CACHE.shape[1:]), CACHE.dtype)
+    program = trace(step, CACHE, CACHE, more, more, NEW, donate_argnums=(0, 1, 2, 3))
+    flow = analyse(program, load("h100-8").chip)
+    transposed = [
+        op
+        for op in program.ops
+        if op.primitive == "dot_general"
+        and any(life.parts > 1 for life in flow.turned.get(op.index, ()))
+    ]
+    first, second = transposed
+    assert first.rule == second.rule
+    assert flow.transposed[first.index] == flow.transposed[second.index]
+    assert flow.surroundings(first) != flow.surroundings(second)
