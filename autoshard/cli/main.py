@@ -140,6 +140,18 @@ def _add_search(commands: Any) -> None:
         help="fix the mesh, as data=2,model=4, or with split axes as model=2*4; without it, mesh "
         "shapes are searched",
     )
+    _add_wishes(parser)
+    _add_effort(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the plan to this file")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument(
+        "--no-baselines", action="store_true", help="do not price the well-known schemes"
+    )
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _add_wishes(parser: Any) -> None:
+    """What the plan must obey, and what is searched among."""
     parser.add_argument(
         "--require",
         metavar="WORDS",
@@ -178,6 +190,10 @@ def _add_search(commands: Any) -> None:
         type=cli_arguments.size,
         help="per device, as 60GiB; default: what the chip has, less a reserve",
     )
+
+
+def _add_effort(parser: Any) -> None:
+    """How long and how close the search goes on."""
     parser.add_argument(
         "--time-limit",
         metavar="S",
@@ -199,12 +215,6 @@ def _add_search(commands: Any) -> None:
         help="compile the N best different plans without the device, learn, and search again until "
         "the best compiled plan is stable",
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write the plan to this file")
-    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.add_argument(
-        "--no-baselines", action="store_true", help="do not price the well-known schemes"
-    )
-    parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def _add_verify(commands: Any) -> None:

@@ -10,8 +10,24 @@ from autoshard.cli.parsers.bench_all import add_all
 
 
 def add_bench(commands: Any) -> None:
+    """Add the command, and one below it for each benchmark."""
     parser = command(commands, "bench", "bench:bench_command", "run a benchmark")
     kinds = parser.add_subparsers(title="benchmarks", metavar="BENCHMARK", required=True)
+    adders = (
+        _add_layers,
+        _add_iopddl,
+        _add_solvers,
+        _add_resolve,
+        _add_fidelity,
+        _add_plans,
+        _add_schedules,
+        add_all,
+    )
+    for add in adders:
+        add(kinds)
+
+
+def _add_layers(kinds: Any) -> None:
     layers = command(
         kinds, "layers", "bench:layers_command", "planning time over layers and mesh axes"
     )
@@ -22,6 +38,9 @@ def add_bench(commands: Any) -> None:
     layers.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
     layers.add_argument("--gap", metavar="SHARE", type=cli_arguments.fraction, default=0.001)
     layers.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+
+
+def _add_iopddl(kinds: Any) -> None:
     contest = command(kinds, "iopddl", "bench:iopddl_command", "instances of the IOPDDL contest")
     contest.add_argument(
         "paths", metavar="PATH", nargs="+", help=".json or .json.gz files, or folders of them"
@@ -34,6 +53,9 @@ def add_bench(commands: Any) -> None:
         help="seconds for each, or `contest` for what the contest gave it (default 60)",
     )
     contest.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+
+
+def _add_solvers(kinds: Any) -> None:
     solvers = command(
         kinds, "solvers", "bench:solvers_command", "our solver beside CP-SAT, HiGHS, CBC, SCIP"
     )
@@ -67,6 +89,8 @@ def add_bench(commands: Any) -> None:
     solvers.add_argument("--threads", metavar="N", type=cli_arguments.count, default=2)
     solvers.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
 
+
+def _add_resolve(kinds: Any) -> None:
     again = command(
         kinds, "resolve", "bench:resolve_command", "solving again after a change, cold and warm"
     )
@@ -90,6 +114,8 @@ def add_bench(commands: Any) -> None:
     again.add_argument("--seed", metavar="N", type=int, default=0)
     again.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
 
+
+def _add_fidelity(kinds: Any) -> None:
     fidelity = command(
         kinds, "fidelity", "bench:fidelity_command", "predicted against compiled, plan by plan"
     )
@@ -125,6 +151,8 @@ def add_bench(commands: Any) -> None:
     fidelity.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
     fidelity.add_argument("--svg", metavar="FILE", help="draw predicted against compiled")
 
+
+def _add_plans(kinds: Any) -> None:
     plans = command(
         kinds, "plans", "bench:plans_command", "our plans beside hand-made ones, all compiled"
     )
@@ -179,8 +207,6 @@ def add_bench(commands: Any) -> None:
         help="seconds for each of its plans (default 3600)",
     )
     plans.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
-    _add_schedules(kinds)
-    add_all(kinds)
 
 
 def _add_schedules(kinds: Any) -> None:

@@ -56,6 +56,11 @@ def add_calibrate(commands: Any) -> None:
         help="the times that XLA:GPU has of collectives within a host of the machine, by which it "
         "schedules; needs no devices",
     )
+    _add_device(parser)
+
+
+def _add_device(parser: Any) -> None:
+    """What is measured, where times are those of devices."""
     device = parser.add_argument_group("times of the devices that are there")
     device.add_argument("--device", action="store_true", help="measure them")
     device.add_argument(

@@ -31,21 +31,7 @@ def add_robust(commands: Any) -> None:
         required=True,
         help="a TOML file with ranges, or any machine with --range or --spread",
     )
-    parser.add_argument(
-        "--range",
-        metavar="NUMBER=A..B",
-        type=_range,
-        action="append",
-        default=[],
-        help="as chip.memory_bandwidth=2.8e12..3.4e12, network[0].link_bandwidth=..., overlap=...",
-    )
-    parser.add_argument(
-        "--spread",
-        metavar="SHARE",
-        type=cli_arguments.fraction,
-        default=0.0,
-        help="a range of this share to both sides for every rate, time and share that has none",
-    )
+    _add_ranges(parser)
     parser.add_argument(
         "--tolerance",
         metavar="SHARE",
@@ -78,6 +64,25 @@ def add_robust(commands: Any) -> None:
     parser.add_argument("--csv", metavar="FILE", help="write a line per number")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def _add_ranges(parser: Any) -> None:
+    """The numbers of the machine that are ranges."""
+    parser.add_argument(
+        "--range",
+        metavar="NUMBER=A..B",
+        type=_range,
+        action="append",
+        default=[],
+        help="as chip.memory_bandwidth=2.8e12..3.4e12, network[0].link_bandwidth=..., overlap=...",
+    )
+    parser.add_argument(
+        "--spread",
+        metavar="SHARE",
+        type=cli_arguments.fraction,
+        default=0.0,
+        help="a range of this share to both sides for every rate, time and share that has none",
+    )
 
 
 def _range(text: str) -> tuple[str, tuple[float, float]]:
