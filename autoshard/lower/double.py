@@ -25,7 +25,7 @@ import numpy as np
 
 from autoshard import compat
 from autoshard.lower.mpmd.accumulate import LOOP, MICROBATCH, named
-from autoshard.program.flatten import INLINED
+from autoshard.program.vocabulary import INLINED
 
 _TYPE_PARAMETERS = ("dtype", "new_dtype", "preferred_element_type", "out_dtype")
 _REGIONS = frozenset({"scan", "while", "cond", "shard_map"})

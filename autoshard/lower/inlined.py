@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from autoshard import compat
-from autoshard.program.flatten import INLINED
+from autoshard.program.vocabulary import INLINED
 
 _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
 

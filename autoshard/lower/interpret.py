@@ -36,11 +36,11 @@ from autoshard.plan.decisions import Decisions
 from autoshard.plan.plan import Plan
 from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.program.dim_order import ProductOrder, operand_groups
-from autoshard.program.flatten import BARRIER, INLINED, makes_nothing, op_count
+from autoshard.program.flatten import makes_nothing, op_count
 from autoshard.program.layout import UNREDUCED, Layout, local_shape, to_partition_spec
 from autoshard.program.readers import Phase, Reader
 from autoshard.program.trace import Op, Program
-from autoshard.program.vocabulary import SCATTERS
+from autoshard.program.vocabulary import BARRIER, INLINED, SCATTERS
 from autoshard.xla.facts import analyse
 
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})

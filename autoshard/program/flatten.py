@@ -9,97 +9,18 @@ see `autoshard.lower.interpret`.
 
 from __future__ import annotations
 
-import functools
-import itertools
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 
 from autoshard import compat
+from autoshard.program.boundary import boundary_rule
 from autoshard.program.flops import equation_flops
 from autoshard.program.graph import Region, Value
-from autoshard.program.rules.ask_shardy import Factor, FactorKind, Rule
-
-INLINED = frozenset(
-    {
-        "jit",
-        "pjit",
-        "closed_call",
-        "core_call",
-        "remat",
-        "remat2",
-        "checkpoint",
-        "custom_jvp_call",
-        "custom_vjp_call",
-        "custom_vjp_call_jaxpr",
-        "laid_out",
-        "laid_out_tangent",
-    }
-)
-BARRIER = "optimization_barrier"
-FREE_PRIMITIVES = frozenset(
-    [
-        "iota",
-        "broadcast_in_dim",
-        "reshape",
-        "squeeze",
-        "expand_dims",
-        "transpose",
-        "rev",
-        "slice",
-        "convert_element_type",
-        "concatenate",
-        "pad",
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "rem",
-        "neg",
-        "sign",
-        "floor",
-        "ceil",
-        "max",
-        "min",
-        "pow",
-        "integer_pow",
-        "exp",
-        "log",
-        "sin",
-        "cos",
-        "tanh",
-        "sqrt",
-        "rsqrt",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "and",
-        "or",
-        "not",
-        "xor",
-        "select_n",
-        "clamp",
-        "copy",
-        "stop_gradient",
-        "shift_left",
-        "shift_right_logical",
-        "shift_right_arithmetic",
-        "full",
-        "log1p",
-        "expm1",
-        "abs",
-        "square",
-        "enter",
-        "unstack",
-        "split",
-    ]
-)
+from autoshard.program.place import Place
+from autoshard.program.vocabulary import BARRIER, FREE_PRIMITIVES, INLINED
 
 
 class Flattener:
@@ -125,7 +46,7 @@ class Flattener:
         for var, path in zip(jaxpr.invars, in_paths, strict=True):
             self.inputs.append(self._value(var.aval, -1, 1, path=path))
         arguments = list(self.inputs)
-        place = _Place(region=0, trips=1, scope="", backward=False, recomputed=False)
+        place = Place(region=0, trips=1, scope="", backward=False, recomputed=False)
         results = self._walk(jaxpr, closed.consts, arguments, place)
         for var, result, path in zip(jaxpr.outvars, results, out_paths, strict=True):
             self.outputs.append(
@@ -167,7 +88,7 @@ class Flattener:
         kind: str,
         inputs: Sequence[int],
         aval: Any,
-        place: _Place,
+        place: Place,
         line: str,
         *,
         value_trips: int | None = None,
@@ -186,7 +107,7 @@ class Flattener:
                 "primitive": kind,
                 "inputs": tuple(inputs),
                 "outputs": (output,),
-                "rule": _boundary_rule(shapes, shape),
+                "rule": boundary_rule(shapes, shape),
                 "scope": place.scope,
                 "line": line,
                 "backward": place.backward,
@@ -203,7 +124,7 @@ class Flattener:
     # -- the walk ------------------------------------------------------------------------
 
     def _walk(
-        self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[int], place: _Place
+        self, jaxpr: Any, consts: Sequence[Any], arguments: Sequence[int], place: Place
     ) -> list[int]:
         environment: dict[Any, int] = {}
         for var, constant in zip(jaxpr.constvars, consts, strict=True):
@@ -244,10 +165,10 @@ class Flattener:
             for i, atom in ((read(atom), atom) for atom in jaxpr.outvars)
         ]
 
-    def _literal(self, atom: Any, place: _Place) -> int:
+    def _literal(self, atom: Any, place: Place) -> int:
         return self._value(atom.aval, -1, place.trips, free=True)
 
-    def _equation(self, equation: Any, operands: Sequence[int], place: _Place) -> list[int]:
+    def _equation(self, equation: Any, operands: Sequence[int], place: Place) -> list[int]:
         name = equation.primitive.name
         empty = makes_nothing(equation)
         # What holds no elements is not read: it may lie anywhere.
@@ -285,7 +206,7 @@ class Flattener:
         self.equations.append(equation)
         return outputs
 
-    def _scan(self, equation: Any, operands: Sequence[int], place: _Place) -> list[int]:
+    def _scan(self, equation: Any, operands: Sequence[int], place: Place) -> list[int]:
         params = equation.params
         body = params["jaxpr"]
         consts, carries = params["num_consts"], params["num_carry"]
@@ -307,8 +228,8 @@ class Flattener:
         kinds: Sequence[str],
         operands: Sequence[int],
         variables: Sequence[Any],
-        place: _Place,
-        inside: _Place,
+        place: Place,
+        inside: Place,
     ) -> list[int]:
         """The boundary ops at a loop's begin; all but slices happen once, before the loop."""
         entry = place.within(inside.region, place.trips)
@@ -331,8 +252,8 @@ class Flattener:
         results: Sequence[int],
         variables: Sequence[Any],
         carried: Sequence[int],
-        place: _Place,
-        inside: _Place,
+        place: Place,
+        inside: Place,
     ) -> list[int]:
         """The boundary ops at a loop's end; the first ones pair with the carries `carried`."""
         outputs = [
@@ -350,7 +271,7 @@ class Flattener:
         self.carries += zip(carried, outputs, strict=False)
         return outputs
 
-    def _while(self, equation: Any, operands: Sequence[int], place: _Place) -> list[int]:
+    def _while(self, equation: Any, operands: Sequence[int], place: Place) -> list[int]:
         params = equation.params
         length = self._while_trips(place)
         cond_consts, body_consts = params["cond_nconsts"], params["body_nconsts"]
@@ -378,7 +299,7 @@ class Flattener:
         self._close_region(region)
         return outputs
 
-    def _cond(self, equation: Any, operands: Sequence[int], place: _Place) -> list[int]:
+    def _cond(self, equation: Any, operands: Sequence[int], place: Place) -> list[int]:
         branches = equation.params["branches"]
         group, results = [], []
         for branch in branches:
@@ -413,7 +334,7 @@ class Flattener:
             for k, var in enumerate(equation.outvars)
         ]
 
-    def _while_trips(self, place: _Place) -> int:
+    def _while_trips(self, place: Place) -> int:
         number = self._whiles_seen
         self._whiles_seen += 1
         given = self._trip_counts
@@ -465,54 +386,3 @@ def op_count(jaxpr: Any) -> int:
         else:
             total += 1
     return total
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where the walk stands: the region, how often it runs, the scope and the source line."""
-
-    region: int
-    trips: int
-    scope: str
-    backward: bool
-    recomputed: bool
-    line: str = ""
-
-    def at(self, equation: Any) -> _Place:
-        stack = str(equation.source_info.name_stack)
-        scope = "/".join(part for part in (self.scope, stack) if part)
-        recomputed = self.recomputed or "rematted_computation" in stack
-        backward = self.backward or recomputed or "transpose(" in stack
-        line = compat.source_line(equation) or self.line
-        return _Place(self.region, self.trips, scope, backward, recomputed, line)
-
-    def within(self, region: int, trips: int) -> _Place:
-        return replace(self, region=region, trips=trips)
-
-
-@functools.lru_cache(maxsize=4096)
-def _boundary_rule(shapes: tuple[tuple[int, ...], ...], result: tuple[int, ...]) -> Rule:
-    """Identity from the trailing dimensions; a leading loop dimension must be replicated.
-
-    Arrays of no elements stay whole.
-    """
-    rank = min([len(result), *(len(shape) for shape in shapes)])
-    longest = max([len(result), *(len(shape) for shape in shapes)])
-    tail = next(shape[len(shape) - rank :] for shape in [result, *shapes] if len(shape) >= rank)
-    kind = FactorKind.REPLICATE if 0 in (*result, *itertools.chain(*shapes)) else FactorKind.PASS
-    factors = [Factor(_letter(k), size, kind, None) for k, size in enumerate(tail)]
-    lead: tuple[tuple[int, ...], ...] = ()
-    if longest > rank:
-        size = next(shape[0] for shape in [result, *shapes] if len(shape) > rank)
-        factors.append(Factor(_letter(rank), size, FactorKind.REPLICATE, None))
-        lead = ((rank,),)
-    body = tuple((k,) for k in range(rank))
-
-    def mapping(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        return (lead + body) if len(shape) > rank else body
-
-    return Rule(tuple(factors), tuple(mapping(shape) for shape in shapes), (mapping(result),))
-
-
-def _letter(k: int) -> str:
-    return chr(ord("i") + k) if k < 18 else f"z_{k - 17}"

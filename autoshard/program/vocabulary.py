@@ -13,6 +13,28 @@ ALGORITHMS = frozenset(
     }
 )
 """Ops along whole dimensions, which leave alone what stands beside these."""
+BARRIER = "optimization_barrier"
+INLINED = frozenset(
+    {
+        *("jit", "pjit", "closed_call", "core_call"),
+        *("remat", "remat2", "checkpoint"),
+        *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
+        *("laid_out", "laid_out_tangent"),
+    }
+)
+"""Calls, in whose place their bodies stand."""
+FREE_PRIMITIVES = frozenset(
+    {
+        *("iota", "full", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"),
+        *("rev", "slice", "split", "concatenate", "pad", "copy", "stop_gradient"),
+        *("convert_element_type", "select_n", "clamp", "enter", "unstack"),
+        *("add", "sub", "mul", "div", "rem", "neg", "sign", "abs", "floor", "ceil", "max", "min"),
+        *("pow", "integer_pow", "square", "sqrt", "rsqrt", "exp", "expm1", "log", "log1p"),
+        *("sin", "cos", "tanh", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor"),
+        *("shift_left", "shift_right_logical", "shift_right_arithmetic"),
+    }
+)
+"""Ops so cheap that what they make of constants alone is computed wherever it is read."""
 STAY = frozenset({"enter", "unstack"})
 LEAVING = frozenset({"stack", "yield", "join"})
 """Ops of a loop whose results are read around it."""

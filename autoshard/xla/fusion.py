@@ -26,11 +26,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autoshard.machine.machine import Chip
-from autoshard.program.flatten import BARRIER
 from autoshard.program.flops import TRANSCENDENTAL, is_matrix_op
 from autoshard.program.graph import Op, Program
 from autoshard.program.strategies import is_layout_determined
-from autoshard.program.vocabulary import ALGORITHMS, SCATTERS, UPDATES
+from autoshard.program.vocabulary import ALGORITHMS, BARRIER, SCATTERS, UPDATES
 from autoshard.xla.fusion_accumulate import find_accumulated
 from autoshard.xla.fusion_siblings import at_hand
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from autoshard.program.facts import Turned
-from autoshard.program.flatten import BARRIER
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.readers import Reader, region_spans
 from autoshard.program.trace import Op, Program
-from autoshard.program.vocabulary import UPDATES
+from autoshard.program.vocabulary import BARRIER, UPDATES
 from autoshard.xla.dim_order.walk import Transposition, Transpositions
 from autoshard.xla.fusion import FUSING_REDUCTIONS, Fusion
 from autoshard.xla.in_place import carry_of, updated_in_place

@@ -16,10 +16,10 @@ from typing import Any
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
-from autoshard.program.flatten import INLINED
 from autoshard.program.layout_pattern import Dimension, LayoutPattern
 from autoshard.program.select import RequirementError
 from autoshard.program.trace import Program
+from autoshard.program.vocabulary import INLINED
 
 
 @dataclass(frozen=True, slots=True)

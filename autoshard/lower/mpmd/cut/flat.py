@@ -17,8 +17,8 @@ import numpy as np
 
 from autoshard import compat
 from autoshard.lower.mpmd.cut.graph import Apply, Builder, Graph, Node
-from autoshard.program.flatten import INLINED
 from autoshard.program.flops import equation_flops
+from autoshard.program.vocabulary import INLINED
 
 _REMAT = frozenset({"remat", "remat2", "checkpoint"})
 _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}

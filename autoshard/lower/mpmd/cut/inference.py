@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.lower.mpmd.cut.graph import Graph, Node
-from autoshard.program.flatten import FREE_PRIMITIVES
+from autoshard.program.vocabulary import FREE_PRIMITIVES
 
 FLOPS_PER_BYTE = 5000.0
 """FLOP in the time in which a byte crosses between meshes: TPU v5p, 459 TFLOP/s and 90 GB/s a link
