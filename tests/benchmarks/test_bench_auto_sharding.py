@@ -27,7 +27,7 @@ from autoshard import load_machine, models
 from autoshard.compiler.compiled import compile_lowered
 from autoshard.compiler.target import kind_of, target_of
 from autoshard.plan.plan import MeshShape
-from tests.cli.test_main import refused
+from tests.cli.helpers import refused
 
 KEPT = Path(__file__).with_name("auto_sharding_mlp")
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

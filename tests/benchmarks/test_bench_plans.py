@@ -11,7 +11,7 @@ import pytest
 from autoshard.cli.bench import _benchmark
 from autoshard.cli.main import main
 from autoshard.compiler.target import why_missing
-from tests.cli.test_main import refused
+from tests.cli.helpers import refused
 from tests.helpers import sampled
 
 PLANS = _benchmark("plans")

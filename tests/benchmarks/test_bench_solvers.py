@@ -13,7 +13,7 @@ import pytest
 
 from autoshard.cli.bench import _benchmark
 from autoshard.cli.main import main
-from tests.cli.test_main import refused
+from tests.cli.helpers import refused
 from tests.helpers import LONG
 
 SOLVERS = _benchmark("solvers")

@@ -13,7 +13,7 @@ import pytest
 
 from autoshard.cli.main import main
 from autoshard.solve import Outcome, Progress, Solution, Status
-from tests.cli.test_main import refused
+from tests.cli.helpers import refused
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,172 @@
+"""What `autoshard search` refuses: every message whole, every exit code."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+import pytest
+
+from autoshard.cli.main import main
+from tests.cli.helpers import SEARCH, line_of, refused
+
+
+def test_unknown_programs(folder, capsys):
+    assert refused(capsys, SEARCH.format("lama3-8b")) == (
+        "no built-in program is called 'lama3-8b'; "
+        "did you mean llama3-8b or llama3-1b or llama3-70b?\n"
+        "  `autoshard programs` lists them; "
+        "your own is module:function or path/to/file.py:function"
+    )
+    assert refused(capsys, SEARCH.format("steps.py")) == (
+        "'steps.py' names no function; write steps.py:function"
+    )
+    assert refused(capsys, SEARCH.format("step.py:good")) == (
+        "there is no file 'step.py'; did you mean steps.py?"
+    )
+    assert refused(capsys, SEARCH.format("steps.py:godo")) == (
+        "steps.py has no function 'godo'; did you mean good or odd or loop?"
+    )
+    assert refused(capsys, SEARCH.format("steps.py:number")) == (
+        "steps.py:number is no function but a value of type 'int'"
+    )
+    assert refused(capsys, SEARCH.format("no.such.module:good")) == (
+        "there is no module 'no.such.module'"
+    )
+
+
+def test_functions_that_do_not_give_a_step(folder, capsys):
+    assert refused(capsys, SEARCH.format("steps.py:raising")) == (
+        f"steps.py:raising fails at {line_of(folder, 'return {}')}: KeyError: 'a'"
+    )
+    assert refused(capsys, SEARCH.format("steps.py:nothing")) == (
+        "steps.py:nothing returned a value of type 'int'; "
+        "it must return (fn, args) or (fn, args, options)"
+    )
+    assert refused(capsys, SEARCH.format("steps:one")) == (
+        "steps:one returned 1 values; it must return (fn, args) or (fn, args, options)"
+    )
+    assert refused(capsys, SEARCH.format("steps.py:wrong")) == (
+        "steps.py:wrong: it must return (fn, args) or (fn, args, options):\n"
+        "  fn is of type 'int', not a function\n"
+        "  args is of type 'int', not a tuple with one entry per argument\n"
+        "  options has the key 'donate'; known: donate_argnums, trip_counts, user_rules"
+    )
+
+
+def test_files_that_do_not_import(folder, capsys):
+    (folder / "syntax.py").write_text("def f(:\n    pass\n")
+    assert refused(capsys, SEARCH.format("syntax.py:f")) == (
+        "syntax.py cannot be imported at syntax.py:1: SyntaxError: invalid syntax"
+    )
+    (folder / "needs.py").write_text("import json\nimport no_such_thing\n")
+    for program in ("needs.py:f", "needs:f"):
+        message = refused(capsys, SEARCH.format(program))
+        assert message.endswith("needs.py:2: ModuleNotFoundError: No module named 'no_such_thing'")
+
+
+def test_a_function_that_does_not_trace(folder, capsys):
+    message = refused(capsys, SEARCH.format("steps.py:broken"))
+    assert message.startswith("step does not trace at ")
+    assert f"{line_of(folder, '        return x @ w')}: TypeError: dot_general requires" in message
+
+
+def test_an_op_without_a_rule(folder, capsys):
+    message = refused(capsys, SEARCH.format("steps.py:kernel"))
+    assert message.startswith(
+        "no sharding rule for 1 equation(s):\n"
+        "  - pallas_call 'double': (float32[32,8]) -> (float32[32,8]) at "
+    )
+    assert 'user_rules={"double": UserRule(' in message
+
+
+def test_unknown_machines(capsys):
+    message = refused(capsys, "search mlp:tiny --machine v5q-64")
+    assert message.startswith("no machine 'v5q-64'\n  did you mean v5p or v5e?\n")
+    assert refused(capsys, "search mlp:tiny --machine none.toml") == (
+        "no machine file 'none.toml'; give the path of a TOML file, or a name"
+    )
+
+
+def test_meshes_that_do_not_fit(folder, capsys):
+    assert refused(capsys, SEARCH.format("mlp:tiny") + " --mesh data=3,model=4") == (
+        "mesh data=3, model=4 has 12 devices, but v5e-8 has 8 chips; "
+        "give axes whose sizes multiply to 8"
+    )
+    assert refused(capsys, SEARCH.format("steps.py:odd") + " --mesh data=8") == (
+        "mesh data=8 cannot be used by steps.py:odd:\n"
+        "  axis data=8 divides no dimension of any value\n"
+        "choose axis sizes that divide the batch or the model's dimensions"
+    )
+
+
+def test_infeasible_names_the_smallest_limit(capsys):
+    words = SEARCH.format("mlp:tiny") + " --mesh x=8 --memory-limit 1KiB"
+    message = refused(capsys, words, code=3)
+    assert message.startswith("no plan fits the memory limit of 1.00 KiB per device on ")
+    assert "found is 0 B" not in message
+    assert re.search(r"try --memory-limit [1-9]\d*KiB$", message)
+
+
+def test_conflicts_are_named(capsys):
+    pins = "pin params.layers[0].up [x, None]", "pin params.layers[0].up [None, ?]"
+    words = [*(SEARCH.format("mlp:tiny") + " --mesh x=8").split()]
+    assert main([*words, *(word for pin in pins for word in ("--require", pin))]) == 3
+    message = capsys.readouterr().err
+    assert "these cannot be kept together:" in message
+    assert all(f"  - {pin} (--require)\n" in message for pin in pins)
+
+
+def test_time_limit_without_a_plan(folder, capsys, monkeypatch):
+    search = importlib.import_module("autoshard.search")
+
+    def nothing_found(*_: object, **options: float) -> None:
+        raise search.NoPlanError(f"nothing in {options['time_limit']:g} s")
+
+    monkeypatch.setattr(search, "search", nothing_found)
+    words = SEARCH.format("steps.py:good") + " --time-limit 7s"
+    assert refused(capsys, words, code=4) == "nothing in 7 s"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("", "the following arguments are required: PROGRAM\n"),
+        ("mlp:tiny", "one of the arguments --machine --meshes is required\n"),
+        (
+            "mlp:tiny --machine v5e-8 --mesh data",
+            "argument --mesh: 'data' is no mesh axis; "
+            "write names and sizes such as data=2,model=4\n",
+        ),
+        (
+            "mlp:tiny --machine v5e-8 --mesh x=2,x=4",
+            "argument --mesh: the mesh axis 'x' is given twice\n",
+        ),
+        (
+            "mlp:tiny --machine v5e-8 --memory-limit lots",
+            "argument --memory-limit: 'lots' is no size; write 60GiB, 80GB or bytes\n",
+        ),
+        (
+            "mlp:tiny --machine v5e-8 --memory-limit 0GiB",
+            "argument --memory-limit: '0GiB' is no memory at all; write 60GiB\n",
+        ),
+        (
+            "mlp:tiny --machine v5e-8 --gap wide",
+            "argument --gap: 'wide' is no gap; write 1% or 0.01\n",
+        ),
+        (
+            "mlp:tiny --machine v5e-8 --gap 100%",
+            "argument --gap: '100%' is no gap; write a share of 0% to 99%\n",
+        ),
+        (
+            "mlp:tiny --machine v5e-8 --time-limit soon",
+            "argument --time-limit: 'soon' is no number of seconds\n",
+        ),
+        (
+            "mlp:tiny --machine v5e-8 --time-limit 0",
+            "argument --time-limit: '0' must be more than 0 seconds\n",
+        ),
+    ],
+)
+def test_words_that_mean_nothing(capsys, words, message):
+    assert refused(capsys, f"search {words}") == f"{message}  see autoshard search --help"

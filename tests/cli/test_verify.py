@@ -1,0 +1,89 @@
+"""`autoshard verify`: what its judges say, what it refutes, and what it cannot read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from autoshard.cli.main import main
+from autoshard.plan.plan import Plan
+from tests.cli.helpers import refused
+
+
+def test_verify_agrees(plan_file, capsys):
+    assert main(["verify", str(plan_file)]) == 0
+    lines = capsys.readouterr().out.strip().split("\n")
+    assert [line.split()[:2] for line in lines] == [
+        ["types", "ok"],
+        ["price", "ok"],
+        ["collectives", "ok"],
+        ["numbers", "ok"],
+    ]
+
+
+def test_verify_explicit_judges_the_step_that_is_written_out(plan_file, capsys):
+    assert main(["verify", str(plan_file), "--explicit", "--json"]) == 0
+    verdicts = json.loads(capsys.readouterr().out)["verdicts"]
+    assert [v["judge"] for v in verdicts] == [
+        "types", "price", "collectives", "numbers", "explicit",
+    ]  # fmt: skip
+    planned = sum(m.count for m in Plan.load(plan_file).moves if m.kind != "all_slice")
+    assert verdicts[-1]["text"].startswith(f"{planned} as planned, 0 missing, 0 unplanned; on ")
+
+
+def test_verify_refutes(plan_file, tmp_path, capsys):
+    data = json.loads(plan_file.read_text())
+    gather = next(move for move in data["moves"] if move["kind"] == "all_gather")
+    gather["bytes"] *= 2
+    data["estimate"]["step_seconds"] *= 2
+    path = tmp_path / "forged.json"
+    path.write_text(json.dumps(data))
+    assert main(["verify", str(path), "--json"]) == 5
+    out, err = capsys.readouterr()
+    verdicts = {v["judge"]: v for v in json.loads(out)["verdicts"]}
+    assert verdicts["price"]["agrees"] is False
+    assert "step_seconds" in verdicts["price"]["text"]
+    assert verdicts["types"]["agrees"] is False
+    assert "moves hold all_gather over" in verdicts["types"]["text"]
+    assert verdicts.keys() == {"types", "price"}  # what is mis-typed is not lowered
+    assert err.endswith(f"autoshard: error: {path} is refuted by its types and price\n")
+
+
+def test_verify_says_what_it_does_not_run(folder, capsys):
+    words = "search steps.py:good --machine v5e-32 --mesh x=32 --quiet --no-baselines -o p.json"
+    assert main(words.split()) == 0
+    capsys.readouterr()
+    assert main(["verify", "p.json"]) == 0
+    assert (
+        "numbers      not run  the mesh has 32 devices; at most 16 are imitated\n"
+        in capsys.readouterr().out
+    )
+
+
+def test_verify_refuses_another_program(plan_file, folder, capsys):
+    plan = Plan.load(plan_file)
+    message = refused(capsys, f"verify {plan_file} steps.py:good")
+    assert message.startswith(
+        f"the plan was made for program 'mlp:tiny' ({plan.fingerprint}), but 'steps.py:good' "
+        "traces to "
+    )
+    assert message.endswith(": other shapes, other code or another version of JAX; search again")
+
+
+def test_damaged_plans(folder, plan_file, capsys):
+    assert refused(capsys, "verify none.json") == (
+        "cannot read the plan 'none.json': No such file or directory"
+    )
+    Path("cut.json").write_text(plan_file.read_text()[:70])
+    message = refused(capsys, "show cut.json")
+    assert message.startswith("'cut.json' is damaged: no JSON at line 1, column ")
+    data = json.loads(plan_file.read_text())
+    del data["moves"]
+    Path("lacks.json").write_text(json.dumps(data))
+    assert refused(capsys, "verify lacks.json") == (
+        "'lacks.json': the plan is damaged: it lacks moves"
+    )
+    Path("old.json").write_text('{"schema_version": 0}')
+    assert refused(capsys, "verify old.json") == (
+        "'old.json': the plan has schema version 0, this autoshard reads 3: search again"
+    )
