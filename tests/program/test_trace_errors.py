@@ -1,0 +1,84 @@
+"""What the tracer says when it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import autoshard
+from autoshard.program.rules.ask_shardy import FactorKind, NoRuleError, UserRule
+from autoshard.program.trace import TraceError, trace
+from tests.program.functions import base
+from tests.program.steps import f, lines_of, of_kind
+
+
+def does_not_multiply(x):
+    y = jnp.sin(x)
+    return y @ x
+
+
+def asks_for_a_number(x):
+    return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(
+    ("fn", "offset", "kind"),
+    [(does_not_multiply, 2, "TypeError"), (asks_for_a_number, 1, "TracerBoolConversionError")],
+)
+def test_a_function_that_does_not_trace(fn: Callable[..., Any], offset: int, kind: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        autoshard.trace(fn, f(8, 4))
+    where = f"{__file__}:{lines_of(fn)[offset]}"
+    cause = caught.value.__cause__
+    assert type(cause).__name__ == kind
+    assert str(caught.value) == f"{fn.__name__} does not trace at {where}: {kind}: {cause}"
+
+
+@pytest.mark.parametrize(("donate", "named"), [(2, 2), (-1, -1), ((0, 5), 5)])
+def test_donating_an_argument_that_is_not_there(donate: Any, named: int) -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(base, f(8, 16), f(16, 4), donate_argnums=donate)
+    assert str(caught.value) == (
+        f"donate_argnums holds {named}, but the function is given 2 arguments"
+    )
+
+
+def rotated(x, y):
+    rotate = jax.ffi.ffi_call("rotate", f(8, 4))
+    return rotate(x) + rotate(y), jax.ffi.ffi_call("fold", f(8))(x)
+
+
+def test_an_op_without_a_rule_says_how_to_add_one() -> None:
+    with pytest.raises(NoRuleError) as caught:
+        trace(rotated, f(8, 4), f(8, 4))
+    line = lines_of(rotated)[2]
+    assert str(caught.value) == (
+        "no sharding rule for 3 equation(s):\n"
+        f"  - ffi_call 'rotate': (float32[8,4]) -> (float32[8,4]) at test_trace_errors.py:{line}: "
+        "what it computes inside is opaque (2 times)\n"
+        f"  - ffi_call 'fold': (float32[8,4]) -> (float32[8]) at test_trace_errors.py:{line}: "
+        "what it computes inside is opaque\n"
+        "Say for each which dimensions may be split, with one name per dimension and the same "
+        "name where dimensions go together, for example "
+        'user_rules={"rotate": UserRule("d0 d1 -> d2 d3", replicate=("d0", "d1", "d2", "d3"))}, '
+        "where every dimension must stay whole until you say otherwise."
+    )
+
+
+def test_the_rule_that_the_message_proposes_is_taken() -> None:
+    rules = {
+        "rotate": UserRule("d0 d1 -> d2 d3", replicate=("d0", "d1", "d2", "d3")),
+        "fold": UserRule("row column -> row", reduction={"column": "sum"}),
+    }
+    program = trace(rotated, f(8, 4), f(8, 4), user_rules=rules)
+    first, second, fold = of_kind(program, "ffi_call")
+    assert first.rule == second.rule
+    assert {factor.kind for factor in first.rule.factors} == {FactorKind.REPLICATE}
+    assert [(f.size, f.kind) for f in fold.rule.factors] == [
+        (8, FactorKind.PASS),
+        (4, FactorKind.REDUCE),
+    ]
