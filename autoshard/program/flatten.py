@@ -4,7 +4,7 @@ Calls are inlined; the bodies of `scan`, `while` and `cond` stand in place betwe
 `optimization_barrier` is one op for each of its arrays: their layouts have nothing to do with each
 other. Arrays of no elements (`associative_scan` makes such) are free, and nobody reads them. The
 order of this walk numbers the ops of a program, and lowering walks in the same order:
-see `autoshard.lower.interpret`.
+see `autoshard.lower.walk`.
 """
 
 from __future__ import annotations
