@@ -25,11 +25,7 @@ def laid_out(array: Any, first: Any, again: Any, cotangent: Any) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _laid_out_primitives() -> tuple[Any, Any]:
-    """The primitive behind `laid_out`, and that of its tangents.
-
-    `checkpoint` splits a function into what is known and what the backward pass computes; a rule of
-    the primitive's own leaves `call_jaxpr` in the one and `again` in the other.
-    """
+    """The primitive behind `laid_out`, and that of its tangents."""
     import jax
     from jax.extend.core import Primitive, jaxpr_as_fun
     from jax.interpreters import ad, batching, mlir, partial_eval
@@ -63,43 +59,50 @@ def _laid_out_primitives() -> tuple[Any, Any]:
             return [ad.Zero(tangent.aval), *(None for _ in others)]
         return [jaxpr_as_fun(back)(cotangent, *others)[0], *(None for _ in others)]
 
-    def split(_: Any, unknown: Any, instantiated: Any, equation: Any) -> Any:
-        if unknown[0]:
-            return None, equation, [True], [True], []
-        again = equation.params["again"]
-        known = equation.replace(params={**equation.params, "again": equation.params["call_jaxpr"]})
-        staged = equation.replace(params={**equation.params, "call_jaxpr": again})
-        return known, staged, [False], [True], [] if instantiated[0] else [equation.invars[0]]
-
     for primitive in (values, tangents):
-
-        def batched(arrays: Any, dimensions: Any, primitive: Any = primitive, **bodies: Any) -> Any:
-            axes: list[Any] = list(dimensions)
-            count = next(a.shape[d] for a, d in zip(arrays, axes, strict=True) if d is not None)
-            array, *others = arrays
-            if axes[0] is None:
-                array, axes[0] = jax.numpy.broadcast_to(array, (count, *array.shape)), 0
-            shapes = [shape_struct(jax.typeof(one)) for one in (array, *others)]
-            result = jax.eval_shape(
-                jax.vmap(jaxpr_as_fun(bodies["call_jaxpr"]), axes, axes[0]), *shapes
-            )
-            many = {}
-            for name, body in bodies.items():
-                given = result if name == "back" else shapes[:1]
-                mapped = jax.vmap(jaxpr_as_fun(body), axes, axes[0])
-                many[name] = jax.make_jaxpr(mapped)(*given, *shapes[1:])
-            return primitive.bind(array, *others, **many), axes[0]
-
         primitive.def_impl(run)
         mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
-        batching.primitive_batchers[primitive] = batched
+        batching.primitive_batchers[primitive] = functools.partial(_batched, primitive)
     values.def_abstract_eval(lambda array, **_: array)
     tangents.def_abstract_eval(lambda *_, call_jaxpr, **__: call_jaxpr.out_avals[0])
     ad.primitive_jvps[values] = differentiated
     ad.primitive_jvps[tangents] = pushed
     ad.primitive_transposes[tangents] = pulled
-    partial_eval.partial_eval_jaxpr_custom_rules[values] = split
+    partial_eval.partial_eval_jaxpr_custom_rules[values] = _split
     return values, tangents
+
+
+def _batched(primitive: Any, arrays: Any, dimensions: Any, **bodies: Any) -> Any:
+    """The primitive on many arrays at once: so are its bodies."""
+    import jax
+    from jax.extend.core import jaxpr_as_fun
+
+    axes: list[Any] = list(dimensions)
+    count = next(a.shape[d] for a, d in zip(arrays, axes, strict=True) if d is not None)
+    array, *others = arrays
+    if axes[0] is None:
+        array, axes[0] = jax.numpy.broadcast_to(array, (count, *array.shape)), 0
+    shapes = [shape_struct(jax.typeof(one)) for one in (array, *others)]
+    result = jax.eval_shape(jax.vmap(jaxpr_as_fun(bodies["call_jaxpr"]), axes, axes[0]), *shapes)
+    many = {}
+    for name, body in bodies.items():
+        given = result if name == "back" else shapes[:1]
+        mapped = jax.vmap(jaxpr_as_fun(body), axes, axes[0])
+        many[name] = jax.make_jaxpr(mapped)(*given, *shapes[1:])
+    return primitive.bind(array, *others, **many), axes[0]
+
+
+def _split(_: Any, unknown: Any, instantiated: Any, equation: Any) -> Any:
+    """What is known of an operation in `checkpoint`, and what the backward pass computes.
+
+    A rule of the primitive's own leaves `call_jaxpr` in the one and `again` in the other.
+    """
+    if unknown[0]:
+        return None, equation, [True], [True], []
+    again = equation.params["again"]
+    known = equation.replace(params={**equation.params, "again": equation.params["call_jaxpr"]})
+    staged = equation.replace(params={**equation.params, "call_jaxpr": again})
+    return known, staged, [False], [True], [] if instantiated[0] else [equation.invars[0]]
 
 
 def _as_made_at(traceback: Any, closed: Any) -> Any:

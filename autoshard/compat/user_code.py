@@ -115,21 +115,8 @@ class _UserCode:
 
         replaced: Any = ad_checkpoint
         replaced._trace_to_jaxpr = trace_each
-        self.reset = reset = source_info_util.reset_name_stack
-
-        @contextlib.contextmanager
-        def traced_anew() -> Any:
-            before, frames = self.around, self._frames()
-            first = next((k for k, one in enumerate(frames) if one.user), 0)
-            called = frames if in_checkpoint(frames[:first]) else ()
-            self.around = Standing(called, self._scope())
-            try:
-                with reset():
-                    yield
-            finally:
-                self.around = before
-
-        source_info_util.reset_name_stack = traced_anew
+        self.reset = source_info_util.reset_name_stack
+        source_info_util.reset_name_stack = self._traced_anew
         if source_info_util.is_user_filename(__file__):  # `bind` below is no line of the user's
             source_info_util.register_exclusion(OWN_FOLDER)
         self.original = original = core.Primitive.bind
@@ -138,27 +125,7 @@ class _UserCode:
         def bind(primitive: Any, *operands: Any, **parameters: Any) -> Any:
             if self._elsewhere() or _changes_nothing(primitive.name, operands, parameters):
                 return original(primitive, *operands, **parameters)
-            self.inside = True
-            try:
-                name, standing = primitive.name, Standing(self._frames(), self._scope())
-                if parameters.get("inline"):
-                    body = parameters["jaxpr"].jaxpr.eqns
-                    name = f"{str(parameters['name']).strip('_')}()"
-                    name = body[0].primitive.name if len(body) == 1 else name
-                    if len(body) > 1 and any(one.primitive.name in PRODUCTS for one in body):
-                        return self._within(parameters, standing, operands)
-                read = self.reads(name, standing, list(operands))
-                bound = functools.partial(original, primitive, **parameters)
-                if any(isinstance(one, Read) for one in read):
-                    result = run_reading(bound, read)
-                    results = [result] if primitive.multiple_results else result
-                else:
-                    results = bound(*read)
-                if primitive.multiple_results:
-                    return self.makes(name, standing, list(results))
-                return self.makes(name, standing, [results])[0]
-            finally:
-                self.inside = False
+            return self._bind(primitive, operands, parameters)
 
         primitives: Any = core.Primitive
         primitives.bind = bind
@@ -173,6 +140,43 @@ class _UserCode:
         source_info_util.reset_name_stack = self.reset
         primitives: Any = core.Primitive
         primitives.bind = self.original
+
+    @contextlib.contextmanager
+    def _traced_anew(self) -> Any:
+        """Stands for the context in which JAX traces a function by itself."""
+        before, frames = self.around, self._frames()
+        first = next((k for k, one in enumerate(frames) if one.user), 0)
+        called = frames if in_checkpoint(frames[:first]) else ()
+        self.around = Standing(called, self._scope())
+        try:
+            with self.reset():
+                yield
+        finally:
+            self.around = before
+
+    def _bind(self, primitive: Any, operands: Sequence[Any], parameters: Mapping[str, Any]) -> Any:
+        """The results of an operation of user code, or of a call that JAX replaces by its body."""
+        self.inside = True
+        try:
+            name, standing = primitive.name, Standing(self._frames(), self._scope())
+            if parameters.get("inline"):
+                body = parameters["jaxpr"].jaxpr.eqns
+                name = f"{str(parameters['name']).strip('_')}()"
+                name = body[0].primitive.name if len(body) == 1 else name
+                if len(body) > 1 and any(one.primitive.name in PRODUCTS for one in body):
+                    return self._within(parameters, standing, operands)
+            read = self.reads(name, standing, list(operands))
+            bound = functools.partial(self.original, primitive, **parameters)
+            if any(isinstance(one, Read) for one in read):
+                result = run_reading(bound, read)
+                results = [result] if primitive.multiple_results else result
+            else:
+                results = bound(*read)
+            if primitive.multiple_results:
+                return self.makes(name, standing, list(results))
+            return self.makes(name, standing, [results])[0]
+        finally:
+            self.inside = False
 
     def _elsewhere(self) -> bool:
         """Whether this is no user code."""
