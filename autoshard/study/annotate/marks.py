@@ -79,6 +79,41 @@ def marked_values(
 
     Spots that `numbers` has under their scope are told apart by it.
     """
+    traced = jax.jit(with_lines(fn, _marker(mesh, numbers))).trace(*args)
+    flat = Flattener(program.options.get("trip_counts", 1))
+    flat.run(
+        compat.drop_dead_code(traced.jaxpr), [""] * len(program.inputs), [""] * len(program.outputs)
+    )
+    ops, at = _without_marks(flat)
+    same, readers = _found_in(program, flat, ops)
+    for mark in reversed(at):  # what reads a mark of a mark reads both
+        readers[mark.op["inputs"][0]] += readers[mark.op["outputs"][0]]
+    direct = {value for op in ops for value in op["inputs"]}
+    marks: dict[int, list[Marked]] = defaultdict(list)
+    for order, mark in enumerate(at):
+        op, kind = mark.op, mark.constraint
+        straight = op["outputs"][0] in direct
+        if mark.behind in same and (mark.made or straight):
+            marks[mark.number].append(
+                Marked(
+                    value=same[mark.behind],
+                    cotangent=op["backward"] and not op["recomputed"] and not kind,
+                    again=op["recomputed"] and not kind,
+                    readers=tuple(readers[op["outputs"][0]]),
+                    scope=_MARK.sub("", op["scope"]).strip("/"),
+                    trips=op["trips"],
+                    gradient=kind == 1,
+                    given=kind == 2,
+                    made=mark.made,
+                    read=straight,
+                    order=order,
+                )
+            )
+    return marks
+
+
+def _marker(mesh: Any, numbers: Mapping[Spot, int]) -> Callable[[Spot, Any], Any]:
+    """What puts a mark on an array at a spot."""
     whole = NamedSharding(mesh, PartitionSpec())
 
     def marked(array: Any, scope: str) -> Any:
@@ -95,22 +130,46 @@ def marked_values(
             return compat.Read(array).then(made, made, made, gradient, given)
         return marks[0](array)
 
-    traced = jax.jit(with_lines(fn, mark)).trace(*args)
-    flat = Flattener(program.options.get("trip_counts", 1))
-    flat.run(
-        compat.drop_dead_code(traced.jaxpr), [""] * len(program.inputs), [""] * len(program.outputs)
-    )
-    behind: dict[int, int] = {}  # what a marked value is without its mark
-    at: list[tuple[tuple[int, int], int, Mapping[str, Any]]] = []
-    ops = []
+    return mark
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """A mark in the traced function.
+
+    Attributes:
+      number, constraint: see `mark_of`.
+      op: that is the mark.
+      behind: what the marked value is without its marks.
+      made: whether what is marked is no mark itself.
+    """
+
+    number: int
+    constraint: int
+    op: Mapping[str, Any]
+    behind: int
+    made: bool
+
+
+def _without_marks(flat: Flattener) -> tuple[list[Mapping[str, Any]], list[_Mark]]:
+    """The ops that are no marks, and the marks."""
+    behind: dict[int, int] = {}
+    ops, at = [], []
     for op in flat.ops:
         found = mark_of(op["scope"]) if op["primitive"] == "sharding_constraint" else None
-        if found is not None:
-            source: int = op["inputs"][0]
-            behind[op["outputs"][0]] = behind.get(source, source)
-            at.append((found, behind[op["outputs"][0]], op))
-        else:
+        if found is None:
             ops.append(op)
+            continue
+        source: int = op["inputs"][0]
+        behind[op["outputs"][0]] = behind.get(source, source)
+        at.append(_Mark(*found, op, behind[op["outputs"][0]], source not in behind))
+    return ops, at
+
+
+def _found_in(
+    program: Program, flat: Flattener, ops: Sequence[Mapping[str, Any]]
+) -> tuple[dict[int, int], dict[int, list[tuple[int, int]]]]:
+    """The program's values by those of the marked function, and who reads these in the program."""
 
     def key(primitive: str, scope: str, line: str, shapes: Sequence[Any]) -> tuple[Any, ...]:
         # Where a cotangent is added up is the line of what was read last: of a mark, perhaps.
@@ -132,33 +191,7 @@ def marked_values(
         same.update(zip(outputs, program.ops[other].outputs, strict=True))
         for position, value in enumerate(ops[one]["inputs"]):
             readers[value].append((other, position))
-    for _, _, op in reversed(at):  # what reads a mark of a mark reads both
-        readers[op["inputs"][0]] += readers[op["outputs"][0]]
-    marks: dict[int, list[Marked]] = defaultdict(list)
-    direct = {value for op in ops for value in op["inputs"]}
-    for order, ((number, kind), value, op) in enumerate(at):
-        made, straight = op["inputs"][0] not in behind, op["outputs"][0] in direct
-        if value in same and (made or straight):
-            scope = _MARK.sub("", op["scope"]).strip("/")
-            cotangent = op["backward"] and not op["recomputed"] and not kind
-            read = tuple(readers[op["outputs"][0]])
-            again = op["recomputed"] and not kind
-            marks[number].append(
-                Marked(
-                    same[value],
-                    cotangent,
-                    again,
-                    read,
-                    scope,
-                    op["trips"],
-                    kind == 1,
-                    kind == 2,
-                    made,
-                    straight,
-                    order,
-                )
-            )
-    return marks
+    return same, readers
 
 
 def _aligned(ours: Sequence[Any], theirs: Sequence[Any]) -> Iterator[tuple[int, int]]:
