@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import jax
 
-from autoshard.lower.mpmd.cut.fragments import SHARED
+from autoshard.lower.mpmd.cut.fragments import SHARED, Fragment
 from autoshard.lower.mpmd.cut.graph import run
 from autoshard.lower.mpmd.cut.meshes import Around
 from autoshard.lower.mpmd.cut.pieces import Pieces
@@ -144,16 +144,7 @@ class _Writer:
             sums = {a.value: array for a, array in known.items() if a.group == "totals"}
             for fragment in self.fragments:
                 with jax.named_scope(f"fragment_{fragment.kind}"):
-                    reads = {}
-                    for one in fragment.inputs:
-                        if one.stage == SHARED:
-                            value = self.outer.operands[one.value]
-                            source = parts if one.value in self.sliced else values
-                            reads[one.value] = source[value]
-                        else:
-                            reads[one.value] = within[one.value, one.stage]
-                    results = run(fragment.nodes, reads, fragment.outputs)
-                    made = dict(zip(fragment.outputs, results, strict=True))
+                    made = self._fragment(fragment, values, parts, within)
                     for total in self.totals:
                         if total.source.value in made:
                             sums[total.value] = sums[total.value] + made[total.source.value]
@@ -180,6 +171,25 @@ class _Writer:
             args,
             self.partition.microbatches,
         )
+
+    def _fragment(
+        self,
+        fragment: Fragment,
+        values: Mapping[int, Any],
+        parts: Mapping[int, Any],
+        within: Mapping[tuple[int, int], Any],
+    ) -> dict[int, Any]:
+        """What a fragment makes of outer values, of a microbatch's parts, and of other stages'."""
+        reads = {}
+        for one in fragment.inputs:
+            if one.stage == SHARED:
+                value = self.outer.operands[one.value]
+                source = parts if one.value in self.sliced else values
+                reads[one.value] = source[value]
+            else:
+                reads[one.value] = within[one.value, one.stage]
+        results = run(fragment.nodes, reads, fragment.outputs)
+        return dict(zip(fragment.outputs, results, strict=True))
 
     def _phase(self, phase: Any, values: Mapping[int, Any]) -> dict[int, Any]:
         known = {value: values[value] for value in phase.inputs}

@@ -19,7 +19,7 @@ from autoshard.lower.mpmd.cut.fragments import Cut, Output
 from autoshard.lower.mpmd.cut.graph import Graph, Node, needed
 from autoshard.lower.mpmd.cut.inference import FLOPS_PER_BYTE, Question, forbid, free_nodes, infer
 from autoshard.lower.mpmd.cut.pieces import in_pieces
-from autoshard.lower.mpmd.cut.stages import counted_stages, even_stages, named_stages
+from autoshard.lower.mpmd.cut.stages import Stages, counted_stages, even_stages, named_stages
 from autoshard.program.vocabulary import ADDITIONS
 
 
@@ -50,12 +50,7 @@ def cut_microbatch(
       StageError: more stages than blocks, or a scope that no op bears.
       PlacementError: stages against the order of data, or a transfer that is forbidden.
     """
-    if isinstance(stages, int):
-        found = even_stages(micro, stages, speeds)
-    elif counts := [one for one in stages if isinstance(one, int)]:
-        found = counted_stages(micro, counts)
-    else:
-        found = named_stages(micro, [one for one in stages if not isinstance(one, int)])
+    found = _stages_of(micro, stages, speeds)
     labelled = replace(
         micro,
         nodes=tuple(replace(n, stage=found.labels.get(k)) for k, n in enumerate(micro.nodes)),
@@ -103,6 +98,19 @@ def cut_microbatch(
     fragments = hand.fragments(ends)
     whole = hand.builder.graph(graph.inputs, [source.value for source in ends])
     return Cut(whole, found, fragments, rewritten.inputs, results, invariant)
+
+
+def _stages_of(
+    micro: Graph,
+    stages: int | Sequence[int] | Sequence[Sequence[str]],
+    speeds: Sequence[float] | None,
+) -> Stages:
+    """The stages that are asked for, by number, by blocks or by scopes."""
+    if isinstance(stages, int):
+        return even_stages(micro, stages, speeds)
+    if counts := [one for one in stages if isinstance(one, int)]:
+        return counted_stages(micro, counts)
+    return named_stages(micro, [one for one in stages if not isinstance(one, int)])
 
 
 def _terms(graph: Graph, output: int) -> list[int]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.lower.mpmd.cut.fragments import SHARED, Cut
-from autoshard.lower.mpmd.cut.graph import Node
+from autoshard.lower.mpmd.cut.graph import Node, needed
 from autoshard.lower.mpmd.cut.homes import Homes
 from autoshard.lower.mpmd.cut.inference import FLOPS_PER_BYTE, Places, Question, free_nodes, infer
 from autoshard.lower.mpmd.cut.outer import Outer
@@ -206,23 +206,15 @@ class _Around:
         graph, early = self.graph, self.outer.early
         free = free_nodes(graph)
         free_maker = {v: n for n in free for v in graph.nodes[n].outputs}
-        alive = set(graph.outputs) | set(wanted)
-        live: list[int] = []
-        for number in reversed(range(len(graph.nodes))):
-            node = graph.nodes[number]
-            if not alive.isdisjoint(node.outputs):
-                live.append(number)
-                alive.update(node.inputs)
-        live.reverse()
+        live = needed(graph.nodes, (*graph.outputs, *wanted))
         needs: dict[int, set[int]] = {v: set(meshes) for v, meshes in wanted.items()}
         level: dict[tuple[int, int], int] = {}  # of (value, mesh)
         homes: dict[int, tuple[int, ...]] = {}
         groups: dict[tuple[bool, int, int], list[int]] = {}
         made_early = {v for n in early for v in graph.nodes[n].outputs}
-        for number in live:
-            if number in free:
+        for number, node in enumerate(graph.nodes):
+            if number in free or not live[number]:
                 continue
-            node = graph.nodes[number]
             for value in node.outputs:
                 homes[value] = places[number]
             for mesh in places[number]:

@@ -70,21 +70,13 @@ def outer_of(step: MicrobatchedStep, cut: Cut) -> Outer:
     results = [result.value for result in step.results]
     initials = [result.initial for result in step.results if result.initial is not None]
     operands = [operand.value for operand in step.operands]
-    bounds: dict[int, Bounds] = {}
-    for operand, entry in zip(step.operands, cut.inputs, strict=True):
-        if isinstance(entry, Pieces):
-            bounds[operand.value] = entry.bounds
-    for result in step.results:
-        pieces = cut.outputs[result.output].pieces
-        if pieces is not None and result.initial is not None:
-            bounds[result.value] = bounds[result.initial] = pieces
     plain = Graph(
         top.avals,
         (*step.before, *step.after),
         (*top.inputs, *results),
         (*top.outputs, *operands, *initials),
     )
-    rewritten = in_pieces(plain, cut=bounds)
+    rewritten = in_pieces(plain, cut=_bounds(step, cut))
     graph = rewritten.graph
     count = len(top.inputs)
     made = dict(zip(step.results, rewritten.inputs[count:], strict=True))
@@ -129,6 +121,19 @@ def outer_of(step: MicrobatchedStep, cut: Cut) -> Outer:
         totals=tuple(totals),
         stacks=tuple(stacks),
     )
+
+
+def _bounds(step: MicrobatchedStep, cut: Cut) -> dict[int, Bounds]:
+    """Where the values of the step are cut that the loop reads, or returns, in pieces."""
+    bounds: dict[int, Bounds] = {}
+    for operand, entry in zip(step.operands, cut.inputs, strict=True):
+        if isinstance(entry, Pieces):
+            bounds[operand.value] = entry.bounds
+    for result in step.results:
+        pieces = cut.outputs[result.output].pieces
+        if pieces is not None and result.initial is not None:
+            bounds[result.value] = bounds[result.initial] = pieces
+    return bounds
 
 
 def _values(entry: int | Pieces) -> tuple[int, ...]:
