@@ -140,26 +140,36 @@ def flatten(
     """
     known = {} if known is None else known
     sizes = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
-    node_start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    costs = np.concatenate([node.costs for node in problem.nodes] or [np.zeros(0)])
+    near: list[list[int]] = [[] for _ in problem.nodes]
+    for number, edge in enumerate(problem.edges):
+        near[edge.u].append(number)
+        near[edge.v].append(number)
+    edges = _edge_arrays(problem, dense, known)
+    message_sizes = edges["rows"] + edges["columns"]
+    return Flat(
+        node_start=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        costs=np.concatenate([node.costs for node in problem.nodes] or [np.zeros(0)]),
+        **edges,
+        message_start=np.concatenate([[0], np.cumsum(message_sizes)]).astype(np.int64),
+        near_start=np.concatenate([[0], np.cumsum([len(n) for n in near])]).astype(np.int64),
+        near_edge=np.array([e for n in near for e in n], dtype=np.int64),
+        **_usage_arrays(problem, row_times(problem)),
+    )
+
+
+def _edge_arrays(problem: Problem, dense: bool, known: KnownRows) -> dict[str, np.ndarray]:
+    """What every edge is, with the tables and projections of all, each distinct one once."""
     tables, groups, pairs = _Pool(), _Pool(), _Pool()
     sparse_index, sparse_value = _Pool(), _Pool()
-    count = len(problem.edges)
     fields = {
-        name: np.zeros(count, dtype=np.int64)
-        for name in (
-            "u",
-            "v",
-            "rows",
-            "columns",
-            "table_start",
-            "left_start",
-            "right_start",
-            "sparse_start",
-            "pair_start",
-        )
+        name: np.zeros(len(problem.edges), dtype=np.int64)
+        for name in ("u", "v", "rows", "columns", "left_start", "right_start")
     }
-    near: list[list[int]] = [[] for _ in problem.nodes]
+    # -1 where a table is not stored in this form.
+    fields |= {
+        name: np.full(len(problem.edges), -1, dtype=np.int64)
+        for name in ("table_start", "sparse_start", "pair_start")
+    }
     for number, edge in enumerate(problem.edges):
         fields["u"][number], fields["v"][number] = edge.u, edge.v
         fields["rows"][number], fields["columns"][number] = edge.costs.shape
@@ -167,7 +177,6 @@ def flatten(
         if key not in known:
             known[key] = edge.costs, _by_rows(edge.costs, edge.weight)
         sparse = known[key][1]
-        fields["table_start"][number] = -1
         if dense or sparse is None:
             fields["table_start"][number] = tables.place(
                 edge.costs, key, lambda e=edge: e.table * e.weight
@@ -176,32 +185,20 @@ def flatten(
         fields["right_start"][number] = groups.place(
             edge.right, id(edge.right), lambda e=edge: e.right
         )
-        fields["sparse_start"][number] = fields["pair_start"][number] = -1
         if sparse is not None:
             begins, value, two = sparse
             fields["sparse_start"][number] = sparse_index.place(edge.costs, key, lambda a=begins: a)
             sparse_value.place(edge.costs, key, lambda a=value: a)
             if two is not None:
                 fields["pair_start"][number] = pairs.place(edge.costs, key, lambda a=two: a)
-        near[edge.u].append(number)
-        near[edge.v].append(number)
-    message_sizes = fields["rows"] + fields["columns"]
-    times = row_times(problem)
-    usage = _usage_arrays(problem, times)
-    return Flat(
-        node_start=node_start,
-        costs=costs,
+    return {
         **fields,
-        message_start=np.concatenate([[0], np.cumsum(message_sizes)]).astype(np.int64),
-        tables=tables.array(np.float64),
-        sparse_index=sparse_index.array(np.int64),
-        sparse_value=sparse_value.array(np.float64),
-        pair_index=pairs.array(np.int64),
-        groups=groups.array(np.int64),
-        near_start=np.concatenate([[0], np.cumsum([len(n) for n in near])]).astype(np.int64),
-        near_edge=np.array([e for n in near for e in n], dtype=np.int64),
-        **usage,
-    )
+        "tables": tables.array(np.float64),
+        "sparse_index": sparse_index.array(np.int64),
+        "sparse_value": sparse_value.array(np.float64),
+        "pair_index": pairs.array(np.int64),
+        "groups": groups.array(np.int64),
+    }
 
 
 def _by_rows(table: np.ndarray | Allowed, weight: float) -> Sparse | None:
