@@ -118,7 +118,7 @@ def test_conflicts_are_named(capsys):
 
 
 def test_time_limit_without_a_plan(folder, capsys, monkeypatch):
-    search = importlib.import_module("autoshard.search")
+    search = importlib.import_module("autoshard.search.search")
 
     def nothing_found(*_: object, **options: float) -> None:
         raise search.NoPlanError(f"nothing in {options['time_limit']:g} s")

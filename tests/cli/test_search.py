@@ -48,7 +48,7 @@ def test_the_mesh_is_searched_and_the_limit_is_kept(folder, capsys):
 def test_a_machine_file_stays_in_the_plan(folder, capsys):
     from importlib import resources
 
-    text = (resources.files("autoshard") / "machines" / "v5e.toml").read_text()
+    text = (resources.files("autoshard") / "machine" / "presets" / "v5e.toml").read_text()
     (folder / "mine.toml").write_text(f'topology = "2x4"\n{text}')
     words = "search steps.py:good --machine mine.toml --mesh x=8 --quiet --no-baselines -o p.json"
     assert main(words.split()) == 0
