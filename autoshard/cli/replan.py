@@ -43,6 +43,7 @@ def replanned(
 
 def check_command(options: argparse.Namespace) -> int:
     """Run `autoshard check`."""
+    from autoshard.plan.fits import fits, needed_bytes, refusal
     from autoshard.plan.plan import PlanError
     from autoshard.plan.text.page import table
     from autoshard.program.select import RequirementError
@@ -69,9 +70,8 @@ def check_command(options: argparse.Namespace) -> int:
     except (PlanError, RequirementError) as error:
         raise CommandError(str(error)) from error
     faults = []
-    if now.estimate.peak_bytes > now.memory_limit:
-        over = format_bytes(now.estimate.peak_bytes)
-        faults.append(f"it needs {over} of {format_bytes(now.memory_limit)} per device")
+    if not fits(now.estimate, now.memory_limit):
+        faults.append(refusal(now.estimate, now.memory_limit))
     dropped = [one for one in now.requirements if not one["kept"]]
     hard = [one for one in dropped if _is_hard(one)]
     faults += [f"it does not keep {one['text']}: {'; '.join(one['how'])}" for one in hard]
@@ -82,7 +82,7 @@ def check_command(options: argparse.Namespace) -> int:
         for name, key in (("step", "step"), ("compute", "compute"), ("collectives", "collective")):
             seconds = (getattr(one.estimate, f"{key}_seconds") for one in (plan, now))
             rows.append([name, *map(format_seconds, seconds)])
-        rows.append(["memory", *(format_bytes(one.estimate.peak_bytes) for one in (plan, now))])
+        rows.append(["memory", *(format_bytes(needed_bytes(one.estimate)) for one in (plan, now))])
         rows.append(["limit", *(format_bytes(one.memory_limit) for one in (plan, now))])
         print(table(rows, right=(1, 2)))
         for one in now.requirements:

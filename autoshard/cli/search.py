@@ -37,10 +37,7 @@ def search_command(options: argparse.Namespace) -> int:
         found, program = find_program(options.program)
         plan = _search(options, machine, found, program, line)
     if options.output is not None:
-        try:
-            plan.save(options.output)
-        except OSError as error:
-            raise CommandError(f"cannot write {options.output!r}: {error.strerror}") from error
+        _save(plan, options.output)
     if options.json:
         print(json.dumps(plan.to_json()))
     else:
@@ -52,6 +49,13 @@ def search_command(options: argparse.Namespace) -> int:
     if options.output is not None and not options.quiet:
         print(f"autoshard: wrote {options.output}", file=sys.stderr)
     return 0
+
+
+def _save(plan: Plan, path: str) -> None:
+    try:
+        plan.save(path)
+    except OSError as error:
+        raise CommandError(f"cannot write {path!r}: {error.strerror}") from error
 
 
 def show_command(options: argparse.Namespace) -> int:
@@ -157,7 +161,11 @@ def _search(
     except (MeshError, ProgramError, RequirementError) as error:
         raise CommandError(str(error)) from error
     except InfeasibleError as error:
-        raise CommandError(str(error), INFEASIBLE) from error
+        text = str(error)
+        if error.plan is not None and options.output is not None:
+            _save(replace(error.plan, machine=options.machine), options.output)
+            text += f"\n  {options.output} has the plan that needs least"
+        raise CommandError(text, INFEASIBLE) from error
     except NoPlanError as error:
         raise CommandError(str(error), TIME_LIMIT) from error
     # As the user named it, so that `verify` finds a machine file again.

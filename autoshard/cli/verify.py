@@ -101,8 +101,9 @@ def _types(plan: Plan, program: Program) -> Verdict:
 def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:
     from autoshard.plan.consistency import InconsistentPlanError
     from autoshard.plan.evaluate import evaluate
+    from autoshard.plan.fits import fits, refusal
     from autoshard.plan.text.page import format_bytes, format_seconds
-    from autoshard.search.assemble import prices_of
+    from autoshard.search.assemble import forecasted, prices_of
 
     try:
         machine = find_machine(machine_name or plan.machine)
@@ -112,20 +113,16 @@ def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:
         return Verdict("price", None, f"{str(error).splitlines()[0]}; give --machine")
     prices = prices_of(plan, program, machine)
     try:
-        found = evaluate(prices, plan.decisions, plan.mesh.names).estimate
+        plain = evaluate(prices, plan.decisions, plan.mesh.names)
+        found = forecasted(prices, plan.decisions, plain).estimate
     except InconsistentPlanError as error:
         return Verdict("price", False, str(error))
     faults = _differences(plan.estimate, found)
     if faults:
         heading = f"the plan's price is not that of its decisions on {machine.name}"
         return Verdict("price", False, "\n".join([f"{heading}:", *faults]))
-    if found.peak_bytes > plan.memory_limit:
-        return Verdict(
-            "price",
-            False,
-            f"its peak of {format_bytes(found.peak_bytes)} exceeds its memory limit of "
-            f"{format_bytes(plan.memory_limit)}",
-        )
+    if not fits(found, plan.memory_limit):
+        return Verdict("price", False, f"it does not fit: {refusal(found, plan.memory_limit)}")
     return Verdict(
         "price",
         True,

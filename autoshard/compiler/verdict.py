@@ -48,7 +48,7 @@ class CompileVerdict:
         return self.comparison.unplanned
 
     @property
-    def peak_fits(self) -> bool:
+    def peak_agrees(self) -> bool:
         """Whether the peaks are as near as they should be."""
         if self.compiled.kind == "cpu":
             return True
@@ -59,7 +59,7 @@ class CompileVerdict:
     @property
     def agrees(self) -> bool:
         """Whether nothing refutes the plan."""
-        return not self.involuntary and self.peak_fits
+        return not self.involuntary and self.peak_agrees
 
     @property
     def faults(self) -> list[str]:
@@ -69,7 +69,7 @@ class CompileVerdict:
             f"{tally.found - tally.planned:,}, at {tally.found_at[0] if tally.found_at else '?'}"
             for tally in self.involuntary
         ]
-        if not self.peak_fits:
+        if not self.peak_agrees:
             predicted, found = self.plan.estimate.expected_bytes, self.compiled.memory.peak_bytes
             faults.append(
                 f"the compiled peak of {format_bytes(found)} is more than "

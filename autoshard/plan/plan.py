@@ -22,6 +22,7 @@ from autoshard.cost.corrections import NONE, Corrections
 from autoshard.plan.decisions import Decisions, Reshard
 from autoshard.program.dim_order import ProductOrder
 from autoshard.program.subaxes import coarse
+from autoshard.solve.limit_hit import LimitHit, limit_hit
 
 SCHEMA_VERSION = 3
 
@@ -107,7 +108,7 @@ class Proof:
       objective, bound: seconds per step of the plan, and that no plan can undercut.
       gap: (objective - bound) / objective.
       seconds: spent in the solver.
-      limit_hit: what stopped it ("time", "gap", "interrupted", "compiler", "order"), or None.
+      limit_hit: what stopped it, or None.
       meshes: for every mesh shape that was considered, its bound and, where solved, objective.
     """
 
@@ -116,8 +117,11 @@ class Proof:
     bound: float
     gap: float
     seconds: float
-    limit_hit: str | None = None
+    limit_hit: LimitHit | None = None
     meshes: tuple[tuple[str, float, float | None], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "limit_hit", limit_hit(self.limit_hit))
 
 
 @dataclass(frozen=True, slots=True)

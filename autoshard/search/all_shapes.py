@@ -14,11 +14,13 @@ import numpy as np
 
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import evaluate
-from autoshard.plan.plan import MeshShape
+from autoshard.plan.fits import limit_for
+from autoshard.plan.plan import MeshShape, Plan
 from autoshard.problem.requirements.conflicts import Conflict
 from autoshard.search.one_shape import Found, MeshSearcher
 from autoshard.solve import Problem, Status
 from autoshard.solve.conflict import lightest_peak
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.problem import ProblemError, relative_gap
 from autoshard.solve.sensitivity.minimum import minimum_limit
 from autoshard.solve.state import OPTIMAL_GAP
@@ -32,12 +34,16 @@ LIMIT_SECONDS = 15.0
 class InfeasibleError(ValueError):
     """No plan satisfies what was asked; the message says what would.
 
-    `conflict` is the smallest set of requirements that cannot hold together, where there are any.
+    `conflict` is the smallest set of requirements that cannot hold together, where there are any;
+    `plan` the plan that needs least memory of those found, where all need more than the limit.
     """
 
-    def __init__(self, message: str, conflict: Conflict | None = None) -> None:
+    def __init__(
+        self, message: str, conflict: Conflict | None = None, plan: Plan | None = None
+    ) -> None:
         super().__init__(message)
         self.conflict = conflict
+        self.plan = plan
 
 
 class NoPlanError(RuntimeError):
@@ -53,7 +59,7 @@ class Explored:
 
     shape: MeshShape
     decisions: Decisions
-    limit_hit: str | None
+    limit_hit: LimitHit | None
     table: tuple[tuple[str, float, float | None], ...]
 
 
@@ -129,23 +135,23 @@ def explore(
             looked.append(shape)
         else:
             table.append(_row(searcher, shape, result))
-        if result.decisions is not None and report.objective < searcher.cutoff:
-            best, searcher.cutoff = shape, report.objective
-            decisions = result.decisions
+        if result.decisions is not None and searcher.beat(report.objective):
+            best, decisions = shape, result.decisions
     if best is None or decisions is None:
         raise _failure(searcher)
-    limit_hit = "interrupted" if interrupted else ended(searcher, [bound for _, bound, _ in table])
+    bounds = [bound for _, bound, _ in table]
+    limit_hit = LimitHit.INTERRUPTED if interrupted else ended(searcher, bounds)
     return Explored(best, decisions, limit_hit, tuple(table))
 
 
-def ended(searcher: MeshSearcher, bounds: Sequence[float]) -> str:
+def ended(searcher: MeshSearcher, bounds: Sequence[float]) -> LimitHit:
     """What ended a search that nobody interrupted.
 
     A shape ends within the gap of its own best plan, or of one elsewhere that it cannot beat. Only
     where its time ran out, or there was none left for it, is less than that proven of it.
     """
     left = relative_gap(searcher.cutoff, min(bounds))
-    return "gap" if left <= searcher.gap + OPTIMAL_GAP else "time"
+    return LimitHit.GAP if left <= searcher.gap + OPTIMAL_GAP else LimitHit.TIME
 
 
 def _row(searcher: MeshSearcher, shape: MeshShape, found: Found) -> tuple[str, float, float | None]:
@@ -184,10 +190,9 @@ def _failure(searcher: MeshSearcher) -> Exception:
     if math.isinf(smallest):
         least = min(_least_bytes(result.built.problem) for result in searcher.found.values())
         return InfeasibleError(f"{said}; every one needs {format_bytes(least + reserved)} or more")
-    unit, name = (2**20, "MiB") if smallest >= 2**24 else (2**10, "KiB")
     return InfeasibleError(
         f"{said}; the smallest limit for which one was found is {format_bytes(smallest)}: try "
-        f"--memory-limit {math.ceil(smallest / unit)}{name}"
+        f"--memory-limit {limit_for(smallest)}"
     )
 
 

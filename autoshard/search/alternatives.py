@@ -14,7 +14,9 @@ import numpy as np
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import Evaluation, evaluate, tidy
+from autoshard.plan.fits import fits
 from autoshard.plan.plan import MeshShape
+from autoshard.search.assemble import forecasted
 from autoshard.search.one_shape import AXIS_NAMES, MeshSearcher, coarsest_form
 from autoshard.solve import Problem
 from autoshard.solve.pipeline import solve
@@ -50,7 +52,11 @@ def alternatives(
         for one in _near(searcher, best):
             merged = _merged(searcher, one) if free_mesh else one
             found.setdefault(_key(merged), merged)
-    others = [one for key, one in found.items() if key != _key(best)]
+    others = [
+        one
+        for key, one in found.items()
+        if key != _key(best) and fits(one[3].estimate, searcher.limit)
+    ]
     return sorted(others, key=lambda one: one[3].estimate.step_seconds)[:count]
 
 
@@ -97,7 +103,8 @@ def _near(searcher: MeshSearcher, best: Priced) -> Iterator[Priced]:
 
 def _priced(searcher: MeshSearcher, shape: MeshShape, decisions: Decisions) -> Priced:
     prices = searcher.prices(shape.sizes)
-    return shape, decisions, prices, evaluate(prices, decisions, shape.names)
+    plain = evaluate(prices, decisions, shape.names)
+    return shape, decisions, prices, forecasted(prices, decisions, plain)
 
 
 def _merged(searcher: MeshSearcher, one: Priced) -> Priced:
@@ -106,7 +113,7 @@ def _merged(searcher: MeshSearcher, one: Priced) -> Priced:
     decisions, shape, prices, evaluation = coarsest_form(
         searcher.program, searcher.machine, prices, decisions, shape, evaluation
     )
-    return shape, decisions, prices, evaluation
+    return shape, decisions, prices, forecasted(prices, decisions, evaluation)
 
 
 def _key(one: Priced) -> tuple[tuple[int, ...], Decisions]:

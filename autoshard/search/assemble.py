@@ -10,7 +10,8 @@ from autoshard.cost.step_prices import StepPrices, step_prices
 from autoshard.machine.machine import Machine
 from autoshard.plan.decisions import Decisions, Reshard
 from autoshard.plan.evaluate import Evaluation, evaluate
-from autoshard.plan.plan import Baseline, Estimate, MeshShape, Plan, Proof
+from autoshard.plan.fits import within
+from autoshard.plan.plan import Baseline, MeshShape, Plan, Proof
 from autoshard.program.facts import Facts
 from autoshard.program.layout import to_partition_spec
 from autoshard.program.trace import Program
@@ -51,7 +52,7 @@ def assemble(
         machine=prices.machine.name,
         memory_limit=memory_limit,
         mesh=shape,
-        estimate=_scheduled(prices, decisions, evaluation),
+        estimate=forecasted(prices, decisions, evaluation).estimate,
         proof=proof,
         specs=_specs(program, decisions, shape),
         moves=evaluation.moves,
@@ -94,7 +95,7 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
     evaluation = evaluate(prices, plan.decisions, plan.mesh.names)
     return replace(
         plan,
-        estimate=_scheduled(prices, plan.decisions, evaluation),
+        estimate=forecasted(prices, plan.decisions, evaluation).estimate,
         moves=evaluation.moves,
         reshards=reshards_of(prices, plan.decisions),
         corrections=prices.corrections,
@@ -102,19 +103,21 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
     )
 
 
-def _scheduled(prices: StepPrices, decisions: Decisions, evaluation: Evaluation) -> Estimate:
-    """The estimate, with peak and seconds in the compiler's own order of the plan.
+def forecasted(prices: StepPrices, decisions: Decisions, evaluation: Evaluation) -> Evaluation:
+    """The evaluation, with peak and seconds in the compiler's own order of the plan.
 
     Where the memory does not suffice, XLA:GPU orders kernels for it, and hides nothing.
     """
-    estimate, found = evaluation.estimate, scheduled(prices, decisions)
+    estimate = evaluation.estimate
+    found = None if estimate.scheduled_bytes is not None else scheduled(prices, decisions)
     if found is None:
-        return estimate
+        return evaluation
     waited, seconds = found.waited_seconds, None
     if waited is not None:
-        fits = found.bytes <= prices.machine.chip.memory_bytes
-        seconds = estimate.compute_seconds + waited if fits else estimate.upper_seconds
-    return replace(estimate, scheduled_bytes=found.bytes, scheduled_seconds=seconds)
+        hides = within(found.bytes, prices.machine.chip.memory_bytes)
+        seconds = estimate.compute_seconds + waited if hides else estimate.upper_seconds
+    now = replace(estimate, scheduled_bytes=found.bytes, scheduled_seconds=seconds)
+    return replace(evaluation, estimate=now)
 
 
 def _specs(program: Program, decisions: Decisions, shape: MeshShape) -> dict[str, dict[str, Any]]:

@@ -3,100 +3,158 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 from autoshard.plan.consistency import InconsistentPlanError
 from autoshard.plan.decisions import Decisions
-from autoshard.plan.evaluate import evaluate
+from autoshard.plan.evaluate import Evaluation, evaluate
+from autoshard.plan.fits import fits, needed_bytes, refusal
 from autoshard.plan.plan import Baseline, Plan, Proof
-from autoshard.search.all_shapes import Explored
+from autoshard.problem.requirements.demands import Demands
+from autoshard.search.all_shapes import Explored, InfeasibleError
 from autoshard.search.alternatives import Priced, alternatives
-from autoshard.search.assemble import assemble
-from autoshard.search.memory_loop import fits_in_its_order
+from autoshard.search.assemble import assemble, forecasted
 from autoshard.search.one_shape import MeshSearcher, coarsest_form
+from autoshard.search.options import SearchOptions
 from autoshard.search.schemes_priced import baseline_rows
+from autoshard.solve.limit_hit import LimitHit
+from autoshard.units import format_bytes
 
 
-def finish(
-    searcher: MeshSearcher,
-    found: Explored,
-    baselines: bool = False,
-    options: Mapping[str, Any] | None = None,
-    free_mesh: bool = True,
-    count: int = 1,
-) -> list[Plan]:
-    """The plans of a search: priced independently, beside the well-known schemes, with a proof."""
-    program, machine = searcher.program, searcher.machine
-    shape, decisions, table = found.shape, found.decisions, found.table
+def finish(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> list[Plan]:
+    """The plans of a search: priced independently, beside the well-known schemes, with a proof.
+
+    Raises:
+      InfeasibleError: the plan that needs least memory of those found does not fit; it is in the
+        error.
+    """
     demands = searcher.demands
     assert demands is not None
-    prices = searcher.prices(shape.sizes)
-    evaluation = evaluate(prices, decisions, shape.names)
-    penalty = demands.penalty(evaluation, decisions, shape)
-    rows: list[tuple[Baseline, Decisions | None]] = []
-    if baselines:
-        rows = baseline_rows(searcher, shape)
-        for _, other in rows:
-            if other is None:
-                continue
-            priced = evaluate(prices, other, shape.names)
-            dues = demands.penalty(priced, other, shape)
-            seconds = priced.estimate.step_seconds + dues
-            better = seconds < evaluation.estimate.step_seconds + penalty
-            if better and fits_in_its_order(prices, other, searcher.limit):
-                decisions, evaluation, penalty = other, priced, dues
-    schemes = [
-        (shape, other, prices, evaluate(prices, other, shape.names))
-        for _, other in rows
-        if other is not None and count > 1
-    ]
+    free_mesh, table = asked.mesh is None, found.table
+    with_rows = asked.baselines and found.limit_hit is not LimitHit.INTERRUPTED
+    rows = baseline_rows(searcher, found.shape) if with_rows else []
+    best, schemes = _best_of(searcher, found, rows, demands)
     if free_mesh:
-        merged = coarsest_form(program, machine, prices, decisions, shape, evaluation)
-        if demands.allows(merged[3], merged[0], merged[1]):
-            decisions, shape, prices, evaluation = merged
-    if not demands.allows(evaluation, decisions, shape):
-        broken = [b for b in demands.bounds if demands.broken(b, evaluation, decisions, shape)]
-        hard = "; ".join(str(bound) for bound in broken if bound.requirement.hard)
-        raise InconsistentPlanError(f"the plan does not keep what must hold: {hard}")
-    objective = evaluation.estimate.step_seconds + penalty
+        best = _coarsest(searcher, best, demands)
+    shape, decisions, _, evaluation = best
+    objective = evaluation.estimate.step_seconds + demands.penalty(evaluation, decisions, shape)
     bound = float(min([objective, *(bound for _, bound, _ in table)]))
+    proof = _proof(searcher, found, objective, bound)
+    options = asked.options
+    if not searcher.join_sums:
+        options = {**(options or {}), "join_sums": False}
+
+    def plan(one: Priced, proof: Proof) -> Plan:
+        mesh, chosen, priced, paid = one
+        return assemble(
+            priced,
+            chosen,
+            mesh,
+            paid,
+            proof=proof,
+            memory_limit=searcher.limit,
+            baselines=tuple(baseline for baseline, _ in rows),
+            options=options,
+            requirements=demands.verdicts(paid, chosen, mesh),
+        )
+
+    first = plan(best, proof)
+    if not fits(first.estimate, searcher.limit):
+        raise _too_large(searcher, first)
+    _require(demands, best)
+    others: list[Priced] = []
+    if asked.count > 1:
+        count = asked.count - 1
+        others = alternatives(searcher, best, schemes, count=count, free_mesh=free_mesh)
+    return [first, *(plan(one, _behind(proof, one, demands, bound)) for one in others)]
+
+
+class _Best(NamedTuple):
+    """The plan of a search, and the well-known schemes that fit."""
+
+    plan: Priced
+    schemes: list[Priced]
+
+
+def _best_of(
+    searcher: MeshSearcher,
+    found: Explored,
+    rows: list[tuple[Baseline, Decisions | None]],
+    demands: Demands,
+) -> _Best:
+    """What was found, or a scheme that is better; where nothing fits, what needs least memory."""
+    shape, prices = found.shape, searcher.prices(found.shape.sizes)
+
+    def priced(decisions: Decisions) -> Priced:
+        evaluation = evaluate(prices, decisions, shape.names)
+        return shape, decisions, prices, forecasted(prices, decisions, evaluation)
+
+    def rank(one: Priced) -> tuple[bool, float]:
+        _, decisions, _, evaluation = one
+        dues = demands.penalty(evaluation, decisions, shape)
+        if not fits(evaluation.estimate, searcher.limit):
+            return True, needed_bytes(evaluation.estimate)
+        return False, evaluation.estimate.step_seconds + dues
+
+    schemes = [priced(decisions) for _, decisions in rows if decisions is not None]
+    return _Best(min([priced(found.decisions), *schemes], key=rank), schemes)
+
+
+def _coarsest(searcher: MeshSearcher, best: Priced, demands: Demands) -> Priced:
+    """The plan on the coarsest mesh that can express it, where that keeps what must hold."""
+    shape, decisions, prices, evaluation = best
+    decisions, shape, prices, evaluation = coarsest_form(
+        searcher.program, searcher.machine, prices, decisions, shape, evaluation
+    )
+    merged = shape, decisions, prices, forecasted(prices, decisions, evaluation)
+    keeps = demands.allows(merged[3], decisions, shape)
+    return merged if keeps and _fits_as_well(searcher, merged[3], best[3]) else best
+
+
+def _fits_as_well(searcher: MeshSearcher, now: Evaluation, before: Evaluation) -> bool:
+    limit = searcher.limit
+    return fits(now.estimate, limit) or not fits(before.estimate, limit)
+
+
+def _proof(searcher: MeshSearcher, found: Explored, objective: float, bound: float) -> Proof:
     left = (objective - bound) / objective if objective > 0 else 0.0
     status = "optimal" if left <= 1e-8 else "feasible"
-    proof = Proof(
+    return Proof(
         status=status,
         objective=objective,
         bound=bound,
         gap=max(left, 0.0),
         seconds=time.monotonic() - searcher.started,
-        limit_hit=None if status == "optimal" else found.limit_hit or "time",
+        limit_hit=None if status == "optimal" else found.limit_hit or LimitHit.TIME,
         meshes=tuple(
-            (name, float(low), None if up is None else float(up)) for name, low, up in table
+            (name, float(low), None if up is None else float(up)) for name, low, up in found.table
         ),
     )
-    if not searcher.join_sums:
-        options = {**(options or {}), "join_sums": False}
-    best = (shape, decisions, prices, evaluation)
-    others: list[Priced] = []
-    if count > 1:
-        others = alternatives(searcher, best, schemes, count=count - 1, free_mesh=free_mesh)
-    plans = []
-    for number, (mesh, chosen, priced, paid) in enumerate((best, *others)):
-        seconds = paid.estimate.step_seconds + demands.penalty(paid, chosen, mesh)
-        gap = max(seconds - bound, 0.0) / seconds if seconds > 0 else 0.0
-        behind = replace(proof, status="feasible", objective=seconds, gap=gap)
-        plans.append(
-            assemble(
-                priced,
-                chosen,
-                mesh,
-                paid,
-                proof=behind if number else proof,
-                memory_limit=searcher.limit,
-                baselines=tuple(baseline for baseline, _ in rows),
-                options=options,
-                requirements=demands.verdicts(paid, chosen, mesh),
-            )
-        )
-    return plans
+
+
+def _behind(proof: Proof, one: Priced, demands: Demands, bound: float) -> Proof:
+    """The proof of an alternative: the bound of the whole space."""
+    mesh, chosen, _, paid = one
+    seconds = paid.estimate.step_seconds + demands.penalty(paid, chosen, mesh)
+    gap = max(seconds - bound, 0.0) / seconds if seconds > 0 else 0.0
+    return replace(proof, status="feasible", objective=seconds, gap=gap)
+
+
+def _require(demands: Demands, best: Priced) -> None:
+    """Raise InconsistentPlanError where a plan does not keep what must hold."""
+    shape, decisions, _, evaluation = best
+    if demands.allows(evaluation, decisions, shape):
+        return
+    broken = [b for b in demands.bounds if demands.broken(b, evaluation, decisions, shape)]
+    hard = "; ".join(str(bound) for bound in broken if bound.requirement.hard)
+    raise InconsistentPlanError(f"the plan does not keep what must hold: {hard}")
+
+
+def _too_large(searcher: MeshSearcher, plan: Plan) -> InfeasibleError:
+    return InfeasibleError(
+        f"no plan was found that fits the memory limit of {format_bytes(searcher.limit)} per "
+        f"device on {searcher.machine.name}; of the one that needs least, "
+        f"{refusal(plan.estimate, searcher.limit)}",
+        plan=plan,
+    )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from autoshard.cost.corrections import NONE, Corrections
@@ -28,36 +29,16 @@ from autoshard.problem.requirements.restrict import EmptyDomainError
 from autoshard.program.facts import Facts
 from autoshard.program.repeats import Classes
 from autoshard.program.trace import Program
+from autoshard.search.progress import SearchProgress
 from autoshard.search.warm_start import Earlier, carried, is_like, learned_from
 from autoshard.solve import Outcome, Progress, Report, Status
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.pipeline import solve
-from autoshard.solve.state import LOOKED
 from autoshard.solve.whole import Look
 
 AXIS_NAMES = ("x", "y", "z")
 BRIEF_GAP = 0.25
 """A brief look for a plan to beat stops at this part of the gap: what it gains, others need not."""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchProgress:
-    """What a running search knows: seconds per step of the best plan, the bound, the time left."""
-
-    mesh: str
-    phase: str
-    objective: float
-    bound: float
-    gap: float
-    seconds: float
-    seconds_left: float
-
-    def __str__(self) -> str:
-        best = f"{self.objective:.6g} s" if math.isfinite(self.objective) else "none yet"
-        gap = f"{self.gap:.2%}" if math.isfinite(self.gap) else "-"
-        return (
-            f"[{self.seconds:6.1f} s] mesh {self.mesh}: {self.phase}: best {best}, "
-            f"bound {max(self.bound, 0.0):.6g} s, gap {gap}, {self.seconds_left:.0f} s left"
-        )
 
 
 @dataclass(slots=True)
@@ -110,6 +91,29 @@ class MeshSearcher:
     def left(self) -> float:
         """Seconds until the time limit."""
         return self.time_limit - (time.monotonic() - self.started)
+
+    @contextmanager
+    def reserving(self, part: float) -> Iterator[None]:
+        """Keep this part of the time limit for later."""
+        whole = self.time_limit
+        self.time_limit = (1 - part) * whole
+        try:
+            yield
+        finally:
+            self.time_limit = whole
+
+    def beat(self, objective: float) -> bool:
+        """Whether a plan is better than all so far, which then must beat it."""
+        better = objective < self.cutoff
+        self.cutoff = min(self.cutoff, objective)
+        return better
+
+    def under(self, limit: float) -> MeshSearcher:
+        """A search under another memory limit, in the time left, from what this one found."""
+        earlier = {sizes: one.earlier for sizes, one in self.found.items() if one.earlier}
+        return replace(
+            self, limit=limit, found={}, cutoff=math.inf, earlier=earlier, seeks_limit=False
+        )
 
     def prices(self, sizes: tuple[int, ...]) -> StepPrices:
         """The cost laws on a mesh of these sizes."""
@@ -181,14 +185,10 @@ class MeshSearcher:
             duals = looked.outcome.duals
 
         gap = BRIEF_GAP * self.gap if look is Look.BRIEF else self.gap
-        beaten = False
 
-        def heard(news: Progress) -> None:
-            nonlocal beaten
+        def heard(news: Progress) -> bool:
             self._tell(sizes, news.phase, news)
-            if news.bound >= self.cutoff * (1 - gap):
-                beaten = True
-                raise KeyboardInterrupt  # the solver keeps what it has: this mesh cannot win
+            return news.bound >= self.cutoff * (1 - gap)  # this mesh cannot win
 
         outcome = solve(
             built.problem,
@@ -203,15 +203,13 @@ class MeshSearcher:
             look=look,
             looked=looked is not None and looked.look is Look.CLOSE,
         )
-        if beaten and outcome.report.limit_hit == "interrupted":
-            outcome = replace(outcome, report=replace(outcome.report, limit_hit="cutoff"))
         decisions = None
         if outcome.solution is not None:
             decisions = tidy(built.prices, built.decode(outcome.solution.choices))
         learned = learned_from(outcome, decisions, known)
-        bounded = look if outcome.report.limit_hit == LOOKED else None
+        bounded = look if outcome.report.limit_hit is LimitHit.BOUND else None
         self.found[sizes] = Found(built, outcome, decisions, learned, bounded)
-        if outcome.report.limit_hit == "interrupted":
+        if outcome.report.limit_hit is LimitHit.INTERRUPTED:
             raise KeyboardInterrupt  # by the user; what was found stays
         return self.found[sizes]
 

@@ -11,10 +11,12 @@ from dataclasses import replace
 
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import Evaluation, evaluate
+from autoshard.plan.fits import fits, needed_bytes
 from autoshard.plan.plan import Baseline, MeshShape
 from autoshard.problem.build import Built, build
 from autoshard.problem.requirements.records import MemoryLimit
 from autoshard.problem.schemes import SCHEMES, DoesNotApplyError, Pins, Scheme
+from autoshard.search.assemble import forecasted
 from autoshard.search.one_shape import MeshSearcher, split_axis
 from autoshard.solve import Outcome
 from autoshard.solve import evaluate as evaluate_problem
@@ -53,12 +55,14 @@ def _row(
     decisions = built.decode(found.solution.choices)
     for axis in merged:
         decisions = split_axis(decisions, axis)
-    evaluation = evaluate(searcher.prices(shape.sizes), decisions, shape.names)
+    prices = searcher.prices(shape.sizes)
+    plain = evaluate(prices, decisions, shape.names)
+    evaluation = forecasted(prices, decisions, plain)
     broken = _broken(searcher, shape, decisions, evaluation)
     gap = found.report.gap
     note = "" if gap < 1e-6 else f"within {gap:.1%} of its best"
     estimate = evaluation.estimate
-    row = Baseline(scheme.name, estimate.step_seconds, estimate.peak_bytes, broken or note)
+    row = Baseline(scheme.name, estimate.step_seconds, needed_bytes(estimate), broken or note)
     return row, None if broken else decisions
 
 
@@ -89,7 +93,7 @@ def _broken(
 ) -> str:
     """Which limits and requirements a plan breaks; empty where it keeps all that must hold."""
     words = []
-    if evaluation.estimate.peak_bytes > searcher.limit * (1 + 1e-9):
+    if not fits(evaluation.estimate, searcher.limit):
         words.append("does not fit the memory limit")
     demands = searcher.demands
     broken = [

@@ -13,28 +13,30 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.cost.step_prices import step_prices
 from autoshard.machine.machine import Machine, load
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.problem.requirements.demands import demands_of
 from autoshard.problem.requirements.records import Requirement
-from autoshard.program.facts import Facts
 from autoshard.program.repeats import find_repeats
 from autoshard.program.subaxes import split
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.finish import finish
 from autoshard.search.memory_loop import explore_fitting
-from autoshard.search.one_shape import AXIS_NAMES, MeshSearcher, SearchProgress
+from autoshard.search.one_shape import AXIS_NAMES, MeshSearcher
+from autoshard.search.options import SearchOptions, WarmStart
+from autoshard.search.progress import SearchProgress
 from autoshard.xla.facts import analyse
 
 __all__ = [
     "InfeasibleError",
     "MeshError",
     "NoPlanError",
+    "SearchOptions",
     "SearchProgress",
+    "WarmStart",
     "candidates",
     "prepare",
     "search",
@@ -68,27 +70,8 @@ def search(
     Args:
       program: from `autoshard.trace`.
       machine: a `Machine`, the name of a preset such as `v5p-64`, or the path of a TOML file.
-      mesh: axis names and sizes, or sizes of the parts into which an axis is split
-        (`autoshard.program.subaxes`); without it, mesh shapes of up to three axes are searched.
-      memory_limit: bytes per device; default, what the chip has less its reserve. It holds in the
-        order in which the compiler runs the plan, too, where such a plan is found
-        (`autoshard.search.memory_loop`).
-      time_limit: seconds for the whole search.
-      gap: stop when the plan is proven to be within this fraction of the best.
-      baselines: also price the well-known schemes on the same mesh.
-      fold: let repeated blocks share their decisions.
-      progress: called as the search goes on. An interrupt (Ctrl-C) ends the search with the best
-        plan so far, if there is one.
-      options: kept in the plan beside those of the trace (`user_rules` of a file, say).
-      requirements: records or statements; see `autoshard.requirements`. Only where `mesh` is given
-        can they name its axes.
-      join_sums: whether terms of a sum of matrix products may stay unreduced until they are added
-        up, for one collective to settle them all (`autoshard.plan.unreduced_sums`).
-      constraints: whether shardings that the program itself asks for (`with_sharding_constraint`,
-        shardings of a `jax.jit`, `shard_alike`) are requirements too.
-      start: a plan to begin with, of this program or one like it
-      (`autoshard.search.replan.transferred`).
-      known_bound: seconds that the caller can prove no plan on these mesh shapes to undercut.
+      mesh, memory_limit, time_limit, gap, baselines, fold, progress, options, requirements,
+        constraints, join_sums, start, known_bound: see `autoshard.search.SearchOptions`.
 
     Raises:
       MeshError: the mesh does not use all chips, or an axis divides nothing.
@@ -97,10 +80,7 @@ def search(
         requirements that cannot hold together.
       NoPlanError: the time limit passed before a plan was found.
     """
-    return candidates(
-        program,
-        machine,
-        count=1,
+    words = SearchOptions(
         mesh=mesh,
         memory_limit=memory_limit,
         time_limit=time_limit,
@@ -114,106 +94,55 @@ def search(
         join_sums=join_sums,
         start=start,
         known_bound=known_bound,
-    )[0]
+    )
+    return candidates(program, machine, words)[0]
 
 
-def candidates(
-    program: Program,
-    machine: Machine | str,
-    *,
-    count: int,
-    corrections: Corrections = NONE,
-    mesh: Mapping[str, int | Sequence[int]] | None = None,
-    memory_limit: float | None = None,
-    time_limit: float = 60.0,
-    gap: float = 0.001,
-    baselines: bool = True,
-    fold: bool = True,
-    progress: Callable[[SearchProgress], None] | None = None,
-    options: Mapping[str, Any] | None = None,
-    requirements: Sequence[Requirement | str] = (),
-    constraints: bool = True,
-    join_sums: bool = True,
-    start: Plan | None = None,
-    known_bound: float = 0.0,
-) -> list[Plan]:
-    """The best plan, and other good ones that differ from it, at most `count` in all.
+def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -> list[Plan]:
+    """The best plan, and other good ones that differ from it, at most `asked.count` in all.
 
-    Args:
-      count: how many plans are wanted; see `autoshard.search.alternatives`.
-      corrections: of the prices, from `autoshard.study.residuals`.
-
-    The other arguments, and what is raised, are those of `search`. The proof of the first plan is
-    about the whole space; the others carry its bound.
+    What is raised is as for `search`. The proof of the first plan is about the whole space; the
+    others carry its bound.
     """
     machine = load(machine) if isinstance(machine, str) else machine
-    searcher, shapes = prepare(
-        program,
-        machine,
-        mesh=mesh,
-        memory_limit=memory_limit,
-        time_limit=time_limit,
-        gap=gap,
-        fold=fold,
-        progress=progress,
-        requirements=requirements,
-        constraints=constraints,
-        corrections=corrections,
-        join_sums=join_sums,
-    )
-    if start is not None:
-        searcher.starts[start.mesh.sizes] = start.decisions
-    searcher.ideal = max(searcher.ideal, known_bound)
-    found = explore_fitting(searcher, shapes)
-    baselines = baselines and found.limit_hit != "interrupted"
-    return finish(searcher, found, baselines, options, mesh is None, count)
+    searcher, shapes = prepare(program, machine, asked)
+    return finish(searcher, explore_fitting(searcher, shapes), asked)
 
 
 def prepare(
-    program: Program,
-    machine: Machine,
-    *,
-    mesh: Mapping[str, int | Sequence[int]] | None = None,
-    memory_limit: float | None = None,
-    time_limit: float = 60.0,
-    gap: float = 0.001,
-    fold: bool = True,
-    progress: Callable[[SearchProgress], None] | None = None,
-    requirements: Sequence[Requirement | str] = (),
-    constraints: bool = True,
-    corrections: Corrections = NONE,
-    analysed: Facts | None = None,
-    join_sums: bool = True,
+    program: Program, machine: Machine, asked: SearchOptions, known: WarmStart | None = None
 ) -> tuple[MeshSearcher, list[MeshShape]]:
-    """What a search needs, and the mesh shapes that it is to look at.
-
-    `analysed` is `autoshard.xla.facts.analyse(program, machine.chip)` where that is known. The
-    other arguments, and what is raised, are those of `search`.
-    """
+    """What a search needs, and the mesh shapes that it is to look at; raises as `search`."""
+    known = known or WarmStart()
     started = time.monotonic()
-    limit = machine.chip.usable_bytes if memory_limit is None else float(memory_limit)
-    shapes = _shapes(program, machine, mesh)
-    given = None if mesh is None else shapes[0]
-    demands = demands_of(program, requirements, given, constraints=constraints)
-    limit = demands.limit(limit)
-    flow = analyse(program, machine.chip) if analysed is None else analysed
-    classes = find_repeats(program, fold=fold, marks=demands.marks())
-    whole = step_prices(program, flow, machine, (machine.chips,), corrections)
-    ideal = whole.ideal_seconds(classes.op_members)
+    limit = machine.chip.usable_bytes if asked.memory_limit is None else float(asked.memory_limit)
+    shapes = _shapes(program, machine, asked.mesh)
+    given = None if asked.mesh is None else shapes[0]
+    demands = demands_of(program, asked.requirements, given, constraints=asked.constraints)
+    flow = analyse(program, machine.chip) if known.facts is None else known.facts
+    classes = find_repeats(program, fold=asked.fold, marks=demands.marks())
+    whole = step_prices(program, flow, machine, (machine.chips,), asked.corrections)
+    start = asked.start
     searcher = MeshSearcher(
         program,
         flow,
         classes,
         machine,
-        limit,
-        gap,
-        progress,
+        demands.limit(limit),
+        asked.gap,
+        asked.progress,
         started,
-        time_limit,
-        ideal,
-        corrections=corrections,
-        join_sums=join_sums,
+        asked.time_limit,
+        max(whole.ideal_seconds(classes.op_members), asked.known_bound),
+        corrections=asked.corrections,
+        join_sums=asked.join_sums,
         demands=demands,
+        starts={} if start is None else {start.mesh.sizes: start.decisions},
+        earlier=known.earlier,
+        shared=known.shared,
+        only_better=known.only_better,
+        seeks_limit=known.seeks_limit,
+        counted_on=known.counted_on,
     )
     return searcher, shapes
 

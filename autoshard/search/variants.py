@@ -25,6 +25,7 @@ from autoshard.program.trace import Program
 from autoshard.search.alternatives import distorted
 from autoshard.search.assemble import assemble
 from autoshard.solve import Problem
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.pipeline import solve
 from autoshard.xla.facts import analyse
 
@@ -100,6 +101,6 @@ def _plan(built: Built, decisions: Decisions, shape: MeshShape) -> Plan:
         decisions,
         shape,
         evaluation,
-        proof=Proof("feasible", seconds, 0.0, 1.0, 0.0, "gap"),
+        proof=Proof("feasible", seconds, 0.0, 1.0, 0.0, LimitHit.GAP),
         memory_limit=float("inf"),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from autoshard.plan.fits import within
 from autoshard.plan.plan import Plan
 from autoshard.plan.text.layouts import folded_layouts
 from autoshard.plan.text.moves import alike_moves, collective_name, shared_scope
@@ -112,9 +113,9 @@ def baselines(plan: Plan) -> Markup | None:
     too_large = False
     for one in plan.baselines:
         if one.step_seconds is not None:
-            fits = one.peak_bytes is None or one.peak_bytes <= plan.memory_limit
-            too_large |= not fits
-            shown = ((0 if fits else 6, min(one.step_seconds, longest)),)
+            small = one.peak_bytes is None or within(one.peak_bytes, plan.memory_limit)
+            too_large |= not small
+            shown = ((0 if small else 6, min(one.step_seconds, longest)),)
             rows.append(Bar(one.name, shown, _times(one.step_seconds, step)))
     columns = [
         Column("scheme on this mesh"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autoshard.machine.improvements import OVERLAP
+from autoshard.plan.fits import fits, needed_bytes
 from autoshard.plan.plan import Plan
 from autoshard.plan.text.moves import alike_moves, collective_name
 from autoshard.plan.text.page import proof_text, share
@@ -62,11 +63,11 @@ def verdict(
         _binds(plan, gains),
         _helps(plan, gains),
     )
-    fits, fast, sure, binds, helps = answers
-    free = plan.memory_limit - _most(plan)
+    room, fast, sure, binds, helps = answers
+    free = plan.memory_limit - needed_bytes(plan.estimate)
     memory = (
         f"Fits, with {format_bytes(free)} to spare"
-        if fits.good
+        if room.good
         else f"Does not fit: {format_bytes(-free)} too much"
     )
     line = f"{memory}; {fast.said} a step; {sure.said}; bound by {binds.said}"
@@ -91,17 +92,12 @@ def flop_utilisation(found: Profile) -> float:
     return busy / found.machine.chips / step if step > 0 else 0.0
 
 
-def _most(plan: Plan) -> int:
-    """Bytes per device, in whichever order the plan takes more."""
-    return max(plan.estimate.peak_bytes, plan.estimate.expected_bytes)
-
-
 def _fits(plan: Plan) -> Answer:
-    peak, limit = plan.estimate.expected_bytes, plan.memory_limit
-    fits = _most(plan) <= limit
+    peak, limit = needed_bytes(plan.estimate), plan.memory_limit
+    good = fits(plan.estimate, limit)
     part = share(peak, limit) if 0 < limit < float("inf") else "-"
     detail = f"{format_bytes(peak)} of {format_bytes(limit)} per device at the peak ({part})"
-    return Answer("Does it fit?", "yes" if fits else "no", detail, fits)
+    return Answer("Does it fit?", "yes" if good else "no", detail, good)
 
 
 def _fast(plan: Plan, found: Profile | None) -> Answer:

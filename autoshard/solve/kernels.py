@@ -115,6 +115,51 @@ def collect(flat, e, to_u, messages, best):
             best[g] = least
 
 
+@inner
+def expect_load(flat, node, size, spread, held, best, expected):
+    """Add to `expected` the jumps of a node's mean load under the marginals of what it holds."""
+    least = HUGE
+    for x in range(size):
+        if held[x] < least:
+            least = held[x]
+    total = 0.0
+    for x in range(size):
+        gap = (held[x] - least) / spread
+        best[x] = np.exp(-gap) if gap < 40.0 else 0.0
+        total += best[x]
+    for use in range(flat.use_start[node], flat.use_start[node + 1]):
+        at = flat.use_amounts[use]
+        mean = 0.0
+        for x in range(size):
+            mean += best[x] * flat.amounts[at + x]
+        mean /= total
+        expected[flat.use_from[use]] += mean
+        expected[flat.use_to[use]] -= mean
+
+
+@inner
+def hand_on(flat, e, to_u, size, share, held, messages, best):
+    """Hand a share of what a node holds, group by group, to an edge."""
+    at = flat.message_start[e] + (0 if to_u else flat.rows[e])
+    width = flat.rows[e] if to_u else flat.columns[e]
+    group = flat.left_start[e] if to_u else flat.right_start[e]
+    for g in range(width):
+        best[g] = HUGE
+    for x in range(size):
+        g = flat.groups[group + x]
+        if held[x] < best[g]:
+            best[g] = held[x]
+    for g in range(width):
+        if best[g] < GONE:
+            best[g] *= share
+            messages[at + g] -= best[g]
+        else:
+            best[g] = 0.0
+            messages[at + g] = -PUSH
+    for x in range(size):
+        held[x] -= best[flat.groups[group + x]]
+
+
 @compiled
 def sweep(flat, theta, alive, messages, forward, spread, expected, held, best):
     """One pass over all nodes; returns the sum of the node minima after it.
@@ -157,23 +202,7 @@ def sweep(flat, theta, alive, messages, forward, spread, expected, held, best):
                 alive[start + x] = False
                 held[x] = HUGE
         if flat.use_start[node] < flat.use_start[node + 1]:
-            least = HUGE
-            for x in range(size):
-                if held[x] < least:
-                    least = held[x]
-            total = 0.0
-            for x in range(size):
-                gap = (held[x] - least) / spread
-                best[x] = np.exp(-gap) if gap < 40.0 else 0.0
-                total += best[x]
-            for use in range(flat.use_start[node], flat.use_start[node + 1]):
-                at = flat.use_amounts[use]
-                mean = 0.0
-                for x in range(size):
-                    mean += best[x] * flat.amounts[at + x]
-                mean /= total
-                expected[flat.use_from[use]] += mean
-                expected[flat.use_to[use]] -= mean
+            expect_load(flat, node, size, spread, held, best, expected)
         parts = ahead if ahead > behind else behind
         for k in range(flat.near_start[node], flat.near_start[node + 1]):
             e = flat.near_edge[k]
@@ -181,26 +210,8 @@ def sweep(flat, theta, alive, messages, forward, spread, expected, held, best):
             other = flat.v[e] if to_u else flat.u[e]
             if (other > node) != forward:
                 continue
-            at = flat.message_start[e] + (0 if to_u else flat.rows[e])
-            width = flat.rows[e] if to_u else flat.columns[e]
-            group = flat.left_start[e] if to_u else flat.right_start[e]
-            for g in range(width):
-                best[g] = HUGE
-            for x in range(size):
-                g = flat.groups[group + x]
-                if held[x] < best[g]:
-                    best[g] = held[x]
-            share = 1.0 / parts
+            hand_on(flat, e, to_u, size, 1.0 / parts, held, messages, best)
             parts -= 1
-            for g in range(width):
-                if best[g] < GONE:
-                    best[g] *= share
-                    messages[at + g] -= best[g]
-                else:
-                    best[g] = 0.0
-                    messages[at + g] = -PUSH
-            for x in range(size):
-                held[x] -= best[flat.groups[group + x]]
         least = HUGE
         for x in range(size):
             if held[x] < least:

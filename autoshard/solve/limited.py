@@ -20,11 +20,12 @@ import numpy as np
 
 from autoshard.solve.backends.linear import pair_count
 from autoshard.solve.dual import DualAscent
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.primal import ForestSearch
 from autoshard.solve.problem import Duals
 from autoshard.solve.reduce.trail import InfeasibleError
 from autoshard.solve.relaxed import solve_exactly
-from autoshard.solve.state import LOOKED, DoneError, Search
+from autoshard.solve.state import DoneError, Search
 from autoshard.solve.turns import Kind, Turns
 from autoshard.solve.whole import prices_at
 from autoshard.solve.windows import Windows
@@ -91,7 +92,7 @@ class Limited:
             if np.isfinite(search.upper) and self._shrink(dual):
                 return
             if self.brief and search.choices is not None:
-                search.limit_hit = LOOKED
+                search.limit_hit = LimitHit.BOUND
                 raise DoneError
             if self._is_small() and (self.failed_at is None or search.gap < self.failed_at):
                 search.phase = "exact"

@@ -22,11 +22,12 @@ import numpy as np
 from autoshard.solve.conflict import lightest_peak, memory_conflict
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.flat_memo import FlatMemo
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.limited import Limited
 from autoshard.solve.problem import Duals, Outcome, Problem, ProblemError, Progress, relative_gap
 from autoshard.solve.reduce.trail import InfeasibleError
 from autoshard.solve.reduce.workspace import Compared
-from autoshard.solve.state import LOOKED, OPTIMAL_GAP, DoneError, Search
+from autoshard.solve.state import OPTIMAL_GAP, DoneError, Search
 from autoshard.solve.unlimited import solve_unlimited
 from autoshard.solve.whole import Look, bound_whole
 
@@ -41,7 +42,7 @@ def solve(
     time_limit: float = 60.0,
     gap: float = 0.0,
     warm_start: Sequence[Sequence[int]] = (),
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], bool | None] | None = None,
     seed: int = 0,
     pins: Mapping[int, Sequence[int] | np.ndarray] | None = None,
     warm_duals: Duals | None = None,
@@ -59,7 +60,8 @@ def solve(
       gap: stop once (objective - bound) / |objective| is at most this; the status is then FEASIBLE
         and `limit_hit` is "gap", unless the plan is proven optimal (relative gap 1e-9).
       warm_start: plans to begin with; broken ones are repaired.
-      progress: called with news, from this thread.
+      progress: called with news, from this thread; when it returns True, the search ends with what
+        it has, and `limit_hit` is "cutoff".
       seed: two runs with the same seed do the same, but for where the clock cuts.
       pins: node number -> the choices it may take.
       warm_duals: `Outcome.duals` of an earlier solve of a problem with the same edges.
@@ -92,7 +94,7 @@ def solve(
         filled = _filled(search)
         bound_whole(search, warm_duals, starts, memo, look, looked)
         if look is not None and look.is_for_bound and search.messages is not None:
-            search.limit_hit = LOOKED
+            search.limit_hit = LimitHit.BOUND
             raise DoneError
         if filled < TIGHT and not any(_only_too_large(search, plan) for plan in starts):
             broken = solve_unlimited(search)
@@ -106,11 +108,11 @@ def solve(
         infeasible = search.choices is None and not beaten
         if not infeasible:
             search.bound = search.upper
-            search.limit_hit = "cutoff" if beaten else None
+            search.limit_hit = LimitHit.CUTOFF if beaten else None
     except DoneError:
         pass
     except KeyboardInterrupt:
-        search.limit_hit = "interrupted"
+        search.limit_hit = LimitHit.INTERRUPTED
     return search.outcome(infeasible)
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from autoshard.solve.allowed import Allowed
+from autoshard.solve.limit_hit import LimitHit
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -256,8 +257,8 @@ class Report:
     """How good the answer is.
 
     `objective` and `bound` are in the units of the costs; `gap` is (objective - bound) /
-    |objective|; `limit_hit` is None, "time", "gap" or "interrupted". `prices` maps a time to the
-    multiplier of its memory row: what one byte less at that time costs, to first order.
+    |objective|; `limit_hit` is what ended the search before it was done. `prices` maps a time to
+    the multiplier of its memory row: what one byte less at that time costs, to first order.
     """
 
     status: Status
@@ -265,7 +266,7 @@ class Report:
     bound: float
     gap: float
     seconds: float
-    limit_hit: str | None = None
+    limit_hit: LimitHit | None = None
     prices: tuple[tuple[int, float], ...] = ()
 
     @property
@@ -274,7 +275,7 @@ class Report:
         return sum(price for _, price in self.prices)
 
     def __str__(self) -> str:
-        hit = f", stopped by {self.limit_hit}" if self.limit_hit else ""
+        hit = f", {self.limit_hit.message}" if self.limit_hit else ""
         return (
             f"{self.status.name.lower()}: objective {self.objective:.9g}, bound "
             f"{self.bound:.9g}, gap {self.gap:.3%}, {self.seconds:.2f} s{hit}"

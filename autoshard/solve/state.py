@@ -15,6 +15,7 @@ import numpy as np
 
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.flat import Flat, flatten, row_times
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.problem import (
     Duals,
     Integers,
@@ -30,8 +31,6 @@ from autoshard.solve.reduce.presolve import presolve
 from autoshard.solve.reduce.trail import Trail
 from autoshard.solve.reduce.workspace import Compared
 
-LOOKED = "bound"
-"""The `limit_hit` of a search that was only to look at a problem."""
 OPTIMAL_GAP = 1e-9
 """A plan this close to the bound, relatively, is called optimal."""
 FIXING_SLACK = 5e-10
@@ -65,7 +64,7 @@ class Search:
     deadline: float
     wanted_gap: float = 0.0
     seed: int = 0
-    progress: Callable[[Progress], None] | None = None
+    progress: Callable[[Progress], bool | None] | None = None
     started: float = field(default_factory=time.monotonic)
     kept: dict[int, Integers] = field(default_factory=dict)
     levels: list[Level] = field(default_factory=list)
@@ -74,7 +73,7 @@ class Search:
     choices: tuple[int, ...] | None = None
     prices: tuple[tuple[int, float], ...] = ()
     messages: np.ndarray | None = None
-    limit_hit: str | None = None
+    limit_hit: LimitHit | None = None
     phase: str = "presolve"
     dropped: bool = False
     better_than: float = np.inf
@@ -119,13 +118,19 @@ class Search:
         return self.deadline - time.monotonic()
 
     def tell(self, nodes: int | None = None) -> None:
-        """Report progress; `nodes` when it is not the number of nodes of the current level."""
+        """Report progress; `nodes` when it is not the number of nodes of the current level.
+
+        Raises DoneError when the caller has heard enough.
+        """
         if self.progress is None:
             return
         if nodes is None:
             nodes = self.level.flat.node_count if self.levels else len(self.problem.nodes)
         seconds = time.monotonic() - self.started
-        self.progress(Progress(self.phase, self.objective, self.bound, self.gap, seconds, nodes))
+        news = Progress(self.phase, self.objective, self.bound, self.gap, seconds, nodes)
+        if self.progress(news):
+            self.limit_hit = LimitHit.CUTOFF
+            raise DoneError
 
     def raise_bound(self, bound: float) -> None:
         """Take a bound that is proven for what is left; raises DoneError when it is enough."""
@@ -156,10 +161,11 @@ class Search:
         """Raises DoneError when the gap or the time limit is reached."""
         if self.gap <= max(OPTIMAL_GAP, self.wanted_gap):
             beaten = self.better_than < self.objective
-            self.limit_hit = "cutoff" if beaten else None if self.gap <= OPTIMAL_GAP else "gap"
+            short = None if self.gap <= OPTIMAL_GAP else LimitHit.GAP
+            self.limit_hit = LimitHit.CUTOFF if beaten else short
             raise DoneError
         if time.monotonic() >= self.deadline:
-            self.limit_hit = "time"
+            self.limit_hit = LimitHit.TIME
             raise DoneError
 
     def keeps(self, choices: Sequence[int]) -> bool:

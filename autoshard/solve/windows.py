@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoshard.solve.kernels import grow_region
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.primal import ForestSearch
 from autoshard.solve.reduce.trail import InfeasibleError
 from autoshard.solve.state import DoneError, Search
@@ -161,7 +162,7 @@ class Windows:
         except InfeasibleError:
             pass
         except DoneError:
-            done = inner.limit_hit != "time"
+            done = inner.limit_hit is not LimitHit.TIME
         if inner.choices is not None:
             search.offer(inner.choices)
         return time.monotonic() - started, done

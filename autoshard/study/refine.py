@@ -27,9 +27,12 @@ from autoshard.lower.spmd import lower
 from autoshard.machine.machine import Machine, load
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import evaluate
+from autoshard.plan.fits import within
 from autoshard.plan.plan import Plan
 from autoshard.program.trace import Program
+from autoshard.search.options import SearchOptions
 from autoshard.search.search import InfeasibleError, candidates
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.study.residuals import Observation, fit
 from autoshard.units import format_bytes, format_seconds
 from autoshard.xla.facts import analyse
@@ -133,14 +136,10 @@ def refine(
     stable = False
     try:
         for number in range(1, rounds + 1):
-            plans = candidates(
-                program,
-                machine,
-                count=count,
-                corrections=corrections,
-                memory_limit=allowed,
-                **options,
+            asked = SearchOptions(
+                count=count, corrections=corrections, memory_limit=allowed, **options
             )
+            plans = candidates(program, machine, asked)
             last = plans[0]
             new = [plan for plan in plans if _key(plan) not in trials]
             known = _key(plans[0]) in trials
@@ -204,7 +203,7 @@ def _best(trials: Any, limit: float) -> Trial | None:
         for position, trial in enumerate(trials)
         if trial.compiled is not None
         and trial.compiled.timeline is not None
-        and trial.compiled.memory.peak_bytes <= limit
+        and within(trial.compiled.memory.peak_bytes, limit)
     ]
     return min(fitting)[2] if fitting else None
 
@@ -253,7 +252,7 @@ def _priced_again(best: Trial, last: Plan, program: Program, machine: Machine) -
         objective=seconds,
         bound=bound,
         gap=gap,
-        limit_hit=None if gap <= 1e-8 else "compiler",
+        limit_hit=None if gap <= 1e-8 else LimitHit.COMPILER,
     )
     figures: Mapping[str, Any] = {
         "compiler": best.compiled.kind,

@@ -15,6 +15,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 
+from autoshard.plan.fits import fits, refusal
 from autoshard.plan.plan import Move, Plan
 from autoshard.plan.text.layouts import folded_layouts
 from autoshard.plan.text.moves import alike_moves, collective_name, shared_scope
@@ -117,14 +118,7 @@ def _header(plan: Plan) -> str:
 def proof_text(plan: Plan) -> str:
     """What is proven of the plan, and what ended the search."""
     proof = plan.proof
-    stopped = {
-        None: "",
-        "time": ", stopped by the time limit",
-        "gap": ", as close as was asked for",
-        "interrupted": ", interrupted",
-        "order": "; better ones take more memory than there is, as their compiler orders them",
-        "compiler": "; the compiler prefers it to what is predicted best",
-    }.get(proof.limit_hit, f", stopped: {proof.limit_hit}")
+    stopped = "" if proof.limit_hit is None else f", {proof.limit_hit.message}"
     if proof.bound <= 0:
         return f"no bound is proven yet, in {proof.seconds:.1f} s{stopped}"
     return (
@@ -151,10 +145,10 @@ def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:
     at, size = plan.estimate.peak_at, plan.estimate.scheduled_bytes
     rows = [("", "", f"at its peak in {_shorten_left(at, 85)}")] if at else []
     if size is not None:
-        over = size > plan.memory_limit
-        advice = ": over the limit, so ask for less (--memory-limit)" if over else ""
-        order = f"in the order in which its compiler runs this plan{advice}"
+        order = "in the order in which its compiler runs this plan"
         rows.append(("", format_bytes(size), order))
+    if not fits(plan.estimate, plan.memory_limit):
+        rows.append(("", "too much", refusal(plan.estimate, plan.memory_limit)))
     return rows
 
 

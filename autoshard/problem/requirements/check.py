@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from autoshard.plan.decisions import Decisions
+from autoshard.plan.fits import fits, needed_bytes
 from autoshard.plan.plan import Estimate, MeshShape, Move
 from autoshard.problem.requirements.bind import Bound, shown_layout, shown_value
 from autoshard.problem.requirements.records import (
@@ -43,8 +44,9 @@ def broken(
     """
     requirement = bound.requirement
     if isinstance(requirement, MemoryLimit):
-        over = estimate.peak_bytes > requirement.bytes * (1 + 1e-9)
-        return [f"{estimate.peak_bytes} bytes at {estimate.peak_at}"] if over else []
+        if fits(estimate, requirement.bytes):
+            return []
+        return [f"{needed_bytes(estimate)} bytes, with the peak at {estimate.peak_at}"]
     if isinstance(requirement, CollectiveLimit):
         found = limited_amount(requirement, moves)
         unit = "bytes" if requirement.count is None else "collectives"

@@ -13,6 +13,7 @@ from autoshard.search.meshes.plan import Choice, OneMesh, PipelinePlan, Sharding
 from autoshard.search.meshes.price import StagePrice
 from autoshard.search.meshes.problem import TICK, loop_seconds, runnable
 from autoshard.search.meshes.stage_program import StageProgram
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.optimise.outcome import ScheduleOutcome
 from autoshard.solve.schedule.task import Order
@@ -62,7 +63,7 @@ def pipeline_plan(
     ideal: float,
     choices: Sequence[Choice],
     one_mesh: OneMesh | None,
-    limit_hit: str | None,
+    limit_hit: LimitHit | None,
     seconds: float,
 ) -> PipelinePlan:
     """The plan of a candidate that has an order.

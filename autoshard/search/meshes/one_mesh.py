@@ -12,6 +12,7 @@ from autoshard.plan.plan import Plan
 from autoshard.program.trace import trace
 from autoshard.search.meshes.plan import OneMesh
 from autoshard.search.search import InfeasibleError, NoPlanError, search
+from autoshard.solve.limit_hit import LimitHit
 
 
 def plan_one_mesh(
@@ -58,7 +59,7 @@ def plan_one_mesh(
                 count = "no" if microbatches is None else str(microbatches)
                 notes.append(f"with {count} microbatches: {error}")
                 continue
-            if plan.proof.limit_hit == "interrupted":
+            if plan.proof.limit_hit is LimitHit.INTERRUPTED:
                 raise KeyboardInterrupt
             if best is None or plan.estimate.step_seconds < best.estimate.step_seconds:
                 best = plan

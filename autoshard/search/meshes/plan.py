@@ -15,6 +15,7 @@ from autoshard.files import write_whole
 from autoshard.plan.plan import MeshShape, PlanError
 from autoshard.search.meshes.problem import TICK, loop_seconds
 from autoshard.search.meshes.stage_program import Argument, Mode
+from autoshard.solve.limit_hit import LimitHit, limit_hit
 from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.instance_json import instance_from_json, instance_to_json
@@ -88,7 +89,7 @@ class PipelinePlan:
       shardings: for every stage those of its arguments.
       choices: what was considered.
       one_mesh: the plan on all chips as one mesh; None where it was not looked for.
-      limit_hit: what ended the search: "time", "interrupted", or None.
+      limit_hit: what ended the search, or None.
       seconds: spent searching.
     """
 
@@ -112,7 +113,7 @@ class PipelinePlan:
     shardings: tuple[tuple[Sharding, ...], ...]
     choices: tuple[Choice, ...]
     one_mesh: OneMesh | None
-    limit_hit: str | None
+    limit_hit: LimitHit | None
     seconds: float
 
     @property
@@ -234,7 +235,7 @@ class PipelinePlan:
                 ),
                 choices=tuple(Choice(**one) for one in data["choices"]),
                 one_mesh=None if data["one_mesh"] is None else OneMesh(**data["one_mesh"]),
-                limit_hit=data["limit_hit"],
+                limit_hit=limit_hit(data["limit_hit"]),
                 seconds=float(data["seconds"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, ScheduleError) as error:

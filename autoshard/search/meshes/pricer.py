@@ -16,12 +16,14 @@ from typing import Any
 
 from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.machine.machine import Machine
+from autoshard.plan.fits import within
 from autoshard.plan.plan import MeshShape, Plan, PlanError
 from autoshard.program.trace import Program
 from autoshard.search.meshes.price import StagePrice, price
 from autoshard.search.meshes.stage_program import Mode, StageProgram
 from autoshard.search.replan import reprice
-from autoshard.search.search import NoPlanError, search
+from autoshard.search.search import InfeasibleError, NoPlanError, search
+from autoshard.solve.limit_hit import LimitHit
 
 GAP = 0.005
 """How close to the best a stage's plan is to be."""
@@ -150,7 +152,7 @@ class Pricer:
         for one in self.known.get(key, ()):
             if one.rough and not rough:
                 continue
-            fits = isinstance(one.found, str) or one.found.peak_bytes <= limit
+            fits = isinstance(one.found, str) or within(one.found.peak_bytes, limit)
             if one.limit >= limit and fits:
                 return one.found
         return None
@@ -194,16 +196,23 @@ class Pricer:
                     known_bound=bound,
                 )
                 poor = plan.estimate.step_seconds > max(bound, plan.proof.bound) * (1 + POOR)
-                if not poor or plan.proof.limit_hit == "interrupted":
+                if not poor or plan.proof.limit_hit is LimitHit.INTERRUPTED:
                     break
                 start = plan  # and on with more time, if there is
             except NoPlanError as error:
                 if allowed == max(few, most) and plan is None:
                     return Known(limit, f"no time: {error}")
-            except ValueError as error:  # no plan fits, or an axis divides nothing
+            except InfeasibleError as error:
+                # A stage runs in pieces, in the order of the schedule: that of its compiler, as one
+                # program, does not say what they need.
+                plan = error.plan
+                if plan is None:
+                    return Known(limit, str(error))
+                break
+            except ValueError as error:  # an axis divides nothing
                 return Known(limit, str(error))
         assert plan is not None
-        if plan.proof.limit_hit == "interrupted":
+        if plan.proof.limit_hit is LimitHit.INTERRUPTED:
             raise KeyboardInterrupt
         earlier.append(((stage.microbatches, stage.mode), plan))
         return Known(limit, price(plan, program, machine, stage.arguments), rough=poor)
@@ -226,7 +235,7 @@ def _best_of(earlier: list[Plan], program: Program, machine: Machine, limit: flo
             found = reprice(plan, program, machine, memory_limit=limit)
         except PlanError:
             continue
-        if found.estimate.peak_bytes <= limit:
+        if within(found.estimate.peak_bytes, limit):
             fitting.append(found)
     return min(fitting, key=lambda plan: plan.estimate.step_seconds, default=None)
 

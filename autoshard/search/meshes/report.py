@@ -64,7 +64,7 @@ def reasons(plan: PipelinePlan) -> Iterator[str]:
 
 
 def _header(plan: PipelinePlan) -> str:
-    stopped = {None: "", "time": ", stopped by the time limit", "interrupted": ", interrupted"}
+    stopped = "" if plan.limit_hit is None else f", {plan.limit_hit.message}"
     rows = [
         (
             "step",
@@ -75,7 +75,7 @@ def _header(plan: PipelinePlan) -> str:
             "bound",
             format_seconds(plan.bound),
             f"no plan on several meshes is faster: gap {format_gap(plan.gap)} in "
-            f"{plan.seconds:.1f} s{stopped.get(plan.limit_hit, '')}",
+            f"{plan.seconds:.1f} s{stopped}",
         ),
         (
             "pipeline",

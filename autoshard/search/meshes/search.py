@@ -32,6 +32,7 @@ from autoshard.search.meshes.stage_prices import StagePrices
 from autoshard.search.meshes.stage_program import Mode
 from autoshard.search.meshes.trial import Trial
 from autoshard.search.search import InfeasibleError, NoPlanError
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.schedule.optimise import solve
 
 ONE_MESH_SHARE, BOUND_SHARE = 0.2, 0.3
@@ -145,9 +146,14 @@ class _Search:
             ideal=self.bound,
             choices=self.rows,
             one_mesh=self.one_mesh,
-            limit_hit="interrupted" if self.interrupted else "time" if self.late else None,
+            limit_hit=self._limit_hit(),
             seconds=self._spent(),
         )
+
+    def _limit_hit(self) -> LimitHit | None:
+        if self.interrupted:
+            return LimitHit.INTERRUPTED
+        return LimitHit.TIME if self.late else None
 
     def _spent(self) -> float:
         return time.monotonic() - self.started
@@ -263,11 +269,11 @@ class _Search:
             warm_starts=[order],
             gap=POLISH_GAP,
         )
-        self.late = self.late or outcome.limit_hit == "time"
+        self.late = self.late or outcome.limit_hit is LimitHit.TIME
         found = replace(best, outcome=outcome)
         if found.step_seconds <= best.step_seconds:
             self.best = found
-        if outcome.limit_hit == "interrupted":
+        if outcome.limit_hit is LimitHit.INTERRUPTED:
             raise KeyboardInterrupt
 
     def _failure(self) -> Exception:

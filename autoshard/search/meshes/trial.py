@@ -35,6 +35,7 @@ from autoshard.search.meshes.request import Request
 from autoshard.search.meshes.stage_prices import LEVELS, StagePrices
 from autoshard.search.meshes.stage_program import Mode, stage_programs
 from autoshard.solve import Status
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.named import named_orders
@@ -139,7 +140,7 @@ class Trial:
             one = Candidate(choice, partition, programs, prices, instance, outer, dispatch, outcome)
             self._row(one.step_seconds, one.bound)
             self.found.append(one)
-            self.interrupted = outcome.limit_hit == "interrupted"
+            self.interrupted = outcome.limit_hit is LimitHit.INTERRUPTED
             if self.interrupted or _roomy(instance) or time.monotonic() >= stop:
                 return spent
             note = ""

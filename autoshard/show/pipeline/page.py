@@ -67,7 +67,7 @@ def picture_of(plan: PipelinePlan) -> Picture:
 
 
 def _proof(plan: PipelinePlan) -> Markup:
-    stopped = {None: "", "time": "; the time limit ended it", "interrupted": "; it was interrupted"}
+    stopped = "" if plan.limit_hit is None else f", {plan.limit_hit.message}"
     rows: list[tuple[str, str | Markup]] = [
         ("step", format_seconds(plan.step_seconds)),
         (
@@ -79,7 +79,7 @@ def _proof(plan: PipelinePlan) -> Markup:
             f"{format_seconds(plan.bound)}: no plan on several meshes is faster, by these prices "
             f"(gap {format_gap(plan.gap)})",
         ),
-        ("search", f"{plan.seconds:.1f} s{stopped.get(plan.limit_hit, '')}"),
+        ("search", f"{plan.seconds:.1f} s{stopped}"),
     ]
     return facts(rows)
 

@@ -50,7 +50,7 @@ def solve_again(
     time_limit: float = 60.0,
     gap: float = 0.0,
     warm_start: Sequence[Sequence[int]] = (),
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], bool | None] | None = None,
     seed: int = 0,
 ) -> Outcome:
     """Solve a problem near one that was solved, beginning with all that is known of that.

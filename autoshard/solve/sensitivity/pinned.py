@@ -28,6 +28,7 @@ from autoshard.solve.conflict import memory_conflict
 from autoshard.solve.dual import DualAscent
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.kernels import GONE
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.pipeline import solve
 from autoshard.solve.problem import Duals, Outcome, Problem, Report, Solution, Status, relative_gap
 from autoshard.solve.reduce.elimination import cheapest
@@ -281,6 +282,6 @@ def _outcome(
     bound = min(bound, objective)
     gap = relative_gap(objective, bound)
     status = Status.OPTIMAL if gap <= OPTIMAL_GAP else Status.FEASIBLE
-    hit = None if status is Status.OPTIMAL else "gap"
+    hit = None if status is Status.OPTIMAL else LimitHit.GAP
     report = Report(status, objective, bound, gap, seconds, hit, ())
     return Outcome(status, Solution(plan), report, Duals())

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from autoshard.solve.evaluate import evaluate
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.pipeline import solve
 from autoshard.solve.problem import Duals, Problem, Progress, Solution
 from autoshard.solve.sensitivity.nearby import Pins
@@ -105,9 +106,9 @@ class EndSearch:
     slack: float
     plan: Line
     seed: int
-    progress: Callable[[Progress], None] | None
+    progress: Callable[[Progress], bool | None] | None
     until: float = math.inf
-    limit_hit: str | None = None
+    limit_hit: LimitHit | None = None
     lines: list[Line] = field(default_factory=list)
     bounds: dict[float, float] = field(default_factory=dict)
     duals: dict[float, Duals] = field(default_factory=dict)
@@ -128,7 +129,7 @@ class EndSearch:
                         break
                     open_at = None
                 elif time.monotonic() >= self.until:
-                    self.limit_hit = "time"
+                    self.limit_hit = LimitHit.TIME
                     break
                 else:
                     open_at = step
@@ -139,7 +140,7 @@ class EndSearch:
                 else:
                     step = scale if successor is not None else _further(proven, outer)
         except KeyboardInterrupt:
-            self.limit_hit = "interrupted"
+            self.limit_hit = LimitHit.INTERRUPTED
         if successor is None:
             return ScaleEnd(proven, scale)
         return ScaleEnd(proven, scale, successor.solution, successor.fixed, successor.part)
@@ -172,16 +173,11 @@ class EndSearch:
 
     def _solve(self, scale: float, target: float, known: float) -> None:
         """Solve at one scale, until the bound reaches the target or a plan is well below it."""
-        enough = False
 
-        def heard(news: Progress) -> None:
-            nonlocal enough
-            if self.progress is not None:
-                self.progress(news)
+        def heard(news: Progress) -> bool:
+            asked = self.progress is not None and self.progress(news)
             possible, found = target - news.bound, target - news.objective
-            if possible <= 0.0 or 0.0 < found >= REFUTED * possible:
-                enough = True
-                raise KeyboardInterrupt  # the solver keeps what it has
+            return bool(asked) or possible <= 0.0 or 0.0 < found >= REFUTED * possible
 
         plans = [line.solution.choices for line in (self.plan, *self.lines)]
         outcome = solve(
@@ -199,7 +195,7 @@ class EndSearch:
             self.duals[scale] = outcome.duals
         if outcome.solution is not None and outcome.solution.choices not in plans:
             self.lines.append(line_of(self.problem, self.part, outcome.solution))
-        if outcome.report.limit_hit == "interrupted" and not enough:
+        if outcome.report.limit_hit is LimitHit.INTERRUPTED:
             raise KeyboardInterrupt
 
     def _known(self, scale: float) -> float:

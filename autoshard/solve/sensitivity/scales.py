@@ -31,6 +31,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.problem import Outcome, Problem, ProblemError, Progress, Status
 from autoshard.solve.sensitivity.nearby import Pins
 from autoshard.solve.sensitivity.part import Part, scaled
@@ -55,7 +56,7 @@ class ScaleRange:
     part: float
     slack: float
     seconds: float
-    limit_hit: str | None = None
+    limit_hit: LimitHit | None = None
 
     @property
     def exact(self) -> bool:
@@ -64,7 +65,7 @@ class ScaleRange:
 
     def __str__(self) -> str:
         word = f"within {self.slack:.6g} of optimal" if self.slack else "optimal"
-        hit = f", stopped by {self.limit_hit}" if self.limit_hit else ""
+        hit = f", {self.limit_hit.message}" if self.limit_hit else ""
         return (
             f"{word} at scales from {self.low} to {self.high}; "
             f"costs {self.fixed:.9g} + scale * {self.part:.9g}, {self.seconds:.2f} s{hit}"
@@ -79,7 +80,7 @@ def scale_range(
     pins: Pins | None = None,
     within: tuple[float, float] = (0.0, math.inf),
     time_limit: float = 60.0,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], bool | None] | None = None,
     seed: int = 0,
 ) -> ScaleRange:
     """The scales of a part of the costs at which the plan of an outcome stays optimal.
@@ -112,7 +113,9 @@ def scale_range(
     for outer, share in ((low, 0.5), (high, 1.0)):
         search.until = started + share * time_limit
         ends.append(
-            search.end(outer) if search.limit_hit != "interrupted" else ScaleEnd(1.0, outer)
+            search.end(outer)
+            if search.limit_hit is not LimitHit.INTERRUPTED
+            else ScaleEnd(1.0, outer)
         )
     return ScaleRange(
         *ends,
@@ -130,7 +133,7 @@ def _begun(
     part: Part,
     pins: Pins,
     seed: int,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[Progress], bool | None] | None,
     seconds: float,
 ) -> EndSearch:
     """A search that knows what the outcome says of scale 1."""

@@ -18,6 +18,7 @@ from autoshard.program.flops import is_matrix_op
 from autoshard.program.trace import Program
 from autoshard.search.assemble import assemble
 from autoshard.search.one_shape import coarsest_form
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.study.robust.lines import Line, Side, line, search_together
 from autoshard.study.robust.plans import Plans
 from autoshard.study.robust.record import MemoryRow, NumberRow, PlanRow, Robust
@@ -87,15 +88,15 @@ def robust(
     plans.until, plans.each = started + time_limit, search_limit
     plans.heard = progress or (lambda words: None)
     state = _State()
-    limit_hit = None
+    limit_hit: LimitHit | None = None
     try:
         _answer(plans, tolerance, state)
     except KeyboardInterrupt:
         if not plans.known:
             raise
-        limit_hit = "interrupted"
+        limit_hit = LimitHit.INTERRUPTED
     if limit_hit is None and not plans.may_search():
-        limit_hit = "time"
+        limit_hit = LimitHit.TIME
     return _record(plans, state, machine, found, tolerance, limit_hit, started, options)
 
 
@@ -171,7 +172,7 @@ def _record(
     machine: Machine,
     ranges: Sequence[Range],
     tolerance: float,
-    limit_hit: str | None,
+    limit_hit: LimitHit | None,
     started: float,
     options: Mapping[str, Any] | None,
 ) -> Robust:
@@ -305,7 +306,7 @@ def _plan(
     machine: Machine,
     options: Mapping[str, Any] | None,
     answered_in: float,
-    limit_hit: str | None,
+    limit_hit: LimitHit | None,
 ) -> Plan:
     """A plan on the machine as it is taken, with what is proven of it there."""
     box, one = plans.box, plans.known[number_]
@@ -320,7 +321,7 @@ def _plan(
     bound = min(plans.least(box.taken), seconds)
     gap = 1 - bound / seconds if seconds > 0 else 0.0
     proven = gap <= 1e-8
-    status, ended = ("optimal", None) if proven else ("feasible", "gap")
+    status, ended = ("optimal", None) if proven else ("feasible", LimitHit.GAP)
     if gap > plans.gap and limit_hit is not None:
         ended = limit_hit
     proof = Proof(status, seconds, bound, gap, answered_in, ended)

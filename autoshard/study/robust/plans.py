@@ -24,9 +24,12 @@ from autoshard.problem.requirements.records import Requirement
 from autoshard.program.facts import Facts
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import NoPlanError, explore
+from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.one_shape import Found, MeshSearcher
+from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.search import prepare
 from autoshard.search.warm_start import Earlier
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.whole import tightened
 from autoshard.study.robust.scenarios import Box, Point, least_at
 
@@ -185,28 +188,29 @@ class Plans:
     def _searched(
         self, machine: Machine, point: Point, limit: float, *, bound_only: bool = False
     ) -> int | None:
-        searcher, shapes = prepare(
-            self.program,
-            machine,
+        asked = SearchOptions(
             mesh=self.mesh,
             memory_limit=limit,
             time_limit=max(min(self.each, self.left()), LEAST_SECONDS),
             gap=self.gap,
-            analysed=self.flow,
             requirements=self.requirements,
         )
-        searcher.counted_on = self.box.machine
-        searcher.earlier, searcher.shared = dict(self.earlier), self.shared
-        if bound_only:
-            searcher.shared = self.shared_loose
-        searcher.only_better = True
+        known = WarmStart(
+            facts=self.flow,
+            earlier=dict(self.earlier),
+            shared=self.shared_loose if bound_only else self.shared,
+            only_better=True,
+            counted_on=self.box.machine,
+        )
+        searcher, shapes = prepare(self.program, machine, asked, known)
         self.searches += 1
+        look = explore if bound_only else explore_fitting
         try:
-            found = explore(searcher, sorted(shapes, key=self._promise))
+            found = look(searcher, sorted(shapes, key=self._promise))
         except NoPlanError:
             self.bounds[point] = searcher.ideal
             return None
-        if found.limit_hit == "interrupted":
+        if found.limit_hit is LimitHit.INTERRUPTED:
             raise KeyboardInterrupt
         if not bound_only:
             for sizes, one in searcher.found.items():
@@ -258,15 +262,13 @@ class Plans:
 
     def searcher(self) -> tuple[MeshSearcher, list[MeshShape]]:
         """What a search with the least memory on the machine as it is taken needs."""
-        return prepare(
-            self.program,
-            self.box.machine,
+        asked = SearchOptions(
             mesh=self.mesh,
             memory_limit=self.limit,
             gap=self.gap,
-            analysed=self.flow,
             requirements=self.requirements,
         )
+        return prepare(self.program, self.box.machine, asked, WarmStart(facts=self.flow))
 
 
 def lost_by_steadiness(now: StepPrices, before: StepPrices, decisions: Decisions) -> float:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from autoshard.plan.plan import Plan
+from autoshard.solve.limit_hit import LimitHit
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -119,7 +120,7 @@ class Robust:
       least_bound: no plan has a regret at the corners that is less than this share.
       sag: see `autoshard.study.robust.scenarios`: what prices between corners may add, a share.
       searches, seconds: that it took.
-      limit_hit: "time" or "interrupted", where more could be known.
+      limit_hit: time or an interrupt, where more could be known.
       plan: the plan of least regret, priced on the machine as it is taken.
     """
 
@@ -135,7 +136,7 @@ class Robust:
     sag: float
     searches: int
     seconds: float
-    limit_hit: str | None
+    limit_hit: LimitHit | None
     plan: Plan
 
     @property

@@ -31,16 +31,20 @@ from autoshard.cost.step_prices import heap_factor
 from autoshard.machine.improvements import MORE
 from autoshard.machine.machine import Chip, Machine
 from autoshard.models.find import call, find
+from autoshard.plan.fits import fits
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.plan.text.layouts import layouts_in_short
 from autoshard.problem.memo import Shared
 from autoshard.program.facts import Facts
 from autoshard.program.trace import Program, trace
-from autoshard.search.all_shapes import InfeasibleError, NoPlanError, explore
+from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.finish import finish
+from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.one_shape import AXIS_NAMES, coarser_shapes
+from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.search import prepare
 from autoshard.search.warm_start import Earlier
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.study.whatif import facts, gains
 from autoshard.study.whatif.cases import Case
 from autoshard.study.whatif.kept import keep_row, key_of, read_row
@@ -156,7 +160,7 @@ class Solver:
                 continue
             if row.status == "infeasible":
                 return replace(row, limit_bytes=case.limit), None
-            if plan is not None and plan.estimate.peak_bytes <= case.limit:
+            if plan is not None and fits(plan.estimate, case.limit):
                 binds = gains.binding(dict(row.saved_seconds), 0.0)
                 row = replace(row, limit_bytes=case.limit, seconds_per_gib=0.0, binds=binds)
                 return row, replace(plan, memory_limit=case.limit)
@@ -185,22 +189,28 @@ class Solver:
         constants = float(traced.program.constant_bytes)
         if alive / machine.chips + constants > case.limit:
             return replace(row, why=_too_few(alive, constants, case)), None
-        searcher, shapes = prepare(
-            traced.program,
-            machine,
+        self._share(case)
+        asked = SearchOptions(
             memory_limit=case.limit,
             time_limit=self.asked.time_limit,
             gap=self.asked.gap,
-            analysed=flow,
+            baselines=False,
+            options=traced.options,
         )
-        self._share(case)
-        searcher.earlier, searcher.shared = dict(self.earlier), self.shared
-        searcher.only_better, searcher.seeks_limit = True, False
+        known = WarmStart(
+            facts=flow,
+            earlier=dict(self.earlier),
+            shared=self.shared,
+            only_better=True,
+            seeks_limit=False,
+        )
+        searcher, shapes = prepare(traced.program, machine, asked, known)
+        first, starts, spare = self._in_turn(shapes)
         try:
-            found = explore(searcher, *self._in_turn(shapes))
-            if found.limit_hit == "interrupted":
+            found = explore_fitting(searcher, first, starts=starts, spare=spare)
+            if found.limit_hit is LimitHit.INTERRUPTED:
                 raise KeyboardInterrupt  # half an answer is not kept
-            (plan,) = finish(searcher, found, options=traced.options)
+            (plan,) = finish(searcher, found, asked)
         except InfeasibleError as error:
             return replace(row, why=str(error)), None
         except NoPlanError as error:

@@ -233,5 +233,5 @@ def test_how_ranges_that_are_not_exact_print():
     assert str(found) == (
         "within 0.125 of optimal at scales from 0.5 proven, 0.25 at the furthest (another plan "
         "takes over) to 3 proven, inf at the furthest (no end known); costs 1 + scale * 2, 7.00 s, "
-        "stopped by time"
+        "stopped by the time limit"
     )

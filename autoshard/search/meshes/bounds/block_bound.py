@@ -41,8 +41,10 @@ from autoshard.problem.requirements.restrict import EmptyDomainError
 from autoshard.program.facts import Facts
 from autoshard.program.trace import Program
 from autoshard.search.meshes.stage_program import KINDS, StageProgram, kind_of
+from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.search import MeshError, prepare
 from autoshard.solve import Status
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.pipeline import solve
 from autoshard.solve.schedule.task import Kind
 from autoshard.xla.facts import analyse
@@ -151,7 +153,8 @@ class Block:
         mesh = dict(zip(shape.names, shape.sizes, strict=True))
         try:
             flow = self._flow(machine.chip)
-            searcher, _ = prepare(self.program, machine, mesh=mesh, gap=GAP, analysed=flow)
+            asked = SearchOptions(mesh=mesh, gap=GAP)
+            searcher, _ = prepare(self.program, machine, asked, WarmStart(facts=flow))
             built = build(
                 searcher.prices(shape.sizes),
                 searcher.classes,
@@ -164,7 +167,7 @@ class Block:
             return 0.0
         ideal = searcher.ideal
         outcome = solve(built.problem, time_limit=time_limit, gap=GAP, known_bound=ideal)
-        if outcome.report.limit_hit == "interrupted":
+        if outcome.report.limit_hit is LimitHit.INTERRUPTED:
             raise KeyboardInterrupt
         proven = 0.0 if outcome.status is Status.INFEASIBLE else outcome.report.bound
         return proven / self.count

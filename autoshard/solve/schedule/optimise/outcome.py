@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.problem import Status
 from autoshard.solve.schedule.instance import Instance, Number
 from autoshard.solve.schedule.task import Order
@@ -28,7 +29,7 @@ class ScheduleOutcome:
       status: OPTIMAL, FEASIBLE, or UNKNOWN where the time was over before any order was found.
       order, timeline: None only where the status is UNKNOWN.
       bound: no schedule of the instance has a smaller value; in the instance's unit, as `value`.
-      limit_hit: what ended the search before the proof: "time", "gap", "interrupted", or None.
+      limit_hit: what ended the search before the proof, or None.
       found_by: which part of the search found the order.
     """
 
@@ -39,7 +40,7 @@ class ScheduleOutcome:
     timeline: Timeline | None
     bound: Number
     seconds: float
-    limit_hit: str | None
+    limit_hit: LimitHit | None
     found_by: str = ""
 
     @property
@@ -54,7 +55,7 @@ class ScheduleOutcome:
         return 1.0 if value is None else max(0.0, float(value - self.bound) / float(value))
 
     def __str__(self) -> str:
-        hit = f", stopped by {self.limit_hit}" if self.limit_hit else ""
+        hit = f", {self.limit_hit.message}" if self.limit_hit else ""
         value = "none" if self.value is None else f"{self.value:.12g}"
         return (
             f"{self.status.name.lower()}: {self.objective} {value}, bound {self.bound:.12g}, "

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.problem import Status
 from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance, Number
@@ -188,7 +189,7 @@ def _outcome(instance: Instance, search: Search, interrupted: bool) -> ScheduleO
     seconds = time.monotonic() - search.started
     bound = flat.time(search.bound)
     if search.word is None:
-        hit = "interrupted" if interrupted else "time"
+        hit = LimitHit.INTERRUPTED if interrupted else LimitHit.TIME
         return ScheduleOutcome(
             instance, flat.objective, Status.UNKNOWN, None, None, bound, seconds, hit
         )
@@ -197,7 +198,8 @@ def _outcome(instance: Instance, search: Search, interrupted: bool) -> ScheduleO
     proven = search.value <= search.bound and flat.exact
     hit = None
     if not proven:
-        hit = "interrupted" if interrupted else "gap" if search.done else "time"
+        ended = LimitHit.GAP if search.done else LimitHit.TIME
+        hit = LimitHit.INTERRUPTED if interrupted else ended
     return ScheduleOutcome(
         instance,
         flat.objective,
