@@ -36,6 +36,8 @@ inner = njit(  # pyright: ignore[reportCallIssue]
     no_cpython_wrapper=True,
     fastmath=FAST,
 )
+# Part of the loop that calls it, to the last digit.
+inlined = njit(inline="always")  # pyright: ignore[reportCallIssue]
 
 
 @compiled
@@ -115,7 +117,7 @@ def collect(flat, e, to_u, messages, best):
             best[g] = least
 
 
-@inner
+@inlined
 def expect_load(flat, node, size, spread, held, best, expected):
     """Add to `expected` the jumps of a node's mean load under the marginals of what it holds."""
     least = HUGE
@@ -137,7 +139,7 @@ def expect_load(flat, node, size, spread, held, best, expected):
         expected[flat.use_to[use]] -= mean
 
 
-@inner
+@inlined
 def hand_on(flat, e, to_u, size, share, held, messages, best):
     """Hand a share of what a node holds, group by group, to an edge."""
     at = flat.message_start[e] + (0 if to_u else flat.rows[e])
