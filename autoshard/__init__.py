@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from autoshard.lower.spmd import Lowered
     from autoshard.lower.verify import verify
     from autoshard.machine.cluster import Cluster, load_cluster
+    from autoshard.machine.load import load as load_machine
     from autoshard.machine.machine import Machine
-    from autoshard.machine.machine import load as load_machine
     from autoshard.plan.plan import Plan
     from autoshard.plan.types.body import check_types
     from autoshard.program.annotations import Reading, constrain, laid_out
@@ -132,7 +132,7 @@ def __getattr__(name: str) -> object:
     if name in _PACKAGES:
         value: object = importlib.import_module(f"autoshard.{_PACKAGES[name]}")
     elif name == "load_machine":
-        value = importlib.import_module("autoshard.machine.machine").load
+        value = importlib.import_module("autoshard.machine.load").load
     elif name in _HOMES:
         value = getattr(importlib.import_module(f"autoshard.{_HOMES[name]}"), name)
     else:

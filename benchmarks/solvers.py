@@ -96,7 +96,7 @@ def problems(named: Sequence[str]) -> list[str]:
 
 
 def _program_faults(word: str) -> list[str]:
-    from autoshard.machine.machine import load
+    from autoshard.machine.load import load
     from autoshard.models import find as reference
 
     parts = word.split("@")

@@ -16,7 +16,10 @@ import numpy as np
 import pytest
 
 from autoshard.cost.step_prices import step_prices
-from autoshard.machine.machine import Chip, Machine, Switch, load
+from autoshard.machine.chip import Chip
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
+from autoshard.machine.network import Switch
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import evaluate, tidy
 from autoshard.plan.plan import MeshShape, Plan, Proof
@@ -66,8 +69,13 @@ def toy_machine(chips: int = 8, *, memory_bytes: float = 2.0**30) -> Machine:
 
 def hiding(chips: int) -> Machine:
     """The toy machine with a compiler that orders every plan anew."""
-    machine = toy_machine(chips)
-    return replace(machine, chip=replace(machine.chip, hides_collectives=True))
+    return with_compiler(toy_machine(chips), name="xla:tpu", hides_collectives=True)
+
+
+def with_compiler(machine: Machine, **changes: Any) -> Machine:
+    """The machine with another compiler, or another figure of its own."""
+    chip = machine.chip
+    return replace(machine, chip=replace(chip, compiler=replace(chip.compiler, **changes)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,7 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.machine.machine import Chip, Machine, Switch, Torus
+from autoshard.machine.chip import Chip
+from autoshard.machine.compiler import Compiler
+from autoshard.machine.machine import Machine
+from autoshard.machine.network import Switch, Torus
 from autoshard.solve.problem import Problem
 from tests.helpers import Case, case
 
@@ -210,8 +213,10 @@ def random_machine(dice: np.random.Generator, mesh: Shape) -> Machine:
         memory_efficiency=0.8,
         exponential_flops=float(dice.choice([0.0, 40.0])),
         transaction_bytes=float(dice.choice([0.0, 16.0])),
-        library_products=bool(dice.choice([False, True])),
-        heap_overhead=float(dice.choice([0.0, 0.25])),
+        compiler=Compiler(
+            "xla:gpu" if dice.choice([False, True]) else "",
+            heap_overhead=float(dice.choice([0.0, 0.25])),
+        ),
     )
     latency = float(dice.choice([0.0, rate(-7, -5)]))
     level: Switch | Torus = Switch(math.prod(mesh), rate(3, 7), latency, efficiency=0.7)

@@ -35,7 +35,8 @@ def programs_command(options: argparse.Namespace) -> int:
 
 def machines_command(options: argparse.Namespace) -> int:
     """Print the presets, with the numbers of one chip."""
-    from autoshard.machine.machine import MachineError, load, presets
+    from autoshard.machine.file import MachineError
+    from autoshard.machine.load import load, presets
 
     rows = [("machine", "chip", "bf16", "memory", "bandwidth", "network, innermost first")]
     for family in presets():

@@ -122,7 +122,7 @@ def _profile(plan: Plan, options: argparse.Namespace) -> tuple[Profile | None, t
 
 
 def _machine_text(options: argparse.Namespace, plan: Plan) -> str | None:
-    from autoshard.machine.machine import MachineError
+    from autoshard.machine.file import MachineError
     from autoshard.show.sources import machine_text
 
     try:

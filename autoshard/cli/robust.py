@@ -46,7 +46,7 @@ def robust_command(options: argparse.Namespace) -> int:
 
 
 def _found(options: argparse.Namespace, line: ProgressLine) -> Robust:
-    from autoshard.machine.machine import MachineError
+    from autoshard.machine.file import MachineError
     from autoshard.program.select import RequirementError
     from autoshard.search.all_shapes import InfeasibleError, NoPlanError
     from autoshard.search.search import MeshError

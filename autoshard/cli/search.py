@@ -89,7 +89,8 @@ def write_files(texts: Mapping[str | None, Callable[[], str]], *, quiet: bool) -
 
 def find_machine(name: str) -> Machine:
     """The machine that a user names."""
-    from autoshard.machine.machine import MachineError, load
+    from autoshard.machine.file import MachineError
+    from autoshard.machine.load import load
 
     try:
         return load(name)

@@ -209,7 +209,7 @@ def _compiled(plan: Plan, found: Found, options: argparse.Namespace) -> list[Ver
     from autoshard.compiler.target import CompileError
     from autoshard.compiler.verdict import judge
     from autoshard.lower.spmd import lower
-    from autoshard.machine.machine import MachineError
+    from autoshard.machine.file import MachineError
 
     machine = find_machine(options.machine or plan.machine)
     try:

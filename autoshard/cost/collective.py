@@ -50,7 +50,9 @@ from typing import Literal, overload
 import numpy as np
 
 from autoshard.cost.placement import Piece, place, runs
-from autoshard.machine.machine import Level, Machine, MachineError, Switch, Torus
+from autoshard.machine.file import MachineError
+from autoshard.machine.machine import Machine
+from autoshard.machine.network import Level, Switch, Torus
 
 Kind = Literal[
     "all_gather",

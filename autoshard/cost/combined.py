@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.machine.machine import Chip
+from autoshard.machine.chip import Chip
 
 GPU_BYTES = 30 * 2**20
 """What the results of collectives that are run as one take at most; the default of
@@ -24,7 +24,7 @@ TPU_BYTES = 2**27
 
 def combined_bytes(chip: Chip) -> int:
     """At most how many bytes of results on one device are combined into one collective."""
-    return GPU_BYTES if chip.library_products else TPU_BYTES
+    return GPU_BYTES if chip.compiler.name == "xla:gpu" else TPU_BYTES
 
 
 def latency_share(companions: int, size: NDArray[np.float64], chip: Chip) -> NDArray[np.float64]:

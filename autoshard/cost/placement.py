@@ -27,7 +27,8 @@ import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from autoshard.machine.machine import Machine, Torus
+from autoshard.machine.machine import Machine
+from autoshard.machine.network import Torus
 
 
 @dataclass(frozen=True, slots=True, order=True)

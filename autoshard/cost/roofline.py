@@ -23,7 +23,7 @@ from typing import Literal, overload
 
 import numpy as np
 
-from autoshard.machine.machine import Chip
+from autoshard.machine.chip import Chip
 
 Unit = Literal["matrix", "vector"]
 

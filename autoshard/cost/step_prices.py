@@ -31,7 +31,8 @@ from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.roofline import op_seconds
 from autoshard.cost.tiling import padding
-from autoshard.machine.machine import Chip, Machine
+from autoshard.machine.chip import Chip
+from autoshard.machine.machine import Machine
 from autoshard.program.facts import Facts
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.layout import shards_of
@@ -105,7 +106,7 @@ class StepPrices:
     @property
     def scratch_factor(self) -> float:
         """The same, of what no value stands for."""
-        return 1.0 + self.machine.chip.heap_overhead
+        return 1.0 + self.machine.chip.compiler.heap_overhead
 
     def copy_factor(self, value: int, dimensions: NDArray[np.int64]) -> Floats:
         """Bytes that copies of a value take for each of the value in these layouts `[n, axes]`."""
@@ -358,7 +359,7 @@ def _settlements(strategies: Strategies) -> Iterator[Settlement]:
 
 def heap_factor(dataflow: Facts, chip: Chip, value: int) -> float:
     """Bytes that a value takes in the memory of a chip for each of its own."""
-    return 1.0 + chip.heap_overhead if dataflow.temporary[value] else 1.0
+    return 1.0 + chip.compiler.heap_overhead if dataflow.temporary[value] else 1.0
 
 
 def step_prices(

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from autoshard.machine.machine import Chip
+from autoshard.machine.chip import Chip
 
 Floats = NDArray[np.float64]
 

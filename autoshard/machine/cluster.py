@@ -32,7 +32,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autoshard.machine.machine import Machine, MachineError, load
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
 from autoshard.machine.network import Level, Switch
 
 

@@ -8,6 +8,7 @@ A machine file is TOML. Rates are in bytes/s and FLOP/s, sizes in bytes, times i
     dispatch_seconds = 3e-5         # of the controller of several meshes for a program; default 0
     topology = "4x4x4"              # or `chips = 64`; only in a file that is loaded by its path
     slices = 2                      # so many of them, joined by the outermost switch; default 1
+    compiler = "xla:gpu"            # or a table with `name`: `autoshard.machine.compiler.Compiler`
     [chip]                          # the fields of `autoshard.machine.Chip`
     [chip.peak_flops]               # dtype = FLOP/s
     [[network]]                     # one table per level, innermost first
@@ -33,8 +34,10 @@ import itertools
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from autoshard.machine.compiler import DEFAULTS, LAWS, Compiler
 
 
 class MachineError(ValueError):
@@ -110,6 +113,7 @@ class MachineFile:
     sources: tuple[str, ...]
     overlap: float
     topology: str | None
+    compiler: Compiler
     chip: Mapping[str, object]
     levels: tuple[TorusRules | SwitchRules, ...]
     slices: int = 1
@@ -141,6 +145,7 @@ _MACHINE = {
     "chips": _COUNT,
     "topology": _TEXT,
     "slices": _COUNT,
+    "compiler": _Key("table", required=False),
     "chip": _Key("table"),
     "network": _Key("list of tables"),
 }
@@ -156,14 +161,21 @@ _CHIP = {
     "memory_efficiency": _FRACTION,
     "exponential_flops": _Key("number", required=False),
     "transaction_bytes": _Key("number", required=False),
-    "library_products": _Key("boolean", required=False),
-    "hides_collectives": _Key("boolean", required=False),
-    "workspace_bytes": _Key("number", required=False),
     "vector_memory_bytes": _Key("number", required=False),
-    "heap_overhead": _Key("number", required=False),
     "lanes": _COUNT,
     "sublanes": _COUNT,
 }
+_COMPILER = {
+    "name": _Key("text"),
+    "hides_collectives": _Key("boolean", required=False),
+    "heap_overhead": _Key("number", required=False),
+    "workspace_bytes": _Key("number", required=False),
+}
+_OF_COMPILERS = {
+    "library_products": 'say `compiler = "xla:gpu"` instead',
+    **dict.fromkeys(set(_COMPILER) - {"name"}, "it stands in the table [compiler]"),
+}
+"""What `[chip]` once said of compilers."""
 _TORUS = {
     "kind": _Key("text"),
     "name": _TEXT,
@@ -207,7 +219,10 @@ def read(toml: str, *, where: str) -> MachineFile:
     except tomllib.TOMLDecodeError as error:
         raise MachineError(f"{where} is not TOML: {error}") from error
     faults = _Faults(where)
+    if isinstance(content.get("compiler"), str):
+        content["compiler"] = {"name": content["compiler"]}
     faults.check_table(content, _MACHINE, "")
+    faults.check_compiler(content.get("compiler"))
     chip = content.get("chip")
     if isinstance(chip, dict):
         faults.check_table(chip, _CHIP, "chip.")
@@ -222,6 +237,7 @@ def read(toml: str, *, where: str) -> MachineFile:
     faults.raise_if_any()
     ranges: list[tuple[str, float, float]] = []
     content = _settled(content, _MACHINE, "", ranges)
+    compiler = _settled(content.get("compiler", {}), _COMPILER, "compiler.", ranges)
     chip = _settled(content["chip"], _CHIP, "chip.", ranges)
     tables = [
         _settled(table, _LEVELS[table["kind"]], f"network[{index}].", ranges)
@@ -232,6 +248,7 @@ def read(toml: str, *, where: str) -> MachineFile:
         sources=tuple(content.get("sources", ())),
         overlap=float(content["overlap"]),
         topology=content.get("topology") or (str(content["chips"]) if "chips" in content else None),
+        compiler=replace(DEFAULTS[compiler["name"]], **compiler) if compiler else LAWS,
         chip=chip,
         levels=tuple(map(_rules, tables)),
         slices=content.get("slices", 1),
@@ -288,11 +305,21 @@ class _Faults:
         if isinstance(wraps, list) and len(wraps) != rank:
             self.found.append(f"{prefix}wraps has {len(wraps)} entries for rank {rank}")
 
+    def check_compiler(self, table: object) -> None:
+        if not isinstance(table, dict):
+            return
+        self.check_table(table, _COMPILER, "compiler.")
+        name = table.get("name")
+        if isinstance(name, str) and name not in DEFAULTS:
+            self.found.append(f"compiler is {name!r}; known: {', '.join(DEFAULTS)}")
+
     def check_table(self, table: Mapping[str, object], keys: Mapping[str, _Key], at: str) -> None:
         for name in table:
             if name not in keys:
                 near = difflib.get_close_matches(name, keys, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(keys)}"
+                if at == "chip.":
+                    hint = _OF_COMPILERS.get(name, hint)
                 self.found.append(f"{at}{name} is no key; {hint}")
         for name, key in keys.items():
             if name in table:

@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from autoshard.machine.machine import Machine, MachineError, Range
+from autoshard.machine.file import MachineError
+from autoshard.machine.machine import Machine, Range
 
 Sense = Literal["rate", "cost", "share", "memory", "overhead"]
 """What more of a number does: seconds fall as its inverse, grow with it, fall with the rest to 1;
@@ -39,6 +40,8 @@ _CHIP: dict[str, tuple[str, Sense, bool]] = {
     "transaction_bytes": ("bytes of a transaction", "cost", True),
     "memory_bytes": ("memory", "memory", False),
     "reserve_bytes": ("reserve of memory", "overhead", False),
+}
+_COMPILER: dict[str, tuple[str, Sense, bool]] = {
     "heap_overhead": ("overhead of the heap", "overhead", False),
 }
 _LEVEL: dict[str, tuple[str, Sense, bool]] = {
@@ -51,7 +54,7 @@ _LEVEL: dict[str, tuple[str, Sense, bool]] = {
     "start_seconds": ("time to start a collective", "cost", False),
     "pipelined": ("pipelining", "share", False),
 }
-_PATH = re.compile(r"(?:(chip)|network\[(\d+)\])\.(\w+)(?:\.([\w-]+))?")
+_PATH = re.compile(r"(?:(chip|compiler)|network\[(\d+)\])\.(\w+)(?:\.([\w-]+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ def numbers(machine: Machine) -> tuple[Number, ...]:
     ]
     for key, (name, sense, hinged) in _CHIP.items():
         found.append(Number(f"chip.{key}", name, getattr(chip, key), sense, hinged))
+    for key, (name, sense, hinged) in _COMPILER.items():
+        found.append(Number(f"compiler.{key}", name, getattr(chip.compiler, key), sense, hinged))
     for number, level in enumerate(machine.network):
         for key, (name, sense, hinged) in _LEVEL.items():
             value = getattr(level, key, math.inf)
@@ -132,6 +137,8 @@ def with_numbers(machine: Machine, values: Mapping[str, float]) -> Machine:
             overlap = value
         elif match[3] == "peak_flops":
             chip = replace(chip, peak_flops={**chip.peak_flops, match[4]: value})
+        elif match[1] == "compiler":
+            chip = replace(chip, compiler=replace(chip.compiler, **{match[3]: value}))
         elif match[1]:
             chip = replace(chip, **{match[3]: value})
         else:

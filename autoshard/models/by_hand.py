@@ -21,7 +21,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from autoshard.machine.machine import Machine, Switch
+from autoshard.machine.machine import Machine
+from autoshard.machine.network import Switch
 from autoshard.models.annotate import LogicalAxes, Rules
 
 __all__ = ["HAND_MADE", "HandMade", "chips_of_a_host"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from autoshard.machine.machine import Chip
+from autoshard.machine.chip import Chip
 from autoshard.program.dim_order import ProductOrder, Transposition
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import Op
@@ -185,9 +185,9 @@ class Facts:
         )
 
 
-def _habits(chip: Chip | None) -> tuple[bool, ...]:
+def _habits(chip: Chip | None) -> tuple[object, ...]:
     if chip is None:
-        return False, False, False, False
+        return False, False, "", False, frozenset()
     exponentials, transactions = chip.exponential_flops > 0, chip.transaction_bytes > 0
-    hides = chip.library_products and chip.hides_collectives
-    return exponentials, chip.library_products, hides, transactions
+    own = chip.compiler
+    return exponentials, transactions, own.name, own.hides_collectives, own.without

@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from autoshard.cost.step_prices import StepPrices
-from autoshard.machine.machine import Machine, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import Evaluation, evaluate, tidy
 from autoshard.plan.plan import Plan, PlanError

@@ -17,7 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoshard.machine.machine import Machine, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
 from autoshard.plan.consistency import InconsistentPlanError
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import evaluate

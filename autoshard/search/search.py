@@ -15,7 +15,8 @@ from typing import Any
 
 from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.cost.step_prices import step_prices
-from autoshard.machine.machine import Machine, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.problem.requirements.demands import demands_of
 from autoshard.problem.requirements.records import Requirement

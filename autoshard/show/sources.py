@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from autoshard.machine.machine import load, presets
+from autoshard.machine.load import load, presets
 
 _ENTRY = re.compile(r"""^\s*([\w."-]+)\s*=\s*((?:"[^"]*"|\[[^\]]*\]|[^#\[])*?)\s*(?:#\s*(.*))?$""")
 _HEADING = re.compile(r"^\s*\[+\s*([^\]]+?)\s*\]+")

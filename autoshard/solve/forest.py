@@ -11,7 +11,7 @@ either held at its choice, or open: then the dual's message stands for the best 
 
 from __future__ import annotations
 
-from autoshard.solve.kernels import HUGE, compiled, inner
+from autoshard.solve.kernels import HUGE, compiled, inlined, inner
 
 
 @inner
@@ -62,29 +62,15 @@ def choose_forest(flat, order, inside, parent):
     return count
 
 
-@compiled
-def solve_forest(
-    flat,
-    tables,
-    conflict_cost,
-    theta,
-    messages,
-    open_nodes,
-    inside,
-    order,
-    picked,
-    held,
-    up_edge,
-    queue,
-    best,
-    out,
+@inlined
+def root_trees(
+    flat, tables, theta, messages, open_nodes, inside, order, picked, held, up_edge, queue
 ):
-    """out = the cheapest plan that differs from `picked` inside the forest only.
+    """List the forest's nodes in `queue`, each after the one that its `up_edge` leads to.
 
-    Neighbours marked in `open_nodes` are not decided yet: they speak through their messages.
+    `held` becomes what their choices cost beside the neighbours outside. Returns how many nodes
+    there are.
     """
-    for node in range(out.size):
-        out[node] = picked[node]
     tail = 0
     for position in range(order.size):
         node = order[position]
@@ -132,6 +118,12 @@ def solve_forest(
                     where += flat.groups[flat.left_start[e] + picked[other]] * columns
                     for x in range(size):
                         held[start + x] += tables[where + flat.groups[group + x]]
+    return tail
+
+
+@inlined
+def send_up(flat, tables, conflict_cost, tail, up_edge, queue, best, held):
+    """From the leaves to the roots: add to `held` the best that is below each choice."""
     for position in range(tail - 1, -1, -1):
         node = queue[position]
         e = up_edge[node]
@@ -189,6 +181,11 @@ def solve_forest(
         start = flat.node_start[up]
         for x in range(flat.node_start[up + 1] - start):
             held[start + x] += best[target + flat.groups[there + x]]
+
+
+@inlined
+def choose_down(flat, tables, held, tail, up_edge, queue, out):
+    """From the roots to the leaves: the best choice of each node, given the one above."""
     for position in range(tail):
         node = queue[position]
         start = flat.node_start[node]
@@ -220,3 +217,33 @@ def solve_forest(
                     least = value
                     choice = x
         out[node] = choice
+
+
+@compiled
+def solve_forest(
+    flat,
+    tables,
+    conflict_cost,
+    theta,
+    messages,
+    open_nodes,
+    inside,
+    order,
+    picked,
+    held,
+    up_edge,
+    queue,
+    best,
+    out,
+):
+    """out = the cheapest plan that differs from `picked` inside the forest only.
+
+    Neighbours marked in `open_nodes` are not decided yet: they speak through their messages.
+    """
+    for node in range(out.size):
+        out[node] = picked[node]
+    tail = root_trees(
+        flat, tables, theta, messages, open_nodes, inside, order, picked, held, up_edge, queue
+    )
+    send_up(flat, tables, conflict_cost, tail, up_edge, queue, best, held)
+    choose_down(flat, tables, held, tail, up_edge, queue, out)

@@ -24,7 +24,8 @@ from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step_prices import step_prices
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.spmd import lower
-from autoshard.machine.machine import Machine, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.fits import within

@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from autoshard.machine.machine import Chip
+from autoshard.machine.chip import Chip
 from autoshard.program.dim_order import ProductOrder, Transposition
 from autoshard.program.facts import Facts, Slice, Turned
 from autoshard.program.flops import is_matrix_op
@@ -59,7 +59,7 @@ PREFETCHED = frozenset(
 
 
 def _calls_libraries(chip: Chip | None) -> bool:
-    return chip is not None and chip.library_products
+    return chip is not None and chip.compiler.name == "xla:gpu"
 
 
 def analyse(program: Program, chip: Chip | None = None) -> Facts:

@@ -25,7 +25,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autoshard.machine.machine import Chip
+from autoshard.machine.chip import Chip
 from autoshard.program.flops import TRANSCENDENTAL, is_matrix_op
 from autoshard.program.graph import Op, Program
 from autoshard.program.strategies import is_layout_determined
@@ -112,7 +112,7 @@ def fuse(
         them computes them.
     """
     again_bytes = 0.0 if chip is None else chip.exponential_bytes
-    libraries = chip is not None and chip.library_products
+    libraries = chip is not None and chip.compiler.name == "xla:gpu"
     tiles = chip is not None and chip.sublanes > 1
     readers = program.consumers()
     elementwise = tuple(is_elementwise(op) for op in program.ops)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from autoshard.machine.machine import Chip
+from autoshard.machine.chip import Chip
 from autoshard.program.graph import Program, Region
 from autoshard.program.vocabulary import LEAVING
 from autoshard.xla.fusion import Fusion
@@ -33,7 +33,7 @@ Arrange = Callable[[Region, Sequence[Kernel]], Iterable[int | Mark]]
 
 def sequence(program: Program, fusion: Fusion, chip: Chip | None = None) -> tuple[int, ...]:
     """The position of every op in the order in which the compiler of a chip runs them."""
-    as_found = chip is not None and chip.runs_in_least_memory
+    as_found = chip is not None and chip.compiler.runs_in_least_memory
     return arranged(program, fusion, least_memory if as_found else depth_first_in_loops)[0]
 
 

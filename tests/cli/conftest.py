@@ -22,6 +22,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plan") / "plan.json"
-    words = "search mlp:tiny --machine v5e-8 --mesh data=2,model=4 --memory-limit 60KiB --gap 0.1"
+    words = "search mlp:tiny --machine v5e-8 --mesh data=2,model=4 --memory-limit 65KiB --gap 0.1"
     assert main([*words.split(), "--no-baselines", "--quiet", "-o", str(path)]) == 0
     return path

@@ -15,7 +15,7 @@ from autoshard import load_machine
 from autoshard.cli.common import USAGE
 from autoshard.cli.main import main
 from autoshard.cli.parsers import calibrate as cli_calibrate_parser
-from autoshard.machine.machine import presets
+from autoshard.machine.load import presets
 from autoshard.study.calibrate import fit, read_table
 from autoshard.study.calibrate.device import Devices, UnmeasuredError, machine_of
 from autoshard.study.calibrate.measure import DTYPES, KINDS

@@ -30,7 +30,7 @@ def test_unknown_command(capsys):
 
 
 def test_lists(capsys):
-    from autoshard.machine.machine import presets
+    from autoshard.machine.load import presets
     from autoshard.models import names
 
     assert main(["programs"]) == 0

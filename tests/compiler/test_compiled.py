@@ -23,7 +23,7 @@ from autoshard.compiler.run import measure
 from autoshard.compiler.target import CompileError, why_missing
 from autoshard.compiler.verdict import judge
 from autoshard.lower.spmd import Lowered, lower
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.models import tiny
 from autoshard.plan.plan import Plan
 from tests.helpers import LONG, best_plan, case, sampled

@@ -22,7 +22,9 @@ from autoshard.compiler.target import (
     why_missing,
 )
 from autoshard.cost.collective import MeshTopology
-from autoshard.machine.machine import MachineError, Torus, load, presets
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import load, presets
+from autoshard.machine.network import Torus
 from autoshard.plan.plan import MeshShape
 
 

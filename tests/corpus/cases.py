@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autoshard import models
-from autoshard.machine.machine import Machine, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape
 from autoshard.program.trace import Program, trace
 from tests.helpers import toy_machine

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from autoshard.cost.collective import MeshTopology
-from autoshard.machine.machine import load, presets
+from autoshard.machine.load import load, presets
 
 MACHINES = tuple(
     load(name)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from autoshard.cost.collective import KINDS, MeshTopology
 from autoshard.cost.combined import latency_share
-from autoshard.machine.machine import Switch, Torus, load
+from autoshard.machine.load import load
+from autoshard.machine.network import Switch, Torus
 from tests.cost.meshes import BYTES, groups
 from tests.helpers import case
 

@@ -8,10 +8,10 @@ import sys
 import pytest
 
 MODULES = (
-    "layout",
+    "program.layout",
     "machine",
-    "machine_file",
-    "network",
+    "machine.file",
+    "machine.network",
     "cost.placement",
     "cost.collective",
     "cost.roofline",

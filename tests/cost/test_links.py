@@ -9,7 +9,9 @@ from hypothesis import given
 
 from autoshard.cost.collective import MeshTopology
 from autoshard.cost.placement import runs
-from autoshard.machine.machine import Machine, Switch, Torus, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
+from autoshard.machine.network import Switch, Torus
 from tests.cost.meshes import groups
 
 

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from autoshard.cost.mesh_shapes import candidate_meshes
-from autoshard.machine.machine import Machine, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
 from autoshard.plan.evaluate import evaluate
 from autoshard.search.one_shape import split_axis
 from autoshard.search.search import search

@@ -8,7 +8,9 @@ from hypothesis import given
 
 from autoshard.cost.collective import MeshTopology
 from autoshard.cost.placement import place
-from autoshard.machine.machine import MachineError, Torus, load
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import load
+from autoshard.machine.network import Torus
 from tests.cost.meshes import meshes
 
 

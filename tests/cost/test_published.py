@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from autoshard.cost.collective import MeshTopology
-from autoshard.machine.machine import Torus, load
+from autoshard.machine.load import load
+from autoshard.machine.network import Torus
 
 
 def ideal(name, **changes):

@@ -17,7 +17,7 @@ from autoshard.cost.collective import MeshTopology
 from autoshard.cost.reshard import ReshardCache, Step
 from autoshard.cost.settle import settle_path
 from autoshard.cost.states import MOST_STATES, ReshardError, layout_of, state_graph, state_of
-from autoshard.machine.machine import load, presets
+from autoshard.machine.load import load, presets
 from autoshard.program.layout import LayoutError, layouts, local_bytes
 from tests.helpers import wires
 

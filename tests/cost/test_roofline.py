@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.cost.roofline import op_seconds
-from autoshard.machine.machine import load, presets
+from autoshard.machine.load import load, presets
 
 WORK = st.floats(0, 1e16)
 CHIPS = st.sampled_from([load(f"{family}-8").chip for family in presets()])

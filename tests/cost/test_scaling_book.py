@@ -15,7 +15,9 @@ import pytest
 
 from autoshard.cost.collective import MeshTopology
 from autoshard.cost.roofline import op_seconds
-from autoshard.machine.machine import Machine, Torus, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
+from autoshard.machine.network import Torus
 
 D, F = 8192, 30_000
 POD = (16, 16, 16)

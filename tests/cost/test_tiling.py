@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.cost.tiling import padding
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.solve.evaluate import evaluate
 from tests.helpers import case, random_plan, toy_machine
 from tests.random_programs import random_program

@@ -9,7 +9,7 @@ import pytest
 from autoshard import models
 from autoshard.lower.spmd import lower
 from autoshard.lower.verify import numeric_differences, verify_collectives
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from tests.helpers import MESHES, best_plan, case, random_plan, sampled
 
 # One of each architecture and form; the others differ in sizes alone.

@@ -6,7 +6,11 @@ import pickle
 
 import pytest
 
-from autoshard.machine.machine import Chip, MachineError, Switch, Torus, load, presets, submachine
+from autoshard.machine.chip import Chip
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import load, presets
+from autoshard.machine.machine import submachine
+from autoshard.machine.network import Switch, Torus
 
 FAMILIES = presets()
 
@@ -45,7 +49,7 @@ def test_published_rates_are_of_the_right_magnitude(family):
 def test_every_number_of_a_preset_has_its_source_or_says_that_it_is_assumed(family):
     from importlib import resources
 
-    text = (resources.files("autoshard") / "machines" / f"{family}.toml").read_text()
+    text = (resources.files("autoshard") / "machine" / "presets" / f"{family}.toml").read_text()
     explained = 0
     for line, above in zip(text.splitlines()[1:], text.splitlines(), strict=False):
         name, _, value = line.partition("=")

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 from autoshard import models
 from autoshard.lower.collectives import Collective, explicit_collectives
 from autoshard.lower.compare import normalise
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.models.annotate import (
     LogicalAxes,
     Rules,

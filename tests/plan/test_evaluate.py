@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.plan.consistency import InconsistentPlanError
 from autoshard.plan.evaluate import evaluate, step_seconds, tidy
 from autoshard.solve.evaluate import evaluate as price_of_choices

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from autoshard.cost.step_prices import step_prices
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.problem.build import build
 from autoshard.problem.memo import Shared
 from autoshard.program.repeats import find_repeats

@@ -14,7 +14,7 @@ import pytest
 
 from autoshard import models
 from autoshard.cost.step_prices import step_prices
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.models.llama import Llama, llama
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.plan import MeshShape, Move

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autoshard.cost.step_prices import step_prices
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.models.llama import Llama, llama
 from autoshard.models.mlp import mlp
 from autoshard.plan.evaluate import evaluate, tidy

@@ -12,7 +12,7 @@ import pytest
 
 from autoshard import models
 from autoshard.cost.mesh_shapes import candidate_meshes
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.plan.text.page import proof_text
 from autoshard.program.trace import Program, trace
 from autoshard.search.one_shape import Found, MeshSearcher

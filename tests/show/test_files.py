@@ -12,7 +12,7 @@ from flax.linen import spmd
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from autoshard.cli.main import main
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.show.model_explorer import graph_collection, node_data
 from autoshard.show.shardings import logical_rules, shardings
 from autoshard.show.timeline import WAITING, step_timeline

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec
 
 from autoshard.cli.main import main
 from autoshard.machine.improvements import OVERLAP
-from autoshard.machine.machine import load, presets
+from autoshard.machine.load import load, presets
 from autoshard.models import build
 from autoshard.plan.text.moves import alike_moves
 from autoshard.show.page import Material, page

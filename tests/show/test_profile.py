@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autoshard.machine.improvements import better_machines
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.plan.plan import PlanError
 from autoshard.show.memory import CLASSES, memory
 from autoshard.show.operations import work

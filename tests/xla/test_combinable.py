@@ -16,11 +16,12 @@ from autoshard.cost.collective import MeshTopology
 from autoshard.cost.combined import GPU_BYTES, latency_share
 from autoshard.cost.reshard import ReshardCache
 from autoshard.cost.step_prices import step_prices
+from autoshard.machine.compiler import LAWS
 from autoshard.machine.machine import Machine
 from autoshard.machine.network import Switch
 from autoshard.program.trace import Program, trace
 from autoshard.xla.facts import analyse
-from tests.helpers import toy_machine
+from tests.helpers import toy_machine, with_compiler
 
 WEIGHT = jax.ShapeDtypeStruct((8, 8), jnp.float32)
 BATCH = jax.ShapeDtypeStruct((16, 8), jnp.float32)
@@ -53,7 +54,7 @@ def gpus() -> Machine:
     """Four on a switch, of which a collective takes a millisecond at least."""
     network = (Switch(4, chip_bandwidth=1e9, latency_seconds=LATENCY, efficiency=1.0),)
     machine = replace(toy_machine(4), network=network)
-    return replace(machine, chip=replace(machine.chip, library_products=True))
+    return with_compiler(machine, name="xla:gpu")
 
 
 @pytest.mark.parametrize("loss", [unrolled, scanned])
@@ -100,7 +101,7 @@ def test_weights_are_gathered_together_by_gpus_alone() -> None:
     assert {flow.gathered_together[v] for v in [*weights, *casts]} == {3 + 1}
     products = [op.outputs[0] for op in program.ops if op.primitive == "dot_general"]
     assert {flow.gathered_together[v] for v in products} == {1}
-    alone = analyse(program, replace(chip, library_products=False))
+    alone = analyse(program, replace(chip, compiler=LAWS))
     assert set(alone.gathered_together) == {1}
 
 

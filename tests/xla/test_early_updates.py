@@ -84,7 +84,7 @@ def test_an_error_waits_unless_the_weight_is_gathered(
             *(f"limit {kind} count 0" for kind in forbidden),
         ],
         donate_argnums=(0,),
-        library_products=True,
+        compiler="xla:gpu",
     )
     graph, program = found[0], decided.prices.program
     ((gradient, one),) = renewals(program).items()

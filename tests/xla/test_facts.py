@@ -11,7 +11,7 @@ import pytest
 
 from autoshard import models
 from autoshard.cost.reordering import stack_bytes
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import evaluate
 from autoshard.program.readers import Phase

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import pytest
 
 from autoshard.cost.step_prices import step_prices
-from autoshard.machine.machine import Chip, load
+from autoshard.machine.chip import Chip
+from autoshard.machine.load import load
 from autoshard.program.strategies import enumerate_strategies
 from autoshard.program.trace import Program, trace
 from autoshard.xla.facts import analyse
 from autoshard.xla.fusion import fuse
-from tests.helpers import toy_machine
+from tests.helpers import toy_machine, with_compiler
 
 
 def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -153,7 +154,9 @@ def test_a_scatter_makes_what_it_scatters_where_xla_fuses_that(libraries: bool) 
 
     arguments = array(64, 48), array(32, dtype=jnp.int32), array(32, 48, dtype=jnp.bfloat16)
     program = trace(step, *arguments)
-    found = fuse(program, replace(toy_machine().chip, library_products=libraries))
+    found = fuse(
+        program, with_compiler(toy_machine(), name="xla:gpu" if libraries else "xla:tpu").chip
+    )
     (scatter,) = (op for op in program.ops if op.primitive == "scatter-add")
     assert found.materialised[scatter.inputs[2]] is not libraries
     read = 32 * 48 * (2 if libraries else 4)
@@ -170,7 +173,9 @@ def test_nothing_is_written_over_the_result_of_a_librarys_product(
         return jax.nn.gelu(x @ w)
 
     program = trace(step, array(32, 48), array(64, 32))
-    flow = analyse(program, replace(toy_machine().chip, library_products=libraries))
+    flow = analyse(
+        program, with_compiler(toy_machine(), name="xla:gpu" if libraries else "xla:tpu").chip
+    )
     product, last = program.ops[0].outputs[0], program.outputs[0]
     made = program.values[program.ops[program.values[last].producer].inputs[0]]
     spans = [(flow.start[v], flow.stop[v]) for v in (product, made.index)]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.program.trace import trace
 from autoshard.xla.facts import analyse
 from tests.helpers import case

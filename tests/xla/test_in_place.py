@@ -12,7 +12,7 @@ from jax import lax
 
 from autoshard.cost.reordering import transposing
 from autoshard.cost.step_prices import step_prices
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.program.strategies import enumerate_strategies
 from autoshard.program.trace import Program, trace
 from autoshard.xla.facts import analyse

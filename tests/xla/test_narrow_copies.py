@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autoshard.cost.step_prices import StepPrices, step_prices
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.program.trace import Program, trace
 from autoshard.xla.facts import analyse
 

@@ -14,12 +14,12 @@ from autoshard.program.facts import Facts
 from autoshard.program.strategies import enumerate_strategies
 from autoshard.program.trace import Program, trace
 from autoshard.xla.facts import analyse
-from tests.helpers import toy_machine
+from tests.helpers import toy_machine, with_compiler
 
 LAYERS, ROWS, WIDTH = 3, 4, 8
 STACK = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32)
 START = jax.ShapeDtypeStruct((ROWS, WIDTH), jnp.float32)
-LIBRARY = replace(toy_machine(1).chip, library_products=True)
+LIBRARY = with_compiler(toy_machine(1), name="xla:gpu").chip
 
 
 def product(x: Any, w: Any) -> tuple[Any, None]:

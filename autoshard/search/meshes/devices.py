@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from jax.sharding import Mesh
 
 from autoshard.lower.interpret import LoweringError
-from autoshard.machine.machine import Machine, MachineError, load, submachine
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine, submachine
 
 KINDS = {
     "TPU v4": "v4",

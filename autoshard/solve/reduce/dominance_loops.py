@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autoshard.solve.kernels import compiled
+from autoshard.solve.kernels import compiled, inner
 
 FORBIDDEN = 1e300
 """What stands for +inf in a table."""
@@ -47,14 +47,9 @@ class Compared(NamedTuple):
     tables: np.ndarray
 
 
-@compiled
-def compare(c, regrets, left, dropped, dead):
-    """Mark in `dropped` the choices, and in `dead` the pairs, that another choice replaces.
-
-    `dead[pair_start[s] + choice * columns + h]` is a choice beside group h of the neighbour of side
-    s. Scratch: `regrets` (the squares of the rows of all tables) and `left` (sides).
-    """
-    costs, tables, groups, amounts, table = c.costs, c.tables, c.groups, c.amounts, c.table
+@inner
+def find_regrets(c, tables, regrets):
+    """By how much each row of a table exceeds each other one at most, where that allows a pair."""
     for t in range(c.rows.size):
         start, columns = c.table_start[t], c.columns[t]
         for g in range(c.rows[t]):
@@ -65,6 +60,45 @@ def compare(c, regrets, left, dropped, dead):
                     if rival < FORBIDDEN:
                         worst = max(worst, tables[start + g * columns + k] - rival)
                 regrets[c.regret_start[t] + g * c.rows[t] + h] = worst
+
+
+@inner
+def weigh(c, regrets, costs, amounts, groups, table, node, x, y):
+    """What choice y in place of x loses at most, and the most that one side alone makes of that.
+
+    Also what stops it: 0 nothing, 1 a side on which it forbids what x allows, 2 all else.
+    """
+    start = c.node_start[node]
+    loss = costs[start + y] - costs[start + x]
+    stops = 2 if x == y else 0
+    for k in range(c.vector_start[node], c.vector_start[node + 1]):
+        if amounts[c.vectors[k] + y] > amounts[c.vectors[k] + x]:
+            stops = 2
+            break
+    gain = 0.0
+    for s in range(c.near_start[node], c.near_start[node + 1]):
+        if stops > 1:
+            break
+        rows, at = c.rows[table[s]], c.regret_start[table[s]]
+        g, h = groups[c.group_start[s] + x], groups[c.group_start[s] + y]
+        worst, best = regrets[at + h * rows + g], regrets[at + g * rows + h]
+        if worst >= EXCLUDED:
+            stops += 1
+            worst = 0.0
+        loss += worst
+        gain = max(gain, worst + best)
+    return loss, gain, stops
+
+
+@compiled
+def compare(c, regrets, left, dropped, dead):
+    """Mark in `dropped` the choices, and in `dead` the pairs, that another choice replaces.
+
+    `dead[pair_start[s] + choice * columns + h]` is a choice beside group h of the neighbour of side
+    s. Scratch: `regrets` (the squares of the rows of all tables) and `left` (sides).
+    """
+    costs, tables, groups, amounts, table = c.costs, c.tables, c.groups, c.amounts, c.table
+    find_regrets(c, tables, regrets)
     for node in range(c.node_start.size - 1):
         start = c.node_start[node]
         size = c.node_start[node + 1] - start
@@ -81,24 +115,7 @@ def compare(c, regrets, left, dropped, dead):
                     left[s] += not dead[answer + k]
             for judge in range(min(size, JUDGES)):
                 y = c.order[start + judge]
-                loss = costs[start + y] - costs[start + x]
-                stops = 2 if x == y else 0
-                for k in range(c.vector_start[node], c.vector_start[node + 1]):
-                    if amounts[c.vectors[k] + y] > amounts[c.vectors[k] + x]:
-                        stops = 2
-                        break
-                gain = 0.0
-                for s in sides:
-                    if stops > 1:
-                        break
-                    rows, at = c.rows[table[s]], c.regret_start[table[s]]
-                    g, h = groups[c.group_start[s] + x], groups[c.group_start[s] + y]
-                    worst, best = regrets[at + h * rows + g], regrets[at + g * rows + h]
-                    if worst >= EXCLUDED:
-                        stops += 1
-                        worst = 0.0
-                    loss += worst
-                    gain = max(gain, worst + best)
+                loss, gain, stops = weigh(c, regrets, costs, amounts, groups, table, node, x, y)
                 least = 0.0 if judge < position else -c.rounding[node]
                 if stops > 1 or loss - gain > least:
                     continue

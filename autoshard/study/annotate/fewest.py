@@ -24,7 +24,8 @@ from jax.sharding import Mesh
 
 from autoshard.lower.compare import Tally
 from autoshard.lower.spmd import Lowered, lower
-from autoshard.machine.machine import Machine, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
 from autoshard.plan.plan import Plan
 from autoshard.plan.unreduced_sums import settled
 from autoshard.program.trace import Program

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoshard.machine.machine import Chip, Machine, Switch
+from autoshard.machine.chip import Chip
+from autoshard.machine.machine import Machine
+from autoshard.machine.network import Switch
 from autoshard.study.calibrate.laws import row_work
 from autoshard.study.calibrate.table import Row
 

@@ -21,7 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from autoshard.machine.machine import Level, Machine, MachineError, Switch, Torus, parse
+from autoshard.machine.compiler import DEFAULTS, Compiler
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import parse
+from autoshard.machine.machine import Machine
+from autoshard.machine.network import Level, Switch, Torus
 
 _NUMBER_WITH_COMMENT = re.compile(r'^[A-Za-z_]\w*\s*=[^#"\'\[{]*#\s*(.*\S)\s*$')
 
@@ -76,6 +80,13 @@ def _text(content: Mapping[str, Any], machine: Machine, notes: Mapping[str, str]
     for key in ("name", "sources", "overlap", "dispatch_seconds", "chips", "topology", "slices"):
         if key in content:
             lines += comments.entry(key, content[key])
+    compiler = content.get("compiler", {})
+    if isinstance(compiler, str):
+        lines += comments.entry("compiler", compiler)
+    elif compiler:
+        lines += ["", *comments.above.get("compiler", ()), "[compiler]"]
+        for key, cell in compiler.items():
+            lines += comments.entry(f"compiler.{key}", cell)
     chip = dict(content["chip"])
     lines += ["", "[chip]"]
     peaks = chip.pop("peak_flops")
@@ -94,7 +105,9 @@ def _text(content: Mapping[str, Any], machine: Machine, notes: Mapping[str, str]
 def _of_machine(machine: Machine) -> dict[str, Any]:
     """The content of a file that spells the machine out."""
     chip: dict[str, Any] = {
-        field.name: getattr(machine.chip, field.name) for field in fields(machine.chip)
+        field.name: getattr(machine.chip, field.name)
+        for field in fields(machine.chip)
+        if field.name != "compiler"
     }
     chip["peak_flops"] = dict(machine.chip.peak_flops)
     network = [_table(level) for level in machine.network]
@@ -103,8 +116,27 @@ def _of_machine(machine: Machine) -> dict[str, Any]:
     return {
         "overlap": machine.overlap,
         "dispatch_seconds": machine.dispatch_seconds,
+        **_of_compiler(machine.chip.compiler),
         "chip": chip,
         "network": network,
+    }
+
+
+def _of_compiler(compiler: Compiler) -> dict[str, Any]:
+    """The entry of the compiler, if one is known: its name, and what differs from its defaults."""
+    if not compiler.name:
+        return {}
+    usual = DEFAULTS[compiler.name]
+    return {
+        "compiler": {
+            field.name: getattr(compiler, field.name)
+            for field in fields(compiler)
+            if field.name == "name"
+            or (
+                field.name != "without"
+                and getattr(compiler, field.name) != getattr(usual, field.name)
+            )
+        }
     }
 
 
@@ -119,6 +151,9 @@ def _of_base(machine: Machine, content: dict[str, Any]) -> dict[str, Any]:
     for index, level in zip(_positions(machine, network), machine.network, strict=True):
         told = _RATES & (network[index].keys() | _table(level).keys())
         network[index] |= {key: getattr(level, key) for key in sorted(told)}
+    compiler = content.get("compiler", {})
+    if isinstance(compiler, dict) and compiler:
+        content["compiler"] = {key: getattr(machine.chip.compiler, key) for key in compiler}
     return {
         **content,
         "overlap": machine.overlap,

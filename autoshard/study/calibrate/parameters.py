@@ -19,7 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from autoshard.machine.machine import Machine, Torus
+from autoshard.machine.machine import Machine
+from autoshard.machine.network import Torus
 
 LEAST_LAUNCH_SECONDS = 1e-9
 """About one cycle of a clock; a launch that costs nothing would make ties in a search."""

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoshard.cost.step_prices import step_prices
-from autoshard.machine.machine import Machine, MachineError, Range, load
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine, Range
 from autoshard.machine.numbers import Number, number, ranges_of, with_numbers
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.plan import Plan, Proof
@@ -62,7 +64,7 @@ def robust(
       time_limit: seconds for all of it. When it ends, what is known is returned with its bounds.
       search_limit: seconds for one search.
       options: kept in the plan.
-      requirements: records or statements (`autoshard.requirements`) that every plan keeps,
+      requirements: records or statements (`autoshard.problem.requirements`) that every plan keeps,
         whatever the machine proves to be; limits on collectives count those that a plan has on the
         machine as it is taken.
       progress: called with what is being done. An interrupt (Ctrl-C) ends with what is known, once

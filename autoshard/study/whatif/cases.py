@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoshard.machine.machine import Machine, MachineError, load, presets
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import load, presets
+from autoshard.machine.machine import Machine
 from autoshard.study.whatif.words import CLUSTER, SweepError
 from autoshard.units import format_bytes
 

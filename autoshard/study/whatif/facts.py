@@ -8,7 +8,7 @@ dtype of each operation, over the time of the step: Chowdhery et al., PaLM, appe
 
 from __future__ import annotations
 
-from autoshard.machine.machine import Chip
+from autoshard.machine.chip import Chip
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.select import path_keys, shown_path
 from autoshard.program.trace import Program

@@ -28,8 +28,9 @@ from typing import Any
 import numpy as np
 
 from autoshard.cost.step_prices import heap_factor
+from autoshard.machine.chip import Chip
 from autoshard.machine.improvements import MORE
-from autoshard.machine.machine import Chip, Machine
+from autoshard.machine.machine import Machine
 from autoshard.models.find import call, find
 from autoshard.plan.fits import fits
 from autoshard.plan.plan import MeshShape, Plan

@@ -193,10 +193,8 @@ def _kind(case: Case) -> object:
     chip = case.machine.chip
     again = round(chip.exponential_bytes, 6)
     return (
-        chip.heap_overhead,
+        chip.compiler,
         chip.transaction_bytes,
-        chip.library_products,
-        chip.library_products and chip.hides_collectives,
         again,
     )
 

@@ -94,7 +94,7 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
     when, marks = arranged(program, fusion, orders.arrange, _sizes(prices, decisions))
     flow = replace(prices.dataflow, materialised=fusion.materialised)
     now = replace(prices, dataflow=reordered(flow, program, fusion, when))
-    at_once = chip.library_products and not chip.hides_collectives
+    at_once = chip.compiler.name == "xla:gpu" and not chip.compiler.hides_collectives
     begun = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, CopyBegins)}
     early = {value for value, _ in begun}
     copies, released = ({}, {}) if at_once else Decided(now, decisions).needed(early)
@@ -110,7 +110,7 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
         if decisions.assignment[op.index] is not None
         for event in op_events(now, op, decided.chosen(op), flights)
     ]
-    workspace = chip.workspace_bytes
+    workspace = chip.compiler.workspace_bytes
     for op in program.ops:
         if op.primitive == "dot_general" and decisions.assignment[op.index] is not None:
             at = now.dataflow.when[op.index]
@@ -138,7 +138,7 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
     sent = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, Sent)}
     events += _beside_sent(now, decided, first, sent)
     waited = None
-    if chip.library_products:
+    if chip.compiler.name == "xla:gpu":
         events += _put_in_order(now, decisions, first)
         events += _beside_scattered(now, decided, first)
         waited = waited_seconds(decided, orders.runs) if orders.runs else None
@@ -167,7 +167,7 @@ def _fused(decided: Decided) -> Fusion:
     """
     prices, decisions = decided.prices, decided.decisions
     chip = prices.machine.chip
-    if chip.library_products:
+    if chip.compiler.name == "xla:gpu":
         ops = (op for op in prices.program.ops if decided.of_sum(op))
         return fuse(prices.program, chip, written={output for op in ops for output in op.outputs})
     into_products = {v for v, copy in enumerate(decisions.copy) if copy is None}
@@ -260,7 +260,7 @@ def _beside_scattered(
             strategy, product = decided.chosen(op), op.outputs[0]
             size = prices.scratch_bytes(product, strategy.written[0][0])
             others = prices.scratch_bytes(product, strategy.stored[0][0])
-            others += prices.machine.chip.workspace_bytes
+            others += prices.machine.chip.compiler.workspace_bytes
             yield from passing(at, max(size - others, 0.0))
 
 
@@ -275,7 +275,7 @@ class _Orders:
 
     def arrange(self, region: Region, kernels: Sequence[Kernel]) -> Iterator[int | Mark]:
         """The kernels of a region, with a mark where something begins or ends to lie in memory."""
-        if self.decided.prices.machine.chip.runs_in_least_memory:
+        if self.decided.prices.machine.chip.compiler.runs_in_least_memory:
             yield from least_memory(region, kernels)
             return
         graph = TaskGraph(self.decided, self.fusion, self.beside, region, kernels)

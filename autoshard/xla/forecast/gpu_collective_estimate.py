@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from autoshard.cost.collective import MeshTopology
-from autoshard.machine.machine import Switch
+from autoshard.machine.network import Switch
 
 UNKNOWN_SECONDS = 5e-3
 """Of a collective whose groups XLA cannot model."""

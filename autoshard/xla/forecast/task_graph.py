@@ -94,7 +94,7 @@ class TaskGraph:
             kernels,
             self.tasks,
             self.maker,
-            library=decided.prices.machine.chip.library_products,
+            library=decided.prices.machine.chip.compiler.name == "xla:gpu",
         )
         for number, kernel in enumerate(kernels):
             self._add_sum(number, kernel)
@@ -165,7 +165,7 @@ class TaskGraph:
         chip = decided.prices.machine.chip
         if op.primitive != "select_and_scatter_add" or kernel.inner is not None:
             return
-        if not chip.library_products:  # XLA:TPU does both at once
+        if chip.compiler.name != "xla:gpu":  # XLA:TPU does both at once
             return
         source, pooled = op.inputs
         layout = decided.chosen(op).reads[0]
@@ -244,7 +244,7 @@ class TaskGraph:
         XLA:TPU has a fixed cost for each.
         """
         chip = self.decided.prices.machine.chip
-        if seconds > 0 and not chip.library_products:
+        if seconds > 0 and chip.compiler.name != "xla:gpu":
             return HIGH_COST if is_matrix_op(op.primitive) else MEDIUM_COST
         if seconds > 0 and op.index not in self.fusion.joined:
             seconds = max(seconds - chip.launch_seconds, 0.0)
@@ -323,7 +323,7 @@ class TaskGraph:
         fixed = sum(topology.rate(kind, axes).latency_seconds for kind, axes in found.kinds)
         fixed = min(fixed, found.seconds)
         reckoned = Reckoned(HIGH_LATENCY, 0.0)
-        if chip.library_products:
+        if chip.compiler.name == "xla:gpu":
             reckoned = self._reckoned_of(found) or Reckoned(found.seconds, fixed)
         begin.latency = reckoned.seconds
         end.reads(begin)

@@ -41,7 +41,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoshard.cost.step_prices import StepPrices
-from autoshard.machine.machine import Chip
+from autoshard.machine.chip import Chip
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.memory_events import UnderWay, passing
 from autoshard.program.graph import Op

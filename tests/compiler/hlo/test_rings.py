@@ -14,7 +14,7 @@ from autoshard.compiler.compiled import Compiled, compile_lowered
 from autoshard.compiler.hlo.collectives import HloCollective, collectives
 from autoshard.compiler.hlo.groups import parse_groups
 from autoshard.compiler.hlo.text import read_module
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.plan.plan import MeshShape
 
 needs_tpu = pytest.mark.skipif(

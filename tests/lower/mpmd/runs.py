@@ -12,7 +12,9 @@ from jax.sharding import AxisType, Mesh
 from autoshard.lower.double import wide, widened
 from autoshard.lower.mpmd.place import LoweredMpmd
 from autoshard.lower.numeric import Difference, compare_outputs
-from autoshard.machine.machine import Machine, Switch, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
+from autoshard.machine.network import Switch
 from autoshard.models import training
 from autoshard.search.meshes.lower_step import lower_mpmd
 

@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.mpmd.instructions import Slot
 from autoshard.lower.mpmd.place import batch_sharded
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.plan.plan import MeshShape
 from autoshard.search.meshes import pricer
 from autoshard.search.meshes.devices import machine_of, machines_of, preset_of

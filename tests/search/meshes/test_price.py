@@ -6,7 +6,7 @@ import pytest
 
 from autoshard.lower.mpmd.partition import partition_step
 from autoshard.machine.cluster import load_cluster
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.program.trace import trace
 from autoshard.search.meshes.bounds.ideal import ideal_seconds
 from autoshard.search.meshes.price import StagePrice, price
@@ -34,7 +34,7 @@ def test_tasks_and_update_add_up_to_the_step(mode):
         assert set(found.seconds) == ({"F", "BW"} if mode == "fused" else {"F", "B", "W"})
         assert found.busy_seconds(4) == pytest.approx(plan.estimate.step_seconds, rel=1e-9)
         whole = partition.cut.bytes(partition.cut.kept(stage))
-        heap = 1 + machine.chip.heap_overhead
+        heap = 1 + machine.chip.compiler.heap_overhead
         assert whole * 0.5 <= found.kept_bytes <= whole * heap * 1.5
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 PROGRAM = """
-from autoshard.solve.highs import _Silent
+from autoshard.solve.backends.highs import _Silent
 solver = _Silent()
 solver.run()
 print("answered", solver.getModelStatus() is not None)

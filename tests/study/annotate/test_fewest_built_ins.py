@@ -13,7 +13,8 @@ import pytest
 
 from autoshard import models
 from autoshard.lower.spmd import lower
-from autoshard.machine.machine import Machine, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
 from autoshard.models import graph_network
 from autoshard.program.annotations import laid_out
 from autoshard.program.trace import trace

@@ -9,7 +9,7 @@ import pytest
 from jax.experimental import topologies
 
 from autoshard.compiler.target import target_of, why_missing
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.plan.plan import MeshShape
 from autoshard.study.calibrate import chains
 from autoshard.study.calibrate.measure_collectives import KINDS

@@ -7,7 +7,7 @@ import pytest
 
 from autoshard.cli.main import main
 from autoshard.compiler.target import why_missing
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.study.calibrate import fit
 from autoshard.study.calibrate.compiled_rows import compiled_rows
 from autoshard.study.calibrate.device import UnmeasuredError

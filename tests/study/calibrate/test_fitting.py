@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autoshard.machine.machine import Machine, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
 from autoshard.study.calibrate import fit
 from autoshard.study.calibrate.laws import laws
 from autoshard.study.calibrate.parameters import (

@@ -6,7 +6,10 @@ import dataclasses
 
 import pytest
 
-from autoshard.machine.machine import Machine, MachineError, Torus, load, parse, presets, submachine
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import load, parse, presets
+from autoshard.machine.machine import Machine, submachine
+from autoshard.machine.network import Torus
 from autoshard.study.calibrate.machine_toml import file_of, machine_toml
 from autoshard.study.calibrate.parameters import parameters, with_values
 

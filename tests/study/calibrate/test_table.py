@@ -11,7 +11,7 @@ import pytest
 
 from autoshard.cost.collective import MeshTopology
 from autoshard.cost.roofline import op_seconds
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.study.calibrate import TableError, fit, read_table
 from autoshard.study.calibrate.columns import COLUMNS, ROW_KINDS
 from autoshard.study.calibrate.laws import laws

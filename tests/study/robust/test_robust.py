@@ -10,7 +10,9 @@ import pytest
 
 import autoshard
 from autoshard.cli.main import main
-from autoshard.machine.machine import MachineError, Range, load, parse, submachine
+from autoshard.machine.file import MachineError
+from autoshard.machine.load import load, parse
+from autoshard.machine.machine import Range, submachine
 from autoshard.machine.numbers import ranges_of
 from autoshard.program.trace import Program, trace
 from autoshard.study.robust.record import Robust
@@ -20,6 +22,9 @@ FILE = """
 name = "mine"
 overlap = [0.2, 0.5, 0.9]
 chips = 8
+[compiler]
+name = "xla:tpu"
+heap_overhead = [0.0, 0.3]
 [chip]
 name = "accelerator"
 memory_bytes = [8e6, 1e8, 2e8]
@@ -29,7 +34,6 @@ vector_flops = 6e9
 launch_seconds = 1e-9
 matmul_efficiency = 0.8
 memory_efficiency = 0.9
-heap_overhead = [0.0, 0.3]
 [chip.peak_flops]
 bfloat16 = [9e9, 9.1e9]
 float32 = [4e9, 5e9]
@@ -69,7 +73,7 @@ def test_a_file_has_ranges_and_what_they_are_taken_for():
         Range("overlap", 0.2, 0.9),
         Range("chip.memory_bytes", 8e6, 2e8),
         Range("chip.memory_bandwidth", 1e9, 3e9),
-        Range("chip.heap_overhead", 0.0, 0.3),
+        Range("compiler.heap_overhead", 0.0, 0.3),
         Range("chip.peak_flops.bfloat16", 9e9, 9.1e9),
         Range("chip.peak_flops.float32", 4e9, 5e9),
         Range("network[0].chip_bandwidth", 2e7, 2e9),
@@ -121,7 +125,7 @@ def test_the_answer_holds_together(found: Robust):
         "network[1].latency_seconds",
         "overlap",
     ]
-    assert [row.path for row in found.memory] == ["chip.memory_bytes", "chip.heap_overhead"]
+    assert [row.path for row in found.memory] == ["chip.memory_bytes", "compiler.heap_overhead"]
     for row in found.numbers:
         assert row.low <= row.proven_low <= row.taken <= row.proven_high <= row.high
         assert row.decides or row.stays

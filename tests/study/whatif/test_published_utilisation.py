@@ -17,7 +17,7 @@ import pytest
 
 import autoshard
 from autoshard import models
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.models.llama import Llama, llama
 from autoshard.program.trace import Program
 from autoshard.study.whatif.facts import model_flops

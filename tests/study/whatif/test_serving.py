@@ -12,7 +12,7 @@ import pytest
 
 import autoshard
 from autoshard.cli.main import main
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.program.trace import trace
 from autoshard.search.search import InfeasibleError, search
 from autoshard.study.whatif.served import Serving

@@ -17,7 +17,7 @@ import pytest
 import autoshard
 from autoshard.cli.main import main
 from autoshard.machine.improvements import better_machines
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.machine.network import Switch
 from autoshard.program.trace import trace
 from autoshard.search.all_shapes import InfeasibleError

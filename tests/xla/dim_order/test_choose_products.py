@@ -17,7 +17,8 @@ from autoshard.compiler.compiled import Compiled, compile_plan
 from autoshard.compiler.target import why_missing
 from autoshard.lower.products import product_in_order
 from autoshard.lower.spmd import lower
-from autoshard.machine.machine import Machine, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
 from autoshard.plan.plan import Plan
 from autoshard.plan.text.page import format_plan
 from autoshard.plan.types.plan_check import PlanTypeError

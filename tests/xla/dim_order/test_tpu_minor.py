@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.program.trace import trace
 from autoshard.xla.dim_order.tpu_minor import innermost_dimensions
 from tests.helpers import case

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autoshard.machine.machine import Machine, load
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
 from autoshard.program.dim_order import Transposition, is_coalesced
 from autoshard.program.trace import Program, trace
 from autoshard.xla.dim_order.walk import Orders

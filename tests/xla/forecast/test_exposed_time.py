@@ -22,7 +22,7 @@ from autoshard.xla.forecast.forecast import scheduled
 from autoshard.xla.forecast.planned_collectives import Decided
 from autoshard.xla.kernel_orders import Kernel
 from autoshard.xla.latency_hiding import Role, Task
-from tests.helpers import case, hiding, random_plan
+from tests.helpers import case, hiding, random_plan, with_compiler
 from tests.random_programs import random_program
 
 GATHERED = [f"limit {kind} count 0" for kind in ("all_to_all", "all_reduce", "reduce_scatter")]
@@ -86,7 +86,7 @@ def test_two_streams_by_hand(runs: Any, waited: float, monkeypatch: Any) -> None
 def test_a_step_waits_no_longer_than_its_collectives_take(seed: int) -> None:
     step, args = random_program(seed)[:2]
     machine = hiding(4)
-    machine = replace(machine, chip=replace(machine.chip, library_products=True))
+    machine = with_compiler(machine, name="xla:gpu")
     given = case(step, *args, mesh={"x": 2, "y": 2}, machine=machine)
     plan, prices = random_plan(given, seed), given.built.prices
     found = scheduled(prices, plan.decisions)
@@ -142,12 +142,11 @@ def test_gathers_hide_behind_products_as_in_the_compilers_timeline(
 def test_where_memory_does_not_suffice_nothing_is_hidden() -> None:
     step, args = random_program(3)[:2]
     machine = hiding(4)
-    chip = replace(machine.chip, library_products=True)
-    given = case(step, *args, mesh={"x": 2, "y": 2}, machine=replace(machine, chip=chip))
+    given = case(step, *args, mesh={"x": 2, "y": 2}, machine=with_compiler(machine, name="xla:gpu"))
     plan = random_plan(given, 3)
     assert plan.estimate.scheduled_bytes is not None
     for memory in (plan.estimate.scheduled_bytes, plan.estimate.scheduled_bytes - 1):
-        small = replace(machine, chip=replace(chip, memory_bytes=float(memory)))
+        small = replace(machine, chip=replace(machine.chip, memory_bytes=float(memory)))
         prices = prices_of(plan, given.program, small)
         estimate = priced_anew(plan, prices).estimate
         if memory == plan.estimate.scheduled_bytes:

@@ -15,7 +15,7 @@ from autoshard.plan.plan import Plan
 from autoshard.program.trace import trace
 from autoshard.search.search import search
 from autoshard.xla.forecast.forecast import scheduled
-from tests.helpers import case, hiding, random_plan, toy_machine
+from tests.helpers import case, hiding, random_plan, toy_machine, with_compiler
 from tests.random_programs import random_program
 
 
@@ -54,7 +54,7 @@ def test_any_plan_of_any_program_takes_what_its_arguments_take_at_least(seed: in
 def test_a_plan_without_collectives_runs_in_the_order_that_the_solver_counts_in(seed: int) -> None:
     step, args = looped(seed) if seed % 2 else random_program(seed)[:2]
     machine = hiding(1)  # whose products a library computes: others read what is not written
-    machine = replace(machine, chip=replace(machine.chip, library_products=True))
+    machine = with_compiler(machine, name="xla:gpu")
     plan = search(trace(step, *args), machine, mesh={"x": 1}, time_limit=10.0)
     assert plan.estimate.scheduled_bytes == plan.estimate.peak_bytes
 
@@ -71,7 +71,7 @@ def test_without_hiding_a_vector_memory_alone_makes_the_difference() -> None:
     spared = 0
     for seed in range(6):
         step, args = looped(seed)
-        machine = toy_machine(4)
+        machine = with_compiler(toy_machine(4), name="xla:tpu")
         given = case(step, *args, mesh={"x": 2, "y": 2}, machine=machine)
         plan = random_plan(given, seed)
         peaks = []
@@ -176,7 +176,7 @@ def test_what_a_loop_reads_of_an_array_that_is_gathered_out_of_order_lies_there_
             jax.ShapeDtypeStruct((16, 1024), jnp.float32),
             jax.ShapeDtypeStruct((1024, 1024), jnp.float32),
         ),
-        replace(machine, chip=replace(machine.chip, library_products=libraries)),
+        with_compiler(machine, name="xla:gpu" if libraries else "xla:tpu"),
         mesh={"x": 4},
         requirements=[
             "pin x [x, None]",
@@ -224,7 +224,7 @@ def test_what_is_sent_in_blocks_that_do_not_lie_together_is_written_in_their_ord
 ) -> None:
     # A product is hidden behind an all-to-all of what it reads, too. Rows lie together.
     rows, given = cut == "[x, None]", hiding(4)
-    given = replace(given, chip=replace(given.chip, library_products=True))
+    given = with_compiler(given, name="xla:gpu")
 
     def step(x: Any, w: Any) -> Any:
         hidden = jnp.tanh(x)

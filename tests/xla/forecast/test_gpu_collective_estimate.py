@@ -14,7 +14,7 @@ from autoshard.compiler.compiled import compile_plan
 from autoshard.compiler.hlo.schedule import read_schedule
 from autoshard.compiler.target import why_missing
 from autoshard.cost.collective import MeshTopology
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.xla.forecast.gpu_collective_estimate import UNKNOWN_SECONDS, between_hosts
 
 

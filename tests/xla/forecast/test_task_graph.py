@@ -20,7 +20,7 @@ from autoshard.xla.fusion import fuse
 from autoshard.xla.kernel_orders import Kernel
 from autoshard.xla.latency_hiding import Role
 from autoshard.xla.op_order import arranged, depth_first_in_loops
-from tests.helpers import case, hiding
+from tests.helpers import case, hiding, with_compiler
 
 
 def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
@@ -33,10 +33,11 @@ def graphs(
     requirements: Sequence[str] = (),
     mesh: Mapping[str, int] = MappingProxyType({"x": 4}),
     donate_argnums: Sequence[int] = (),
+    compiler: str = "xla:tpu",
     **chip: Any,
 ) -> tuple[Decided, dict[int, TaskGraph]]:
     """The best plan for four chips, and its tasks by region."""
-    machine = hiding(4)
+    machine = with_compiler(hiding(4), name=compiler)
     machine = replace(machine, chip=replace(machine.chip, **chip))
     given = case(fn, *args, mesh=mesh, machine=machine, donate_argnums=donate_argnums)
     plan = search(given.program, machine, mesh=mesh, requirements=requirements, time_limit=10.0)
@@ -148,7 +149,9 @@ def test_a_copy_over_two_axes_is_two_collectives_one_after_the_other() -> None:
 @pytest.mark.parametrize("library", [True, False])
 def test_what_a_library_makes_comes_out_of_a_tuple(library: bool) -> None:
     decided, found = graphs(
-        lambda x, w: jnp.tanh(x @ w), *(array(64, 64),) * 2, library_products=library
+        lambda x, w: jnp.tanh(x @ w),
+        *(array(64, 64),) * 2,
+        compiler="xla:gpu" if library else "xla:tpu",
     )
     graph, ops = found[0], decided.prices.program.ops
     made = {ops[k.first].primitive: graph.tasks[n] for n, k in enumerate(graph.kernels)}
@@ -165,7 +168,7 @@ def test_a_product_reads_what_is_no_matrix_as_one() -> None:
         lambda x, w: jnp.einsum("abd,df->abf", jnp.tanh(x), w),
         array(8, 8, 64),
         array(64, 32),
-        library_products=True,
+        compiler="xla:gpu",
     )
     graph, ops = found[0], decided.prices.program.ops
     made = {ops[k.first].primitive: graph.tasks[n] for n, k in enumerate(graph.kernels)}
@@ -183,7 +186,7 @@ def test_where_no_library_computes_products_kernels_and_collectives_have_fixed_c
         lambda x, w: jnp.tanh(x) @ w.T,
         *(array(64, 64),) * 2,
         requirements=["pin x [x, None]", "pin w [x, None]", "pin result [x, None]"],
-        library_products=library,
+        compiler="xla:gpu" if library else "xla:tpu",
     )
     graph, ops = found[0], decided.prices.program.ops
     flight = graph.flights[0]
@@ -210,7 +213,7 @@ def test_places_of_a_pools_largest_elements_are_found_before_where_they_are_writ
 
         return jax.grad(pooled)(x)
 
-    decided, found = graphs(step, array(8, 4, 4, 2), library_products=library)
+    decided, found = graphs(step, array(8, 4, 4, 2), compiler="xla:gpu" if library else "xla:tpu")
     ops, graph = decided.prices.program.ops, found[0]
     if not library:
         assert not graph.picking

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.cost.tiling import padding
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.program.trace import trace
 from autoshard.search.assemble import priced_anew, prices_of
 from autoshard.search.search import search
 from autoshard.xla.forecast.tpu_vector_memory import SHARE, Life, spared
+from tests.helpers import with_compiler
 
 END = 12
 LIVES = st.builds(
@@ -74,8 +75,9 @@ def test_weights_that_products_alone_read_are_not_converted_in_memory() -> None:
     kept = {}
     for name in ("v5e-1", "h100-1"):
         machine = load(name)
-        chip = replace(machine.chip, vector_memory_bytes=0.0, workspace_bytes=0.0)
-        plan = search(program, replace(machine, chip=chip), mesh={"x": 1}, baselines=False)
+        chip = replace(machine.chip, vector_memory_bytes=0.0)
+        plain = with_compiler(replace(machine, chip=chip), workspace_bytes=0.0)
+        plan = search(program, plain, mesh={"x": 1}, baselines=False)
         kept[name] = plan.estimate.expected_bytes
     arguments = 256 * 4096 * 2 + 4096 * 4096 * 4
     assert kept["v5e-1"] < arguments + 4096 * 4096 * 2 < kept["h100-1"]
@@ -90,8 +92,9 @@ def test_stacks_are_converted_as_a_whole_before_their_loop() -> None:
     (weights,) = arrays((8, 1024, 1024), dtype=jnp.float32)
     program = trace(step, x, weights)
     machine = load("v5e-1")
-    chip = replace(machine.chip, vector_memory_bytes=0.0, heap_overhead=0.0)
-    plan = search(program, replace(machine, chip=chip), mesh={"x": 1}, baselines=False)
+    chip = replace(machine.chip, vector_memory_bytes=0.0)
+    plain = with_compiler(replace(machine, chip=chip), heap_overhead=0.0)
+    plan = search(program, plain, mesh={"x": 1}, baselines=False)
     arguments, stack = 256 * 1024 * 2 + 8 * 1024 * 1024 * 4, 8 * 1024 * 1024 * 2
     assert stack <= plan.estimate.expected_bytes - arguments < stack + 4 * 256 * 1024 * 2
 

@@ -32,7 +32,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autoshard.cost.step_prices import step_prices
-from autoshard.machine.machine import Chip, Machine
+from autoshard.machine.chip import Chip
+from autoshard.machine.machine import Machine
 from autoshard.machine.network import Level, Torus
 from autoshard.plan.plan import MeshShape
 from autoshard.problem.build import build

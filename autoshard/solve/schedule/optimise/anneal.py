@@ -56,22 +56,14 @@ def anneal(a, word, best, bound, steps, hot, cold, share, reach, dice):
     if value == NEVER:
         return value
     cost = value + share * ended.sum()
-    length = 0
-    stale = REFRESH
+    length, stale = 0, REFRESH
     ratio = math.log(cold / hot) / max(steps, 1)
     for step in range(steps):
         if stale >= REFRESH:
             describe(a, word, started, sequence, where, number, taken, tails)
             length = trace(a, word, ends, started, ended, where, number, path, dice)
             stale = 0
-        if dice.random() < ON_PATH:
-            i = path[int(dice.random() * length)]
-        else:
-            i = int(dice.random() * size)
-        d = a.home[word[i]]
-        distance = 1 + int(reach * dice.random() ** 3)
-        j = i - distance if dice.random() < 0.5 else i + distance
-        j = min(max(j, a.word_start[d]), a.word_start[d + 1] - 1)
+        i, j = draw_move(a, word, path, length, reach, dice)
         if j == i or not move(a, word, trial, i, j, number, taken, count):
             continue
         low, high = min(i, j), max(i, j)
@@ -103,6 +95,19 @@ def anneal(a, word, best, bound, steps, hot, cold, share, reach, dice):
         else:
             trial[low : high + 1] = word[low : high + 1]
     return best_value
+
+
+@compiled
+def draw_move(a, word, path, length, reach, dice):
+    """The place of the letter that is moved, and where on its mesh it goes."""
+    if dice.random() < ON_PATH:
+        i = path[int(dice.random() * length)]
+    else:
+        i = int(dice.random() * word.size)
+    d = a.home[word[i]]
+    distance = 1 + int(reach * dice.random() ** 3)
+    j = i - distance if dice.random() < 0.5 else i + distance
+    return i, min(max(j, a.word_start[d]), a.word_start[d + 1] - 1)
 
 
 @compiled

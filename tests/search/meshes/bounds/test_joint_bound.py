@@ -11,7 +11,7 @@ import pytest
 
 from autoshard.lower.mpmd.partition import partition_step
 from autoshard.machine.cluster import load_cluster
-from autoshard.machine.machine import load
+from autoshard.machine.load import load
 from autoshard.models.llama import Llama, llama
 from autoshard.plan.plan import MeshShape
 from autoshard.search.meshes.bounds.block_bound import Block, BlockBound

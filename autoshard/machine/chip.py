@@ -1,0 +1,106 @@
+"""One accelerator: its rates, its memory, and the compiler that programs for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+
+from autoshard.machine.compiler import LAWS, Compiler
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """One accelerator, as JAX counts devices.
+
+    Attributes:
+      name: how its vendor calls it.
+      peak_flops: FLOP/s of the matrix unit by dtype, dense, at JAX's default precision.
+      vector_flops: FLOP/s of the units that do elementwise arithmetic in float32.
+      memory_bytes: device memory that a program can address, bytes.
+      memory_bandwidth: bytes/s between device memory and the chip.
+      reserve_bytes: memory left to the runtime and to fragmentation, bytes.
+      launch_seconds: fixed cost of one (fused) operation, seconds.
+      matmul_efficiency, memory_efficiency: fractions of the peaks that programs reach.
+      exponential_flops: what an exponential takes of the elementwise units, as FLOP of theirs;
+        other functions are multiples of it, see `autoshard.program.flops.TRANSCENDENTAL`.
+      transaction_bytes: the least that device memory moves for one element; what a transposition
+        that jumps about pays for each. 0: transpositions are not priced.
+      vector_memory_bytes: of a memory beside the main one in which XLA keeps arrays, see
+        `autoshard.xla.forecast.tpu_vector_memory`.
+      lanes, sublanes: of the tiles in which arrays of two dimensions or more lie in its memory, see
+        `autoshard.cost.tiling`; 1 where they lie element by element.
+      compiler: that programs for it.
+    """
+
+    name: str
+    peak_flops: Mapping[str, float] = field(hash=False)
+    vector_flops: float
+    memory_bytes: float
+    memory_bandwidth: float
+    reserve_bytes: float
+    launch_seconds: float
+    matmul_efficiency: float
+    memory_efficiency: float
+    exponential_flops: float = 0.0
+    transaction_bytes: float = 0.0
+    vector_memory_bytes: float = 0.0
+    lanes: int = 1
+    sublanes: int = 1
+    compiler: Compiler = LAWS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy as a call of the constructor: read-only mappings have no pickle."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        values["peak_flops"] = dict(self.peak_flops)
+        return Chip, tuple(values.values())
+
+    @property
+    def usable_bytes(self) -> float:
+        """Memory that a plan may fill, in bytes."""
+        return self.memory_bytes - self.reserve_bytes
+
+    @property
+    def counts_anew(self) -> bool:
+        """Whether what a plan takes is counted once more as its compiler runs it.
+
+        See `autoshard.xla.forecast.forecast`.
+        """
+        own = self.compiler
+        own_order = own.hides_collectives or own.name == "xla:gpu"
+        return bool(own.name) and (own_order or self.vector_memory_bytes > 0)
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes/s between device memory and the chip that programs reach."""
+        return self.memory_bandwidth * self.memory_efficiency
+
+    @property
+    def exponential_bytes(self) -> float:
+        """What memory could move while one exponential is computed, bytes."""
+        return self.exponential_flops / self.vector_flops * self.memory_rate
+
+    def matmul_flops(self, dtype: str) -> float:
+        """Return the peak FLOP/s of the matrix unit for operands of a dtype.
+
+        All 8-bit floats share the key ``float8``. A dtype that the matrix unit does not know
+        (``int32``, ``complex64``) runs on the vector unit.
+        """
+        return self.peak_flops.get(self.rate_key(dtype), self.vector_flops)
+
+    def rate_key(self, dtype: str) -> str:
+        """The key of `peak_flops` for operands of a dtype; it may be absent."""
+        key = str(dtype)
+        if key not in self.peak_flops:
+            key = re.sub(r"^float(8|4)_.*", r"float\1", re.sub(r"^uint", "int", key))
+        return key
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.matmul_flops('bfloat16') / 1e12:,.0f} TFLOP/s bf16, "
+            f"{self.memory_bytes / 2**30:,.0f} GiB at {self.memory_bandwidth / 1e9:,.0f} GB/s"
+        )

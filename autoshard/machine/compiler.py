@@ -1,0 +1,70 @@
+"""The compiler that programs for a chip, as far as plans must know it.
+
+What a compiler does is no property of silicon. A machine file names the compiler:
+
+    compiler = "xla:gpu"
+
+Rules ask it whether it has a habit (`Compiler.has`); the habits themselves, with their sources and
+probes, are `autoshard.xla.HABITS`. A machine whose file names none gets laws alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PREFIXES = {"xla:gpu": "gpu.", "xla:tpu": "tpu."}
+"""Compilers that are known, and what the names of their habits begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A compiler on one kind of chip.
+
+    Attributes:
+      name: ``xla:gpu``, ``xla:tpu``, or empty where nothing is known of it.
+      hides_collectives: whether it runs kernels in an order of its own for every plan, so that
+        collectives run beside them (`autoshard.xla.latency_hiding`). XLA:GPU does so on Hopper and
+        later, XLA:TPU on v5e and TPU7x.
+      heap_overhead: what its heap of temporaries takes beyond what is alive at once, as a share of
+        that: gaps between buffers, and an order of its own.
+      workspace_bytes: what one call of its library of products takes in memory beside its arrays.
+      without: habits that it is taken not to have, by name.
+    """
+
+    name: str = ""
+    hides_collectives: bool = False
+    heap_overhead: float = 0.0
+    workspace_bytes: float = 0.0
+    without: frozenset[str] = frozenset()
+
+    def has(self, habit: str) -> bool:
+        """Whether it has a habit: it is of that compiler, and not denied."""
+        prefix = PREFIXES.get(self.name)
+        return prefix is not None and habit.startswith(prefix) and habit not in self.without
+
+    def denies(self, *habits: str) -> bool:
+        """Whether it is taken not to have one of these, which any compiler is expected to have."""
+        return not self.without.isdisjoint(habits)
+
+    @property
+    def runs_in_least_memory(self) -> bool:
+        """Whether kernels run in the order of least memory, in loops, too.
+
+        XLA does so on chips for which its latency-hiding scheduler does not run.
+        """
+        return not self.hides_collectives
+
+    def __str__(self) -> str:
+        return self.name or "no compiler: laws alone"
+
+
+LAWS = Compiler()
+"""Of which nothing is known."""
+
+DEFAULTS = {
+    # Medians of 249 and 66 compiled plans of the built-in programs; the workspace is cuBLAS's from
+    # Hopper on, docs.nvidia.com/cuda/cublas, cublasSetWorkspace.
+    "xla:gpu": Compiler("xla:gpu", True, 0.003, 2.0**25),
+    "xla:tpu": Compiler("xla:tpu", False, 0.03),
+}
+"""What is taken of a compiler that a machine file names, and says no more of."""

@@ -1,0 +1,195 @@
+"""Machines by name, or from a file of the presets' form.
+
+`load` reads a preset by name, or a TOML file of the same form:
+
+    family-chips    v5p-64, v5e-16, h100-8, gb200-nvl72-72    chips as JAX counts devices
+    family-AxBxC    v5p-4x4x8                                 the torus, spelled out
+    KxNAME          2xv5p-64                                  K slices over the slow network
+    path/to/my.toml                                           with `chips` or `topology` in it
+
+A TPU7x chip is two devices to JAX; there, "chip" means one such device.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from importlib import resources
+from pathlib import Path
+
+from autoshard.machine.chip import Chip
+from autoshard.machine.file import MachineError, MachineFile, SwitchRules, TorusRules, read
+from autoshard.machine.machine import Machine, Range, moved_ranges
+from autoshard.machine.network import Level, Switch, Torus
+
+
+def presets() -> tuple[str, ...]:
+    """Return the families that ship with autoshard."""
+    folder = resources.files("autoshard") / "machine" / "presets"
+    return tuple(sorted(item.name[:-5] for item in folder.iterdir() if item.name.endswith(".toml")))
+
+
+def load(name_or_path: str | Path, *, chips: int | None = None) -> Machine:
+    """Return a machine by preset name, or from a TOML file of the presets' form.
+
+    Args:
+      name_or_path: see the module's grammar. A name that ends in ``.toml`` is a path.
+      chips: for a file or a bare family, how many chips; overrides the file.
+
+    Raises:
+      MachineError: no such preset (near matches are proposed), a number of chips or a torus that
+        the hardware does not come in, or a faulty file (every fault is listed).
+
+    >>> print(load("v5p-64").network[0])
+    ICI 4x4x4 (100 GB/s a link)
+    >>> load("h100-64").chips
+    64
+    """
+    text = str(name_or_path)
+    if text.endswith(".toml"):
+        path = Path(text)
+        if not path.is_file():
+            raise MachineError(f"no machine file {text!r}; give the path of a TOML file, or a name")
+        return parse(path.read_text(encoding="utf-8"), where=text, chips=chips)
+    slices, family, size = _parse(text)
+    if chips is not None:
+        size = str(chips)
+    if family not in presets() or size is None:
+        raise MachineError(_unknown(text, family))
+    folder = resources.files("autoshard") / "machine" / "presets"
+    toml = (folder / f"{family}.toml").read_text(encoding="utf-8")
+    return _build(read(toml, where=f"{family}.toml"), text, size, slices=slices)
+
+
+def parse(toml: str, *, where: str, chips: int | None = None) -> Machine:
+    """Return the machine that the text of a machine file describes.
+
+    Args:
+      toml: the text.
+      where: what to call it in an error.
+      chips: how many chips; overrides the text.
+
+    Raises:
+      MachineError: as `load`.
+    """
+    file = read(toml, where=where)
+    size = file.topology if chips is None else str(chips)
+    if size is None:
+        raise MachineError(
+            f"{where}: it says neither `chips` nor `topology`; write one, or load it with chips="
+        )
+    return _build(file, file.name, size, slices=file.slices)
+
+
+def _parse(text: str) -> tuple[int, str, str | None]:
+    match = re.fullmatch(r"(?:(\d+)x)?([a-z].*?)(?:-(\d+(?:x\d+)*))?", text.strip().lower())
+    if match is None:
+        return 1, text, None
+    family = match[2].replace("tpu-", "")
+    return int(match[1] or 1), {"tpu7x": "v7x"}.get(family, family), match[3]
+
+
+def _unknown(text: str, family: str) -> str:
+    known = presets()
+    lines = [f"no machine {text!r}"]
+    if family in known:
+        lines.append(f"  how many chips? write for example {family}-64")
+    near = difflib.get_close_matches(family, known, n=3, cutoff=0.5)
+    if near and family not in known:
+        lines.append(f"  did you mean {' or '.join(near)}?")
+    lines.append(f"  presets, each with a number of chips: {', '.join(known)}")
+    lines.append("  or give the path of a .toml file of the same form")
+    return "\n".join(lines)
+
+
+def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
+    chip = Chip(**file.chip, compiler=file.compiler)  # type: ignore[arg-type]
+    topology = tuple(map(int, size.split("x"))) if "x" in size else None
+    fixed = math.prod(
+        rules.size for rules in file.levels if isinstance(rules, SwitchRules) and rules.size
+    )
+    has_torus = any(isinstance(rules, TorusRules) for rules in file.levels)
+    if topology and not has_torus:
+        raise MachineError(f"{name}: {file.name} has no torus to shape; give a number of chips")
+    left = math.prod(topology) * fixed if topology else int(size)
+    if left < 1 or slices < 1:
+        raise MachineError(f"{name}: {slices} x {left} chips; a machine has at least one chip")
+    network: list[Level] = []
+    kept: list[int] = []
+    for number, rules in enumerate(file.levels):
+        if isinstance(rules, TorusRules):
+            network.append(_torus(rules, left, topology, name=name))
+            kept.append(number)
+            left = 1
+            continue
+        if rules.size is None:
+            units, left, slices = left * slices, 1, 1
+        else:
+            units = max(unit for unit in range(1, rules.size + 1) if left % unit == 0)
+            if units < rules.size and units < left and 2 * units < rules.size:
+                raise MachineError(
+                    f"{name}: {left} chips do not spread evenly over {rules.name} units of "
+                    f"{rules.size}; take a multiple of {rules.size}, or fewer than one unit"
+                )
+            left //= units
+        if units > 1:
+            network.append(_switch(rules, units))
+            kept.append(number)
+    if left * slices > 1:
+        raise MachineError(f"{name}: no network of {file.name} joins {left * slices} such units")
+    return Machine(
+        name=name,
+        family=file.name,
+        chip=chip,
+        network=tuple(network) or (_switch(_switch_rules(file), 1),),
+        overlap=file.overlap,
+        sources=file.sources,
+        ranges=moved_ranges((Range(*one) for one in file.ranges), kept),
+        dispatch_seconds=file.dispatch_seconds,
+    )
+
+
+def _torus(rules: TorusRules, chips: int, topology: tuple[int, ...] | None, *, name: str) -> Torus:
+    shape = topology or rules.standard_shape(chips)
+    if shape is None or not rules.allows(shape):
+        wanted = "x".join(map(str, topology)) if topology else f"{chips} chips"
+        most = rules.maximum_chips or 2 * chips
+        sizes = sorted(
+            (count for count in range(1, min(4 * chips, most) + 1) if rules.standard_shape(count)),
+            key=lambda count: abs(count - math.prod(topology or (chips,))),
+        )
+        near = ", ".join(
+            f"{'x'.join(map(str, rules.standard_shape(count) or ()))} ({count})"
+            for count in sorted(sizes[:3])
+        )
+        raise MachineError(
+            f"{name}: the hardware does not come as {wanted} in {rules.rank} dimensions; "
+            f"nearest: {near}"
+        )
+    return Torus(
+        dimensions=shape,
+        wraps=rules.ring_closures(shape),
+        link_bandwidth=rules.link_bandwidth,
+        hop_seconds=rules.hop_seconds,
+        efficiency=rules.efficiency,
+        name=rules.name,
+    )
+
+
+def _switch(rules: SwitchRules, units: int) -> Switch:
+    return Switch(
+        size=units,
+        chip_bandwidth=rules.chip_bandwidth,
+        latency_seconds=rules.latency_seconds,
+        efficiency=rules.efficiency,
+        pair_bandwidth=rules.pair_bandwidth,
+        pipelined=rules.pipelined,
+        start_seconds=rules.start_seconds,
+        reduces=rules.reduces,
+        name=rules.name,
+    )
+
+
+def _switch_rules(file: MachineFile) -> SwitchRules:
+    return next(rules for rules in file.levels if isinstance(rules, SwitchRules))
