@@ -48,8 +48,9 @@ class Compared(NamedTuple):
 
 
 @inner
-def find_regrets(c, tables, regrets):
+def find_regrets(c, regrets):
     """By how much each row of a table exceeds each other one at most, where that allows a pair."""
+    tables = c.tables
     for t in range(c.rows.size):
         start, columns = c.table_start[t], c.columns[t]
         for g in range(c.rows[t]):
@@ -63,31 +64,77 @@ def find_regrets(c, tables, regrets):
 
 
 @inner
-def weigh(c, regrets, costs, amounts, groups, table, node, x, y):
-    """What choice y in place of x loses at most, and the most that one side alone makes of that.
-
-    Also what stops it: 0 nothing, 1 a side on which it forbids what x allows, 2 all else.
-    """
-    start = c.node_start[node]
-    loss = costs[start + y] - costs[start + x]
-    stops = 2 if x == y else 0
-    for k in range(c.vector_start[node], c.vector_start[node + 1]):
-        if amounts[c.vectors[k] + y] > amounts[c.vectors[k] + x]:
-            stops = 2
-            break
-    gain = 0.0
+def find_forbidden(c, left, dead, node, x):
+    """Mark in `dead` the pairs of a choice that are forbidden; `left` counts the others."""
     for s in range(c.near_start[node], c.near_start[node + 1]):
-        if stops > 1:
+        left[s] = 0
+        table = c.table[s]
+        columns = c.columns[table]
+        answer = c.pair_start[s] + x * columns
+        mine = c.table_start[table] + c.groups[c.group_start[s] + x] * columns
+        for k in range(columns):
+            dead[answer + k] = c.tables[mine + k] >= FORBIDDEN
+            left[s] += not dead[answer + k]
+
+
+@inner
+def judge(c, regrets, left, dropped, dead, node, position):
+    """Hold the choice of a node that is at a position of its order to others of the node."""
+    costs, tables, groups, amounts, table = c.costs, c.tables, c.groups, c.amounts, c.table
+    start = c.node_start[node]
+    size = c.node_start[node + 1] - start
+    sides = range(c.near_start[node], c.near_start[node + 1])
+    x = c.order[start + position]
+    find_forbidden(c, left, dead, node, x)
+    for rival in range(min(size, JUDGES)):
+        y = c.order[start + rival]
+        loss = costs[start + y] - costs[start + x]
+        stops = 2 if x == y else 0
+        for k in range(c.vector_start[node], c.vector_start[node + 1]):
+            if amounts[c.vectors[k] + y] > amounts[c.vectors[k] + x]:
+                stops = 2
+                break
+        gain = 0.0
+        for s in sides:
+            if stops > 1:
+                break
+            rows, at = c.rows[table[s]], c.regret_start[table[s]]
+            g, h = groups[c.group_start[s] + x], groups[c.group_start[s] + y]
+            worst, best = regrets[at + h * rows + g], regrets[at + g * rows + h]
+            if worst >= EXCLUDED:
+                stops += 1
+                worst = 0.0
+            loss += worst
+            gain = max(gain, worst + best)
+        least = 0.0 if rival < position else -c.rounding[node]
+        if stops > 1 or loss - gain > least:
+            continue
+        if c.near_start[node] == c.near_start[node + 1]:
+            dropped[start + x] = True
+        for s in sides:
+            rows, columns = c.rows[table[s]], c.columns[table[s]]
+            g, h = groups[c.group_start[s] + x], groups[c.group_start[s] + y]
+            at = c.regret_start[table[s]]
+            worst, best = regrets[at + h * rows + g], regrets[at + g * rows + h]
+            if worst >= EXCLUDED:
+                worst = 0.0
+            elif stops == 1:
+                continue
+            if loss - worst - best > least:
+                continue
+            mine = c.table_start[table[s]] + g * columns
+            theirs = c.table_start[table[s]] + h * columns
+            answer = c.pair_start[s] + x * columns
+            for k in range(columns):
+                if dead[answer + k]:
+                    continue
+                if loss - worst + tables[theirs + k] - tables[mine + k] <= least:
+                    dead[answer + k] = True
+                    left[s] -= 1
+            if left[s] == 0:
+                dropped[start + x] = True
+        if dropped[start + x]:
             break
-        rows, at = c.rows[table[s]], c.regret_start[table[s]]
-        g, h = groups[c.group_start[s] + x], groups[c.group_start[s] + y]
-        worst, best = regrets[at + h * rows + g], regrets[at + g * rows + h]
-        if worst >= EXCLUDED:
-            stops += 1
-            worst = 0.0
-        loss += worst
-        gain = max(gain, worst + best)
-    return loss, gain, stops
 
 
 @compiled
@@ -97,51 +144,7 @@ def compare(c, regrets, left, dropped, dead):
     `dead[pair_start[s] + choice * columns + h]` is a choice beside group h of the neighbour of side
     s. Scratch: `regrets` (the squares of the rows of all tables) and `left` (sides).
     """
-    costs, tables, groups, amounts, table = c.costs, c.tables, c.groups, c.amounts, c.table
-    find_regrets(c, tables, regrets)
+    find_regrets(c, regrets)
     for node in range(c.node_start.size - 1):
-        start = c.node_start[node]
-        size = c.node_start[node + 1] - start
-        sides = range(c.near_start[node], c.near_start[node + 1])
-        for position in range(size):
-            x = c.order[start + position]
-            for s in sides:
-                left[s] = 0
-                columns = c.columns[table[s]]
-                answer = c.pair_start[s] + x * columns
-                mine = c.table_start[table[s]] + groups[c.group_start[s] + x] * columns
-                for k in range(columns):
-                    dead[answer + k] = tables[mine + k] >= FORBIDDEN
-                    left[s] += not dead[answer + k]
-            for judge in range(min(size, JUDGES)):
-                y = c.order[start + judge]
-                loss, gain, stops = weigh(c, regrets, costs, amounts, groups, table, node, x, y)
-                least = 0.0 if judge < position else -c.rounding[node]
-                if stops > 1 or loss - gain > least:
-                    continue
-                if c.near_start[node] == c.near_start[node + 1]:
-                    dropped[start + x] = True
-                for s in sides:
-                    rows, columns = c.rows[table[s]], c.columns[table[s]]
-                    g, h = groups[c.group_start[s] + x], groups[c.group_start[s] + y]
-                    at = c.regret_start[table[s]]
-                    worst, best = regrets[at + h * rows + g], regrets[at + g * rows + h]
-                    if worst >= EXCLUDED:
-                        worst = 0.0
-                    elif stops == 1:
-                        continue
-                    if loss - worst - best > least:
-                        continue
-                    mine = c.table_start[table[s]] + g * columns
-                    theirs = c.table_start[table[s]] + h * columns
-                    answer = c.pair_start[s] + x * columns
-                    for k in range(columns):
-                        if dead[answer + k]:
-                            continue
-                        if loss - worst + tables[theirs + k] - tables[mine + k] <= least:
-                            dead[answer + k] = True
-                            left[s] -= 1
-                    if left[s] == 0:
-                        dropped[start + x] = True
-                if dropped[start + x]:
-                    break
+        for position in range(c.node_start[node + 1] - c.node_start[node]):
+            judge(c, regrets, left, dropped, dead, node, position)
