@@ -36,19 +36,10 @@ def anneal(a, word, best, bound, steps, hot, cold, share, reach, dice):
     sum, `reach` how far letters move at most, `dice` a random generator. Ends once the value is
     `bound`.
     """
-    letters, meshes, m = a.time.size, a.word_start.size - 1, a.microbatches
-    size = word.size
-    ends, trial_ends = np.zeros((letters, m), np.int64), np.zeros((letters, m), np.int64)
-    count = np.zeros(letters, np.int64)
-    at = np.zeros(meshes, np.int64)
-    started, ended = np.zeros(meshes, np.int64), np.zeros(meshes, np.int64)
-    trial_started, trial_ended = np.zeros(meshes, np.int64), np.zeros(meshes, np.int64)
-    sequence, trial_sequence = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    where = np.zeros((letters, m), np.int64)
-    number = np.zeros(size, np.int64)
-    taken = np.zeros(size, np.int64)
-    tails = np.zeros(size, np.int64)
-    path = np.zeros(size, np.int64)
+    of_tasks, count, of_meshes, of_places = scratch(a, word.size)
+    ends, trial_ends, where = of_tasks
+    at, started, ended, trial_started, trial_ended = of_meshes
+    sequence, trial_sequence, number, taken, tails, path = of_places
     trial = word.copy()
     value = run(a, word, ends, count, at, started, ended, sequence)
     best_value = value
@@ -56,14 +47,22 @@ def anneal(a, word, best, bound, steps, hot, cold, share, reach, dice):
     if value == NEVER:
         return value
     cost = value + share * ended.sum()
-    length, stale = 0, REFRESH
+    length = 0
+    stale = REFRESH
     ratio = math.log(cold / hot) / max(steps, 1)
     for step in range(steps):
         if stale >= REFRESH:
             describe(a, word, started, sequence, where, number, taken, tails)
             length = trace(a, word, ends, started, ended, where, number, path, dice)
             stale = 0
-        i, j = draw_move(a, word, path, length, reach, dice)
+        if dice.random() < ON_PATH:
+            i = path[int(dice.random() * length)]
+        else:
+            i = int(dice.random() * word.size)
+        d = a.home[word[i]]
+        distance = 1 + int(reach * dice.random() ** 3)
+        j = i - distance if dice.random() < 0.5 else i + distance
+        j = min(max(j, a.word_start[d]), a.word_start[d + 1] - 1)
         if j == i or not move(a, word, trial, i, j, number, taken, count):
             continue
         low, high = min(i, j), max(i, j)
@@ -98,16 +97,17 @@ def anneal(a, word, best, bound, steps, hot, cold, share, reach, dice):
 
 
 @compiled
-def draw_move(a, word, path, length, reach, dice):
-    """The place of the letter that is moved, and where on its mesh it goes."""
-    if dice.random() < ON_PATH:
-        i = path[int(dice.random() * length)]
-    else:
-        i = int(dice.random() * word.size)
-    d = a.home[word[i]]
-    distance = 1 + int(reach * dice.random() ** 3)
-    j = i - distance if dice.random() < 0.5 else i + distance
-    return i, min(max(j, a.word_start[d]), a.word_start[d + 1] - 1)
+def scratch(a, size):
+    """Arrays to work in: of tasks, letters, meshes, and places of a word of this size."""
+    letters, meshes, m = a.time.size, a.word_start.size - 1, a.microbatches
+    tasks = np.zeros((letters, m), np.int64)
+    letter = np.zeros(letters, np.int64)
+    mesh = np.zeros(meshes, np.int64)
+    place = np.zeros(size, np.int64)
+    of_tasks = tasks, tasks.copy(), tasks.copy()
+    of_meshes = mesh, mesh.copy(), mesh.copy(), mesh.copy(), mesh.copy()
+    of_places = place, place.copy(), place.copy(), place.copy(), place.copy(), place.copy()
+    return of_tasks, letter, of_meshes, of_places
 
 
 @compiled
