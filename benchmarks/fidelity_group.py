@@ -73,7 +73,7 @@ def _old(
     from autoshard.cost.step_prices import step_prices
     from autoshard.plan.plan import Plan
     from autoshard.search.assemble import priced_anew
-    from autoshard.xla.facts import analyse
+    from autoshard.xla import analyse
 
     flow, prices = analyse(program, machine.chip), None
     for number in range(sum(1 for _ in folder.glob("*.answer.json"))):

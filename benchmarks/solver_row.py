@@ -50,7 +50,7 @@ def read_problem(word: str) -> Problem:
     from autoshard.models import find as reference
     from autoshard.problem.build import build
     from autoshard.program.repeats import find_repeats
-    from autoshard.xla.facts import analyse
+    from autoshard.xla import analyse
 
     name, machine_name, mesh = word.split("@")
     found, machine = reference.find(name), autoshard.load_machine(machine_name)

@@ -29,7 +29,7 @@ from autoshard.program.trace import Program, trace
 from autoshard.search.assemble import assemble
 from autoshard.solve import solve
 from autoshard.solve.problem import Problem
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 
 LONG = pytest.mark.long
 

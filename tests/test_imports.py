@@ -147,6 +147,17 @@ def test_only_compat_knows_the_inside_of_jax():
     assert wrong == []
 
 
+def test_the_compiler_model_shows_two_functions_and_its_habits():
+    wrong = [
+        f"{name_of(file)}:{line} imports {imported}"
+        for file in FILES
+        if not name_of(file).startswith("autoshard.xla")
+        for line, imported in imports(file)
+        if imported.startswith("autoshard.xla.") and imported != "autoshard.xla.forecast"
+    ]
+    assert wrong == []
+
+
 def test_the_solver_knows_nothing_of_jax():
     wrong = [
         f"{name_of(file)}:{line} imports {imported}"

@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from autoshard import compat
 from autoshard.compiler import cache as answers
@@ -165,6 +165,28 @@ def compile_lowered(
     The rest is as for `compile_plan`.
     """
     target = target or target_of(machine, mesh, kind_of(machine))
+    asked = ask(stage, target, cache=cache, use_cache=use_cache, time_limit=time_limit)
+    found = read(asked.answer, target, mesh, machine, from_cache=asked.from_cache)
+    return replace(found, key=asked.key)
+
+
+class Asked(NamedTuple):
+    """A compiler's answer, the key under which it is kept, and whether it was there already."""
+
+    answer: Answer
+    key: str
+    from_cache: bool
+
+
+def ask(
+    stage: Any,
+    target: Target,
+    *,
+    cache: Path | None = None,
+    use_cache: bool = True,
+    time_limit: float = TIME_LIMIT,
+) -> Asked:
+    """What the compiler of `target` writes of a `jax.stages.Lowered`; see `compile_lowered`."""
     missing = why_missing(target.kind)
     if missing:
         raise CompileError(missing)
@@ -175,7 +197,7 @@ def compile_lowered(
     answer = kept or _compile(request, time_limit)
     if use_cache and kept is None:
         answers.store(folder, key, answer)
-    return replace(read(answer, target, mesh, machine, from_cache=kept is not None), key=key)
+    return Asked(answer, key, kept is not None)
 
 
 def recall(

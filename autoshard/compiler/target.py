@@ -22,10 +22,10 @@ from typing import Any, Literal
 import numpy as np
 
 from autoshard.cost.collective import MeshTopology
+from autoshard.machine.compiler import told_microseconds
 from autoshard.machine.machine import Machine
 from autoshard.machine.network import Switch, Torus
 from autoshard.plan.plan import MeshShape
-from autoshard.xla.forecast.gpu_collective_estimate import told_microseconds
 
 Kind = Literal["tpu", "gpu", "cpu"]
 KINDS: tuple[Kind, ...] = ("tpu", "gpu", "cpu")

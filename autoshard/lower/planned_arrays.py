@@ -31,10 +31,9 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.program.flatten import makes_nothing
 from autoshard.program.layout import UNREDUCED, Layout, to_partition_spec
-from autoshard.program.readers import Phase, Reader
+from autoshard.program.readers import Phase, Reader, readers_in_program_order
 from autoshard.program.trace import Op, Program
 from autoshard.program.vocabulary import SCATTERS
-from autoshard.xla.facts import analyse
 
 _INDEXED = frozenset({"gather", *SCATTERS})
 
@@ -50,7 +49,7 @@ class PlannedArrays:
         program: Program,
         plan: Plan,
         mesh: Any,
-        readers: tuple[tuple[Reader, ...], ...] | None = None,
+        readers: Sequence[Sequence[Reader]] | None = None,
     ) -> None:
         self.program = program
         self.decisions: Decisions = plan.decisions
@@ -64,7 +63,8 @@ class PlannedArrays:
         self.fixed: set[int] = set()
         self.recipes: dict[int, Recipe] = {}
         self.cursor = 0
-        self.readers = analyse(program).readers if readers is None else readers
+        known = readers_in_program_order(program) if readers is None else readers
+        self.readers = known
         self.turned = turned_products(program, self.decisions, self.chosen, self.readers)
         self._phases = {(use.op, use.position): use.phase for uses in self.readers for use in uses}
         self._specs: dict[tuple[Layout, int], NamedSharding] = {}

@@ -58,6 +58,11 @@ class Compiler:
         return self.name or "no compiler: laws alone"
 
 
+def told_microseconds(seconds: float) -> int:
+    """As XLA:GPU is told the latencies of a network: whole microseconds, and not none."""
+    return max(round(1e6 * seconds), 1)
+
+
 LAWS = Compiler()
 """Of which nothing is known."""
 

@@ -123,6 +123,12 @@ def _before_the_longest_wait(uses: Sequence[Reader], products: Sequence[int]) ->
     return {op for op in ops if op <= last}
 
 
+def readers_in_program_order(program: Program) -> list[list[Reader]]:
+    """The uses of every value where ops run as the program has them."""
+    points = range(len(program.ops))
+    return find_readers(program, points, region_spans(program, points))
+
+
 def through_fusion(
     program: Program, readers: list[list[Reader]], materialised: Sequence[bool]
 ) -> list[list[Reader]]:

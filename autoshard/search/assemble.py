@@ -15,8 +15,7 @@ from autoshard.plan.plan import Baseline, MeshShape, Plan, Proof
 from autoshard.program.facts import Facts
 from autoshard.program.layout import to_partition_spec
 from autoshard.program.trace import Program
-from autoshard.xla.facts import analyse
-from autoshard.xla.forecast.forecast import scheduled
+from autoshard.xla import analyse, forecast
 
 
 def assemble(
@@ -77,7 +76,7 @@ def prices_of(
     Args:
       plan: of `program`.
       program, machine: with as many chips as the mesh has devices.
-      analysed: `autoshard.xla.facts.analyse(program, machine.chip)`, where that is known.
+      analysed: `autoshard.xla.analyse(program, machine.chip)`, where that is known.
 
     Raises:
       ValueError: as `autoshard.cost.step_prices.step_prices`.
@@ -109,7 +108,7 @@ def forecasted(prices: StepPrices, decisions: Decisions, evaluation: Evaluation)
     Where the memory does not suffice, XLA:GPU orders kernels for it, and hides nothing.
     """
     estimate = evaluation.estimate
-    found = None if estimate.scheduled_bytes is not None else scheduled(prices, decisions)
+    found = None if estimate.scheduled_bytes is not None else forecast(prices, decisions)
     if found is None:
         return evaluation
     waited, seconds = found.waited_seconds, None

@@ -44,7 +44,7 @@ from autoshard.solve.sensitivity.about import SolvesAbout
 from autoshard.solve.sensitivity.pinned import PinnedSolves
 from autoshard.solve.whole import tightened
 from autoshard.units import format_bytes, format_seconds
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 
 SAME_PRICE = 1e-9
 """Prices are those that the plan was made with, if they differ by no more than this part."""

@@ -29,7 +29,7 @@ from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.one_shape import AXIS_NAMES, MeshSearcher
 from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.progress import SearchProgress
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 
 __all__ = [
     "InfeasibleError",

@@ -27,7 +27,7 @@ from autoshard.search.assemble import assemble
 from autoshard.solve import Problem
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.pipeline import solve
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 
 DISTORTIONS = (0.5, 1.5, 3.0)
 """Standard deviations of the logarithm of the factors on prices."""

@@ -36,7 +36,7 @@ from autoshard.search.search import InfeasibleError, candidates
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.study.residuals import Observation, fit
 from autoshard.units import format_bytes, format_seconds
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 
 ROUNDS = 4
 """Rounds after which the best compiled plan is returned, stable or not."""

@@ -24,7 +24,7 @@ from autoshard.plan.plan import Plan, Proof
 from autoshard.plan.text.layouts import folded_layouts
 from autoshard.search.assemble import assemble
 from autoshard.search.search import search
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.corpus.cases import Case
 
 FOLDER = Path(__file__).with_name("plans")

@@ -14,7 +14,7 @@ from autoshard.cost.step_prices import step_prices
 from autoshard.plan.evaluate import evaluate
 from autoshard.solve import evaluate as evaluate_problem
 from autoshard.solve import solve
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import case, random_plan, toy_machine
 
 

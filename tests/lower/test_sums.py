@@ -14,7 +14,7 @@ from autoshard.lower.verify import numeric_differences, verify, verify_collectiv
 from autoshard.plan.types.plan_check import PlanTypeError, check_plan
 from autoshard.plan.unreduced_sums import find_sums
 from autoshard.program.layout import UNREDUCED
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import MESHES, case, concrete_like, random_plan, toy_machine
 
 

@@ -14,7 +14,7 @@ from autoshard.lower.turned import turned_products
 from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.program.trace import trace
 from autoshard.search.search import search
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import toy_machine
 
 SUMMED = ("x [None, x]", "y [x, None]", "result [None, None]")

@@ -16,7 +16,7 @@ from autoshard.program.trace import trace
 from autoshard.solve import Status
 from autoshard.solve.flat import flatten
 from autoshard.solve.pipeline import solve
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.study.whatif import programs
 
 

@@ -24,7 +24,7 @@ from autoshard.program.repeats import find_repeats
 from autoshard.program.trace import Program, trace
 from autoshard.search.search import search
 from autoshard.solve.pipeline import solve
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import Case, sampled
 
 NAMES = ("x", "y")

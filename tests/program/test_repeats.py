@@ -20,7 +20,7 @@ from autoshard.program.repeats import find_repeats
 from autoshard.program.trace import Program, trace
 from autoshard.search.search import search
 from autoshard.solve.evaluate import evaluate as evaluate_problem
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import Case, _toss, case, random_plan, sampled, toy_machine
 
 SIZES = Llama(layers=1, width=64, heads=8, kv_heads=8, hidden=128, vocabulary=128)

@@ -20,7 +20,7 @@ from autoshard.machine.compiler import LAWS
 from autoshard.machine.machine import Machine
 from autoshard.machine.network import Switch
 from autoshard.program.trace import Program, trace
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import toy_machine, with_compiler
 
 WEIGHT = jax.ShapeDtypeStruct((8, 8), jnp.float32)

@@ -16,7 +16,7 @@ from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import evaluate
 from autoshard.program.readers import Phase
 from autoshard.program.trace import Program, trace
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import case, toy_machine
 
 FLOAT = 4

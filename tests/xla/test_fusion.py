@@ -14,7 +14,7 @@ from autoshard.machine.chip import Chip
 from autoshard.machine.load import load
 from autoshard.program.strategies import enumerate_strategies
 from autoshard.program.trace import Program, trace
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from autoshard.xla.fusion import fuse
 from tests.helpers import toy_machine, with_compiler
 

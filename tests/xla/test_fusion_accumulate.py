@@ -11,7 +11,7 @@ import numpy as np
 
 from autoshard.cost.step_prices import step_prices
 from autoshard.program.trace import Program, trace
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from autoshard.xla.fusion import fuse
 from tests.helpers import toy_machine
 

@@ -10,7 +10,7 @@ import pytest
 
 from autoshard.machine.load import load
 from autoshard.program.trace import trace
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import case
 
 CHIP = load("h100-8").chip

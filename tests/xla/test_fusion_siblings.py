@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from autoshard.cost.step_prices import step_prices
 from autoshard.program.trace import Program, trace
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from autoshard.xla.fusion import Fusion, fuse
 from tests.helpers import toy_machine
 

@@ -15,7 +15,7 @@ from autoshard.cost.step_prices import step_prices
 from autoshard.machine.load import load
 from autoshard.program.strategies import enumerate_strategies
 from autoshard.program.trace import Program, trace
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from autoshard.xla.in_place import carry_of, updated_in_place
 
 LAYERS, ROWS, PLACES, HEADS, SIZE = 3, 8, 64, 4, 32

@@ -12,7 +12,7 @@ import pytest
 from autoshard.cost.step_prices import StepPrices, step_prices
 from autoshard.machine.load import load
 from autoshard.program.trace import Program, trace
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 
 WIDE = jnp.float32
 STACK = jax.ShapeDtypeStruct((4, 256, 256), WIDE)

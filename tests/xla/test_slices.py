@@ -13,7 +13,7 @@ from autoshard.cost.step_prices import step_prices
 from autoshard.program.facts import Facts
 from autoshard.program.strategies import enumerate_strategies
 from autoshard.program.trace import Program, trace
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import toy_machine, with_compiler
 
 LAYERS, ROWS, WIDTH = 3, 4, 8

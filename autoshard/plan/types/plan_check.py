@@ -40,7 +40,7 @@ from autoshard.plan.types.plan_types import (
 from autoshard.plan.unreduced_sums import Sums, find_sums
 from autoshard.program.dim_order import possible_orders
 from autoshard.program.layout import UNREDUCED, Layout, dimension_axes, format_state
-from autoshard.program.readers import Reader, find_readers, region_spans
+from autoshard.program.readers import Reader, readers_in_program_order
 from autoshard.program.trace import Op, Program
 
 __all__ = ["PlanTypeError", "TypedMove", "TypedPlan", "check_plan"]
@@ -82,8 +82,7 @@ class _Check:
     _reshards: dict[object, tuple[State, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        points = range(len(self.program.ops))
-        self.readers = find_readers(self.program, points, region_spans(self.program, points))
+        self.readers = readers_in_program_order(self.program)
         self.sums = find_sums(self.program, self.readers)
 
     def run(self) -> None:

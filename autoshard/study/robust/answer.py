@@ -26,7 +26,7 @@ from autoshard.study.robust.plans import Plans
 from autoshard.study.robust.record import MemoryRow, NumberRow, PlanRow, Robust
 from autoshard.study.robust.regret import Choice, Regret, least_regret
 from autoshard.study.robust.scenarios import box_of, memory_of
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 
 LINES_LEAVE = 0.25
 """What numbers one by one leave of the time for the plan of least regret."""

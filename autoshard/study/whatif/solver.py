@@ -51,7 +51,7 @@ from autoshard.study.whatif.cases import Case
 from autoshard.study.whatif.kept import keep_row, key_of, read_row
 from autoshard.study.whatif.row import Row
 from autoshard.units import format_bytes
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 
 GIB = 2.0**30
 TRACES = 8

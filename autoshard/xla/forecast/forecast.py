@@ -64,7 +64,7 @@ from autoshard.xla.latency_hiding import Task, hide
 from autoshard.xla.op_order import Mark, arranged, depth_first_in_loops, least_memory
 
 
-class Scheduled(NamedTuple):
+class Forecast(NamedTuple):
     """A plan in the compiler's own order.
 
     Attributes:
@@ -77,7 +77,7 @@ class Scheduled(NamedTuple):
     waited_seconds: float | None
 
 
-def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
+def forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
     """What a plan takes in the compiler's own order.
 
     None where that is what the solver counts: the chip hides no collectives, has no vector memory,
@@ -145,7 +145,7 @@ def scheduled(prices: StepPrices, decisions: Decisions) -> Scheduled | None:
     else:
         events += _converted_before(now, decisions)
         events += whole_sums(now, decided, flights)
-    return Scheduled(round(float(occupied_bytes(now, events).max())), waited)
+    return Forecast(round(float(occupied_bytes(now, events).max())), waited)
 
 
 def _sizes(prices: StepPrices, decisions: Decisions) -> list[float]:

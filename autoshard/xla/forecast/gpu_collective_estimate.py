@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from autoshard.cost.collective import MeshTopology
+from autoshard.machine.compiler import told_microseconds
 from autoshard.machine.network import Switch
 
 UNKNOWN_SECONDS = 5e-3
@@ -34,11 +35,6 @@ HEADERS = 1.025
 ROUNDS = {"all_reduce": 2}
 PASSES = {"all_gather": 3, "reduce_scatter": 3}
 """How often the larger of operand and result goes through the main memory; others twice."""
-
-
-def told_microseconds(seconds: float) -> int:
-    """As XLA takes the trip and the start: whole microseconds, and not none."""
-    return max(round(1e6 * seconds), 1)
 
 
 class Reckoned(NamedTuple):

@@ -18,7 +18,7 @@ from autoshard.study.robust.lines import line, search_together
 from autoshard.study.robust.plans import Plans
 from autoshard.study.robust.regret import least_regret
 from autoshard.study.robust.scenarios import Box, Point, box_of, sag
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import Case, case
 from tests.random_programs import all_plans, prices_of, random_machine, random_program
 

@@ -32,7 +32,7 @@ from autoshard.study.whatif.sweep import SweepProgress, _groups, _Work, whatif
 from autoshard.study.whatif.table import WhatIf
 from autoshard.study.whatif.words import SweepError
 from autoshard.study.whatif.workers import _answer
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import LONG
 from tests.study.whatif import programs
 

@@ -24,7 +24,7 @@ from autoshard.plan.text.page import format_plan
 from autoshard.plan.types.plan_check import PlanTypeError
 from autoshard.program.dim_order import ProductOrder, is_coalesced, large_of, possible_orders
 from autoshard.program.trace import Program, trace
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import MESHES, case, concrete_like, random_plan, toy_machine
 
 

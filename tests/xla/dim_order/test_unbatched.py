@@ -14,7 +14,7 @@ from autoshard.cost.reordering import transposing
 from autoshard.cost.step_prices import StepPrices, step_prices
 from autoshard.program.strategies import enumerate_strategies
 from autoshard.program.trace import Op, Program, trace
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.helpers import toy_machine
 
 GROUPED = (2, 64, 8, 4, 32)

@@ -16,8 +16,8 @@ from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.program.dim_order import Transposition, is_coalesced
 from autoshard.program.trace import Program, trace
+from autoshard.xla import analyse
 from autoshard.xla.dim_order.walk import Orders
-from autoshard.xla.facts import analyse
 from autoshard.xla.fusion import fuse
 from tests.helpers import case
 

@@ -17,8 +17,8 @@ from autoshard.compiler.target import why_missing
 from autoshard.plan.copies import value_trips
 from autoshard.program.graph import Region
 from autoshard.search.assemble import priced_anew, prices_of
+from autoshard.xla import forecast
 from autoshard.xla.forecast.exposed_time import Run, waited_seconds
-from autoshard.xla.forecast.forecast import scheduled
 from autoshard.xla.forecast.planned_collectives import Decided
 from autoshard.xla.kernel_orders import Kernel
 from autoshard.xla.latency_hiding import Role, Task
@@ -89,7 +89,7 @@ def test_a_step_waits_no_longer_than_its_collectives_take(seed: int) -> None:
     machine = with_compiler(machine, name="xla:gpu")
     given = case(step, *args, mesh={"x": 2, "y": 2}, machine=machine)
     plan, prices = random_plan(given, seed), given.built.prices
-    found = scheduled(prices, plan.decisions)
+    found = forecast(prices, plan.decisions)
     assert found is not None
     assert found.waited_seconds is not None
     decided = Decided(prices, plan.decisions)

@@ -14,7 +14,7 @@ import pytest
 from autoshard.plan.plan import Plan
 from autoshard.program.trace import trace
 from autoshard.search.search import search
-from autoshard.xla.forecast.forecast import scheduled
+from autoshard.xla import forecast
 from tests.helpers import case, hiding, random_plan, toy_machine, with_compiler
 from tests.random_programs import random_program
 
@@ -37,7 +37,7 @@ def test_any_plan_of_any_program_takes_what_its_arguments_take_at_least(seed: in
     step, args = looped(seed)
     given = case(step, *args, mesh={"x": 2, "y": 2}, machine=hiding(4))
     plan, prices = random_plan(given, seed), given.built.prices
-    found = scheduled(prices, plan.decisions)
+    found = forecast(prices, plan.decisions)
     assert found is not None
     assert found.bytes == plan.estimate.scheduled_bytes
     arguments = sum(
@@ -78,7 +78,7 @@ def test_without_hiding_a_vector_memory_alone_makes_the_difference() -> None:
         for size in (1.0, 1e9):
             chip = replace(machine.chip, vector_memory_bytes=size)
             prices = replace(given.built.prices, machine=replace(machine, chip=chip))
-            found = scheduled(prices, plan.decisions)
+            found = forecast(prices, plan.decisions)
             assert found is not None
             peaks.append(found.bytes)
         assert plan.estimate.scheduled_bytes is None

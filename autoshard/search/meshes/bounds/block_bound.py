@@ -48,7 +48,7 @@ from autoshard.solve import Status
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.pipeline import solve
 from autoshard.solve.schedule.task import Kind
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 
 GAP = 0.01
 """How close the bound of a block is to be."""

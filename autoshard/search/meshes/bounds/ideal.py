@@ -15,7 +15,7 @@ from autoshard.cost.step_prices import step_prices
 from autoshard.machine.cluster import Cluster
 from autoshard.program.repeats import find_repeats
 from autoshard.program.trace import Program
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 
 
 def ideal_seconds(program: Program, cluster: Cluster) -> float:

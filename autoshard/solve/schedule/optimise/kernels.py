@@ -88,6 +88,74 @@ def fits(a, word):
     return True
 
 
+@inlined
+def has_room(a, rule, letter, oldest, count, taken, pending):
+    """Whether a forward may start as far as memory and microbatches in flight are concerned."""
+    d, k = a.home[letter], count[letter]
+    reserve = 0
+    for j in range(a.letters_start[d], a.letters_start[d + 1]):
+        other = a.letters[j]
+        if a.is_forward[other] and other != letter and count[other] <= oldest:
+            reserve += a.take[other]
+    return (
+        taken[d] + a.take[letter] <= a.limit[d]
+        and taken[d] - pending[d] + a.take[letter] + reserve <= a.limit[d]
+        and (
+            k <= oldest or k - count_back(a, letter, count) < rule[12] - rule[13] * a.depth[letter]
+        )
+    )
+
+
+@inlined
+def score_of(a, rule, guide, letter, kind, k, wait):
+    """The score of a letter of this kind for microbatch k, after so many ticks of waiting."""
+    return (
+        rule[kind]
+        + rule[3 + kind] * a.depth[letter]
+        + rule[6 + kind] * k
+        + rule[9] * wait
+        + rule[11] * guide[letter, k]
+        + rule[14 + kind] * a.turn[letter]
+    )
+
+
+@compiled
+def fill_gap(a, rule, d, best, best_start, ends, count, ended):
+    """The letter that a mesh starts, and when: a W goes first if it fits into the gap before."""
+    for j in range(a.letters_start[d], a.letters_start[d + 1]):
+        letter = a.letters[j]
+        k = count[letter]
+        if k == a.microbatches or not a.is_weight[letter] or letter == best:
+            continue
+        if count[a.before[a.before_start[letter]]] <= k:
+            continue
+        begin = max(ended[d], ends[a.before[a.before_start[letter]], k])
+        if begin + a.time[letter] * rule[10] <= best_start:
+            return letter, begin
+    return best, best_start
+
+
+@compiled
+def book(a, letter, start, word, ends, count, at, taken, ended, pending, last):
+    """Put a letter that starts then at the end of what its mesh's word has so far."""
+    d = a.home[letter]
+    k = count[letter]
+    word[at[d]] = letter
+    at[d] += 1
+    ends[letter, k] = start + a.time[letter]
+    ended[d] = ends[letter, k]
+    count[letter] = k + 1
+    taken[d] += a.take[letter] - a.give[letter]
+    # Once a B has run, its W can give back what it holds.
+    for i in range(a.after_start[letter], a.after_start[letter + 1]):
+        if a.is_weight[a.after[i]]:
+            pending[d] += a.give[a.after[i]]
+    if a.is_weight[letter]:
+        pending[d] -= a.give[letter]
+    else:
+        last[d] = 0 if a.is_forward[letter] else 1
+
+
 @compiled
 def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending, last):
     """Fill in the word that a rule leads to; its value, or NEVER where memory does not suffice.
@@ -145,35 +213,13 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending, 
                     if begin == NEVER:
                         continue
                     kind = 0 if a.is_forward[letter] else (2 if a.is_weight[letter] else 1)
-                    if kind == 0:
-                        if taken[d] + a.take[letter] > a.limit[d]:
-                            continue
-                        reserve = 0
-                        for jj in range(a.letters_start[d], a.letters_start[d + 1]):
-                            other = a.letters[jj]
-                            if a.is_forward[other] and other != letter and count[other] <= oldest:
-                                reserve += a.take[other]
-                        extra = a.take[letter]
-                        if taken[d] - pending[d] + extra + reserve > a.limit[d]:
-                            continue
-                        if (
-                            k > oldest
-                            and k - count_back(a, letter, count)
-                            >= rule[12] - rule[13] * a.depth[letter]
-                        ):
-                            continue
+                    if kind == 0 and not has_room(a, rule, letter, oldest, count, taken, pending):
+                        continue
                     if pass_number == 0:
                         if begin < earliest:
                             earliest = begin
                         continue
-                    score = (
-                        rule[kind]
-                        + rule[3 + kind] * a.depth[letter]
-                        + rule[6 + kind] * k
-                        + rule[9] * (begin - earliest)
-                        + rule[11] * guide[letter, k]
-                        + rule[14 + kind] * a.turn[letter]
-                    )
+                    score = score_of(a, rule, guide, letter, kind, k, begin - earliest)
                     if kind == last[d]:
                         score += rule[17]
                     if score < best_score:
@@ -181,39 +227,13 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending, 
             if best < 0:
                 continue
             if best_start > earliest:
-                # A W that fits well enough into the gap goes first.
-                for j in range(a.letters_start[d], a.letters_start[d + 1]):
-                    letter = a.letters[j]
-                    k = count[letter]
-                    if k == m or not a.is_weight[letter] or letter == best:
-                        continue
-                    if count[a.before[a.before_start[letter]]] <= k:
-                        continue
-                    begin = max(ended[d], ends[a.before[a.before_start[letter]], k])
-                    if begin + a.time[letter] * rule[10] <= best_start:
-                        best, best_start = letter, begin
-                        break
+                best, best_start = fill_gap(a, rule, d, best, best_start, ends, count, ended)
             if best_start < chosen_start:
                 chosen, chosen_start = best, best_start
         if chosen < 0:
             return NEVER
-        d = a.home[chosen]
-        k = count[chosen]
-        word[at[d]] = chosen
-        at[d] += 1
+        book(a, chosen, chosen_start, word, ends, count, at, taken, ended, pending, last)
         left -= 1
-        ends[chosen, k] = chosen_start + a.time[chosen]
-        ended[d] = ends[chosen, k]
-        count[chosen] = k + 1
-        taken[d] += a.take[chosen] - a.give[chosen]
-        # Once a B has run, its W can give back what it holds.
-        for i in range(a.after_start[chosen], a.after_start[chosen + 1]):
-            if a.is_weight[a.after[i]]:
-                pending[d] += a.give[a.after[i]]
-        if a.is_weight[chosen]:
-            pending[d] -= a.give[chosen]
-        else:
-            last[d] = 0 if a.is_forward[chosen] else 1
     return 0
 
 

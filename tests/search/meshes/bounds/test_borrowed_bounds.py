@@ -27,7 +27,7 @@ from autoshard.search.meshes.bounds.ranking import Ranking
 from autoshard.search.meshes.pricer import Pricer
 from autoshard.search.meshes.request import Request, Step, request_of
 from autoshard.search.meshes.stage_program import Mode, StageProgram, stage_programs
-from autoshard.xla.facts import analyse
+from autoshard.xla import analyse
 from tests.random_programs import all_plans, prices_of, random_machine
 
 ROWS = 8  # of all microbatches together

@@ -1,0 +1,328 @@
+"""How XLA:GPU computes products and convolutions: as calls of libraries.
+
+A library reads whole arrays and writes one, beside a workspace of its own. It can start from an
+array instead of zero, so that a sum of two products needs no addition.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from autoshard.xla.habits.gpu_probes import (
+    INNER,
+    WHOLE,
+    X,
+    bf16,
+    f32,
+    habit,
+    indices,
+    products,
+    unprobed,
+)
+from autoshard.xla.habits.records import Built, Habit
+
+_REWRITER = "xla/service/gpu/transforms/gemm_rewriter.cc"
+_ROWS, _WEIGHT = bf16(8192, 512), bf16(512, 256)
+_SUM = "bf16[1024,256]"
+_TERMS = (bf16(8192, 512), bf16(512, 256), bf16(8192, 384), bf16(384, 256))
+_THIRD = (bf16(8192, 640), bf16(640, 256))
+
+
+def _slices(x: Any, stack: Any) -> Any:
+    return lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, stack)[0]
+
+
+def _slices_scaled(x: Any, stack: Any) -> Any:
+    return lax.scan(lambda x, w: (jnp.tanh(x * w), None), x, stack)[0]
+
+
+def _large_product(x: Any, w: Any) -> Any:
+    made = lax.optimization_barrier(x @ w)
+    return jnp.sum(lax.optimization_barrier(jnp.tanh(made)), axis=0)
+
+
+def _large_elementwise(x: Any) -> Any:
+    made = lax.optimization_barrier(jnp.sin(x))
+    return jnp.sum(lax.optimization_barrier(jnp.tanh(made)), axis=0)
+
+
+def _table_gradient(rows: Any, logits: Any, h: Any, dx: Any) -> Any:
+    return jnp.zeros((4096, 512), jnp.bfloat16).at[rows].add(dx) + logits.T @ h
+
+
+def _pool_gradient(x: Any, dy: Any) -> Any:
+    def pool(x: Any) -> Any:
+        return lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
+
+    return jax.vjp(pool, x)[1](dy)[0]
+
+
+def _convolved(x: Any, w: Any) -> Any:
+    return lax.conv_general_dilated(
+        x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def _renewed(w: Any, m: Any, x: Any, u: Any) -> tuple[Any, Any, Any]:
+    """A step of two convolutions with momentum: the second one, `w`, is of single points."""
+
+    def loss(w: Any, u: Any) -> Any:
+        h = jax.nn.relu(_convolved(x, u.astype(jnp.bfloat16)))
+        return jnp.sum(jax.nn.relu(_convolved(h, w.astype(jnp.bfloat16))).astype(jnp.float32) ** 2)
+
+    dw, du = jax.grad(loss, (0, 1))(w, u)
+    m = 0.9 * m + dw
+    return w - 0.1 * m, m, u - 0.1 * du
+
+
+def _is_call(built: Built) -> bool:
+    (only,) = products(built)
+    return only.reads == ("bf16[1024,512]", "bf16[512,256]") and only.writes[0] == _SUM
+
+
+def _has_workspace(size: int, built: Built) -> bool:
+    (only,) = products(built)
+    return only.writes == (_SUM, f"s8[{size}]") and built.temporary_bytes >= size
+
+
+def _operand_written(built: Built) -> bool:
+    made, product = built.kernels()
+    return "tanh" in made.opcodes and made.name in product.operands and product in products(built)
+
+
+def _result_written(built: Built) -> bool:
+    product, made = built.kernels()
+    return {"tanh", "add"} <= made.opcodes and product.name in made.operands
+
+
+def _sum_of_two(built: Built) -> bool:
+    first, second = products(built)
+    no_kernel = len(built.kernels()) == 2
+    return no_kernel and len(first.reads) == 2 and second.operands[2] == first.name
+
+
+def _left_adds(built: Built) -> bool:
+    _, second = products(built)
+    return second.reads == ("bf16[1024,512]", "bf16[512,256]", _SUM)
+
+
+def _third_added(built: Built) -> bool:
+    (addition,) = built.kernels("add")
+    third = products(built)[-1]
+    return third.reads == ("bf16[1024,640]", "bf16[640,256]") and third.name in addition.operands
+
+
+def _slice_written(built: Built) -> bool:
+    (product,) = (one for one in products(built) if one.depth == 1)
+    (slice_,) = built.kernels("dynamic-slice", reads="bf16[4,512,512]")
+    return slice_.depth == 1 and product.operands[1] == slice_.name
+
+
+def _slice_in_place(built: Built) -> bool:
+    (kernel,) = built.kernels("dynamic-slice", reads="bf16[4,1024,512]")
+    return {"tanh", "multiply"} <= kernel.opcodes
+
+
+def _starts_from_product(built: Built) -> bool:
+    (product,), (scatter,) = products(built), built.kernels("scatter")
+    return product.name in scatter.operands and len(built.kernels()) == 2
+
+
+def _scatters_to_indices(built: Built) -> bool:
+    (scatter,) = built.kernels("scatter", writes="f32[8,32,32,16]")
+    (finds,) = built.kernels("reduce-window", writes="f32[8,16,16,16]")
+    places = [one for one in finds.writes if one == "s32[8,16,16,16]"]
+    return (
+        finds.reads == ("f32[8,32,32,16]",) and len(places) == 4 and finds.name in scatter.operands
+    )
+
+
+def _renewal_and_turned(built: Built) -> bool:
+    """One kernel renews weight and moment and turns the weight; the error's product reads it."""
+    (renewal,) = (one for one in built.kernels() if one.writes.count("f32[1,1,256,64]") == 2)
+    (summed,) = (one for one in built.kernels("all-reduce-done") if one.name in renewal.operands)
+    waits = [one for one in built.kernels("custom-call") if renewal.name in one.operands]
+    return "bf16[1,1,256,64]" in renewal.writes and bool(waits) and bool(summed)
+
+
+HABITS: tuple[Habit, ...] = (
+    habit(
+        "products-are-calls",
+        "A product is a call of cuBLAS, which reads its operands as arrays of their own.",
+        _REWRITER,
+        lambda x, w: x @ w,
+        (_ROWS, _WEIGHT),
+        (X, WHOLE),
+        (X,),
+        _is_call,
+    ),
+    habit(
+        "workspace-of-hopper",
+        "A call of cuBLAS takes a workspace of 32 MiB, in one tuple with its result, on Hopper.",
+        _REWRITER,
+        lambda x, w: x @ w,
+        (_ROWS, _WEIGHT),
+        (X, WHOLE),
+        (X,),
+        lambda built: _has_workspace(32 << 20, built),
+        chips=("H100 SXM", "H200 SXM"),
+    ),
+    habit(
+        "workspace-of-blackwell",
+        "A call of cuBLAS takes a workspace of 32 MiB on Blackwell, too.",
+        _REWRITER,
+        lambda x, w: x @ w,
+        (_ROWS, _WEIGHT),
+        (X, WHOLE),
+        (X,),
+        lambda built: _has_workspace(32 << 20, built),
+        machine="b200-8",
+        chips=("B200", "GB200"),
+    ),
+    habit(
+        "workspace-of-ampere",
+        "A call of cuBLAS takes a workspace of 4 MiB on Ampere.",
+        _REWRITER,
+        lambda x, w: x @ w,
+        (_ROWS, _WEIGHT),
+        (X, WHOLE),
+        (X,),
+        lambda built: _has_workspace(4 << 20, built),
+        machine="a100-8",
+        chips=("A100 SXM 80GB",),
+    ),
+    habit(
+        "product-operands-written",
+        "What is computed element by element for a product is written first.",
+        _REWRITER,
+        lambda x, w: jnp.tanh(x) @ w,
+        (_ROWS, _WEIGHT),
+        (X, WHOLE),
+        (X,),
+        _operand_written,
+    ),
+    habit(
+        "product-results-written",
+        "What is computed element by element of a product reads its written result.",
+        _REWRITER,
+        lambda x, w: jnp.tanh(x @ w) + x,
+        (_ROWS, bf16(512, 512)),
+        (X, WHOLE),
+        (X,),
+        _result_written,
+    ),
+    habit(
+        "products-start-from-products",
+        "Of a sum of two products one starts from the other: nothing is added apart.",
+        _REWRITER,
+        lambda a, b, c, d: a @ b + c @ d,
+        _TERMS,
+        (X, WHOLE) * 2,
+        (X,),
+        _sum_of_two,
+    ),
+    habit(
+        "left-product-starts",
+        "Of a sum of two products the left one starts from the right one.",
+        _REWRITER,
+        lambda a, b, c, d: a @ b + c @ d,
+        _TERMS,
+        (X, WHOLE) * 2,
+        (X,),
+        _left_adds,
+    ),
+    habit(
+        "third-product-added",
+        "A third product, right of a sum of two, is added by a kernel of its own.",
+        _REWRITER,
+        lambda a, b, c, d, e, f: (a @ b + c @ d) + e @ f,
+        (*_TERMS, *_THIRD),
+        (X, WHOLE) * 3,
+        (X,),
+        _third_added,
+    ),
+    habit(
+        "slices-written-for-products",
+        "A slice of a stack that a loop multiplies with is written first, in each iteration.",
+        "xla/service/gpu/transforms/priority_fusion.cc",
+        _slices,
+        (_ROWS, bf16(4, 512, 512)),
+        (X, WHOLE),
+        (X,),
+        _slice_written,
+    ),
+    habit(
+        "slices-read-in-place",
+        "A slice of a stack that an elementwise op reads is read in place.",
+        "xla/service/gpu/transforms/priority_fusion.cc",
+        _slices_scaled,
+        (_ROWS, bf16(4, 8192, 512)),
+        (X, INNER),
+        (X,),
+        _slice_in_place,
+    ),
+    habit(
+        "products-not-written-over",
+        "An elementwise op writes a temporary beside the product that it reads, not over it: that "
+        "is part of a tuple.",
+        "xla/service/gpu/transforms/gemm_rewriter.cc",
+        _large_product,
+        (f32(131072, 64), f32(64, 1024)),
+        (X, WHOLE),
+        (WHOLE,),
+        lambda built: built.temporary_bytes >= 2 * (64 << 20),
+    ),
+    habit(
+        "elementwise-written-over",
+        "An elementwise op writes over an array of its size that dies with it.",
+        "xla/service/buffer_assignment.cc",
+        _large_elementwise,
+        (f32(131072, 1024),),
+        (X,),
+        (WHOLE,),
+        lambda built: 64 << 20 <= built.temporary_bytes < 72 << 20,
+    ),
+    habit(
+        "scatters-start-from-terms",
+        "A scatter onto zeros, added to an array, starts from that array: of a table that is "
+        "looked up and multiplied with, the gradients become one without an addition.",
+        "xla/hlo/transforms/simplifiers/algebraic_simplifier.cc",
+        _table_gradient,
+        (indices(1024), bf16(1024, 4096), bf16(1024, 512), bf16(1024, 512)),
+        (WHOLE, WHOLE, INNER, INNER),
+        (INNER,),
+        _starts_from_product,
+    ),
+    habit(
+        "pool-gradients-scatter",
+        "The gradient of a pool is a scatter to indices, one for every dimension, which a kernel "
+        "finds that waits for what was pooled alone.",
+        "observed",
+        _pool_gradient,
+        (f32(64, 32, 32, 16), f32(64, 16, 16, 16)),
+        (X, X),
+        (X,),
+        _scatters_to_indices,
+    ),
+    habit(
+        "renewal-turns-weight",
+        "A weight's renewal runs as one with what turns the weight for the convolution of the "
+        "error, which so waits for the gradient's sum.",
+        "xla/service/gpu/transforms/multi_output_fusion.cc",
+        _renewed,
+        (f32(1, 1, 256, 64), f32(1, 1, 256, 64), bf16(64, 16, 16, 32), f32(3, 3, 32, 256)),
+        (WHOLE, WHOLE, X, WHOLE),
+        (WHOLE,) * 3,
+        _renewal_and_turned,
+        donated=(0, 1, 3),
+    ),
+    unprobed(
+        "convolution-workspaces",
+        "A call of cuDNN takes a workspace that is known on a device alone.",
+        "observed: without a device the module says u8[0]",
+    ),
+)

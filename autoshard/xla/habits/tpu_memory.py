@@ -1,0 +1,163 @@
+"""What XLA:TPU keeps in its vector memory, and what it writes over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from autoshard.xla.habits.records import Built, Habit
+from autoshard.xla.habits.tpu_probes import (
+    MIB,
+    WHOLE,
+    X,
+    alone,
+    bf16,
+    f32,
+    habit,
+    in_vector_memory,
+    products,
+    unprobed,
+    written,
+)
+
+
+def _read_twice(x: Any, w: Any) -> Any:
+    made = lax.optimization_barrier(x @ w)
+    return jnp.max(made + jnp.sum(made, 0), 0)
+
+
+def _stays(built: Built) -> bool:
+    (made,) = written(built, "bf16[8192,3072]")
+    return in_vector_memory(made) and built.temporary_bytes < MIB
+
+
+def _does_not_fit(built: Built) -> bool:
+    (made,) = written(built, "bf16[32768,8192]")
+    return not in_vector_memory(made) and built.temporary_bytes >= 512 * MIB
+
+
+def _moved_out(built: Built) -> bool:
+    (made,) = written(built, "bf16[8192,3072]")
+    return not in_vector_memory(made)
+
+
+def _two_products(a: Any, b: Any, u: Any, v: Any) -> Any:
+    return a @ u + b @ v
+
+
+def _fetched_ahead(built: Built) -> bool:
+    first, second = products(built)
+    started = [one for one in built.kernels("copy-start") if "bf16[4096,1536]" in one.writes]
+    (start,) = started
+    (done,) = [one for one in built.kernels("copy-done") if start.name in one.operands]
+    return start.position < first.position < done.position < second.position and (
+        in_vector_memory(done)
+    )
+
+
+def _overwriting(x: Any, w: Any) -> Any:
+    made = lax.optimization_barrier(x @ w)
+    after = lax.optimization_barrier(made * 2 + jnp.sum(made, 0))
+    return jnp.sum(after * jnp.max(after, 0))
+
+
+def _one_buffer(built: Built) -> bool:
+    return len(written(built, "f32[16384,16384]")) == 2 and (
+        1024 * MIB <= built.temporary_bytes < 1500 * MIB
+    )
+
+
+def _summed(x: Any) -> Any:
+    total = lax.optimization_barrier(jnp.sum(x * 2 + 1, 0))
+    return jnp.max(total + jnp.max(total, 0), 0)
+
+
+def _summed_in_place(built: Built) -> bool:
+    made, total = written(built, "bf16[32768,4096]")
+    in_place = 256 * MIB <= built.temporary_bytes < 400 * MIB
+    return total.opcode == "all-reduce" and made.name in total.operands and in_place
+
+
+def _cached(cache: Any, x: Any, w: Any) -> tuple[Any, Any]:
+    def turn(state: Any, number: Any) -> tuple[Any, None]:
+        cache, x = state
+        x = x @ w
+        cache = lax.dynamic_update_slice(cache, x[None], (number, 0, 0))
+        return (cache, x + jnp.max(cache[number], 0)), None
+
+    return lax.scan(turn, (cache, x), jnp.arange(16))[0]
+
+
+def _updated_in_place(built: Built) -> bool:
+    (update,) = written(built, "bf16[16,8192,1024]")
+    small = built.temporary_bytes < 64 * MIB
+    return "dynamic-update-slice" in update.opcodes and update.depth == 1 and small
+
+
+HABITS: tuple[Habit, ...] = (
+    alone(
+        "short-lived-in-vector-memory",
+        "An array of 48 MiB that is read at once lies in the vector memory of 128 MiB alone.",
+        _read_twice,
+        (bf16(8192, 1024), bf16(1024, 3072)),
+        _stays,
+    ),
+    alone(
+        "large-arrays-in-main-memory",
+        "An array that is larger than the vector memory lies in the main memory.",
+        _read_twice,
+        (bf16(32768, 1024), bf16(1024, 8192)),
+        _does_not_fit,
+    ),
+    alone(
+        "vector-memory-of-v4-is-smaller",
+        "On v4, whose vector memory has 32 MiB, an array of 48 MiB lies in the main memory.",
+        _read_twice,
+        (bf16(8192, 1024), bf16(1024, 3072)),
+        _moved_out,
+        machine="v4-1",
+        chips=("v4",),
+    ),
+    alone(
+        "operands-fetched-ahead",
+        "Operands are copied into the vector memory while the product before them runs.",
+        _two_products,
+        (bf16(4096, 1024), bf16(4096, 1536), bf16(1024, 2048), bf16(1536, 2048)),
+        _fetched_ahead,
+    ),
+    alone(
+        "elementwise-in-place",
+        "What is computed element by element is written over an operand that nobody reads later.",
+        _overwriting,
+        (f32(16384, 1024), f32(1024, 16384)),
+        _one_buffer,
+    ),
+    habit(
+        "sums-in-place",
+        "An all-reduce writes over what it adds up.",
+        _summed,
+        (bf16(8, 32768, 4096),),
+        (X,),
+        (WHOLE,),
+        _summed_in_place,
+    ),
+    alone(
+        "updates-in-place",
+        "A donated cache that a loop updates is never copied.",
+        _cached,
+        (bf16(16, 8192, 1024), bf16(8192, 1024), bf16(1024, 1024)),
+        _updated_in_place,
+        results=2,
+        donated=(0,),
+    ),
+    unprobed(
+        "sums-beside-tuples",
+        "The sum of a product beside which a collective runs lies beside it, for it is in a tuple.",
+    ),
+    unprobed(
+        "half-of-vector-memory-stays",
+        "About half of the vector memory holds arrays that live long enough to be read again.",
+    ),
+)

@@ -1,0 +1,110 @@
+"""How arrays lie in a TPU's memory: in tiles of two dimensions, which the compiler chooses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from autoshard.xla.habits.records import Built, Habit
+from autoshard.xla.habits.tpu_probes import alone, bf16, f32, layout_of, written
+
+_LAYOUTS = "https://openxla.org/xla/tiled_layout"
+
+
+def _doubled(x: Any) -> Any:
+    return lax.optimization_barrier(x * 2) + 1
+
+
+def _doubled_both(x: Any, y: Any) -> tuple[Any, Any]:
+    return _doubled(x), _doubled(y)
+
+
+def _tiles_filled(built: Built) -> bool:
+    """16 rows of 196 take 16 of 256; argument and result, the other one overwrites neither."""
+    first, _ = written(built, "f32[64,16,196,196]")
+    both = 2 * 4 * 64 * 196 * 16 * 256
+    return "T(8,128)" in layout_of(first) and abs(built.peak_bytes - both) < 0.01 * both
+
+
+def _least_wasted(built: Built) -> bool:
+    """By 4,096 and 130, of which 128 lanes and 8 rows waste least."""
+    first, second = written(built, "f32[4096,3,130]")
+    return first.orders == second.orders == ((1, 2, 0),)
+
+
+def _small_tiles(built: Built) -> bool:
+    two, four = (
+        {tile in layout_of(one) for one in written(built, type_)}
+        for type_, tile in (("f32[1024,2,2,512]", "T(2,128)"), ("f32[5,3,7]", "T(4,128)"))
+    )
+    return two == four == {True}
+
+
+def _convolved(x: Any, w: Any, v: Any) -> Any:
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    x = jnp.tanh(lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=dimensions))
+    return lax.conv_general_dilated(x, v, (1, 1), "SAME", dimension_numbers=dimensions)
+
+
+def _batch_and_features(built: Built) -> bool:
+    found = written(built, "bf16[256,28,28,128]")
+    return len(found) == 2 and all({*one.orders[0][-2:]} == {0, 3} for one in found)
+
+
+def _first_layer(x: Any, w: Any) -> Any:
+    def loss(w: Any) -> Any:
+        dimensions = ("NHWC", "HWIO", "NHWC")
+        made = lax.conv_general_dilated(x, w, (2, 2), "SAME", dimension_numbers=dimensions)
+        return jnp.sum(jnp.tanh(made).astype(jnp.float32) ** 2)
+
+    return jax.grad(loss)(w)
+
+
+def _images_turned(built: Built) -> bool:
+    (images,) = written(built, "bf16[64,224,224,3]")
+    return images.opcode == "copy" and {*images.orders[0][-2:]} == {0, 3}
+
+
+HABITS: tuple[Habit, ...] = (
+    alone(
+        "tiles-of-8-by-128",
+        "The two innermost dimensions lie in tiles of 8 x 128, of which the last ones are filled.",
+        _doubled,
+        (f32(64, 16, 196, 196),),
+        _tiles_filled,
+        source=_LAYOUTS,
+    ),
+    alone(
+        "tiles-waste-least",
+        "Those two dimensions lie innermost by which tiles waste least.",
+        _doubled,
+        (f32(4096, 3, 130),),
+        _least_wasted,
+    ),
+    alone(
+        "tiles-of-few-rows",
+        "Of two or three rows a tile has two or four.",
+        _doubled_both,
+        (f32(1024, 2, 2, 512), f32(5, 3, 7)),
+        _small_tiles,
+        results=2,
+        source=_LAYOUTS,
+    ),
+    alone(
+        "windows-lie-by-batch-and-features",
+        "What convolutions of windows read and write lies with batch and features innermost.",
+        _convolved,
+        (bf16(256, 28, 28, 64), bf16(3, 3, 64, 128), bf16(3, 3, 128, 128)),
+        _batch_and_features,
+    ),
+    alone(
+        "images-lie-by-batch-and-channels",
+        "For the gradient of their layer images of three channels lie by batch and channels.",
+        _first_layer,
+        (bf16(64, 224, 224, 3), bf16(7, 7, 3, 64)),
+        _images_turned,
+    ),
+)
