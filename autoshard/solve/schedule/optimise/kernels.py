@@ -89,21 +89,28 @@ def fits(a, word):
 
 
 @inlined
-def has_room(a, rule, letter, oldest, count, taken, pending):
-    """Whether a forward may start as far as memory and microbatches in flight are concerned."""
-    d, k = a.home[letter], count[letter]
+def clear(a, count, at, taken, ended, pending, last):
+    """Begin with empty words."""
+    for letter in range(a.time.size):
+        count[letter] = 0
+    for d in range(a.word_start.size - 1):
+        at[d] = a.word_start[d]
+        ended[d] = 0
+        taken[d] = 0
+        pending[d] = 0
+        last[d] = -1
+
+
+@inlined
+def reserve_of(a, letter, oldest, count):
+    """What the other forwards of the mesh take that the oldest microbatch still needs."""
+    d = a.home[letter]
     reserve = 0
     for j in range(a.letters_start[d], a.letters_start[d + 1]):
         other = a.letters[j]
         if a.is_forward[other] and other != letter and count[other] <= oldest:
             reserve += a.take[other]
-    return (
-        taken[d] + a.take[letter] <= a.limit[d]
-        and taken[d] - pending[d] + a.take[letter] + reserve <= a.limit[d]
-        and (
-            k <= oldest or k - count_back(a, letter, count) < rule[12] - rule[13] * a.depth[letter]
-        )
-    )
+    return reserve
 
 
 @inlined
@@ -135,7 +142,7 @@ def fill_gap(a, rule, d, best, best_start, ends, count, ended):
     return best, best_start
 
 
-@compiled
+@inlined
 def book(a, letter, start, word, ends, count, at, taken, ended, pending, last):
     """Put a letter that starts then at the end of what its mesh's word has so far."""
     d = a.home[letter]
@@ -176,17 +183,9 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending, 
     and what is taken once all W that can run have run, are within the limit, o can run to its end,
     and after it the next: what o frees on a mesh is all that one microbatch takes there.
     """
-    letters = a.time.size
     meshes = a.word_start.size - 1
     m = a.microbatches
-    for letter in range(letters):
-        count[letter] = 0
-    for d in range(meshes):
-        at[d] = a.word_start[d]
-        ended[d] = 0
-        taken[d] = 0
-        pending[d] = 0
-        last[d] = -1
+    clear(a, count, at, taken, ended, pending, last)
     left = word.size
     while left > 0:
         # The mesh that can start first, and what it starts.
@@ -194,8 +193,7 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending, 
         chosen_start = NEVER
         oldest = m
         for i in range(a.sources.size):
-            if count[a.sources[i]] < oldest:
-                oldest = count[a.sources[i]]
+            oldest = min(oldest, count[a.sources[i]])
         for d in range(meshes):
             if at[d] == a.word_start[d + 1] or ended[d] >= chosen_start:
                 continue
@@ -213,8 +211,16 @@ def list_schedule(a, rule, guide, word, ends, count, at, taken, ended, pending, 
                     if begin == NEVER:
                         continue
                     kind = 0 if a.is_forward[letter] else (2 if a.is_weight[letter] else 1)
-                    if kind == 0 and not has_room(a, rule, letter, oldest, count, taken, pending):
-                        continue
+                    if kind == 0:
+                        extra = a.take[letter]
+                        if taken[d] + extra > a.limit[d]:
+                            continue
+                        reserve = reserve_of(a, letter, oldest, count)
+                        if taken[d] - pending[d] + extra + reserve > a.limit[d]:
+                            continue
+                        most = rule[12] - rule[13] * a.depth[letter]
+                        if k > oldest and k - count_back(a, letter, count) >= most:
+                            continue
                     if pass_number == 0:
                         if begin < earliest:
                             earliest = begin
