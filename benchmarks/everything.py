@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -136,9 +137,26 @@ def schedules_figures(rows: Rows) -> Iterator[Figure]:
         yield Figure("schedules", name, "gap", _number(row, "gap"), "", "less", note=note)
 
 
+def habits_figures(rows: Rows) -> Iterator[Figure]:
+    """Of `bench habits`: how many hold and are broken, of each compiler."""
+    for compiler, prefix in (("XLA:GPU", "gpu."), ("XLA:TPU", "tpu.")):
+        ours = [row for row in rows if row["habit"].startswith(prefix)]
+        counts = Counter(row["status"] for row in ours)
+        versions = {row["version"] for row in ours if row["version"]}
+        broken = [row["habit"] for row in ours if row["status"] == "broken"]
+        note = ", ".join(sorted(versions)) or "not installed"
+        if counts["no probe"]:
+            note += f"; {counts['no probe']} without a probe"
+        yield Figure("habits", compiler, "hold", counts["holds"] or None, "", "more", note=note)
+        yield Figure(
+            "habits", compiler, "broken", counts["broken"], "", "less", target=0,
+            note=", ".join(broken),
+        )  # fmt: skip
+
+
 PARTS: Mapping[str, Callable[[Rows], Iterator[Figure]]] = {
     "search": search_figures, "iopddl": iopddl_figures, "plans": plans_figures,
-    "fidelity": fidelity_figures, "schedules": schedules_figures,
+    "fidelity": fidelity_figures, "habits": habits_figures, "schedules": schedules_figures,
 }  # fmt: skip
 
 
@@ -160,6 +178,7 @@ def commands(data: Path, *, quick: bool, seconds: float) -> dict[str, list[str] 
         "iopddl": ["iopddl", *files, *limit] if files else lacking.format("iopddl/*.json.gz"),
         "plans": ["plans", *(one if quick else []), *limit],
         "fidelity": ["fidelity", *(small if quick else []), *limit],
+        "habits": ["habits"],
         "schedules": ["schedules", *known, *(part if quick else []), *limit]
         if problems.is_file()
         else lacking.format("pipeline/instances.json"),

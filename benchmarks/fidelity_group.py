@@ -31,6 +31,8 @@ def measure_group(question: Mapping[str, Any]) -> None:
     machine = autoshard.load_machine(question["machine"])
     folder = Path(question["plans"])
     folder.mkdir(parents=True, exist_ok=True)
+    about = {key: question[key] for key in ("program", "arguments", "machine")}
+    (folder / "question.json").write_text(json.dumps(about))
     everything = folder / "done"
     plans = (
         _old(folder, program, machine) if everything.exists() else _new(question, program, machine)

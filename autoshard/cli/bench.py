@@ -21,7 +21,8 @@ from autoshard.cli.search import find_machine, require_writable
 def bench_command(options: argparse.Namespace) -> int:
     """Never reached: the parser asks for a benchmark."""
     raise CommandError(
-        "name a benchmark: layers, iopddl, solvers, resolve, fidelity, plans, schedules or all"
+        "name a benchmark: layers, iopddl, solvers, resolve, fidelity, habits, plans, schedules or "
+        "all"
     )
 
 
@@ -51,6 +52,12 @@ def resolve_command(options: argparse.Namespace) -> int:
     benchmark = _benchmark("resolve")
     options.problems = _problems(options.problems or benchmark.default_problems())
     return benchmark.run(options)
+
+
+def habits_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench habits`."""
+    require_writable(options.csv)
+    return _benchmark("habits").run(options)
 
 
 def fidelity_command(options: argparse.Namespace) -> int:

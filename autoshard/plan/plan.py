@@ -165,6 +165,7 @@ class Plan:
       compiled: what a compiler said of it, or None: `compiler`, `step_seconds`, `peak_bytes`,
         `basis`.
       product_orders: by op index, how products are computed that are not as JAX writes them.
+      belief: what of the machine's compiler it rests on, in a few words.
       requirements: for every requirement its `text`, `source`, whether it is `kept`, `how` it is
         broken, and the `requirement` itself; see `autoshard.problem.requirements.demands`.
     """
@@ -187,6 +188,7 @@ class Plan:
     compiled: Mapping[str, Any] | None = None
     requirements: tuple[Mapping[str, Any], ...] = ()
     product_orders: Mapping[int, ProductOrder] = field(default_factory=dict)
+    belief: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with a schema version."""
@@ -215,6 +217,7 @@ class Plan:
             "product_orders": [
                 {"op": op, **asdict(order)} for op, order in self.product_orders.items()
             ],
+            "belief": self.belief,
         }
 
     @classmethod
@@ -232,7 +235,7 @@ class Plan:
                 f"the plan has schema version {data['schema_version']!r}, this autoshard reads "
                 f"{SCHEMA_VERSION}: search again"
             )
-        newer = {"corrections": NONE.to_json(), "compiled": None} | {
+        newer = {"corrections": NONE.to_json(), "compiled": None, "belief": ""} | {
             name: [] for name in ("requirements", "product_orders")
         }
         data = {**newer, **data}
@@ -266,6 +269,7 @@ class Plan:
                 corrections=Corrections.from_json(data["corrections"]),
                 compiled=None if data["compiled"] is None else dict(data["compiled"]),
                 requirements=tuple(dict(one) for one in data["requirements"]),
+                belief=str(data["belief"]),
                 product_orders={
                     int(one["op"]): ProductOrder(tuple(one["result"]), tuple(one["contracted"]))
                     for one in data["product_orders"]

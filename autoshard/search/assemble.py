@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from autoshard.compiler.belief import belief
 from autoshard.cost.step_prices import StepPrices, step_prices
 from autoshard.machine.machine import Machine
 from autoshard.plan.decisions import Decisions, Reshard
@@ -65,6 +66,7 @@ def assemble(
         corrections=prices.corrections,
         requirements=requirements,
         product_orders=prices.dataflow.product_orders,
+        belief=belief(prices.machine.chip.compiler.name),
     )
 
 
@@ -99,6 +101,7 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
         reshards=reshards_of(prices, plan.decisions),
         corrections=prices.corrections,
         product_orders=prices.dataflow.product_orders,
+        belief=belief(prices.machine.chip.compiler.name),
     )
 
 

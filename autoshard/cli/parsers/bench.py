@@ -19,6 +19,7 @@ def add_bench(commands: Any) -> None:
         _add_solvers,
         _add_resolve,
         _add_fidelity,
+        _add_habits,
         _add_plans,
         _add_schedules,
         add_all,
@@ -113,6 +114,32 @@ def _add_resolve(kinds: Any) -> None:
     )
     again.add_argument("--seed", metavar="N", type=int, default=0)
     again.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+
+
+def _add_habits(kinds: Any) -> None:
+    habits = command(
+        kinds, "habits", "bench:habits_command", "what is believed of compilers, held to them"
+    )
+    habits.add_argument(
+        "--compile",
+        metavar="gpu,tpu",
+        type=cli_arguments.some_of("gpu", "tpu"),
+        default="gpu,tpu",
+        help="whose habits (default both)",
+    )
+    habits.add_argument(
+        "--only", metavar="PATTERN", default="*", help="habits whose names fit, as 'gpu.gathers-*'"
+    )
+    habits.add_argument(
+        "--without",
+        metavar="NAME",
+        nargs="+",
+        help="say what each of these buys over the plans of --kept; `all` for all",
+    )
+    habits.add_argument(
+        "--kept", metavar="FOLDER", help="where `bench fidelity --keep` kept its plans"
+    )
+    habits.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
 
 
 def _add_fidelity(kinds: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from autoshard.cli.common import command
 from autoshard.cli.parsers import arguments as cli_arguments
 
-PARTS = ("search", "iopddl", "plans", "fidelity", "schedules")
+PARTS = ("search", "iopddl", "plans", "fidelity", "habits", "schedules")
 
 
 def add_all(kinds: Any) -> None:

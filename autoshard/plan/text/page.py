@@ -92,6 +92,7 @@ def _header(plan: Plan) -> str:
         ),
         *_memory_rows(plan),
         *_product_rows(plan),
+        *([("compiler", "", plan.belief)] if plan.belief else []),
         ("proof", proof.status, proof_text(plan)),
     ]
     if plan.compiled is not None:

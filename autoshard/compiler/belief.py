@@ -1,0 +1,27 @@
+"""What plans say of the compiler that they are made for: which habits, seen with which version."""
+
+from __future__ import annotations
+
+import functools
+
+from autoshard.compiler.probes import version_of
+from autoshard.compiler.target import Kind
+from autoshard.xla import HABITS
+
+_KINDS: dict[str, Kind] = {"xla:gpu": "gpu", "xla:tpu": "tpu"}
+
+
+@functools.cache
+def belief(compiler: str) -> str:
+    """What is believed of a compiler, by its name, in a few words; memoised.
+
+    Its habits are those that probes saw with some versions. Where another version is installed, no
+    probe has seen that, and the words say so.
+    """
+    if not compiler:
+        return "laws alone: its machine file names no compiler"
+    seen = sorted({one for habit in HABITS if habit.compiler == compiler for one in habit.seen})
+    installed = version_of(_KINDS[compiler])
+    if installed and installed not in seen:
+        return f"no probe has seen {installed}, only {', '.join(seen)}: `autoshard bench habits` asks it"
+    return f"{compiler}, as probes saw it with {', '.join(seen)}"
