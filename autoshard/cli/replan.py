@@ -43,7 +43,7 @@ def replanned(
 
 def check_command(options: argparse.Namespace) -> int:
     """Run `autoshard check`."""
-    from autoshard.plan.fits import fits, needed_bytes, refusal
+    from autoshard.plan.fits import needed_bytes
     from autoshard.plan.plan import PlanError
     from autoshard.plan.text.page import table
     from autoshard.program.select import RequirementError
@@ -69,12 +69,7 @@ def check_command(options: argparse.Namespace) -> int:
         )
     except (PlanError, RequirementError) as error:
         raise CommandError(str(error)) from error
-    faults = []
-    if not fits(now.estimate, now.memory_limit):
-        faults.append(refusal(now.estimate, now.memory_limit))
-    dropped = [one for one in now.requirements if not one["kept"]]
-    hard = [one for one in dropped if _is_hard(one)]
-    faults += [f"it does not keep {one['text']}: {'; '.join(one['how'])}" for one in hard]
+    faults = faults_of(now)
     if options.json:
         print(json.dumps({"fits": not faults, "faults": faults, "plan": now.to_json()}))
     else:
@@ -90,6 +85,18 @@ def check_command(options: argparse.Namespace) -> int:
     if faults:
         raise CommandError("\n  - ".join([f"{options.plan} does not hold:", *faults]), FAILED)
     return 0
+
+
+def faults_of(plan: Plan) -> list[str]:
+    """Why a plan does not hold: it does not fit, or breaks what must hold."""
+    from autoshard.plan.fits import fits, refusal
+
+    faults = []
+    if not fits(plan.estimate, plan.memory_limit):
+        faults.append(refusal(plan.estimate, plan.memory_limit))
+    hard = [one for one in plan.requirements if not one["kept"] and _is_hard(one)]
+    faults += [f"it does not keep {one['text']}: {'; '.join(one['how'])}" for one in hard]
+    return faults
 
 
 def _is_hard(verdict: dict[str, Any] | Any) -> bool:

@@ -22,6 +22,7 @@ def belief(compiler: str) -> str:
         return "laws alone: its machine file names no compiler"
     seen = sorted({one for habit in HABITS if habit.compiler == compiler for one in habit.seen})
     installed = version_of(_KINDS[compiler])
+    known = ", ".join(seen)
     if installed and installed not in seen:
-        return f"no probe has seen {installed}, only {', '.join(seen)}: `autoshard bench habits` asks it"
-    return f"{compiler}, as probes saw it with {', '.join(seen)}"
+        return f"{compiler}; no probe has seen {installed}, only {known}: ask `bench habits`"
+    return f"{compiler}, as probes saw it with {known}"

@@ -70,24 +70,10 @@ def trace(
                 f"donate_argnums holds {number}, but the function is given {len(args)} arguments"
             )
     abstract = jax.tree.map(_abstract, args)
-    try:
-        traced = jax.jit(fn).trace(*abstract)
-    except Exception as error:
-        where = compat.user_line_of_error(error)
-        raise TraceError(
-            f"{_name_of(fn)} does not trace{' at ' + where if where else ''}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    closed = compat.drop_dead_code(traced.jaxpr)
-    in_paths = [
-        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(abstract)
-    ]
-    out_info = traced.out_info
-    out_paths = [
-        jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(out_info)
-    ]
+    traced = _traced(fn, abstract)
+    closed, out_info = compat.drop_dead_code(traced.jaxpr), traced.out_info
     graph = Flattener(trip_counts)
-    graph.run(closed, in_paths, out_paths)
+    graph.run(closed, _paths(abstract), _paths(out_info))
     rules = rules_for(
         [equation for equation in graph.equations if equation is not None],
         user_rules=user_rules or {},
@@ -119,6 +105,22 @@ def trace(
         out_tree=jax.tree.structure(out_info),
         argument_names=argument_names(fn, len(args)),
     )
+
+
+def _traced(fn: Callable[..., Any], abstract: Any) -> Any:
+    """What JAX makes of the function. Raises TraceError."""
+    try:
+        return jax.jit(fn).trace(*abstract)
+    except Exception as error:
+        where = compat.user_line_of_error(error)
+        raise TraceError(
+            f"{_name_of(fn)} does not trace{' at ' + where if where else ''}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _paths(tree: Any) -> list[str]:
+    return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def _options(

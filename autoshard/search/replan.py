@@ -31,7 +31,7 @@ from autoshard.program.layout import divides
 from autoshard.program.layout_pattern import Dimension, LayoutPattern
 from autoshard.program.select import find_values
 from autoshard.program.trace import Program
-from autoshard.search.assemble import assemble, prices_of
+from autoshard.search.assemble import assemble, forecasted, prices_of
 from autoshard.search.search import InfeasibleError, search
 from autoshard.search.warm_start import is_like
 from autoshard.units import format_seconds
@@ -149,7 +149,8 @@ def reprice(
     demands = demands_of(program, requirements, plan.mesh, constraints=constraints)
     try:
         prices = prices_of(plan, program, machine)
-        evaluation = evaluate(prices, decisions, plan.mesh.names)
+        plain = evaluate(prices, decisions, plan.mesh.names)
+        evaluation = forecasted(prices, decisions, plain)
     except (InconsistentPlanError, ValueError) as error:
         raise PlanError(str(error)) from error
     return assemble(

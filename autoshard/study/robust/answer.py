@@ -13,12 +13,13 @@ from autoshard.machine.load import load
 from autoshard.machine.machine import Machine, Range
 from autoshard.machine.numbers import Number, number, ranges_of, with_numbers
 from autoshard.plan.evaluate import evaluate
+from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan, Proof
 from autoshard.plan.text.layouts import layouts_in_short
 from autoshard.problem.requirements.records import Requirement
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.trace import Program
-from autoshard.search.assemble import assemble
+from autoshard.search.assemble import assemble, forecasted
 from autoshard.search.one_shape import coarsest_form
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.study.robust.lines import Line, Side, line, search_together
@@ -277,7 +278,8 @@ def _peak(plans: Plans, path: str, value: float) -> int:
     one = plans.known[_TAKEN]
     machine = with_numbers(plans.box.machine, {path: value})
     prices = step_prices(plans.program, plans.flow, machine, one.shape.sizes)
-    return evaluate(prices, one.decisions, one.shape.names).estimate.peak_bytes
+    plain = evaluate(prices, one.decisions, one.shape.names)
+    return needed_bytes(forecasted(prices, one.decisions, plain).estimate)
 
 
 def _plan_row(plans: Plans, number_: int, plan: Plan, regret: Regret | None) -> PlanRow:
@@ -313,12 +315,15 @@ def _plan(
     """A plan on the machine as it is taken, with what is proven of it there."""
     box, one = plans.box, plans.known[number_]
     prices = step_prices(plans.program, plans.flow, machine, one.shape.sizes)
-    evaluation = evaluate(prices, one.decisions, one.shape.names)
+    plain = evaluate(prices, one.decisions, one.shape.names)
+    evaluation = forecasted(prices, one.decisions, plain)
     decisions, shape = one.decisions, one.shape
     if plans.mesh is None:
         merged = coarsest_form(plans.program, machine, prices, decisions, shape, evaluation)
-        if plans.demands.allows(merged[3], merged[0], merged[1]):
-            decisions, shape, prices, evaluation = merged
+        paid = forecasted(merged[2], merged[0], merged[3])
+        if plans.demands.allows(paid, merged[0], merged[1]):
+            decisions, shape, prices, _ = merged
+            evaluation = paid
     seconds = evaluation.estimate.step_seconds + plans.dues(number_)
     bound = min(plans.least(box.taken), seconds)
     gap = 1 - bound / seconds if seconds > 0 else 0.0

@@ -24,6 +24,7 @@ from autoshard.problem.requirements.records import Requirement
 from autoshard.program.facts import Facts
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import NoPlanError, explore
+from autoshard.search.assemble import forecasted
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.one_shape import Found, MeshSearcher
 from autoshard.search.options import SearchOptions, WarmStart
@@ -130,7 +131,8 @@ class Plans:
         return self._dues[plan]
 
     def _dues_of(self, shape: MeshShape, decisions: Decisions) -> float:
-        here = evaluate(self.prices(self.box.taken, shape.sizes), decisions, shape.names)
+        prices = self.prices(self.box.taken, shape.sizes)
+        here = forecasted(prices, decisions, evaluate(prices, decisions, shape.names))
         return self.demands.penalty(here, decisions, shape)
 
     def seconds(self, point: Point, plan: int, *, steady: bool = False) -> float:
