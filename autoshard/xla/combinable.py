@@ -12,26 +12,40 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
+from autoshard.machine.compiler import LAWS, Compiler
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import Op
 from autoshard.program.rules.record import FactorKind
 from autoshard.program.trace import Program
 
 
-def summed_together(program: Program, awaited: Sequence[bool]) -> tuple[int, ...]:
+def summed_together(
+    program: Program, awaited: Sequence[bool], compiler: Compiler = LAWS
+) -> tuple[int, ...]:
     """Per op, how many ops' partial sums may be settled by one collective, with its own.
 
     Args:
       program: the step.
       awaited: per value, whether a matrix op waits for it.
+      compiler: that combines them, if it is not denied.
     """
-    groups = [_unawaited(program, op, awaited) for op in program.ops]
+    sums = not compiler.denies("gpu.sums-combined", "tpu.sums-are-combined")
+    gradients = sums and not compiler.denies("tpu.gradients-are-combined")
+    in_loops = not compiler.denies(
+        "gpu.sums-combined-in-loops", "tpu.gradients-are-combined-in-loops"
+    )
+    groups = [
+        _unawaited(program, op, awaited)
+        if (gradients if op.backward else sums) and (in_loops or op.region == 0)
+        else None
+        for op in program.ops
+    ]
     sizes = Counter(groups)
     return tuple(1 if group is None else sizes[group] for group in groups)
 
 
 def gathered_together(
-    program: Program, early: Sequence[bool], awaited: Sequence[bool]
+    program: Program, early: Sequence[bool], awaited: Sequence[bool], compiler: Compiler
 ) -> tuple[int, ...]:
     """Per value, how many values may be gathered by one collective, with it.
 
@@ -41,7 +55,11 @@ def gathered_together(
       program: the step.
       early: per value, whether it is there as the region starts, but for a cast or a slice.
       awaited: per value, whether a matrix op waits for it.
+      compiler: that combines them, if it is known to.
     """
+    if not compiler.has("gpu.gathers-combined"):
+        return (1,) * len(program.values)
+    in_loops = compiler.has("gpu.gathers-combined-in-loops")
     read = [False] * len(program.values)
     for op in program.ops:
         last = not any(early[output] for output in op.outputs)
@@ -51,8 +69,9 @@ def gathered_together(
                     read[value] = True
     groups: list[Hashable] = []
     for value in program.values:
+        region = _region(program, value.index)
         shared = early[value.index] and value.shape and not value.free
-        groups.append(_region(program, value.index) if shared else None)
+        groups.append(region if shared and (in_loops or region == 0) else None)
     sizes = Counter(group for group, one in zip(groups, read, strict=True) if one)
     return tuple(1 if group is None else max(sizes[group], 1) for group in groups)
 

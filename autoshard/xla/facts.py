@@ -14,6 +14,8 @@
 * **Narrowed**: copies in a narrower type, see `autoshard.xla.narrow_copies`.
 * **Slices**: those that are copied, see `autoshard.xla.slices`.
 * **Liveness**: see `autoshard.xla.liveness`.
+
+Where a rule is a habit of one compiler, or of many, the chip's compiler is asked for it by name.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from autoshard.machine.chip import Chip
+from autoshard.machine.compiler import LAWS, Compiler
 from autoshard.program.dim_order import ProductOrder, Transposition
 from autoshard.program.facts import Facts, Slice, Turned
 from autoshard.program.flops import is_matrix_op
@@ -32,10 +35,10 @@ from autoshard.xla.combinable import gathered_together, summed_together
 from autoshard.xla.dim_order.choose_products import product_orders
 from autoshard.xla.dim_order.tpu_minor import innermost_dimensions
 from autoshard.xla.dim_order.unbatched import transpositions
-from autoshard.xla.dim_order.walk import Orders
+from autoshard.xla.dim_order.walk import OrderRules, Orders
 from autoshard.xla.early_updates import renewals
 from autoshard.xla.fusion import Fusion, fuse
-from autoshard.xla.fusion_row_reductions import row_reductions
+from autoshard.xla.fusion_row_reductions import RowRules, row_reductions
 from autoshard.xla.liveness import find_lives, find_temporary, find_turned
 from autoshard.xla.narrow_copies import narrowed
 from autoshard.xla.op_order import sequence
@@ -58,10 +61,6 @@ PREFETCHED = frozenset(
 )
 
 
-def _calls_libraries(chip: Chip | None) -> bool:
-    return chip is not None and chip.compiler.name == "xla:gpu"
-
-
 def analyse(program: Program, chip: Chip | None = None) -> Facts:
     """Derive fusion, exposure, phases, orders and liveness of every value of `program`.
 
@@ -69,19 +68,13 @@ def analyse(program: Program, chip: Chip | None = None) -> Facts:
       program: the step.
       chip: what it runs on; fusion depends on it. Without one, computing again costs nothing.
     """
+    compiler = LAWS if chip is None else chip.compiler
     fusion = fuse(program, chip)
-    libraries = _calls_libraries(chip)
-    temporary = find_temporary(program)
-    copied = find_copied(program) if libraries else frozenset[int]()
+    temporary = find_temporary(program, compiler)
+    copied = find_copied(program, compiler)
     order = sequence(program, fusion, chip)
-    transaction = 0.0 if chip is None else chip.transaction_bytes
-    told = product_orders(program, fusion.elementwise, transaction) if transaction else {}
-    rows = frozenset[int]()
-    if libraries:
-        walk = Orders(program, fusion.elementwise, told)
-        walk.run()
-        rows = row_reductions(program, fusion, walk.made)
-    points = _points(program, fusion, order, temporary, copied, libraries, told)
+    told = _told(program, fusion, chip)
+    points = _points(program, fusion, order, temporary, copied, compiler, told)
     awaited = _awaited(program, points.readers)
     early = _prefetchable(program)
     return Facts(
@@ -95,27 +88,47 @@ def analyse(program: Program, chip: Chip | None = None) -> Facts:
         joined=frozenset(fusion.joined),
         accumulated=fusion.accumulated,
         exponentials=fusion.exponentials,
-        summed_together=summed_together(program, awaited),
-        gathered_together=gathered_together(program, early, awaited)
-        if libraries
-        else (1,) * len(program.values),
-        renewals=renewals(program) if libraries else {},
-        narrowed=narrowed(program, awaited) if chip is not None and not libraries else {},
+        summed_together=summed_together(program, awaited, compiler),
+        gathered_together=gathered_together(program, early, awaited, compiler),
+        renewals=renewals(program) if compiler.has("gpu.renewal-turns-weight") else {},
+        narrowed=narrowed(program, awaited, compiler),
         copied=copied,
         product_orders=told,
-        rows=rows,
-        innermost=innermost_dimensions(program, fusion.elementwise),
+        rows=_rows(program, fusion, compiler, told),
+        innermost=innermost_dimensions(program, fusion.elementwise, compiler),
         **points._asdict(),
     )
 
 
 def reordered(flow: Facts, program: Program, fusion: Fusion, when: tuple[int, ...]) -> Facts:
     """The same facts where ops run in another order; `when` is the point of every op."""
-    libraries = _calls_libraries(flow.chip)
+    compiler = LAWS if flow.chip is None else flow.chip.compiler
     points = _points(
-        program, fusion, when, flow.temporary, flow.copied, libraries, flow.product_orders
+        program, fusion, when, flow.temporary, flow.copied, compiler, flow.product_orders
     )
     return replace(flow, **points._asdict())
+
+
+def _told(program: Program, fusion: Fusion, chip: Chip | None) -> Mapping[int, ProductOrder]:
+    """How products should be computed that are transposed as JAX writes them."""
+    if chip is None or not chip.transaction_bytes:
+        return {}
+    if not chip.compiler.has("gpu.grouped-scores-transposed"):
+        return {}
+    rules = OrderRules.of(chip.compiler)
+    return product_orders(program, fusion.elementwise, chip.transaction_bytes, rules)
+
+
+def _rows(
+    program: Program, fusion: Fusion, compiler: Compiler, told: Mapping[int, ProductOrder]
+) -> frozenset[int]:
+    """The reductions that run inside of what reads them."""
+    rules = RowRules.of(compiler)
+    if not (rules.softmaxes or rules.norms):
+        return frozenset()
+    walk = Orders(program, fusion.elementwise, told, OrderRules.of(compiler))
+    walk.run()
+    return row_reductions(program, fusion, walk.made, rules)
 
 
 class _Points(NamedTuple):
@@ -136,13 +149,13 @@ def _points(
     when: tuple[int, ...],
     temporary: Sequence[bool],
     copied: Collection[int],
-    libraries: bool,
+    compiler: Compiler,
     told: Mapping[int, ProductOrder],
 ) -> _Points:
     spans = region_spans(program, when)
     readers = find_readers(program, when, spans)
     readers = through_fusion(program, readers, fusion.materialised)
-    turned = transpositions(program, fusion.elementwise, told)
+    turned = transpositions(program, fusion.elementwise, told, OrderRules.of(compiler))
     moved = {
         program.ops[index].inputs[one.position]
         for index, here in turned.of_op.items()
@@ -150,7 +163,7 @@ def _points(
         if not one.alone
     }
     start, stop = find_lives(
-        program, readers, fusion, when, spans, moved, temporary, copied, libraries=libraries
+        program, readers, fusion, when, spans, moved, temporary, copied, compiler
     )
     return _Points(
         when,
@@ -158,7 +171,7 @@ def _points(
         tuple(start),
         tuple(stop),
         turned.of_op,
-        find_turned(program, readers, fusion, when, turned),
+        find_turned(program, readers, fusion, when, turned, compiler),
         find_slices(program, spans),
     )
 

@@ -17,21 +17,24 @@ into what pads another dimension than the last, as the gradient of a slice does.
 
 Kernels that read the same arrays are run as one, see `autoshard.xla.fusion_siblings`; what a
 product adds to is read by the product, see `autoshard.xla.fusion_accumulate`.
+
+All this is asked of the compiler by the names of its habits, once (`FusionRules`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autoshard.machine.chip import Chip
+from autoshard.machine.compiler import LAWS, Compiler
 from autoshard.program.flops import TRANSCENDENTAL, is_matrix_op
-from autoshard.program.graph import Op, Program
+from autoshard.program.graph import Op, Program, Value
 from autoshard.program.strategies import is_layout_determined
 from autoshard.program.vocabulary import ALGORITHMS, BARRIER, SCATTERS, UPDATES
 from autoshard.xla.fusion_accumulate import find_accumulated
-from autoshard.xla.fusion_siblings import at_hand
+from autoshard.xla.fusion_siblings import Joined, at_hand
 
 FUSING_REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
@@ -41,27 +44,94 @@ WRITTEN = frozenset({*UPDATES, *ALGORITHMS, "fft"})
 
 LONG = frozenset({"erfc"})
 """Functions of which XLA:GPU writes what several read: seen of exact GELU, in float32 and bfloat16
-on H100 and A100. XLA:TPU makes it anew."""
+on H100 and A100. XLA:TPU makes them anew in float32."""
 
 
-def is_elementwise(op: Op) -> bool:
-    """Whether the op is fused with its neighbours: layout in, same layout out, nothing summed."""
-    apart = op.boundary or is_matrix_op(op.primitive) or op.primitive in {BARRIER, *WRITTEN}
-    return not apart and is_layout_determined(op.rule)
+@dataclass(frozen=True, slots=True)
+class FusionRules:
+    """What a compiler fuses: each a habit of it.
 
-
-def _fuses(op: Op, position: int, elementwise: bool, scatters: bool) -> bool:
-    """Whether the op computes its operand at `position` anew, where that is elementwise.
-
-    `scatters`: XLA:GPU does so with what it scatters, too.
+    Attributes:
+      into_elementwise, into_reductions, into_tables, into_scattered: what computes its operands:
+        elementwise ops, reductions, lookups their tables, scatters what they scatter. XLA:TPU
+        writes tables first, which is not followed here.
+      over_barriers: whether a barrier is fused as an op that does nothing.
+      anew: whether several readers may each compute what they read; functions and exponentials:
+        also where transcendental functions, or exponentials, are in it.
+      by_bytes: whether they do so only where that moves fewer bytes.
+      counts_functions: whether transcendental functions take time there.
+      long_written: whether what several read of a long function is written.
+      pads_apart: whether nothing is fused into what pads another dimension than the last.
+      siblings, reductions_join: what joins kernels that read the same: elementwise, reductions.
     """
-    looks_up = op.primitive == "gather" and position == 0
-    scattered = scatters and op.primitive in SCATTERS and position == len(op.inputs) - 1
-    return elementwise or looks_up or scattered or op.primitive in FUSING_REDUCTIONS
+
+    into_elementwise: bool
+    into_reductions: bool
+    into_tables: bool
+    into_scattered: bool
+    over_barriers: bool
+    anew: bool
+    functions_anew: bool
+    exponentials_anew: bool
+    by_bytes: bool
+    counts_functions: bool
+    long_written: bool
+    pads_apart: bool
+    siblings: bool
+    reductions_join: bool
+
+    @classmethod
+    def of(cls, compiler: Compiler) -> FusionRules:
+        has, denies = compiler.has, compiler.denies
+        return cls(
+            into_elementwise=not denies("gpu.elementwise-chain"),
+            into_reductions=not denies(
+                "gpu.rows-compute-operands", "tpu.elementwise-into-reductions"
+            ),
+            into_tables=not denies("gpu.lookups-compute-tables"),
+            into_scattered=has("gpu.scatters-compute-updates"),
+            over_barriers=denies("gpu.nothing-over-barriers", "tpu.barriers-part-kernels"),
+            anew=not denies("gpu.cheap-computed-anew", "tpu.made-anew-for-two-products"),
+            functions_anew=not denies("tpu.activations-made-anew"),
+            exponentials_anew=not denies("tpu.exponentials-made-anew-backward"),
+            by_bytes=not denies("gpu.dear-written", "tpu.written-for-many-readers"),
+            counts_functions=not denies("gpu.functions-are-multiples"),
+            long_written=has("gpu.long-functions-written")
+            or denies("tpu.long-functions-made-anew"),
+            pads_apart=has("tpu.written-for-outer-pads"),
+            siblings=not denies("gpu.siblings-run-as-one", "tpu.optimizers-in-one-kernel"),
+            reductions_join=not denies(
+                "gpu.reductions-join-siblings", "tpu.reductions-of-one-array-together"
+            ),
+        )
+
+    def is_elementwise(self, op: Op) -> bool:
+        """Whether an op is fused with its neighbours: layout in, same layout out, no sum."""
+        apart = op.boundary or is_matrix_op(op.primitive) or op.primitive in WRITTEN
+        if apart or (op.primitive == BARRIER and not self.over_barriers):
+            return False
+        return is_layout_determined(op.rule)
+
+    def computes(self, op: Op, position: int, elementwise: bool) -> bool:
+        """Whether the op computes its operand at `position` anew, where that is elementwise."""
+        if elementwise:
+            return self.into_elementwise
+        if op.primitive in FUSING_REDUCTIONS:
+            return self.into_reductions
+        if op.primitive == "gather":
+            return self.into_tables and position == 0
+        scattered = op.primitive in SCATTERS and position == len(op.inputs) - 1
+        return self.into_scattered and scattered
+
+    def may_make_anew(self, functions: Collection[str]) -> bool:
+        """Whether several readers may each compute a value in which there are `functions`."""
+        if not self.anew or (functions and not self.functions_anew):
+            return False
+        return self.exponentials_anew or "exp" not in functions
 
 
 def _pads(program: Program, op: Op) -> bool:
-    """Whether an op pads another dimension than the last: what it pads so, XLA:TPU writes first."""
+    """Whether an op pads another dimension than the last."""
     if op.primitive != "pad" or op.inputs[0] < 0:
         return False
     before, after = (program.values[v].shape[:-1] for v in (op.inputs[0], op.outputs[0]))
@@ -111,84 +181,141 @@ def fuse(
       written, unwritten: values that are written in any case, and products that are not: what reads
         them computes them.
     """
-    again_bytes = 0.0 if chip is None else chip.exponential_bytes
-    libraries = chip is not None and chip.compiler.name == "xla:gpu"
-    tiles = chip is not None and chip.sublanes > 1
+    compiler = LAWS if chip is None else chip.compiler
+    rules = FusionRules.of(compiler)
     readers = program.consumers()
-    elementwise = tuple(is_elementwise(op) for op in program.ops)
-    values = program.values
-    accumulated = find_accumulated(program, readers)
-    products = {*accumulated.values(), *(values[value].producer for value in unwritten)}
-    written = {
-        *written,
-        *(v for op in accumulated for v in (*program.ops[op].inputs, *program.ops[op].outputs)),
-    }
-    materialised: list[bool] = []
-    sources: list[frozenset[int]] = []
-    inside: list[frozenset[int]] = []  # the transcendental ops that are fused into the value
-    for value in values:
-        materialised.append(not value.free)
-        sources.append(frozenset() if value.free else frozenset((value.index,)))
-        inside.append(frozenset())
-        if value.producer in products:
-            made_of = (sources[i] for i in program.ops[value.producer].inputs if i >= 0)
-            materialised[-1], sources[-1] = False, frozenset().union(*made_of)
-        if value.free or value.producer < 0 or not elementwise[value.producer]:
-            continue
-        maker = program.ops[value.producer]
-        uses = readers[value.index]
-        if (
-            not uses
-            or value.index in written
-            or (libraries and len(uses) > 1 and maker.primitive in LONG)
-            or (tiles and any(_pads(program, program.ops[reader]) for reader, _ in uses))
-            or not all(
-                (
-                    _fuses(program.ops[reader], position, elementwise[reader], libraries)
-                    or (
-                        value.index in into_products
-                        and program.ops[reader].primitive == "dot_general"
-                    )
-                )
-                and program.ops[reader].region == maker.region
-                for reader, position in uses
-            )
-        ):
-            continue
-        made_of = frozenset().union(*(sources[i] for i in maker.inputs if i >= 0))
-        again = sum(values[source].bytes for source in made_of)
-        computed = _inside(program, maker, inside)
-        anew = again_bytes * _exponentials(program, computed)
-        if len(uses) * again + (len(uses) - 1) * anew <= again + (1 + len(uses)) * value.bytes:
-            materialised[-1], sources[-1], inside[-1] = False, made_of, computed
-    kernels = {
-        op.index: values[(op.inputs if op.primitive in FUSING_REDUCTIONS else op.outputs)[0]].shape
-        for op in program.ops
-        if any(materialised[o] for o in op.outputs)
-        if elementwise[op.index] or op.primitive in FUSING_REDUCTIONS
-        if op.index not in accumulated
-    }
-    there = at_hand(program, kernels, sources)
-    fetched, computed_by = [], []
-    for op in program.ops:
-        launched = any(materialised[o] for o in op.outputs)
-        computed_by.append(_exponentials(program, _inside(program, op, inside)) * launched)
-        seen = set(there[op.index].holds if op.index in there else ())
-        sizes = []
-        for value in op.inputs:
-            fresh = sources[value] - seen if value >= 0 else frozenset[int]()
-            seen |= fresh
-            sizes.append(sum(values[one].bytes for one in fresh))
-        fetched.append(tuple(sizes))
+    accumulated = find_accumulated(program, readers, compiler)
+    summed = [v for op in accumulated for v in (*program.ops[op].inputs, *program.ops[op].outputs)]
+    products = {*accumulated.values(), *(program.values[value].producer for value in unwritten)}
+    walk = _Walk(
+        program,
+        rules,
+        0.0 if chip is None or not rules.counts_functions else chip.exponential_bytes,
+        readers,
+        tuple(rules.is_elementwise(op) for op in program.ops),
+        frozenset(products),
+        frozenset((*written, *summed)),
+        frozenset(into_products),
+    )
+    for value in program.values:
+        walk.add(value)
+    there = at_hand(program, walk.joining(accumulated), walk.sources)
     return Fusion(
-        elementwise,
-        tuple(materialised),
-        tuple(fetched),
-        tuple(computed_by),
-        tuple(sources),
+        walk.elementwise,
+        tuple(walk.materialised),
+        tuple(walk.fetched(op, there.get(op.index)) for op in program.ops),
+        tuple(walk.exponentials(op) for op in program.ops),
+        tuple(walk.sources),
         {index: kernel.first for index, kernel in there.items()},
         accumulated,
     )
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One walk over the values of a program, which finds the ones that are written.
+
+    Attributes:
+      anew_bytes: what memory could move while one exponential is computed.
+      products: ops whose results are not written, although they are no elementwise ones.
+      written, into_products: values that are written in any case, and that products compute.
+      inside: by value, the transcendental ops that are fused into it.
+    """
+
+    program: Program
+    rules: FusionRules
+    anew_bytes: float
+    readers: Sequence[Sequence[tuple[int, int]]]
+    elementwise: tuple[bool, ...]
+    products: frozenset[int]
+    written: frozenset[int]
+    into_products: frozenset[int]
+    materialised: list[bool] = field(default_factory=list)
+    sources: list[frozenset[int]] = field(default_factory=list)
+    inside: list[frozenset[int]] = field(default_factory=list)
+
+    def add(self, value: Value) -> None:
+        """Decide of a value, after those that it is made of."""
+        self.materialised.append(not value.free)
+        self.sources.append(frozenset() if value.free else frozenset((value.index,)))
+        self.inside.append(frozenset())
+        if value.producer < 0:
+            return
+        maker = self.program.ops[value.producer]
+        if maker.index in self.products:
+            self.materialised[-1], self.sources[-1] = False, self._read_by(maker)
+        fuses = self.elementwise[maker.index] and not value.free
+        if not fuses or not self._can_be_fused(value, maker):
+            return
+        computed = _inside(self.program, maker, self.inside)
+        if self._is_made_anew(value, maker, computed):
+            self.materialised[-1], self.sources[-1] = False, self._read_by(maker)
+            self.inside[-1] = computed
+
+    def _read_by(self, op: Op) -> frozenset[int]:
+        """What is read from memory for a kernel of `op`."""
+        return frozenset[int]().union(*(self.sources[i] for i in op.inputs if i >= 0))
+
+    def _can_be_fused(self, value: Value, maker: Op) -> bool:
+        """Whether all that reads an elementwise result can compute it."""
+        ops, uses = self.program.ops, self.readers[value.index]
+        if not uses or value.index in self.written:
+            return False
+        if self.rules.long_written and len(uses) > 1 and maker.primitive in LONG:
+            return False
+        if self.rules.pads_apart and any(_pads(self.program, ops[reader]) for reader, _ in uses):
+            return False
+        return all(
+            ops[reader].region == maker.region and self._computes(ops[reader], position, value)
+            for reader, position in uses
+        )
+
+    def _computes(self, reader: Op, position: int, value: Value) -> bool:
+        if value.index in self.into_products and reader.primitive == "dot_general":
+            return True
+        return self.rules.computes(reader, position, self.elementwise[reader.index])
+
+    def _is_made_anew(self, value: Value, maker: Op, computed: Collection[int]) -> bool:
+        """Whether every reader computes the value, in place of reading it from memory."""
+        again = len(self.readers[value.index]) - 1
+        if not again:
+            return True
+        functions = {self.program.ops[index].primitive for index in computed}
+        if not self.rules.may_make_anew(functions):
+            return False
+        once = sum(self.program.values[source].bytes for source in self._read_by(maker))
+        anew = self.anew_bytes * _exponentials(self.program, computed)
+        dear = (again + 1) * once + again * anew > once + (2 + again) * value.bytes
+        return not (dear and self.rules.by_bytes)
+
+    def joining(self, accumulated: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+        """By kernel that may run as one with others, the indices over which it runs."""
+        rules, found = self.rules, {}
+        for op in self.program.ops:
+            reduces = op.primitive in FUSING_REDUCTIONS
+            joins = rules.reductions_join if reduces else rules.siblings
+            kernel = reduces or self.elementwise[op.index]
+            if kernel and joins and self._launches(op) and op.index not in accumulated:
+                (domain, *_) = op.inputs if reduces else op.outputs
+                found[op.index] = self.program.values[domain].shape
+        return found
+
+    def fetched(self, op: Op, kernel: Joined | None) -> tuple[int, ...]:
+        """Bytes that are read for every operand of an op, in a kernel that it joins."""
+        seen, sizes = set(kernel.holds if kernel is not None else ()), []
+        for value in op.inputs:
+            fresh = self.sources[value] - seen if value >= 0 else frozenset[int]()
+            seen |= fresh
+            sizes.append(sum(self.program.values[one].bytes for one in fresh))
+        return tuple(sizes)
+
+    def exponentials(self, op: Op) -> float:
+        """What an op computes of transcendental functions, if it is a kernel."""
+        computed = _inside(self.program, op, self.inside)
+        return _exponentials(self.program, computed) * self._launches(op)
+
+    def _launches(self, op: Op) -> bool:
+        return any(self.materialised[o] for o in op.outputs)
 
 
 def _inside(program: Program, op: Op, inside: Sequence[frozenset[int]]) -> frozenset[int]:

@@ -4,51 +4,65 @@
 
 A matrix product can start from an array instead of zero (``beta = 1`` of BLAS), and compilers make
 sums of products so. Then one of two products has no buffer of its own, the addition costs nothing,
-and the sum lies where the other term lay, if nothing else reads that. XLA tries the left operand
-first. It does so, too, where a product is added to another array, such as a residual stream; that
-is left out here, for under many plans the product is partial, and settled before it is added. Terms
-of a sum stay partial together (`autoshard.plan.unreduced_sums`).
+and the sum lies where the other term lay, if nothing else reads that. XLA:GPU tries the left
+operand first. Compilers do so, too, where a product is added to another array, such as a residual
+stream; that is left out here, for under many plans the product is partial, and settled before it is
+added. Terms of a sum stay partial together (`autoshard.plan.unreduced_sums`).
 
-XLA:GPU does so with two terms. A third one it adds by itself, on whichever side it stands.
+XLA:GPU does so with two terms. A third one, right of a sum of two, it adds by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from autoshard.program.graph import Program
+from autoshard.machine.compiler import LAWS, Compiler
+from autoshard.program.graph import Op, Program
 from autoshard.program.vocabulary import ADDITIONS
-
-"""Ops that add up two arrays."""
 
 
 def find_accumulated(
-    program: Program, readers: Sequence[Sequence[tuple[int, int]]]
+    program: Program, readers: Sequence[Sequence[tuple[int, int]]], compiler: Compiler = LAWS
 ) -> Mapping[int, int]:
     """By addition, the product that makes it: op indices.
 
     Args:
       program: the step.
       readers: per value, the (op, operand) pairs that read it.
+      compiler: that makes sums of products so, if it is not denied.
     """
-    values, found = program.values, {}
+    found: dict[int, int] = {}
+    if compiler.denies("gpu.products-start-from-products", "tpu.products-added-to-products"):
+        return found
+    first = 1 if compiler.denies("gpu.left-product-starts") else 0
+    sums = found if compiler.denies("gpu.third-product-added") else {}
     for op in program.ops:
         if op.primitive not in ADDITIONS or len(op.inputs) != 2 or min(op.inputs) < 0:
             continue
-        for number, term in enumerate(op.inputs):
-            other, sum_ = values[op.inputs[1 - number]], values[op.outputs[0]]
-            maker = values[term].producer
-            if (
-                maker >= 0
-                and program.ops[maker].primitive == "dot_general"
-                and program.ops[maker].region == op.region
-                and len(readers[term]) == 1
-                and term not in program.outputs
-                and other.producer >= 0
-                and program.ops[other.producer].primitive == "dot_general"
-                and values[term].shape == other.shape == sum_.shape
-                and values[term].dtype == other.dtype == sum_.dtype
-            ):
-                found[op.index] = maker
+        for number in (first, 1 - first):
+            term, other = op.inputs[number], op.inputs[1 - number]
+            if len(readers[term]) == 1 and _can_start(program, op, term, other, sums):
+                found[op.index] = program.values[term].producer
                 break
     return found
+
+
+def _can_start(program: Program, op: Op, term: int, other: int, sums: Collection[int]) -> bool:
+    """Whether the addition `op` is made by the product `term`, which starts from `other`.
+
+    That is a product as well, or one of the additions `sums`.
+    """
+    values = program.values
+    maker, base, total = values[term].producer, values[other], values[op.outputs[0]]
+    if not _is_product(program, maker) or program.ops[maker].region != op.region:
+        return False
+    if term in program.outputs or not (
+        _is_product(program, base.producer) or base.producer in sums
+    ):
+        return False
+    kinds = {(value.shape, value.dtype) for value in (values[term], base, total)}
+    return len(kinds) == 1
+
+
+def _is_product(program: Program, op: int) -> bool:
+    return op >= 0 and program.ops[op].primitive == "dot_general"

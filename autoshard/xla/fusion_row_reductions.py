@@ -7,7 +7,7 @@
 Where a row's elements lie beside each other in memory, XLA:GPU makes one kernel of Triton of the
 three: it loads a row, reduces it, and goes on with what it has at hand. So a softmax and a norm
 read their operand once. A reduction whose result something else reads as well, or whose rows are
-cut over devices, is a kernel of its own.
+cut over devices, is a kernel of its own. So are reductions along columns.
 """
 
 from __future__ import annotations
@@ -16,14 +16,40 @@ import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
+from autoshard.machine.compiler import Compiler
 from autoshard.program.dim_order import Order, large_of
 from autoshard.program.graph import Op, Program
 from autoshard.program.rules.record import FactorKind
 from autoshard.xla.fusion import FUSING_REDUCTIONS, Fusion
 
 
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """Which reductions run inside of what reads them: each a habit of a compiler.
+
+    Attributes:
+      softmaxes, norms: those of softmaxes, and all others.
+      beside_others: also one that something else reads, which is not a kernel over the rows.
+      columns: also one along another dimension than the innermost.
+    """
+
+    softmaxes: bool
+    norms: bool
+    beside_others: bool
+    columns: bool
+
+    @classmethod
+    def of(cls, compiler: Compiler) -> RowRules:
+        return cls(
+            softmaxes=compiler.has("gpu.softmax-in-one-kernel"),
+            norms=compiler.has("gpu.norm-in-one-kernel"),
+            beside_others=compiler.denies("gpu.rows-read-elsewhere-alone"),
+            columns=compiler.denies("gpu.columns-in-several-kernels"),
+        )
+
+
 def row_reductions(
-    program: Program, fusion: Fusion, orders: Sequence[Sequence[Order]]
+    program: Program, fusion: Fusion, orders: Sequence[Sequence[Order]], rules: RowRules
 ) -> frozenset[int]:
     """The ops that run inside of those that read them, as long as their rows are whole.
 
@@ -31,8 +57,9 @@ def row_reductions(
       program: the step.
       fusion: of the program.
       orders: of every value, those in which it lies, the first being its own; none: any.
+      rules: the compiler's.
     """
-    return _Rows(program, fusion, orders).run()
+    return _Rows(program, fusion, orders, rules).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +67,7 @@ class _Rows:
     program: Program
     fusion: Fusion
     orders: Sequence[Sequence[Order]]
+    rules: RowRules
 
     def run(self) -> frozenset[int]:
         readers = self.program.consumers()
@@ -54,11 +82,12 @@ class _Rows:
         self, op: Op, readers: Sequence[Sequence[tuple[int, int]]], reducing: Set[int]
     ) -> bool:
         sources = {v for v in self._sources(op) if not self._is_scalar(v, op)}
-        kernels = self._kernels(op, readers)
-        return bool(kernels) and all(
+        kernels = self._kernels(op, readers) or ()
+        over_rows = [
             self._has_rows(kernel, op, reducing) and sources <= self._sources(kernel)
-            for kernel in kernels or ()
-        )
+            for kernel in kernels
+        ]
+        return any(over_rows) and (all(over_rows) or self.rules.beside_others)
 
     def _reduces(self, op: Op) -> bool:
         """Whether an op is a reduction, and of more than one element."""
@@ -68,7 +97,12 @@ class _Rows:
         return math.prod(before.shape) > math.prod(after.shape)
 
     def _reduces_rows(self, op: Op) -> bool:
-        """Whether an op reduces the innermost dimension alone, and leaves others."""
+        """Whether an op reduces the innermost dimension alone, and leaves others.
+
+        With the compiler's other rules any dimensions, and those of softmaxes or norms alone.
+        """
+        if not (self.rules.softmaxes if self._is_of_softmax(op) else self.rules.norms):
+            return False
         if not self._reduces(op) or math.prod(self.program.values[op.outputs[0]].shape) == 1:
             return False
         value = self.program.values[op.inputs[0]]
@@ -79,7 +113,17 @@ class _Rows:
         }
         order = next(iter(self.orders[value.index]), tuple(range(len(value.shape))))
         lying = large_of(order, value.shape)
-        return reduced & {*lying} == {lying[-1]}
+        return self.rules.columns or reduced & {*lying} == {lying[-1]}
+
+    def _is_of_softmax(self, op: Op) -> bool:
+        """Whether an op finds a maximum, or adds up exponentials."""
+        value = op.inputs[0] if op.primitive == "reduce_sum" else -1
+        while value >= 0 and self.program.values[value].producer >= 0:
+            maker = self.program.ops[self.program.values[value].producer]
+            if maker.primitive != "convert_element_type":
+                return maker.primitive == "exp"
+            value = maker.inputs[0]
+        return op.primitive == "reduce_max"
 
     def _sources(self, op: Op) -> frozenset[int]:
         return frozenset[int]().union(*(self.fusion.sources[v] for v in op.inputs if v >= 0))
@@ -101,6 +145,8 @@ class _Rows:
                     or reader.primitive in FUSING_REDUCTIONS
                 )
                 if reader.region != op.region or not fuses:
+                    if self.rules.beside_others:
+                        continue
                     return None
                 if index in found:
                     continue

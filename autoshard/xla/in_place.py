@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autoshard.machine.compiler import LAWS, Compiler
 from autoshard.program.graph import Op, Program
 from autoshard.program.vocabulary import UPDATES
 
@@ -21,8 +22,10 @@ _CUTS = frozenset({"dynamic_slice", *BITCASTS, *UPDATES})
 """Ops whose result is a part of their first operand, or all of it but for what is written."""
 
 
-def updated_in_place(program: Program) -> frozenset[int]:
+def updated_in_place(program: Program, compiler: Compiler = LAWS) -> frozenset[int]:
     """The values that lie where a donated input lies whose place a result of the step takes."""
+    if compiler.denies("gpu.updates-in-place", "tpu.updates-in-place"):
+        return frozenset()
     readers = program.consumers()
     arguments = {output: argument for argument, output in program.carries}
     found = set[int]()

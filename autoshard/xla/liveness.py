@@ -9,9 +9,12 @@ it renews. Besides the values there are copies of operands that lie otherwise th
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
+from autoshard.machine.compiler import LAWS, Compiler
 from autoshard.program.facts import Turned
 from autoshard.program.flops import is_matrix_op
+from autoshard.program.graph import Value
 from autoshard.program.readers import Reader, region_spans
 from autoshard.program.trace import Op, Program
 from autoshard.program.vocabulary import BARRIER, UPDATES
@@ -22,8 +25,9 @@ from autoshard.xla.in_place import carry_of, updated_in_place
 ALIASING = frozenset({"enter", "return", "unstack"})
 
 
-def find_temporary(program: Program) -> tuple[bool, ...]:
-    in_place = updated_in_place(program)
+def find_temporary(program: Program, compiler: Compiler = LAWS) -> tuple[bool, ...]:
+    """Whether values lie in the compiler's heap, see `autoshard.program.facts.Facts`."""
+    in_place = updated_in_place(program, compiler)
     result = [value.producer >= 0 and value.index not in in_place for value in program.values]
     for _, position in program.ties:
         value = program.outputs[position]
@@ -40,10 +44,12 @@ def find_turned(
     fusion: Fusion,
     when: Sequence[int],
     found: Transpositions,
+    compiler: Compiler = LAWS,
 ) -> dict[int, tuple[Turned, ...]]:
     """By op index, the lives of the copies of what it reads in another order."""
     spans = region_spans(program, when)
-    carries = _turned_carries(program, found)
+    whole = not compiler.denies("gpu.carries-put-in-order")
+    carries = _turned_carries(program, found) if whole else {}
     return {
         index: tuple(
             _with_carry(program, spans, index, one, *carries[index, one.position])
@@ -137,6 +143,29 @@ def _life(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """What a compiler writes over what: each a habit of it.
+
+    Attributes:
+      over_updated, over_elementwise: what updates and elementwise ops make, over what they read.
+      over_products: that of an elementwise op, over the product that it reads, too.
+    """
+
+    over_updated: bool
+    over_elementwise: bool
+    over_products: bool
+
+    @classmethod
+    def of(cls, compiler: Compiler) -> _Rules:
+        denies = compiler.denies
+        return cls(
+            over_updated=not denies("gpu.updates-in-place", "tpu.updates-in-place"),
+            over_elementwise=not denies("gpu.elementwise-written-over", "tpu.elementwise-in-place"),
+            over_products=not compiler.has("gpu.products-not-written-over"),
+        )
+
+
 def find_lives(
     program: Program,
     readers: list[list[Reader]],
@@ -146,104 +175,111 @@ def find_lives(
     moved: Collection[int],
     temporary: Sequence[bool],
     copied: Collection[int],
-    *,
-    libraries: bool,
+    compiler: Compiler = LAWS,
 ) -> tuple[list[int], list[int]]:
-    end = len(program.ops) + 1
-    starts, stops = [], []
-    position_of = {value: k for k, value in enumerate(program.inputs)}
+    """Per value, the points between which its own buffer is alive."""
     renewed = {position for position, _ in program.ties if position in program.donated}
+    kept = {
+        value  # what takes its place needs it, or the caller does
+        for position, value in enumerate(program.inputs)
+        if position not in program.donated or position in renewed
+    }
+    rules = _Rules.of(compiler)
+    lives = _Lives(program, readers, fusion, when, spans, moved, kept, rules)
+    starts, stops = [], []
     for value in program.values:
-        uses = readers[value.index]
-        made = when[value.producer] if value.producer >= 0 else 0
-        start, stop = made, max((use.last for use in uses), default=made) + 1
-        if value.producer < 0:
-            start = 0
-            position = position_of.get(value.index)
-            if position is not None and (position not in program.donated or position in renewed):
-                stop = end  # what takes its place needs it, or the caller does
-        else:
-            maker = program.ops[value.producer]
-            first, after = spans[maker.region]
-            if maker.primitive == "stack":
-                start = first
-            elif maker.primitive == "yield":
-                start = after
-                stop = max(stop, start)
-            elif maker.index in fusion.accumulated:
-                product = program.ops[fusion.accumulated[maker.index]].outputs[0]
-                other = next(term for term in maker.inputs if term != product)
-                if _dies(program, readers, fusion.materialised, other, made):
-                    start = min(made + 1, stop)
-            elif (
-                maker.primitive in (*UPDATES, BARRIER)
-                and _dies(program, readers, fusion.materialised, maker.inputs[0], made)
-            ) or (
-                fusion.elementwise[maker.index]
-                and value.index not in moved
-                and _overwrites(
-                    program, made, maker, readers, fusion.materialised, value.bytes, libraries
-                )
-            ):
-                start = min(made + 1, stop)
-        if not fusion.materialised[value.index] or (
-            value.producer >= 0
-            and (
-                not temporary[value.index]
-                or (
-                    program.ops[value.producer].primitive in ALIASING
-                    and value.producer not in copied
-                )
-            )
-        ):
-            stop = start
+        start, stop = lives.of_input(value) if value.producer < 0 else lives.of_result(value)
         starts.append(start)
-        stops.append(stop)
+        maker = program.ops[value.producer] if value.producer >= 0 else None
+        elsewhere = maker is not None and (
+            not temporary[value.index]
+            or (maker.primitive in ALIASING and maker.index not in copied)
+        )
+        stops.append(start if elsewhere or not fusion.materialised[value.index] else stop)
     return starts, stops
 
 
-def _overwrites(
-    program: Program,
-    made: int,
-    maker: Op,
-    readers: list[list[Reader]],
-    materialised: Sequence[bool],
-    size: int,
-    libraries: bool,
-) -> bool:
-    """Whether an elementwise op, with what is fused with it, can write over what dies with it.
+@dataclass(frozen=True, slots=True)
+class _Lives:
+    """Lives of values, if they have buffers of their own."""
 
-    It writes `size` bytes, in the order in which it reads. The result of a library's product comes
-    in one tuple with the product's workspace, and XLA:GPU writes over no part of a tuple.
-    """
-    operands, seen = list(maker.inputs), set[int]()
-    while operands:
-        operand = operands.pop()
-        if operand < 0 or operand in seen or program.values[operand].free:
-            continue
-        seen.add(operand)
-        if not materialised[operand]:
-            operands += program.ops[program.values[operand].producer].inputs
-            continue
-        if program.values[operand].bytes != size:
-            continue
-        producer = program.values[operand].producer
-        if libraries and producer >= 0 and is_matrix_op(program.ops[producer].primitive):
-            continue
-        if _dies(program, readers, materialised, operand, made):
+    program: Program
+    readers: list[list[Reader]]
+    fusion: Fusion
+    when: Sequence[int]
+    spans: Sequence[tuple[int, int]]
+    moved: Collection[int]
+    kept: Collection[int]
+    rules: _Rules
+
+    def of_input(self, value: Value) -> tuple[int, int]:
+        """That of an input or a literal."""
+        if value.index in self.kept:
+            return 0, len(self.program.ops) + 1
+        return 0, self._last(value, 0)
+
+    def of_result(self, value: Value) -> tuple[int, int]:
+        """That of what an op makes."""
+        maker = self.program.ops[value.producer]
+        made = self.when[maker.index]
+        stop = self._last(value, made)
+        first, after = self.spans[maker.region]
+        if maker.primitive == "stack":
+            return first, stop
+        if maker.primitive == "yield":
+            return after, max(stop, after)
+        if self._takes_place(value, maker, made):
+            return min(made + 1, stop), stop
+        return made, stop
+
+    def _last(self, value: Value, made: int) -> int:
+        """The point after its last reader, or after that at which it is made."""
+        return max((use.last for use in self.readers[value.index]), default=made) + 1
+
+    def _takes_place(self, value: Value, maker: Op, made: int) -> bool:
+        """Whether a result lies where something lay that dies as it is made."""
+        if maker.index in self.fusion.accumulated:
+            product = self.program.ops[self.fusion.accumulated[maker.index]].outputs[0]
+            other = next(term for term in maker.inputs if term != product)
+            return self._dies(other, made)
+        updates = maker.primitive in UPDATES and self.rules.over_updated
+        if (updates or maker.primitive == BARRIER) and self._dies(maker.inputs[0], made):
             return True
-    return False
+        writes_over = self.fusion.elementwise[maker.index] and self.rules.over_elementwise
+        return (
+            writes_over and value.index not in self.moved and self._overwrites(value, maker, made)
+        )
 
+    def _overwrites(self, value: Value, maker: Op, made: int) -> bool:
+        """Whether an elementwise op, with what is fused with it, can write over what dies with it.
 
-def _dies(
-    program: Program,
-    readers: list[list[Reader]],
-    materialised: Sequence[bool],
-    value: int,
-    at: int,
-) -> bool:
-    """Whether the buffer of a value is free after the point `at`, where it is read."""
-    if value < 0 or not materialised[value]:
+        It writes in the order in which it reads. The temporary result of a library's product comes
+        in one tuple with the product's workspace, and XLA:GPU writes over no part of a tuple.
+        """
+        values, ops = self.program.values, self.program.ops
+        operands, seen = list(maker.inputs), set[int]()
+        while operands:
+            operand = operands.pop()
+            if operand < 0 or operand in seen or values[operand].free:
+                continue
+            seen.add(operand)
+            producer = values[operand].producer
+            if not self.fusion.materialised[operand]:
+                operands += ops[producer].inputs
+                continue
+            of_product = producer >= 0 and is_matrix_op(ops[producer].primitive)
+            if values[operand].bytes != value.bytes or (
+                of_product and not self.rules.over_products
+            ):
+                continue
+            if self._dies(operand, made):
+                return True
         return False
-    kept = value in program.inputs and program.inputs.index(value) not in program.donated
-    return not kept and max(use.last for use in readers[value]) == at
+
+    def _dies(self, value: int, at: int) -> bool:
+        """Whether the buffer of a value is free after the point `at`, where it is read."""
+        if value < 0 or not self.fusion.materialised[value]:
+            return False
+        inputs = self.program.inputs
+        kept = value in inputs and inputs.index(value) not in self.program.donated
+        return not kept and max(use.last for use in self.readers[value]) == at

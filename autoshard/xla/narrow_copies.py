@@ -3,28 +3,43 @@
 A weight that is gathered in float32 and then looked up, sliced by a loop or given another shape,
 and converted to bfloat16, is converted before it is gathered: Llama's embedding and the stacks that
 a scan reads arrive in half the bytes. But a table of which every device looks up its own rows is
-converted after the lookup. XLA:GPU gathers float32 in all these cases.
+converted after the lookup. XLA:GPU gathers tables and stacks in float32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autoshard.machine.compiler import Compiler
 from autoshard.program.facts import Narrowed
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.trace import Program
 
-_MOVES = frozenset(
+_SLICES = frozenset({"unstack", "dynamic_slice"})
+_SHAPES = frozenset(
     {
-        *("unstack", "dynamic_slice", "slice", "gather", "transpose", "rev"),
-        *("reshape", "squeeze", "expand_dims", "broadcast_in_dim", "copy"),
-        *("enter", "sharding_constraint"),
+        *("slice", "transpose", "rev", "reshape", "squeeze", "expand_dims", "broadcast_in_dim"),
+        *("copy", "enter", "sharding_constraint"),
     }
 )
+_MOVES = frozenset({"gather", *_SLICES, *_SHAPES})
 """Ops that take elements of their first operand to other places."""
 
 
-def narrowed(program: Program, awaited: Sequence[bool]) -> dict[int, Narrowed]:
+def _passed(compiler: Compiler) -> frozenset[str]:
+    """The ops of `_MOVES` before which the compiler makes what they are given narrower."""
+    lookups = compiler.has("tpu.lookups-gather-narrow-tables") or compiler.denies(
+        "gpu.lookups-gathered-as-stored"
+    )
+    slices = compiler.has("tpu.loops-gather-narrow-slices") or compiler.denies(
+        "gpu.stacks-gathered-as-stored"
+    )
+    shapes = compiler.has("tpu.reshaped-weights-gathered-narrow")
+    each = ({"gather"}, lookups), (_SLICES, slices), (_SHAPES, shapes)
+    return frozenset(op for ops, passes in each if passes for op in ops)
+
+
+def narrowed(program: Program, awaited: Sequence[bool], compiler: Compiler) -> dict[int, Narrowed]:
     """By value, what its copies are like, if they are narrower than the value.
 
     What does not convert must be no reason for a copy: it is not in a loop, no product and no
@@ -33,7 +48,11 @@ def narrowed(program: Program, awaited: Sequence[bool]) -> dict[int, Narrowed]:
     Args:
       program: the step.
       awaited: per value, whether a matrix op waits for it.
+      compiler: that makes them so; where it moves nothing narrower, there are none.
     """
+    passed = _passed(compiler)
+    if not passed:
+        return {}
     consumers = program.consumers()
     found: dict[int, int | None] = {}
 
@@ -50,7 +69,7 @@ def narrowed(program: Program, awaited: Sequence[bool]) -> dict[int, Narrowed]:
         result = program.values[reader.outputs[0]]
         if reader.primitive == "convert_element_type":
             return _narrower(program, value, result.index)
-        return width(result.index) if reader.primitive in _MOVES and position == 0 else None
+        return width(result.index) if reader.primitive in passed and position == 0 else None
 
     result: dict[int, Narrowed] = {}
     for value in program.values:

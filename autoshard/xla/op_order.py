@@ -3,17 +3,19 @@
 A jaxpr is one order of many, and how much memory a step needs depends on the order. XLA tries
 several on the graph of kernels (`autoshard.xla.fusion`), see `autoshard.xla.kernel_orders`, and
 takes the one that needs least memory. A loop is one kernel of the computation around it, with an
-order of its own inside: depth-first, as the bodies of loops were found to be where its
-latency-hiding scheduler runs; where it does not, as on v5p and v6e, the best of all orders is kept
-in loops, too.
+order of its own inside: depth-first, from which the bodies of loops with collectives start where
+the latency-hiding scheduler runs; where it does not, as on v5p and v6e, the best of all orders is
+kept in loops, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from autoshard.machine.chip import Chip
+from autoshard.machine.compiler import LAWS, Compiler
 from autoshard.program.graph import Program, Region
 from autoshard.program.vocabulary import LEAVING
 from autoshard.xla.fusion import Fusion
@@ -33,8 +35,11 @@ Arrange = Callable[[Region, Sequence[Kernel]], Iterable[int | Mark]]
 
 def sequence(program: Program, fusion: Fusion, chip: Chip | None = None) -> tuple[int, ...]:
     """The position of every op in the order in which the compiler of a chip runs them."""
-    as_found = chip is not None and chip.compiler.runs_in_least_memory
-    return arranged(program, fusion, least_memory if as_found else depth_first_in_loops)[0]
+    compiler = LAWS if chip is None else chip.compiler
+    as_found = chip is not None and compiler.runs_in_least_memory
+    in_loops = as_found and not compiler.denies("gpu.least-memory-in-loops")
+    arrange = least_memory if in_loops else depth_first_in_loops
+    return arranged(program, fusion, partial(arrange, compiler=compiler))[0]
 
 
 def arranged(
@@ -52,15 +57,26 @@ def arranged(
     return tuple(position), walk.marks
 
 
-def least_memory(region: Region, kernels: Sequence[Kernel]) -> list[int]:
-    """The order that needs least memory, of a loop as of the whole step."""
-    orders = (greedy(kernels), depth_first(kernels))
-    return min(orders, key=lambda order: peak_bytes(kernels, order))
+def least_memory(region: Region, kernels: Sequence[Kernel], compiler: Compiler = LAWS) -> list[int]:
+    """The order that needs least memory, of a loop as of the whole step.
+
+    Of those that the compiler tries; where it tries none, the program's own.
+    """
+    ways = [
+        *(() if compiler.denies("gpu.greedy-where-least") else (greedy,)),
+        *(() if compiler.denies("gpu.depth-first-where-least") else (depth_first,)),
+    ]
+    if not ways or compiler.denies("tpu.least-memory-where-nothing-is-hidden"):
+        return list(range(len(kernels)))
+    return min((way(kernels) for way in ways), key=lambda order: peak_bytes(kernels, order))
 
 
-def depth_first_in_loops(region: Region, kernels: Sequence[Kernel]) -> list[int]:
+def depth_first_in_loops(
+    region: Region, kernels: Sequence[Kernel], compiler: Compiler = LAWS
+) -> list[int]:
     """The order that needs least memory, but for loops: depth-first."""
-    return least_memory(region, kernels) if region.parent < 0 else depth_first(kernels)
+    in_loop = region.parent >= 0 and not compiler.denies("tpu.loops-run-depth-first")
+    return depth_first(kernels) if in_loop else least_memory(region, kernels, compiler)
 
 
 class _Walk:

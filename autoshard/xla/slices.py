@@ -1,7 +1,7 @@
 """Slices of stacks, as a loop reads them: what is copied for them.
 
-* A slice that is fused with what reads it is read in place. A product that a library computes, an
-  update in place and the like want it as an array of its own, which is written first.
+* A slice that is fused with what reads it is read in place. On XLA:GPU a product that a library
+  computes, an update in place and the like want it as an array of its own, which is written first.
 * Where slices are gathered along an inner dimension, the whole stack is put in another order once,
   before the loop (`Slice`).
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autoshard.machine.compiler import Compiler
 from autoshard.program.facts import Slice
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.trace import Program
@@ -19,11 +20,15 @@ from autoshard.xla.in_place import BITCASTS
 SLICING = frozenset({"unstack", "dynamic_slice"})
 
 
-def find_copied(program: Program) -> frozenset[int]:
+def find_copied(program: Program, compiler: Compiler) -> frozenset[int]:
     """The ops whose result is a slice that is written for what reads it.
 
     They are slices themselves, or where a slice is only given another shape, the last of those ops.
     """
+    all_written = compiler.denies("gpu.slices-read-in-place")
+    for_products = compiler.has("gpu.slices-written-for-products")
+    if not (all_written or for_products or compiler.denies("tpu.slices-read-in-place")):
+        return frozenset()
     readers = program.consumers()
     sliced, copied = set[int](), set[int]()
     for op in program.ops:
@@ -31,7 +36,7 @@ def find_copied(program: Program) -> frozenset[int]:
         if not (op.primitive in SLICING or bitcast) or program.values[op.outputs[0]].free:
             continue
         value = op.outputs[0]
-        if any(
+        if all_written or any(
             is_matrix_op(program.ops[reader].primitive)
             or (program.ops[reader].primitive in UPDATES and position == 0)
             for reader, position in readers[value]

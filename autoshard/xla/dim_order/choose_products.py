@@ -33,7 +33,7 @@ from autoshard.program.dim_order import (
     transposed_bytes,
 )
 from autoshard.program.graph import Op, Program
-from autoshard.xla.dim_order.walk import SCATTERED, Orders
+from autoshard.xla.dim_order.walk import ANY, SCATTERED, OrderRules, Orders
 
 Chosen = dict[int, ProductOrder]
 """How products are computed, by op index, where that is not as JAX writes them."""
@@ -42,7 +42,7 @@ _Orders = tuple[ProductOrder | None, ...]
 
 
 def product_orders(
-    program: Program, elementwise: Sequence[bool], transaction: float
+    program: Program, elementwise: Sequence[bool], transaction: float, rules: OrderRules = ANY
 ) -> Mapping[int, ProductOrder]:
     """How products should be computed, by op index, where that is not as JAX writes them.
 
@@ -50,12 +50,13 @@ def product_orders(
       program: the step.
       elementwise: per op, whether it is fused with its neighbours.
       transaction: bytes of a memory transaction.
+      rules: the compiler's, see `autoshard.xla.dim_order.walk.Orders`.
     """
     cost = _Cost(program, transaction)
     chosen: Chosen = {}
     tried = set[int]()
     while True:
-        walk = Orders(program, elementwise, chosen)
+        walk = Orders(program, elementwise, chosen, rules)
         stakes = cost.stakes(walk, walk.run())
         cones = list(_cones(program, stakes.keys() - tried))
         if not cones:

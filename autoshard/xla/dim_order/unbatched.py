@@ -22,23 +22,27 @@ from autoshard.program.dim_order import (
     operand_groups,
 )
 from autoshard.program.graph import Op, Program
-from autoshard.xla.dim_order.walk import Orders
+from autoshard.xla.dim_order.walk import ANY, OrderRules, Orders
 
 
 def transpositions(
     program: Program,
     elementwise: Sequence[bool],
     product_orders: Mapping[int, ProductOrder] | None = None,
+    rules: OrderRules = ANY,
 ) -> Transpositions:
     """The operands that are transposed, be the products' batches cut to one element or not.
 
     Args:
       program: the step.
       elementwise: per op, whether it is fused with its neighbours.
-      product_orders: see `autoshard.xla.dim_order.walk.Orders`.
+      product_orders, rules: see `autoshard.xla.dim_order.walk.Orders`.
     """
-    walk = Orders(program, elementwise, product_orders)
-    plain, alone = walk.run(), _Unbatched(program, elementwise, product_orders).run()
+    walk = Orders(program, elementwise, product_orders, rules)
+    plain = walk.run()
+    if not rules.alone:
+        return plain
+    alone = _Unbatched(program, elementwise, product_orders, rules).run()
     of_op: dict[int, tuple[Transposition, ...]] = {}
     bases: dict[int, tuple[int, ...]] = {}
     for index in sorted({*plain.of_op, *alone.of_op}):
@@ -81,6 +85,7 @@ class _Unbatched(Orders):
             if value >= 0:
                 wanted = ((*batch, *free, *contracted), (*batch, *contracted, *free))
                 wanted = wanted[::-1] if position else wanted
+                wanted = wanted if self.rules.either_way else wanted[:1]
                 copy = not self.is_made(value)
                 found += self.read(position, value, wanted, copy=copy, product=True)
         result = op.rule.results[0]
@@ -92,9 +97,9 @@ class _Unbatched(Orders):
             for side in written
         )
         batch = [d for d in range(len(result)) if d not in left and d not in right]
-        self.orders[op.outputs[0]] = tuple(
-            dict.fromkeys([(*batch, *left, *right), (*batch, *right, *left)])
-        )
+        ways = (*batch, *left, *right), (*batch, *right, *left)
+        ways = ways if self.rules.either_way else ways[:1]
+        self.orders[op.outputs[0]] = tuple(dict.fromkeys(ways))
         return tuple(found)
 
     def _lying(self, value: int, batch: Order, free: Order, contracted: Order) -> Order:

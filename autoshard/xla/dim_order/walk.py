@@ -7,7 +7,7 @@ JAX numbers dimensions; a compiler decides how they lie. XLA:GPU's ways, as its 
     and batch, contracted, free on the right, each group in one order; the last two may be swapped.
     It may be told to do otherwise (`autoshard.xla.dim_order.choose_products`)
     everything else keeps the order of its operand: a `transpose` only gives it other numbers
-    where the operands of an elementwise op disagree, the one that was made first prevails
+    where the operands of an elementwise op disagree, one of them prevails
 
 What does not fit is transposed, and that may be dear: a transposition that neither reads nor writes
 along at least 16 elements fetches a whole memory transaction for every element (`is_coalesced`).
@@ -21,9 +21,10 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from autoshard.machine.compiler import LAWS, Compiler
 from autoshard.program.dim_order import (
     Order,
     ProductOrder,
@@ -50,6 +51,43 @@ RENUMBERING = frozenset({"squeeze", "expand_dims", "reshape", "transpose"})
 """Ops that only give the dimensions other numbers."""
 
 
+@dataclass(frozen=True, slots=True)
+class OrderRules:
+    """How a compiler lays arrays: each a habit of it.
+
+    Attributes:
+      in_order: whether products lie in an order of their own at all, and what is made of them.
+      renumbers: whether a transpose only gives the dimensions other numbers.
+      one_prevails: whether operands of an elementwise op are put in the order of one of them.
+      either_way: whether products read and write matrices transposed as well.
+      edges_in_order: whether what crosses the edge of a loop lies in the order of its dimensions.
+      alone: whether a batch of one element is none, see `autoshard.xla.dim_order.unbatched`.
+    """
+
+    in_order: bool
+    renumbers: bool
+    one_prevails: bool
+    either_way: bool
+    edges_in_order: bool
+    alone: bool
+
+    @classmethod
+    def of(cls, compiler: Compiler) -> OrderRules:
+        denies = compiler.denies
+        return cls(
+            in_order=not denies("gpu.products-write-batch-left-right"),
+            renumbers=not denies("gpu.transposes-renumber"),
+            one_prevails=not denies("gpu.left-order-prevails"),
+            either_way=not denies("gpu.matrices-read-transposed"),
+            edges_in_order=not denies("gpu.loop-edges-as-numbered"),
+            alone=not denies("gpu.batch-of-one-is-none"),
+        )
+
+
+ANY = OrderRules.of(LAWS)
+"""What is taken of any compiler."""
+
+
 class Orders:
     """One walk over a program, which finds the operands that are transposed.
 
@@ -57,6 +95,7 @@ class Orders:
       program: the step.
       elementwise: per op, whether it is fused with its neighbours.
       product_orders: by op index, how a product is computed where that is not as JAX writes it.
+      rules: the compiler's.
       orders: of every value, those in which it can be had, the first being its own; none: in any.
       made: the same as it was when the value was made; later readers may have transposed it.
       batches: of every value, the dimensions that were the batch of the product it comes from.
@@ -68,8 +107,10 @@ class Orders:
         program: Program,
         elementwise: Sequence[bool],
         product_orders: Mapping[int, ProductOrder] | None = None,
+        rules: OrderRules = ANY,
     ) -> None:
         self.program = program
+        self.rules = rules
         self.elementwise = elementwise
         self.product_orders = product_orders or {}
         self.orders: list[tuple[Order, ...]] = [
@@ -95,6 +136,8 @@ class Orders:
     def run(self, ops: Iterable[Op] | None = None) -> Transpositions:
         """The transpositions of the program, or of some of its ops after those walked before."""
         found: dict[int, tuple[Transposition, ...]] = {}
+        if not self.rules.in_order:
+            return Transpositions(found, {})
         for op in self.program.ops if ops is None else ops:
             if all(self.program.values[o].free for o in op.outputs):
                 continue
@@ -110,6 +153,8 @@ class Orders:
                 self.batches[op.outputs[0]] = holding(batch, op.rule.results[0])
             elif op.primitive in SCATTERED:
                 here = ()
+            elif op.primitive == "transpose" and not self.rules.renumbers:
+                here = self._transpose(op)
             else:
                 here = self._carry(op)
             for output in op.outputs:
@@ -147,7 +192,7 @@ class Orders:
         for output in op.outputs:
             self.orders[output] = (tuple(range(len(self.program.values[output].shape))),)
         found = []
-        for position, value in enumerate(op.inputs):
+        for position, value in enumerate(op.inputs if self.rules.edges_in_order else ()):
             if value >= 0:
                 plain = tuple(range(len(self.program.values[value].shape)))
                 found += self.read(position, value, (plain,), copy=False)
@@ -168,12 +213,14 @@ class Orders:
             wanted = ((*batch, *free, *contracted), (*batch, *contracted, *free))
             wanted = wanted[::-1] if position == last else wanted
             copy = not self.is_made(value)
-            if batch and not (copy and are_adjacent(batch, self.orders[value])):
+            apart = batch and not (copy and are_adjacent(batch, self.orders[value]))
+            if apart or not self.rules.either_way:
                 wanted = wanted[:1]
             found += self.read(position, value, wanted, copy=copy, product=True)
         large = [dimension for dimension in plain if result.shape[dimension] > 1]
         self.orders[result.index] = (order,)
-        if order == plain and len(large) == 2 and not groups[0][0]:
+        matrix = len(large) == 2 and not groups[0][0]
+        if order == plain and matrix and self.rules.either_way:
             # The product of the transposed matrices is the transposed product.
             swapped = {large[0]: large[1], large[1]: large[0]}
             self.orders[result.index] += (tuple(swapped.get(d, d) for d in plain),)
@@ -187,6 +234,16 @@ class Orders:
         while producer >= 0 and self.program.ops[producer].primitive in RENUMBERING:
             producer = self.program.values[self.program.ops[producer].inputs[0]].producer
         return producer < 0 or self.program.ops[producer].primitive != "dynamic_slice"
+
+    def _transpose(self, op: Op) -> tuple[Transposition, ...]:
+        """A transpose that is a kernel of its own, and writes the order of its dimensions."""
+        (value,), (output,) = op.inputs, op.outputs
+        plain = tuple(range(len(self.program.values[output].shape)))
+        self.orders[output] = (plain,)
+        wanted = carried_order(plain, op.rule, op.rule.results[0], op.rule.operands[0])
+        if value < 0 or wanted is None:
+            return ()
+        return tuple(self.read(0, value, (wanted,), copy=True))
 
     def _carry(self, op: Op) -> tuple[Transposition, ...]:
         """An op that keeps the order of its largest operands."""
@@ -216,7 +273,7 @@ class Orders:
             wanted = carried_order(
                 offered[0], op.rule, op.rule.operands[first], op.rule.operands[position]
             )
-            if wanted is not None:
+            if wanted is not None and self.rules.one_prevails:
                 found += self.read(position, value, (wanted,), copy=True)
         for number, output in enumerate(op.outputs):
             carried = [

@@ -25,7 +25,7 @@ from autoshard.plan.types.plan_check import PlanTypeError
 from autoshard.program.dim_order import ProductOrder, is_coalesced, large_of, possible_orders
 from autoshard.program.trace import Program, trace
 from autoshard.xla import analyse
-from tests.helpers import MESHES, case, concrete_like, random_plan, toy_machine
+from tests.helpers import MESHES, case, concrete_like, random_plan, toy_machine, with_compiler
 
 
 def array(*shape: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
@@ -33,8 +33,8 @@ def array(*shape: int, dtype: Any = jnp.bfloat16) -> jax.ShapeDtypeStruct:
 
 
 def transacting() -> Machine:
-    """The toy machine with memory that is read in transactions."""
-    machine = toy_machine()
+    """The toy machine with memory that is read in transactions, and XLA:GPU."""
+    machine = with_compiler(toy_machine(), name="xla:gpu")
     return replace(machine, chip=replace(machine.chip, transaction_bytes=64.0))
 
 
