@@ -154,7 +154,7 @@ def main(module: str) -> None:
             pickle.dump(said, stream, protocol=pickle.HIGHEST_PROTOCOL)
             stream.flush()
 
-    solve = importlib.import_module(f"autoshard.solve.backends.{module}").solve
+    solve = importlib.import_module(f"autoshard.solve.{module}").solve
     try:
         answer = solve(task, lambda bound, values: say((bound, values)))
     except Exception as error:

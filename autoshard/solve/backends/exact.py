@@ -48,10 +48,10 @@ class Solver(enum.Enum):
 
 
 _MODULES = {
-    Solver.HIGHS: "highs",
-    Solver.SCIP: "scip",
-    Solver.CP_SAT: "cp_sat",
-    Solver.CBC: "cbc",
+    Solver.HIGHS: "backends.highs",
+    Solver.SCIP: "backends.scip",
+    Solver.CP_SAT: "backends.cp_sat",
+    Solver.CBC: "backends.cbc",
 }
 
 

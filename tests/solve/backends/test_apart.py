@@ -94,7 +94,7 @@ def task_for(body: str, tmp_path, monkeypatch) -> Task:
     code = f"{imported}\n\ndef solve(task, tell):\n    {lines}\n"
     (tmp_path / "misbehaving.py").write_text(code)
     start = "import autoshard.solve.backends as own, sys; own.__path__.append(sys.argv[1]); "
-    start += "from autoshard.solve.backends.apart import main; main('misbehaving')"
+    start += "from autoshard.solve.backends.apart import main; main('backends.misbehaving')"
 
     def popen(words, **options):
         return subprocess.Popen([sys.executable, "-P", "-c", start, str(tmp_path)], **options)

@@ -61,7 +61,7 @@ def prove(search: Search, *, threads: int, quick: bool = False) -> None:
             time.sleep(PAUSE_SECONDS)
         return not search.done
 
-    answer = apart.ask("schedule.cp_sat", question, hear, keep_going)
+    answer = apart.ask("schedule.optimise.cp_sat", question, hear, keep_going)
     hear(answer.bound, answer.values)
     if answer.verdict is Verdict.INFEASIBLE and counts:
         search.raise_bound(question.most + 1)

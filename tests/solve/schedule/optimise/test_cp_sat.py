@@ -96,5 +96,5 @@ def test_how_little_meshes_must_wait_is_soon_proven():
     assert flat.time(lower_bound(flat)) == 226_752
     question = question_of(flat, int(227_461 * flat.ticks), quick=True)
     assert question is not None
-    answer = apart.ask("schedule.cp_sat", question, lambda bound, values: None)
+    answer = apart.ask("schedule.optimise.cp_sat", question, lambda bound, values: None)
     assert answer.verdict is Verdict.INFEASIBLE
