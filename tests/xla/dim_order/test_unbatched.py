@@ -15,7 +15,7 @@ from autoshard.cost.step_prices import StepPrices, step_prices
 from autoshard.program.strategies import enumerate_strategies
 from autoshard.program.trace import Op, Program, trace
 from autoshard.xla import analyse
-from tests.helpers import toy_machine
+from tests.helpers import toy_machine, with_compiler
 
 GROUPED = (2, 64, 8, 4, 32)
 
@@ -31,7 +31,7 @@ def array(*shape: int) -> jax.ShapeDtypeStruct:
 
 def priced(program: Program, chips: int) -> StepPrices:
     """Prices with products computed as they are written, whatever that transposes."""
-    plain = toy_machine(chips)
+    plain = with_compiler(toy_machine(chips), name="xla:gpu")
     machine = replace(plain, chip=replace(plain.chip, transaction_bytes=64.0))
     flow = replace(analyse(program), chip=machine.chip)
     return step_prices(program, flow, machine, (chips,))
