@@ -1,25 +1,50 @@
 """From a program and a machine to a `Problem`: what is decided, and what it costs.
 
-Two sorts of nodes:
+Sets
+    V            classes of values that share a decision (`autoshard.program.repeats`)
+    O            classes of ops whose strategy no layout determines
+    L(v)         layouts of a value: mesh axis -> dimension, unreduced or nothing
+    S(o)         strategies of an op: mesh axis -> factor, with the settling of partial sums
+    T            program points, in the order in which the compiler runs the ops
 
-    value   (a, b, mode): stored in layout a; a resharded copy in layout b, made for the readers
-            of the forward pass, of the backward pass, once for both, or anew for each
-    op      a strategy: axis -> factor, with the settling of partial sums
-            (`autoshard.program.strategies`)
+Variables: one choice a node, as one-hot vectors
 
-An op whose result's layout determines its strategy (elementwise and its like) has no node of its
-own: its price is that of its value's layout a. All prices are unary: seconds of the op under the
-strategy, seconds of the reshard a -> b, which is paid once however many ops read the copy. All
-edges are consistency: an op reads a value in a or in b (where the copy is visible to it), an op's
-result is stored as the strategy says, a state's result has the layout of the state, a loop's carry
-has one layout. So the objective is the plan's price itself, and not an approximation of it.
+    x[v, (a, b, m)]   v in V: stored in layout a, with a copy in layout b for the readers of phases
+                      m (first, second, both, or made anew for the second); no copy where a = b
+                      (`domains._Finder._choices`, `value_choices.sensible_pairs`)
+    y[o, s]           o in O: the strategy (`autoshard.program.strategies`)
 
-Memory: a value occupies bytes(a) while it lives, its copy bytes(b) from its first reader to its
-last in the phases that it serves, a scattered partial sum its full local size at its op, beside
-what it is scattered into.
+An op whose result's layout determines its strategy (elementwise ops and the like) has no node: it
+is priced with its value's layout a (`domains._Finder._merged`).
 
-Repeated blocks (`autoshard.program.repeats`) share one node; its price is the sum over the copies
-and every copy has its own usage in time.
+Objective: seconds of a step; every price is unary
+
+    min  sum_v sum_(a,b,m) x[v, (a, b, m)] (copies(v, a, b, m) + op(v, a))
+       + sum_o sum_s       y[o, s] op(o, s)
+
+    op       compute, and the exposed part of settling its sums; of a class the sum over its
+             members (`_Pricer._op_seconds`)
+    copies   the cheapest collectives from a to b, times how often mode m makes them
+             (`_Pricer._copy_seconds`); paid once, however many ops read the copy
+
+So the objective is the plan's price, and not an approximation of it.
+
+Constraints, each with the function that makes it
+    one choice a node     sum x[v, .] = 1, sum y[o, .] = 1                    `solve.Problem` itself
+    reading               an op reads a value in a, or in b where phase and mode let it see the copy:
+                          pairs (v, o) that do not are infinite               `domains._read_edge`
+    writing               a value is stored as its maker's strategy writes it `domains._write_edge`
+    state and carries     a state's result lies as the state, a loop's carry
+                          has one layout: equal layouts                       `domains._connect`
+    memory, for t in T    sum of what chosen layouts occupy at t <= limit, less constants:
+                          values while they live, copies from first to last
+                          reader of a phase                                   `_value_usages`
+                          a partial sum beside what it is scattered into      `_op_usages`
+                          operands in another order of dimensions             `_scratch`
+    requirements          choices removed, hubs and rows added                `requirements.restrict`
+
+A class of repeated blocks is one node: its price is the sum over its members, and every member has
+its own usage in time, so that folding loses no resolution.
 """
 
 from __future__ import annotations

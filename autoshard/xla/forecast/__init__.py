@@ -1,0 +1,1 @@
+"""What a plan takes in the order in which its compiler runs it."""
