@@ -30,10 +30,10 @@ Objective: seconds of a step; every price is unary
 So the objective is the plan's price, and not an approximation of it.
 
 Constraints, each with the function that makes it
-    one choice a node     sum x[v, .] = 1, sum y[o, .] = 1                    `solve.Problem` itself
-    reading               an op reads a value in a, or in b where phase and mode let it see the copy:
-                          pairs (v, o) that do not are infinite               `domains._read_edge`
-    writing               a value is stored as its maker's strategy writes it `domains._write_edge`
+    one choice a node     sum x[v, .] = 1, sum y[o, .] = 1                    `solve.Problem`
+    reading               an op reads a value in a, or in b where its phase and the
+                          mode let it see the copy: other pairs are absent    `domains._read_edge`
+    writing               a value is stored as its maker writes it            `domains._write_edge`
     state and carries     a state's result lies as the state, a loop's carry
                           has one layout: equal layouts                       `domains._connect`
     memory, for t in T    sum of what chosen layouts occupy at t <= limit, less constants:
@@ -41,7 +41,7 @@ Constraints, each with the function that makes it
                           reader of a phase                                   `_value_usages`
                           a partial sum beside what it is scattered into      `_op_usages`
                           operands in another order of dimensions             `_scratch`
-    requirements          choices removed, hubs and rows added                `requirements.restrict`
+    requirements          choices removed, hubs and rows added               `requirements.restrict`
 
 A class of repeated blocks is one node: its price is the sum over its members, and every member has
 its own usage in time, so that folding loses no resolution.

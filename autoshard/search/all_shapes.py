@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -78,70 +78,109 @@ def explore(
     Raises:
       InfeasibleError, NoPlanError: as `search`.
     """
-    table: list[tuple[str, float, float | None]] = []
+    brief = {shape.sizes for shape in (*starts, *spare)} - {shape.sizes for shape in shapes}
+    walk = _Walk(searcher, [*starts, *shapes], list(spare), brief)
+    interrupted = False
+    while walk.todo or walk.looked:
+        shape, look = walk.next()
+        try:
+            walk.visit(shape, look)
+        except KeyboardInterrupt:
+            interrupted = True
+            walk.interrupted_at(shape)
+            break
+    if walk.best is None or walk.decisions is None:
+        raise _failure(searcher)
+    bounds = [bound for _, bound, _ in walk.table]
+    limit_hit = LimitHit.INTERRUPTED if interrupted else ended(searcher, bounds)
+    return Explored(walk.best, walk.decisions, limit_hit, tuple(walk.table))
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Where a walk over mesh shapes is.
+
+    Where there is a plan to beat, large shapes are looked at before one of them is searched: all of
+    them at a glance, then the one of the least bound more closely, as long as it has that.
+
+    Attributes:
+      searcher: solves shapes, and keeps what it found.
+      todo, spare: shapes to visit, and those to begin with once all were looked at.
+      brief: sizes of those that are only to give a plan to beat.
+      looked: shapes that were looked at, and may have to be searched.
+    """
+
+    searcher: MeshSearcher
+    todo: list[MeshShape]
+    spare: list[MeshShape]
+    brief: set[tuple[int, ...]]
+    looked: list[MeshShape] = field(default_factory=list)
+    table: list[tuple[str, float, float | None]] = field(default_factory=list)
     best: MeshShape | None = None
     decisions: Decisions | None = None
-    interrupted = False
-    # Where there is a plan to beat, large shapes are looked at before one of them is searched: all
-    # of them at a glance, then the one of the least bound more closely, as long as it has that.
-    todo, looked, first = [*starts, *shapes], list[MeshShape](), True
-    brief = {shape.sizes for shape in (*starts, *spare)} - {shape.sizes for shape in shapes}
-    while todo or looked:
-        look = None
-        if todo and todo[0].sizes in brief:
-            look = Look.BRIEF
-        elif todo and searcher.only_better and best is not None and len(todo[0].sizes) > 2:
-            look = Look.GLANCE
-        if not todo:  # the most promising first: it may leave nothing to find on the others
-            looked.sort(key=lambda one: searcher.found[one.sizes].outcome.report.bound)
-        shape = todo.pop(0) if todo else looked.pop(0)
+    first: bool = True
+
+    def next(self) -> tuple[MeshShape, Look | None]:
+        """The next shape, and how closely it is looked at."""
+        searcher = self.searcher
+        if not self.todo:  # the most promising first: it may leave nothing to find on the others
+            self.looked.sort(key=lambda one: searcher.found[one.sizes].outcome.report.bound)
+            return self.looked.pop(0), None
+        shape = self.todo.pop(0)
+        if shape.sizes in self.brief:
+            return shape, Look.BRIEF
+        glance = searcher.only_better and self.best is not None and len(shape.sizes) > 2
+        return shape, Look.GLANCE if glance else None
+
+    def visit(self, shape: MeshShape, look: Look | None) -> None:
+        """Look at a shape, or search it; or put off or pass over what need not be searched."""
+        searcher = self.searcher
         left = searcher.left()
         known = searcher.found.get(shape.sizes)
         if look is not Look.BRIEF and known is not None and known.look is not None:
             if left <= 0 or searcher.beats(known):
-                table.append(_row(searcher, shape, known))
-                continue
-            if spare:
-                todo, looked, spare = list(spare), [shape, *looked], ()
-                continue
+                self.table.append(_row(searcher, shape, known))
+                return
+            if self.spare:
+                self.todo, self.looked, self.spare = self.spare, [shape, *self.looked], []
+                return
             look = Look.CLOSE if known.look is Look.GLANCE else None
-        if not first and left <= 0:
+        if not self.first and left <= 0:
             if look is not Look.BRIEF:
-                table.append((str(shape), searcher.ideal, None))
-            continue
+                self.table.append((str(shape), searcher.ideal, None))
+            return
         # The first shape, most alike the network, gets half of the time, and so does the most
         # promising of those that were looked at; the rest share evenly.
-        rest = len(todo) + len(looked) + 1
-        share = left if rest == 1 else left * (0.5 if first or known is not None else 1 / rest)
-        try:
-            result = searcher.solve(shape.sizes, share, look=look)
-        except KeyboardInterrupt:
-            interrupted = True
-            others = [shape, *todo, *looked]
-            table.extend((str(other), searcher.ideal, None) for other in others)
-            refined = searcher.refined(shape.sizes)
-            if best is None and refined is None:
-                raise
-            if refined is not None:
-                priced = evaluate(searcher.prices(shape.sizes), refined, shape.names)
-                if priced.estimate.step_seconds < searcher.cutoff:
-                    best, decisions = shape, refined
-            break
-        report = result.outcome.report
-        first = False
-        if look is Look.BRIEF:
-            pass
-        elif result.look is not None:
-            looked.append(shape)
-        else:
-            table.append(_row(searcher, shape, result))
-        if result.decisions is not None and searcher.beat(report.objective):
-            best, decisions = shape, result.decisions
-    if best is None or decisions is None:
-        raise _failure(searcher)
-    bounds = [bound for _, bound, _ in table]
-    limit_hit = LimitHit.INTERRUPTED if interrupted else ended(searcher, bounds)
-    return Explored(best, decisions, limit_hit, tuple(table))
+        rest = len(self.todo) + len(self.looked) + 1
+        half = 0.5 if self.first or known is not None else 1 / rest
+        result = searcher.solve(shape.sizes, left if rest == 1 else left * half, look=look)
+        self.first = False
+        self._take(shape, look, result)
+
+    def _take(self, shape: MeshShape, look: Look | None, result: Found) -> None:
+        if look is not Look.BRIEF and result.look is not None:
+            self.looked.append(shape)
+        elif look is not Look.BRIEF:
+            self.table.append(_row(self.searcher, shape, result))
+        objective = result.outcome.report.objective
+        if result.decisions is not None and self.searcher.beat(objective):
+            self.best, self.decisions = shape, result.decisions
+
+    def interrupted_at(self, shape: MeshShape) -> None:
+        """Keep what was found on a shape, or on a coarser one, if it is the best.
+
+        Raises KeyboardInterrupt where nothing was found at all.
+        """
+        searcher = self.searcher
+        others = [shape, *self.todo, *self.looked]
+        self.table.extend((str(other), searcher.ideal, None) for other in others)
+        refined = searcher.refined(shape.sizes)
+        if self.best is None and refined is None:
+            raise KeyboardInterrupt
+        if refined is not None:
+            priced = evaluate(searcher.prices(shape.sizes), refined, shape.names)
+            if priced.estimate.step_seconds < searcher.cutoff:
+                self.best, self.decisions = shape, refined
 
 
 def ended(searcher: MeshSearcher, bounds: Sequence[float]) -> LimitHit:

@@ -149,22 +149,9 @@ class MeshSearcher:
         if looked is not None and looked.look in (None, look):
             return looked
         stop = time.monotonic() + seconds
-        starts: list[Decisions] = []
-        fixed = self.demands is not None and self.demands.fixed
-        # What was found on this very shape before is a better start than coarser shapes are.
-        alone = fixed or sizes in self.earlier or sizes in self.starts
-        for coarse, axis in () if alone else coarser_shapes(sizes):
-            if self.found and self.left() <= 0:
-                break  # no more than this shape itself, which must be searched
-            brief = Look.BRIEF if self.only_better else None
-            known = self.solve(coarse, 0.4 * (stop - time.monotonic()), look=brief)
-            if known.decisions is not None:
-                starts.append(split_axis(known.decisions, axis))
+        starts = self._from_coarser(sizes, stop)
         self._tell(sizes, "build", None)
-        if sizes not in self.shared:
-            others = list(self.shared.values())
-            self.shared[sizes] = others[0].beside() if others else Shared()
-        shared = self.shared[sizes]
+        shared = self._shared_on(sizes)
         built = looked.built if looked is not None else self._built(sizes, shared)
         if self.demands is not None and looked is None:
             try:
@@ -212,6 +199,29 @@ class MeshSearcher:
         if outcome.report.limit_hit is LimitHit.INTERRUPTED:
             raise KeyboardInterrupt  # by the user; what was found stays
         return self.found[sizes]
+
+    def _from_coarser(self, sizes: tuple[int, ...], stop: float) -> list[Decisions]:
+        """Plans of coarser shapes, on this one, where it has nothing better to begin with."""
+        fixed = self.demands is not None and self.demands.fixed
+        # What was found on this very shape before is a better start than coarser shapes are.
+        if fixed or sizes in self.earlier or sizes in self.starts:
+            return []
+        starts: list[Decisions] = []
+        for coarse, axis in coarser_shapes(sizes):
+            if self.found and self.left() <= 0:
+                break  # no more than this shape itself, which must be searched
+            brief = Look.BRIEF if self.only_better else None
+            known = self.solve(coarse, 0.4 * (stop - time.monotonic()), look=brief)
+            if known.decisions is not None:
+                starts.append(split_axis(known.decisions, axis))
+        return starts
+
+    def _shared_on(self, sizes: tuple[int, ...]) -> Shared:
+        """The tables that searches of alike problems share on a mesh shape."""
+        if sizes not in self.shared:
+            others = list(self.shared.values())
+            self.shared[sizes] = others[0].beside() if others else Shared()
+        return self.shared[sizes]
 
     def conflict(self) -> Conflict | None:
         """Why the finest mesh without a plan has none; None where nothing but memory was asked."""
