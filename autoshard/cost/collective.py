@@ -19,7 +19,7 @@ group, ``s`` the bytes of one shard and ``V = n s`` the bytes of the gathered re
   that reduce (`Switch.reduces`) it is one collective, of the bytes of both and the latency of one.
   Over all chips of a torus of several dimensions XLA:TPU has no reduce-scatter that uses all links:
   it makes an all-reduce and a slice (4x4, 8x8, and all of three dimensions), or goes round one ring
-  (2x4, 4x8), which takes as long.
+  (2x4, 4x8), which takes as long. Without a compiler it is a reduce-scatter there, too.
 * **all-to-all** of ``V`` local bytes: half of everything crosses the middle of a torus dimension,
   ``V floor(n^2/4)/n`` bytes per line, over one link (line) or two (ring); a switch passes
   ``V (n-1)/n`` at the chip's bandwidth. Dimensions and levels work at the same time.
@@ -70,6 +70,9 @@ KINDS: tuple[Kind, ...] = (
     "collective_permute",
     "all_slice",
 )
+
+AROUND_ONE_RING = "tpu.scatters-around-oblongs"
+"""A habit of XLA:TPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ class MeshTopology:
         chip = self.machine.chip
         if kind == "all_slice":
             return Rate(chip.launch_seconds, 2 / chip.memory_rate)
-        if kind == "reduce_scatter" and self._whole_torus(group):
+        if kind == "reduce_scatter" and self._is_summed_whole(group):
             return self.rate("all_reduce", group)
         if kind in ("all_gather", "reduce_scatter"):
             shard = self._bounded("gather", group)
@@ -228,8 +231,22 @@ class MeshTopology:
 
     def leaves_whole(self, axes: Iterable[int]) -> bool:
         """Whether a reduce-scatter over these axes is an all-reduce, cut by what reads the sum."""
-        lengths = self._whole_torus(tuple(axes))
-        return len(lengths) > 2 or len(set(lengths)) == 1
+        habit = self._scatter_habit(tuple(axes))
+        return habit != AROUND_ONE_RING and self.machine.chip.compiler.has(habit)
+
+    def _is_summed_whole(self, group: tuple[int, ...]) -> bool:
+        """Whether a reduce-scatter over the group takes as long as an all-reduce."""
+        own = self.machine.chip.compiler
+        return own.denies("gpu.sums-are-scattered") or own.has(self._scatter_habit(group))
+
+    def _scatter_habit(self, group: tuple[int, ...]) -> str:
+        """What XLA:TPU does instead of a reduce-scatter over the group; empty if nothing."""
+        lengths = self._whole_torus(group)
+        if len(lengths) > 2:
+            return "tpu.no-scatter-over-whole-cube"
+        if len(set(lengths)) == 1:
+            return "tpu.no-scatter-over-whole-square"
+        return AROUND_ONE_RING if lengths else ""
 
     def _whole_torus(self, group: tuple[int, ...]) -> tuple[int, ...]:
         """The lengths of the torus if the group is all of it, it has several, and is not 2x2."""

@@ -1,17 +1,19 @@
 """What is moved and held to put arrays in another order of dimensions.
 
 Operands that lie otherwise than their op reads them (`autoshard.xla.dim_order.walk`), and stacks
-whose slices are gathered along an inner dimension (`autoshard.xla.slices`). Only chips whose memory
-is read in transactions pay for it.
+whose slices are gathered along an inner dimension (`autoshard.xla.slices`). XLA:GPU makes these
+copies, on chips whose memory is read in transactions. On other chips nothing is copied.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.machine.chip import Chip
 from autoshard.program.dim_order import Transposition, transposed_bytes
 from autoshard.program.layout import local_shape, shards_of
 from autoshard.program.strategies import Strategies
@@ -21,6 +23,34 @@ if TYPE_CHECKING:
     from autoshard.cost.step_prices import StepPrices
 
 Floats = NDArray[np.float64]
+
+
+class Ways(NamedTuple):
+    """How a compiler transposes operands.
+
+    Attributes:
+      transaction: bytes that memory moves for each element that is read out of order.
+      copied: whether every transposition is read and written by itself.
+      jumps: whether few elements that lie together are read out of order, one by one.
+    """
+
+    transaction: float
+    copied: bool
+    jumps: bool
+
+
+def ways(chip: Chip) -> Ways | None:
+    """How the chip's compiler transposes operands; None where it costs nothing."""
+    own = chip.compiler
+    if own.denies("tpu.products-read-transposed"):
+        return Ways(0.0, copied=True, jumps=False)
+    if not (chip.transaction_bytes and own.has("gpu.products-write-batch-left-right")):
+        return None
+    return Ways(
+        chip.transaction_bytes if own.has("gpu.transposes-element-by-element") else 0.0,
+        copied=not own.has("gpu.transposes-through-tiles"),
+        jumps=own.has("gpu.tiles-of-sixteen-elements"),
+    )
 
 
 def transposing(
@@ -33,7 +63,8 @@ def transposing(
     cut to one element lies anywhere.
     """
     turned = prices.dataflow.turned.get(op.index, ())
-    if not prices.machine.chip.transaction_bytes:
+    how = ways(prices.machine.chip)
+    if how is None:
         moved = np.zeros(len(strategies))
         return moved, ((moved, moved),) * len(turned)
     transposed = prices.dataflow.transposed.get(op.index, ())
@@ -42,10 +73,10 @@ def transposing(
         (prices.program.values[v].shape, prices.program.values[v].itemsize)
         for v in (op.inputs[one.position] for one in transposed)
     )
-    by = prices.mesh_shape, prices.machine.chip.transaction_bytes, prices.scratch_factor
+    by = prices.mesh_shape, how, prices.scratch_factor
     key = "transposing", transposed, amounts, kinds, by
     if key not in strategies.found:
-        strategies.found[key] = _transposing(prices, op, strategies, transposed, amounts)
+        strategies.found[key] = _transposing(prices, op, strategies, transposed, amounts, how)
     return strategies.found[key]
 
 
@@ -55,18 +86,19 @@ def _transposing(
     strategies: Strategies,
     transposed: tuple[Transposition, ...],
     amounts: tuple[tuple[float, float, float], ...],
+    how: Ways,
 ) -> tuple[Floats, tuple[tuple[Floats, Floats], ...]]:
     moved, copies = np.zeros(len(strategies)), []
-    transaction = prices.machine.chip.transaction_bytes
     for one, (replaces, parts, times) in zip(transposed, amounts, strict=True):
         value = prices.program.values[op.inputs[one.position]]
+        one = replace(one, copy=one.copy or how.copied, jumps=one.jumps and how.jumps)
         reads = strategies.reads[one.position]
         weights = (len(value.shape) + 2) ** np.arange(reads.shape[1], dtype=np.int64)
         _, first, rows = np.unique((reads + 2) @ weights, return_index=True, return_inverse=True)
         found = []
         for layout in reads[first].tolist():
             sizes = local_shape(value.shape, tuple(layout), prices.mesh_shape)
-            found.append(transposed_bytes(one, replaces, sizes, value.itemsize, transaction))
+            found.append(transposed_bytes(one, replaces, sizes, value.itemsize, how.transaction))
         moves, made, held = np.array(found).T[:, rows.reshape(-1)]
         moved = moved + times * moves
         factor = parts * prices.scratch_factor
@@ -82,8 +114,8 @@ def stack_bytes(
     From layouts `before` to `after` of the slice `value`, both `[n, axes]`; see
     `autoshard.xla.slices.Slice`.
     """
-    record = prices.program.values[value]
-    if not prices.machine.chip.transaction_bytes:
+    record, chip = prices.program.values[value], prices.machine.chip
+    if not (chip.transaction_bytes and chip.compiler.has("gpu.stacks-put-in-order")):
         return np.zeros(len(before))
     rank = len(record.shape)
     shards = shards_of(before, prices.mesh_shape, rank)

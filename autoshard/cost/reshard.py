@@ -8,12 +8,13 @@ each collective on this value's bytes as lengths, a reshard is a shortest path. 
 
 by sweeping over ``s`` until nothing changes. States that do not divide the shape are absent.
 
-Shards that are gathered arrive one after the other, so a gather is of the outermost dimension. For
-any other one the shard is transposed first, read and written, on chips whose memory makes that
-count (`Chip.transaction_bytes`, `Chip.sublanes`). Where memory is made of tiles, and a shard fills
-no whole ones along that dimension, the whole is put into tiles afterwards, read and written:
-XLA:TPU copies Llama's `wo: [32, 128@64, 4096]`, two rows of 128 a shard, once it is gathered, but
-not `[32, 128, 4096@64]`.
+Shards that are gathered arrive one after the other, so a gather is of the outermost dimension.
+XLA:GPU transposes the shard first for any other one, and this reads and writes it, where memory
+transactions count (`Chip.transaction_bytes`). XLA:TPU does so with shards that fill no whole tiles
+along that dimension (`Chip.sublanes`), and puts the whole into tiles afterwards, read and written:
+it copies Llama's `wo: [32, 128@64, 4096]`, two rows of 128 a shard, once it is gathered. Shards of
+whole tiles are priced as transposed, too, an upper bound: XLA:TPU gathers them as they lie. Without
+a compiler a gather along any dimension moves its bytes alone.
 
 Gathers that may run as one share a latency (`autoshard.cost.combined`), and some values are sent in
 a narrower type (`autoshard.xla.narrow_copies`). That changes the seconds of a path, and does not
@@ -49,6 +50,7 @@ from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.cost.combined import latency_share
 from autoshard.cost.shortest_paths import paid_along, shortest_distances
 from autoshard.cost.states import ReshardError, State, StateGraph, state_graph, state_of
+from autoshard.machine.chip import Chip
 from autoshard.program.layout import Layout, canonical, format_state, local_shape
 
 TICKS_PER_SECOND = 2.0**40
@@ -283,7 +285,7 @@ def _transposing(graph: StateGraph, shape: tuple[int, ...], local_bytes: np.ndar
         graph.wiring.shards[graph.wiring.source],
         graph.wiring.shards[graph.wiring.target],
     )
-    if not before.size or not (chip.transaction_bytes or chip.sublanes > 1):
+    if not before.size or not _is_transposed(chip):
         return np.zeros(len(graph.wiring.source))
     sizes = np.array(shape, dtype=np.int64) // before
     gathers = np.array([kind == "all_gather" for kind in graph.wiring.kinds])
@@ -296,11 +298,19 @@ def _transposing(graph: StateGraph, shape: tuple[int, ...], local_bytes: np.ndar
     return np.where(gathers & inside, moved / chip.memory_rate, 0.0)
 
 
+def _is_transposed(chip: Chip) -> bool:
+    """Whether a shard that is gathered along an inner dimension is put in another order first."""
+    has = chip.compiler.has
+    by_transactions = has("gpu.gathers-along-first-dimension") and has("gpu.gathers-as-it-lies")
+    in_tiles = has("tpu.few-rows-turned-for-gathers")
+    return (chip.transaction_bytes > 0 and by_transactions) or (chip.sublanes > 1 and in_tiles)
+
+
 def _saved(graph: StateGraph, local_bytes: np.ndarray, together: int) -> np.ndarray:
     """Seconds per edge that gathers do not pay since they may run with others."""
     gathers = np.array([kind == "all_gather" for kind in graph.wiring.kinds], dtype=bool)
     made = local_bytes[graph.wiring.target]
-    share = latency_share(together, made, graph.topology.machine.chip)
+    share = latency_share(together, made, graph.topology.machine.chip, "all_gather")
     saved = np.floor((1 - share) * graph.latency_seconds * TICKS_PER_SECOND) / TICKS_PER_SECOND
     return np.where(gathers, saved, 0.0)
 

@@ -10,8 +10,6 @@ of order, where that jumps about by whole transactions of the memory, and perhap
 once more.
 
 A partial result over the axes U is settled by an all-reduce over U, or by a reduce-scatter over U.
-HLO's reduce-scatter has one dimension; one that scatters onto several is made by an all-reduce and
-a slice, and is priced as that.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.cost.collective import Kind, MeshTopology
-from autoshard.cost.combined import combined_bytes, latency_share
+from autoshard.cost.combined import settled_seconds
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
@@ -43,6 +41,8 @@ from autoshard.program.vocabulary import UPDATES
 Floats = NDArray[np.float64]
 Settlement = tuple[Kind, tuple[int, ...], NDArray[np.int64]]
 PARTIAL = frozenset({"gather", "stack", *UPDATES})
+EXPONENTIALS = "gpu.functions-are-multiples", "gpu.exponentials-of-hopper"
+"""What a compiler is expected to reckon with where a chip states what an exponential takes."""
 MOVES_NOTHING = frozenset(
     {
         *("enter", "carry", "yield", "join", "return"),
@@ -113,7 +113,9 @@ class StepPrices:
         narrowed = self.dataflow.narrowed.get(value)
         if narrowed is None:
             return np.full(len(dimensions), self.scratch_factor)
-        wide = narrowed.is_table & (dimensions == 0).any(axis=-1)
+        has = self.machine.chip.compiler.has
+        by_rows = narrowed.is_table and has("tpu.own-rows-converted-after-lookup")
+        wide = by_rows & (dimensions == 0).any(axis=-1)
         return self.scratch_factor * np.where(wide, 1.0, self.narrowing(value))
 
     def copied_bytes(self, value: int, layout: Sequence[int]) -> float:
@@ -151,8 +153,10 @@ class StepPrices:
 
     def _flops(self, op: Op) -> float:
         """FLOP of `op`, with those of the transcendental functions that are fused into it."""
-        work = self.dataflow.exponentials[op.index] * self.machine.chip.exponential_flops
-        return op.flops + (0.0 if is_matrix_op(op.primitive) else work)
+        denies = self.machine.chip.compiler.denies
+        if is_matrix_op(op.primitive) or denies(*EXPONENTIALS):
+            return op.flops + 0.0
+        return op.flops + self.dataflow.exponentials[op.index] * self.machine.chip.exponential_flops
 
     def _busy(self, op: Op, flops: Floats, traffic: Floats) -> Floats:
         """Seconds of `op` for local FLOP and bytes; what is fused or joined is not launched."""
@@ -219,8 +223,7 @@ class StepPrices:
     ) -> Floats:
         """Seconds of settling partial sums of local `size` into the layouts `stored`; `[n]`.
 
-        What is combined into one collective shares its latency. Over several dimensions of a torus
-        it is no reduce-scatter then, but an all-reduce, of which each takes its part.
+        See `autoshard.cost.combined.settled_seconds`.
 
         Args:
           op: which makes the partial sums.
@@ -230,25 +233,11 @@ class StepPrices:
           stored: layouts of the settled sums, `[n, mesh axes]`.
           alone: whether to count the whole latency.
         """
-        chip, together = self.machine.chip, self.dataflow.summed_together[op.index]
-        waited_for = op.index in self.dataflow.renewals
-
-        def combined(kind: Kind) -> Floats:
-            rate = self.topology.rate(kind, axes)
-            whole = kind == "all_reduce"
-            parts = 1 if whole else self.topology.group_size(axes)
-            apart = alone or (whole and waited_for)
-            share = latency_share(1 if apart else together, size / parts, chip)
-            return share * rate.latency_seconds + rate.seconds_per_byte * size
-
-        joins = together > 1 and self.topology.torus_dimensions(axes) > 1
-        if kind == "all_reduce" or (len(axes) == 1 and not joins):
-            return combined(kind)
-        onto = stored[:, list(axes)]
-        whole = (onto != onto[:, :1]).any(axis=1)
-        if joins:
-            whole = whole | (2 * size <= combined_bytes(chip))
-        return np.where(whole, combined("all_reduce"), combined(kind))
+        together = self.dataflow.summed_together[op.index]
+        shares = () if alone else ("reduce_scatter",)
+        if not alone and op.index not in self.dataflow.renewals:  # those are waited for
+            shares = ("reduce_scatter", "all_reduce")
+        return settled_seconds(self.topology, kind, axes, size, stored, together, shares)
 
     def settlements(self, strategies: Strategies) -> tuple[Settlement, ...]:
         """(kind, axes, rows) of every group of strategies that is settled alike."""
@@ -258,7 +247,8 @@ class StepPrices:
 
     def exposed(self, hides: bool) -> float:
         """The fraction of a collective's seconds that adds to the step."""
-        if not hides:
+        denies = self.machine.chip.compiler.denies
+        if not hides or denies("gpu.collectives-begin-and-end", "tpu.v5e-hides-gathers"):
             return self.corrections.waited
         hidden = self.corrections.hidden
         return 1.0 - self.machine.overlap if hidden is None else hidden

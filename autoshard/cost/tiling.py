@@ -2,12 +2,15 @@
 
 A TPU keeps an array in tiles: of its two innermost dimensions, 8 sublanes of 128 lanes. A tile that
 an array does not fill is there whole. Of a dimension of 4 or less the tile has 4, 2 or 1 sublanes.
+The chip states lanes and sublanes (`Chip.lanes`); any compiler is expected to fill its tiles.
 
     bf16[64, 16, 196, 196]    16 sublanes of 196 -> 256 lanes: 1.31 of its own bytes
 
 Which two dimensions are the innermost is the compiler's choice, for each array; here they are those
 that waste least, but of what a convolution of windows reads the batch and the features: images of
-three channels lie there 2.7 times and more. Arrays of one dimension are taken as they are.
+three channels take 2.7 times their bytes there and more. For the gradient of their layer XLA:TPU
+lays them so; a forward convolution alone reads them by batch and width. Arrays of one dimension are
+taken as they are.
 
 Sources: https://openxla.org/xla/tiled_layout (tiles, padding);
 https://docs.jax.dev/en/latest/pallas/tpu/details.html (8 x 128 of 32 bits).
@@ -38,11 +41,15 @@ def padding(sizes: NDArray[np.int64], chip: Chip, innermost: Sequence[int] | Non
     [1.31]
     """
     count, rank = sizes.shape
-    if rank < 2 or chip.lanes * chip.sublanes == 1:
+    denies = chip.compiler.denies
+    if rank < 2 or chip.lanes * chip.sublanes == 1 or denies("tpu.tiles-of-8-by-128"):
         return np.ones(count)
-    full = np.maximum(sizes, 1)
-    rows = np.minimum(chip.sublanes, 2 ** np.ceil(np.log2(full)).astype(np.int64))
+    full, rows = np.maximum(sizes, 1), np.full_like(sizes, chip.sublanes)
+    if not denies("tpu.tiles-of-few-rows"):
+        rows = np.minimum(rows, 2 ** np.ceil(np.log2(full)).astype(np.int64))
     lanes, sublanes = _filled(full, chip.lanes), _filled(full, rows)
+    if innermost is None and denies("tpu.tiles-waste-least"):
+        return lanes[:, -1] * sublanes[:, -2]
     pairs = lanes[:, :, None] * sublanes[:, None, :]
     pairs[:, np.arange(rank), np.arange(rank)] = np.inf
     if innermost is not None:

@@ -9,6 +9,15 @@ from types import MappingProxyType
 
 from autoshard.machine.compiler import LAWS, Compiler
 
+PLACES = (
+    "gpu.products-are-calls",
+    "gpu.results-beside",
+    "gpu.loop-edges-as-numbered",
+    "gpu.stacked-out-of-order",
+    "gpu.inner-rows-copied-for-scatters",
+)
+"""Habits that keep something in memory for what a plan does, and that need no hidden collective."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chip:
@@ -71,8 +80,10 @@ class Chip:
         See `autoshard.xla.forecast.forecast`.
         """
         own = self.compiler
-        own_order = own.hides_collectives or own.name == "xla:gpu"
-        return bool(own.name) and (own_order or self.vector_memory_bytes > 0)
+        if not own.name:
+            return False
+        keeps = self.vector_memory_bytes > 0 and own.has("tpu.short-lived-in-vector-memory")
+        return own.hides_collectives or keeps or any(map(own.has, PLACES))
 
     @property
     def memory_rate(self) -> float:

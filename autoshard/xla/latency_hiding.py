@@ -114,13 +114,24 @@ def any_needs(
     return False
 
 
-def hide(tasks: Sequence[Task]) -> list[Task]:
-    """The tasks in the order that hides collectives; they must stand after what they read."""
-    return _FromTheEnd(tasks).run()
+def hide(
+    tasks: Sequence[Task], *, one_at_a_time: bool = True, longest_chain_first: bool = True
+) -> list[Task]:
+    """The tasks in the order that hides collectives; they must stand after what they read.
+
+    Args:
+      tasks: in the order before.
+      one_at_a_time: whether a collective begins when the one before it has ended.
+      longest_chain_first: whether tasks are compared as above; otherwise only by the order before.
+    """
+    return _FromTheEnd(tasks, one_at_a_time, longest_chain_first).run()
 
 
 class _FromTheEnd:
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], one_at_a_time: bool, longest_chain_first: bool
+    ) -> None:
+        self.one_at_a_time, self.longest_chain_first = one_at_a_time, longest_chain_first
         self.place = {task: number for number, task in enumerate(tasks)}
         self.chain: dict[Task, float] = {}  # of collectives before the task, in seconds
         for task in tasks:
@@ -147,11 +158,14 @@ class _FromTheEnd:
         return order[::-1]
 
     def _best(self) -> Task:
-        blocked = (Role.END, Role.LOOP) if self.under_way else ()
+        waits = self.under_way and self.one_at_a_time
+        blocked = (Role.END, Role.LOOP) if waits else ()
         ends_wait = any(task.role in (Role.END, Role.LOOP) for task in self.waiting)
         later = [self.ready[task] for task in self.waiting if self.ready[task] > self.now]
 
         def key(task: Task) -> tuple[float, ...]:
+            if not self.longest_chain_first:
+                return (-self.place[task],)
             begins = task.role is Role.BEGIN
             held_up = begins and self.under_way > 0 and ends_wait
             waste = 0.0

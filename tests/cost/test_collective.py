@@ -99,7 +99,7 @@ def test_sums_that_are_combined_over_several_dimensions_are_made_whole(name, axi
     stored = np.where(np.arange(2) == axis, 0, -1)[None]
     found = prices.settled_seconds(op, "reduce_scatter", (axis,), size, stored)
     kind, parts = ("all_reduce", 1) if together else ("reduce_scatter", (16, 4)[axis])
-    share = latency_share(2, size / parts, prices.machine.chip)
+    share = latency_share(2, size / parts, prices.machine.chip, kind)
     rate = prices.topology.rate(kind, (axis,))
     assert found == pytest.approx(share * rate.latency_seconds + rate.seconds_per_byte * size)
 

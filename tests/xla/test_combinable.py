@@ -116,7 +116,7 @@ def test_gathers_share_the_latency_and_take_the_same_way() -> None:
             for one, other in zip(steps, others, strict=True):
                 rate = topology.rate(one.kind, one.axes)
                 size = np.array(math.prod(shape) * 4 / _shards(one.to_state, (2, 2)))
-                share = latency_share(3, size, topology.machine.chip)
+                share = latency_share(3, size, topology.machine.chip, "all_gather")
                 saved = (1 - float(share)) * rate.latency_seconds
                 assert np.isclose(one.seconds - other.seconds, saved * (one.kind == "all_gather"))
             total = sum(step.seconds for step in others)
@@ -131,5 +131,5 @@ def _shards(state: Any, mesh: tuple[int, ...]) -> int:
 def test_what_fills_a_collective_shares_nothing() -> None:
     chip = gpus().chip
     full = np.array([0.0, GPU_BYTES / 2, GPU_BYTES, 2 * GPU_BYTES])
-    assert np.allclose(latency_share(4, full, chip), [1 / 4, 5 / 8, 1, 1])
-    assert np.allclose(latency_share(1, full, chip), 1)
+    assert np.allclose(latency_share(4, full, chip, "all_gather"), [1 / 4, 5 / 8, 1, 1])
+    assert np.allclose(latency_share(1, full, chip, "all_gather"), 1)

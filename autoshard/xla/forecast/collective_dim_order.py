@@ -1,9 +1,10 @@
 """Which arrays lie in memory in an order of their own, since collectives move whole blocks.
 
-XLA:GPU gathers and scatters along the dimension that lies first in memory, and no other. An array
-that is gathered (or scattered) along another dimension lies with that dimension first, and what is
-made of it element by element lies so, too, or reads it out of order. All-to-alls cut along the
-first dimension, and join along a new one before it.
+XLA:GPU gathers and scatters along the dimension that lies first in memory, and no other; other
+compilers are taken to do so, too, unless it is denied. An array that is gathered (or scattered)
+along another dimension lies with that dimension first, and what is made of it element by element
+lies so, too, or reads it out of order. All-to-alls cut along the first dimension, and join along a
+new one before it.
 
     g: f32[m, n@x] --all-gather(x)--> g: f32[m, n], n first in memory
 
@@ -29,6 +30,11 @@ from autoshard.xla.fusion import Fusion
 
 ENTERING = frozenset({"enter", "carry", "unstack"})
 """Ops of a loop that read what stands before it."""
+JOINING = {
+    "all_gather": ("gpu.gathers-along-first-dimension", "gpu.gathers-as-it-lies"),
+    "all_to_all": ("gpu.all-to-alls-join-apart",),
+}
+"""Collectives whose result lies with the dimension first that they join, by these habits."""
 
 
 def results_beside(
@@ -61,6 +67,11 @@ class FirstDimensions:
     ) -> None:
         self.prices, self.decisions = prices, decisions
         self.fusion, self.chosen = fusion, chosen
+        self.own = own = prices.machine.chip.compiler
+        self._follows = not own.denies("gpu.made-of-gathered-lies-so")
+        self._cuts_first = not own.denies("gpu.all-to-alls-cut-first-dimension")
+        self._scatters_first = not own.denies("gpu.scatters-along-first-dimension")
+        self._joining = {kind for kind, habits in JOINING.items() if not own.denies(*habits)}
         self._of_value: dict[int, int | None] = {}
         self._served: dict[int, frozenset[tuple[int, int]]] = {}
 
@@ -76,7 +87,9 @@ class FirstDimensions:
 
     def is_put_in_order(self, op: Op) -> bool:
         """Whether a loop reads by `op` the copy of a value that lies in another order."""
-        if op.primitive not in ENTERING or not self._reads_copy(op, 0):
+        if op.primitive not in ENTERING or not self.own.has("gpu.loop-edges-as-numbered"):
+            return False
+        if not self._reads_copy(op, 0):
             return False
         value = op.inputs[0]
         found, layout = self._of_copy(value), self.decisions.copy[value]
@@ -86,8 +99,11 @@ class FirstDimensions:
     def is_scattered_otherwise(self, op: Op) -> bool:
         """Whether partial sums of a product are scattered along a dimension that cannot lie first.
 
-        The dimensions of either operand may, in their order, if there is no batch before them.
+        The dimensions of either operand may, in their order, if there is no batch before them. With
+        a batch this is an upper bound: XLA:GPU was seen to write no batched product once more.
         """
+        if not self.own.has("gpu.inner-rows-copied-for-scatters"):
+            return False
         if self.decisions.assignment[op.index] is None:
             return False
         value, found = op.outputs[0], self._scattered(op, op.outputs[0])
@@ -104,6 +120,8 @@ class FirstDimensions:
 
         It is read in the order of what it is put together with element by element.
         """
+        if not self.own.has("gpu.stacked-out-of-order"):
+            return False
         program = self.prices.program
         stack = program.values[self.prices.dataflow.slices[value].stack]
         if stack.producer < 0 or program.ops[stack.producer].primitive != "stack":
@@ -170,7 +188,7 @@ class FirstDimensions:
         op = program.ops[producer]
         if self.chosen(op).scattered[0]:
             return self._scattered(op, value)
-        if self.fusion.elementwise[producer]:
+        if self.fusion.elementwise[producer] and self._follows:
             for position in range(len(op.inputs)):
                 if (found := self._of_operand(op, position)) is not None:
                     return found
@@ -179,7 +197,7 @@ class FirstDimensions:
     def _scattered(self, op: Op, value: int) -> int | None:
         """The dimension of a result of `op` onto which its partial sums are scattered."""
         strategy = self.chosen(op)
-        if not strategy.scattered[0]:
+        if not strategy.scattered[0] or not self._scatters_first:
             return None
         number = op.outputs.index(value)
         written, stored = (s[number][0] for s in (strategy.written, strategy.stored))
@@ -191,7 +209,7 @@ class FirstDimensions:
         assert stored is not None
         assert copy is not None
         for step in reversed(self.prices.reshard(value).steps(stored, copy)):
-            if step.kind in ("all_gather", "all_to_all"):
+            if step.kind in self._joining:
                 states = zip(step.from_state, step.to_state, strict=True)
                 joined = [d for d, (before, after) in enumerate(states) if len(before) > len(after)]
                 return joined[0] if len(joined) == 1 else None
@@ -200,7 +218,7 @@ class FirstDimensions:
     def is_sent(self, value: int) -> bool:
         """Whether blocks of a value are sent that do not lie one after another in memory."""
         stored, copy = self.decisions.stored[value], self.decisions.copy[value]
-        if stored is None or copy is None:
+        if stored is None or copy is None or not self._cuts_first:
             return False
         for step in self.prices.reshard(value).steps(stored, copy):
             if step.kind == "all_to_all":

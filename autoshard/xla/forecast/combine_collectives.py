@@ -28,6 +28,7 @@ class Flight:
       kin: what it shares with those that it may run with; None: with none.
       copied: seconds in which its operand is written into an array with others; None where they
         need no such array.
+      hidden: whether kernels run beside it.
     """
 
     begin: Task
@@ -38,6 +39,7 @@ class Flight:
     reckoned_fixed: float
     kin: Hashable
     copied: float | None = None
+    hidden: bool = True
 
 
 def in_post_order(roots: Iterable[Task]) -> list[Task]:

@@ -33,17 +33,22 @@ class Run:
     flights: Mapping[Task, float]
 
 
-def waited_seconds(decided: Decided, runs: Mapping[int, Run]) -> float:
+def waited_seconds(
+    decided: Decided, runs: Mapping[int, Run], *, one_at_a_time: bool = True
+) -> float:
     """Seconds of a step in which no kernel runs since all wait for collectives.
 
     Args:
       decided: the plan.
       runs: by region.
+      one_at_a_time: whether a collective begins when the one before it has ended.
     """
-    return _of_region(decided, runs, decided.prices.program.regions[0])[1]
+    return _of_region(decided, runs, decided.prices.program.regions[0], one_at_a_time)[1]
 
 
-def _of_region(decided: Decided, runs: Mapping[int, Run], region: Region) -> tuple[float, float]:
+def _of_region(
+    decided: Decided, runs: Mapping[int, Run], region: Region, one_at_a_time: bool
+) -> tuple[float, float]:
     """Seconds of one run of a region, and those of them in which it waits."""
     run = runs[region.index]
     now = waited = free = 0.0
@@ -54,13 +59,14 @@ def _of_region(decided: Decided, runs: Mapping[int, Run], region: Region) -> tup
             if kernel.inner is None:
                 now += _kernel_seconds(decided, kernel)
                 continue
-            seconds, waits = _of_region(decided, runs, kernel.inner)
+            seconds, waits = _of_region(decided, runs, kernel.inner, one_at_a_time)
             times = kernel.inner.trips / region.trips
             start = max(now, free) if task.role is Role.LOOP else now
             waited += start - now + waits * times
             now = start + seconds * times
         if task.role is Role.BEGIN:
-            free = done[task] = max(now, free) + run.flights[task]
+            done[task] = (max(now, free) if one_at_a_time else now) + run.flights[task]
+            free = max(free, done[task])
         elif task.role is Role.END:
             ready = max((done[one] for one in task.before if one in done), default=now)
             waited += max(ready - now, 0.0)

@@ -10,7 +10,7 @@ as one (`autoshard.xla.forecast.combine_collectives`), and the bytes are counted
 
 * A copy lies in memory from where its first collective begins to its last reader, and the value
   itself until the last one that does not read the copy; but where XLA:GPU hides nothing, both as
-  long as anybody reads either.
+  long as anybody reads either: gathers of what the step is given begin before all kernels there.
 * What is scattered lies there until the last collective ends; what is gathered in several steps,
   from one to the end of the next.
 * A product of the library takes its workspace.
@@ -31,33 +31,36 @@ as one (`autoshard.xla.forecast.combine_collectives`), and the bytes are counted
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from autoshard.cost.step_prices import StepPrices
+from autoshard.machine.compiler import Compiler
 from autoshard.plan.decisions import Decisions
-from autoshard.plan.memory_events import UnderWay, buffer_events, occupied_bytes, op_events, passing
+from autoshard.plan.memory_events import UnderWay, occupied_bytes
 from autoshard.program.graph import Region
 from autoshard.xla.facts import reordered
 from autoshard.xla.forecast.collective_dim_order import FirstDimensions, results_beside
-from autoshard.xla.forecast.combine_collectives import combine, in_post_order
-from autoshard.xla.forecast.event_marks import (
-    CopyBegins,
-    Passed,
-    Passes,
-    Picks,
-    Replaces,
-    Sent,
-    SumEnds,
-)
+from autoshard.xla.forecast.combine_collectives import Flight, combine, in_post_order
+from autoshard.xla.forecast.event_marks import CopyBegins, SumEnds
 from autoshard.xla.forecast.exposed_time import Run, waited_seconds
+from autoshard.xla.forecast.occupants import (
+    beside_scattered,
+    beside_sent,
+    converted_before,
+    of_marks,
+    of_ops,
+    of_values,
+    put_in_order,
+    waiting,
+    workspaces,
+)
 from autoshard.xla.forecast.planned_collectives import Decided
 from autoshard.xla.forecast.task_graph import TaskGraph
 from autoshard.xla.forecast.tpu_kernels import late_products, whole_sums, with_softmaxes
-from autoshard.xla.forecast.tpu_vector_memory import Life, spared
 from autoshard.xla.fusion import Fusion, fuse
 from autoshard.xla.kernel_orders import Kernel
 from autoshard.xla.latency_hiding import Task, hide
@@ -80,72 +83,57 @@ class Forecast(NamedTuple):
 def forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
     """What a plan takes in the compiler's own order.
 
-    None where that is what the solver counts: the chip hides no collectives, has no vector memory,
-    and no library computes its products.
+    None where that is what the solver counts: without a compiler, or where it has no habit by which
+    a plan keeps something in memory that the solver does not count (`Chip.counts_anew`).
     """
     program, chip = prices.program, prices.machine.chip
     if not chip.counts_anew:
         return None
     decided = Decided(prices, decisions)
     fusion = _fused(decided)
-    beside = frozenset(results_beside(prices, decisions, fusion, decided.chosen))
-    beside = beside.union(*(one.results for op in program.ops if (one := decided.renewal(op))))
+    beside = _results_beside(decided, fusion)
     orders = _Orders(decided, fusion, beside)
     when, marks = arranged(program, fusion, orders.arrange, _sizes(prices, decisions))
     flow = replace(prices.dataflow, materialised=fusion.materialised)
     now = replace(prices, dataflow=reordered(flow, program, fusion, when))
-    at_once = chip.compiler.name == "xla:gpu" and not chip.compiler.hides_collectives
+    flights = _under_way(now, decisions, marks)
+    first = FirstDimensions(now, decisions, fusion, decided.chosen)
+    events = [
+        *of_ops(now, decided, flights),
+        *workspaces(now, decisions),
+        *of_values(now, decisions, flights),
+        *of_marks(now, marks),
+        *waiting(now, decisions, beside, marks),
+        *beside_sent(now, decided, first, marks),
+        *put_in_order(now, decisions, first),
+        *beside_scattered(now, decided, first),
+        *converted_before(now, decisions),
+        *whole_sums(now, decided, flights),
+    ]
+    waited = None
+    if orders.runs and chip.compiler.has("gpu.collectives-begin-and-end"):
+        waited = waited_seconds(decided, orders.runs, one_at_a_time=orders.one_at_a_time)
+    return Forecast(round(float(occupied_bytes(now, events).max())), waited)
+
+
+def _results_beside(decided: Decided, fusion: Fusion) -> frozenset[int]:
+    """The results that lie beside the inputs that they renew until they are copied there."""
+    prices, found = decided.prices, frozenset[int]()
+    if not prices.machine.chip.compiler.denies("gpu.results-beside"):
+        found = frozenset(results_beside(prices, decided.decisions, fusion, decided.chosen))
+    renewed = (decided.renewal(op) for op in prices.program.ops)
+    return found.union(*(one.results for one in renewed if one))
+
+
+def _under_way(now: StepPrices, decisions: Decisions, marks: Mapping[Hashable, int]) -> UnderWay:
+    """Where the collectives of an order begin and end."""
+    own = now.machine.chip.compiler
+    at_once = own.has("gpu.gathers-first-on-ampere") and not own.hides_collectives
     begun = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, CopyBegins)}
     early = {value for value, _ in begun}
     copies, released = ({}, {}) if at_once else Decided(now, decisions).needed(early)
-    flights = UnderWay(
-        begun,
-        {one.op: at for one, at in marks.items() if isinstance(one, SumEnds)},
-        copies,
-        released,
-    )
-    events = [
-        event
-        for op in program.ops
-        if decisions.assignment[op.index] is not None
-        for event in op_events(now, op, decided.chosen(op), flights)
-    ]
-    workspace = chip.compiler.workspace_bytes
-    for op in program.ops:
-        if op.primitive == "dot_general" and decisions.assignment[op.index] is not None:
-            at = now.dataflow.when[op.index]
-            events += passing(at, workspace)
-    lives: list[Life] = []
-    for value in program.values:
-        buffer = sorted(buffer_events(now, decisions, value.index, flights).items())
-        events += buffer
-        if len(buffer) == 2 and now.dataflow.temporary[value.index]:  # it comes and goes once
-            (start, size), (stop, _) = buffer
-            if stop < now.dataflow.end:  # results of the step lie in the main memory
-                lives.append(Life(start, stop, size))
-    for life in spared(lives, chip.vector_memory_bytes, now.dataflow.end):
-        events += [(life.start, -life.bytes), (life.stop, life.bytes)]
-    for one, at in marks.items():
-        if isinstance(one, Passes):
-            size = one.bytes * now.scratch_factor
-            events += [(at, size), (marks[Passed(one)], -size)]
-        if isinstance(one, Picks):
-            size = one.bytes * now.scratch_factor
-            events += [(at, size), (now.dataflow.when[one.op] + 1, -size)]
-    copied = {one.value: at for one, at in marks.items() if isinstance(one, Replaces)}
-    events += _waiting(now, decisions, beside, copied)
-    first = FirstDimensions(now, decisions, fusion, decided.chosen)
-    sent = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, Sent)}
-    events += _beside_sent(now, decided, first, sent)
-    waited = None
-    if chip.compiler.name == "xla:gpu":
-        events += _put_in_order(now, decisions, first)
-        events += _beside_scattered(now, decided, first)
-        waited = waited_seconds(decided, orders.runs) if orders.runs else None
-    else:
-        events += _converted_before(now, decisions)
-        events += whole_sums(now, decided, flights)
-    return Forecast(round(float(occupied_bytes(now, events).max())), waited)
+    settled = {one.op: at for one, at in marks.items() if isinstance(one, SumEnds)}
+    return UnderWay(begun, settled, copies, released)
 
 
 def _sizes(prices: StepPrices, decisions: Decisions) -> list[float]:
@@ -166,102 +154,16 @@ def _fused(decided: Decided) -> Fusion:
     Partial sums that are settled are written for that, whatever they are fused with elsewhere.
     """
     prices, decisions = decided.prices, decided.decisions
-    chip = prices.machine.chip
-    if chip.compiler.name == "xla:gpu":
-        ops = (op for op in prices.program.ops if decided.of_sum(op))
-        return fuse(prices.program, chip, written={output for op in ops for output in op.outputs})
-    into_products = {v for v, copy in enumerate(decisions.copy) if copy is None}
-    late = frozenset(late_products(decided))
-    return with_softmaxes(prices.program, chip, into_products, decisions, prices.mesh_shape, late)
-
-
-def _converted_before(prices: StepPrices, decisions: Decisions) -> Iterator[tuple[int, float]]:
-    """Points and bytes of stacks that are converted as a whole before the loop that slices them.
-
-    Copies of stacks that are narrower are converted already.
-    """
-    program, narrowed = prices.program, prices.dataflow.narrowed
-    for value, one in prices.dataflow.slices.items():
-        stack, layout = program.values[one.stack], decisions.stored[value]
-        if one.stack in narrowed and decisions.copy[one.stack] is not None:
-            continue
-        if program.values[value].itemsize < stack.itemsize and layout is not None:
-            size = stack.shape[0] * prices.scratch_bytes(value, layout)
-            yield one.start, size
-            yield one.stop, -size
-
-
-def _waiting(
-    prices: StepPrices, decisions: Decisions, beside: Collection[int], copied: Mapping[int, int]
-) -> Iterator[tuple[int, float]]:
-    """Points and bytes of results `beside` their places, where each is `copied` or at once."""
-    when = prices.dataflow.when
-    for value in beside:
-        layout = decisions.stored[value]
-        if layout is not None:
-            size = prices.scratch_bytes(value, layout)
-            made = when[prices.program.values[value].producer]
-            yield made, size
-            yield max(copied.get(value, made), made + 1), -size
-
-
-def _put_in_order(
-    prices: StepPrices, decisions: Decisions, first: FirstDimensions
-) -> Iterator[tuple[int, float]]:
-    """Points and bytes of what is gathered and put in order for a loop, one after the other."""
-    when: dict[int, int] = {}
-    for op in prices.program.ops:
-        if first.is_put_in_order(op):
-            at = prices.dataflow.when[op.index]
-            when[op.inputs[0]] = min(at, when.get(op.inputs[0], at))
-    for value, at in when.items():
-        layout = decisions.copy[value]
-        assert layout is not None
-        yield from passing(at, prices.scratch_bytes(value, layout))
-    for value, one in prices.dataflow.slices.items():
-        layout = decisions.stored[one.stack]
-        if layout is not None and first.is_stacked_otherwise(value):
-            at = prices.dataflow.when[prices.program.values[value].producer]
-            yield from passing(at, prices.scratch_bytes(one.stack, layout))
-
-
-def _beside_sent(
-    prices: StepPrices,
-    decided: Decided,
-    first: FirstDimensions,
-    sent: Mapping[tuple[int, int], int],
-) -> Iterator[tuple[int, float]]:
-    """Points and bytes of values in the order in which they are `sent`, beside the values."""
-    program, when = prices.program, prices.dataflow.when
-    for (value, life), at in sent.items():
-        served = {(use.op, use.position) for use in decided.served(value)[life]}
-        others = [u for u in prices.dataflow.readers[value] if (u.op, u.position) not in served]
-        if not others or not first.is_sent(value):
-            continue
-        producer = program.values[value].producer
-        layout = decided.decisions.stored[value]
-        assert layout is not None
-        size = prices.scratch_bytes(value, layout)
-        yield min(when[producer] if producer >= 0 else at, at), size
-        yield at, -size
-
-
-def _beside_scattered(
-    prices: StepPrices, decided: Decided, first: FirstDimensions
-) -> Iterator[tuple[int, float]]:
-    """Points and bytes of products in the order in which they are scattered, beside themselves.
-
-    They are put in order after the library is done with its workspace, and before they become what
-    they are scattered into, which both count at that point, too.
-    """
-    for op in prices.program.ops:
-        if op.primitive == "dot_general" and first.is_scattered_otherwise(op):
-            at = prices.dataflow.when[op.index]
-            strategy, product = decided.chosen(op), op.outputs[0]
-            size = prices.scratch_bytes(product, strategy.written[0][0])
-            others = prices.scratch_bytes(product, strategy.stored[0][0])
-            others += prices.machine.chip.compiler.workspace_bytes
-            yield from passing(at, max(size - others, 0.0))
+    program, chip, has = prices.program, prices.machine.chip, prices.machine.chip.compiler.has
+    if has("gpu.products-are-calls"):
+        ops = (op for op in program.ops if decided.of_sum(op))
+        return fuse(program, chip, written={output for op in ops for output in op.outputs})
+    into_products, late = set[int](), frozenset[int]()
+    if has("tpu.elementwise-into-products"):
+        into_products = {v for v, copy in enumerate(decisions.copy) if copy is None}
+    if has("tpu.late-products"):
+        late = frozenset(late_products(decided))
+    return with_softmaxes(program, chip, into_products, decisions, prices.mesh_shape, late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,16 +175,30 @@ class _Orders:
     beside: Collection[int]
     runs: dict[int, Run] = field(default_factory=dict)
 
+    @property
+    def own(self) -> Compiler:
+        """The chip's compiler."""
+        return self.decided.prices.machine.chip.compiler
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether a collective begins when the one before it has ended."""
+        return not self.own.denies("gpu.one-collective-at-a-time")
+
     def arrange(self, region: Region, kernels: Sequence[Kernel]) -> Iterator[int | Mark]:
         """The kernels of a region, with a mark where something begins or ends to lie in memory."""
-        if self.decided.prices.machine.chip.compiler.runs_in_least_memory:
-            yield from least_memory(region, kernels)
+        own = self.own
+        none_hidden = own.denies("gpu.collectives-begin-and-end", "tpu.v5e-hides-gathers")
+        if own.runs_in_least_memory or none_hidden:
+            in_loops = not own.denies("gpu.least-memory-in-loops")
+            arrange = least_memory if in_loops else depth_first_in_loops
+            yield from arrange(region, kernels, own)
             return
+        before = depth_first_in_loops(region, kernels, own)
         graph = TaskGraph(self.decided, self.fusion, self.beside, region, kernels)
-        if not graph.flights:  # XLA leaves alone where nothing is to be hidden
-            order = depth_first_in_loops(region, kernels)
-            self.runs[region.index] = Run(kernels, _each_once(graph, order), {})
-            yield from order
+        if not graph.flights or own.denies("tpu.schedules-from-the-end"):
+            self.runs[region.index] = Run(kernels, _each_once(graph, before), {})
+            yield from before
             return
         ends = [one.end for one in graph.flights]
         groups = combine(graph.flights, [*graph.results(), *graph.tasks, *ends])
@@ -293,9 +209,14 @@ class _Orders:
             marks[first.end] = [Mark(c) for one in group if (c := one.end.content) is not None]
         for task in (*graph.replaced.values(), *graph.picking):
             marks[task] = [Mark(task.content)]
-        before = [graph.tasks[kernel] for kernel in depth_first_in_loops(region, kernels)]
-        before += graph.replaced.values()
-        order = hide(in_post_order([*before, *(group[0].end for group in groups)]))
+        roots = [graph.tasks[kernel] for kernel in before]
+        roots += graph.replaced.values()
+        order = hide(
+            in_post_order([*roots, *(group[0].end for group in groups)]),
+            one_at_a_time=self.one_at_a_time,
+            longest_chain_first=not own.denies("gpu.longest-chain-first"),
+        )
+        order = _exposed(order, [group[0] for group in groups if not group[0].hidden])
         seconds = {
             group[0].begin: sum(one.seconds for one in group) - sum(one.fixed for one in group[1:])
             for group in groups
@@ -304,6 +225,14 @@ class _Orders:
         for task in order:
             yield from task.kernels
             yield from marks.get(task, ())
+
+
+def _exposed(order: Sequence[Task], flights: Iterable[Flight]) -> list[Task]:
+    """The order, but that these collectives begin right before they end: nothing hides them."""
+    begins = {one.end: one.begin for one in flights}
+    moved = set(begins.values())
+    kept = (task for task in order if task not in moved)
+    return [one for task in kept for one in ((begins[task], task) if task in begins else (task,))]
 
 
 def _each_once(graph: TaskGraph, order: Iterable[int]) -> list[Task]:

@@ -1,14 +1,14 @@
-"""What XLA:GPU's scheduler reckons a collective between hosts to take.
+"""XLA:GPU's own estimate of a collective between hosts.
 
-Its order of kernels follows these seconds, whatever the collective takes in truth. A ring books
-a round trip and the preparation of its chunks for every step, and one card's share of the bytes:
+Its order of kernels follows these seconds, whatever the collective takes in truth. A ring takes a
+round trip and the preparation of its chunks for every step, and one card's share of the bytes:
 
     ring          ((share / rate + chunks * preparation + trip) * (devices - 1) / cards) * rounds
     all-to-all    the same of every peer in another host, one after another
 
-on top of what reads and writes the main memory. How many `devices` a group has is reckoned from how
-many groups there are, as if each had its part of every host's cards; where the groups do not divide
-these, XLA gives up and takes 5 ms. The rate, the trip and the start are what
+on top of what reads and writes the main memory. The number of `devices` of a group follows from the
+number of groups, as if each had its part of every host's cards; where the groups do not divide
+these, XLA takes 5 ms. The rate, the trip and the start are what
 `autoshard.compiler.target` tells it of the machine; the preparation of a chunk is its own.
 
 Source: `xla/service/gpu/model/sol_gpu_cost_model.cc` and `sol_latency_estimator.cc`.
@@ -23,6 +23,7 @@ from typing import NamedTuple
 from autoshard.cost.collective import MeshTopology
 from autoshard.machine.compiler import told_microseconds
 from autoshard.machine.network import Switch
+from autoshard.xla.forecast.planned_collectives import Collectives
 
 UNKNOWN_SECONDS = 5e-3
 """Of a collective whose groups XLA cannot model."""
@@ -37,8 +38,19 @@ PASSES = {"all_gather": 3, "reduce_scatter": 3}
 """How often the larger of operand and result goes through the main memory; others twice."""
 
 
+ESTIMATED = {
+    "all_slice": "gpu.gathers-between-hosts-reckoned",
+    "all_gather": "gpu.gathers-between-hosts-reckoned",
+    "reduce_scatter": "gpu.gathers-between-hosts-reckoned",
+    "all_reduce": "gpu.sums-between-hosts-reckoned",
+    "all_to_all": "gpu.all-to-alls-between-hosts-reckoned",
+    "collective_permute": "gpu.all-to-alls-between-hosts-reckoned",
+}
+"""By which habit XLA:GPU estimates a kind of collective so."""
+
+
 class Reckoned(NamedTuple):
-    """What a collective is reckoned to take, and how much of that however little it carries."""
+    """An estimate of a collective, and how much of that it takes however little it carries."""
 
     seconds: float
     fixed: float
@@ -47,7 +59,9 @@ class Reckoned(NamedTuple):
 def between_hosts(
     topology: MeshTopology, kind: str, axes: Sequence[int], size: float
 ) -> Reckoned | None:
-    """What a collective over mesh axes is reckoned to take; None where no host need be left.
+    """The estimate of a collective over mesh axes; None where XLA:GPU makes none of this kind.
+
+    That is so within a host, too.
 
     Args:
       topology: on two levels of switches, of which the inner one is a host.
@@ -67,14 +81,16 @@ def between_hosts(
     inside, hosts = (
         math.prod(piece.length for piece in pieces if piece.level == level) for level in (0, 1)
     )
-    if hosts == 1 or not isinstance(outer, Switch):
+    has = topology.machine.chip.compiler.has
+    if hosts == 1 or not isinstance(outer, Switch) or not has(ESTIMATED[kind]):
         return None
     groups = topology.machine.chips // (inside * hosts)
     reached = hosts if inside == host else inside * hosts
     if kind == "collective_permute":
         reached, members, cards = 2, 2, 1
     elif host % groups:
-        return Reckoned(UNKNOWN_SECONDS, UNKNOWN_SECONDS)
+        known = not has("gpu.strange-groups-unknown")
+        return None if known else Reckoned(UNKNOWN_SECONDS, UNKNOWN_SECONDS)
     else:
         members = reached * host // groups
         cards = members // reached
@@ -91,3 +107,15 @@ def between_hosts(
     each = share / rate + math.ceil(share / CHUNK_BYTES) * prepared + trip
     memory = PASSES.get(kind, 2) * size / chip.memory_bandwidth
     return Reckoned(start + times * each + memory, start + times * (prepared + trip))
+
+
+def estimate(topology: MeshTopology, found: Collectives) -> Reckoned | None:
+    """The estimate of collectives in a row; None where XLA:GPU makes none of one of them."""
+    parts = list[Reckoned]()
+    for kind, axes in found.kinds:
+        shares = topology.group_size(axes) if kind == "reduce_scatter" else 1
+        one = between_hosts(topology, kind, axes, shares * found.bytes)
+        if one is None:
+            return None
+        parts.append(one)
+    return Reckoned(sum(one.seconds for one in parts), sum(one.fixed for one in parts))

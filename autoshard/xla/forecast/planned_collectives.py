@@ -103,6 +103,8 @@ class Decided:
         """The readers of a copy, for each time that it is made."""
         readers, ops = self.prices.dataflow.readers[value], self.prices.program.ops
         found = list(copy_readers(readers, ops, self.chosen, self.decisions))
+        if self.prices.machine.chip.compiler.denies("tpu.identical-gathers-are-one"):
+            return [[use] for use in found]
         if self.decisions.mode[value] != ANEW:
             return [found]
         phases = (Phase.FIRST, Phase.SECOND)

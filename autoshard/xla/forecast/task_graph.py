@@ -37,7 +37,7 @@ from autoshard.xla.forecast.event_marks import (
     Sent,
     SumEnds,
 )
-from autoshard.xla.forecast.gpu_collective_estimate import Reckoned, between_hosts
+from autoshard.xla.forecast.gpu_collective_estimate import Reckoned, estimate
 from autoshard.xla.forecast.planned_collectives import Collectives, Decided, region_read_in
 from autoshard.xla.forecast.zero_cost_nodes import Views
 from autoshard.xla.fusion import Fusion
@@ -45,14 +45,40 @@ from autoshard.xla.kernel_orders import Kernel
 from autoshard.xla.latency_hiding import Role, Task, any_needs
 
 HIGH_COST, MEDIUM_COST = 5e-3, 1e-3
-"""What XLA:TPU's scheduler reckons a product and another kernel to take, in its unit of a
+"""XLA:TPU's own estimate of a product and of another kernel, in its unit of a
 microsecond: `ApproximateLatencyEstimator` in `xla/service/latency_hiding_scheduler.h`."""
 HIGH_LATENCY = 5e-3
 """From the begin to the end of a collective, likewise, whatever it moves."""
 INDEX_BYTES = 4
 """Of an index, and of an element beside it."""
-COMBINED = frozenset({"all_gather", "all_reduce", "reduce_scatter"})
-"""Kinds of collectives that run as one with others of their kind."""
+COMBINED = {
+    "all_gather": ("gpu.gathers-combined", "gpu.gathers-combined-to-30-mib"),
+    "all_reduce": ("gpu.sums-combined", "gpu.sums-combined-to-30-mib", "tpu.sums-are-combined"),
+    "reduce_scatter": (
+        *("gpu.scatters-combined", "gpu.sums-combined-to-30-mib"),
+        "tpu.scattered-gradients-are-combined",
+    ),
+}
+"""Kinds of collectives that run as one with others of their kind, by these habits."""
+COMBINED_IN_LOOPS = {
+    "all_gather": ("gpu.gathers-combined-in-loops",),
+    "all_reduce": ("gpu.sums-combined-in-loops", "tpu.gradients-are-combined-in-loops"),
+    "reduce_scatter": ("gpu.sums-combined-in-loops", "tpu.gradients-are-combined-in-loops"),
+}
+"""Likewise in loops."""
+
+
+HIDDEN = {
+    "all_gather": "gpu.gathers-hidden",
+    "all_reduce": "gpu.sums-hidden",
+    "reduce_scatter": "gpu.sums-hidden",
+}
+"""By which habit kernels run beside a collective of a kind."""
+
+
+def _combining(kind: str, region: Region) -> tuple[str, ...]:
+    """The habits by which collectives of a kind run as one in a region."""
+    return COMBINED[kind] + (COMBINED_IN_LOOPS[kind] if region.parent >= 0 else ())
 
 
 class TaskGraph:
@@ -75,7 +101,10 @@ class TaskGraph:
     ) -> None:
         self.decided, self.fusion, self.beside = decided, fusion, beside
         self.region, self.kernels = region, kernels
-        self.program = decided.prices.program
+        self.program, self.chip = decided.prices.program, decided.prices.machine.chip
+        self.own = own = self.chip.compiler
+        self.has_fixed_costs = own.has("tpu.fixed-costs-of-kernels")
+        self.combined = {kind for kind in COMBINED if not own.denies(*_combining(kind, region))}
         self.tasks = [self._task(number, kernel) for number, kernel in enumerate(kernels)]
         self.maker = {
             output: number
@@ -94,7 +123,8 @@ class TaskGraph:
             kernels,
             self.tasks,
             self.maker,
-            library=decided.prices.machine.chip.compiler.name == "xla:gpu",
+            library=own.has("gpu.products-are-calls"),
+            counted=not own.denies("gpu.waits-counted-in-views"),
         )
         for number, kernel in enumerate(kernels):
             self._add_sum(number, kernel)
@@ -133,6 +163,8 @@ class TaskGraph:
         XLA starts from the array instead of zeros, and adds nothing; it is written for that, if it
         is not there as such.
         """
+        if self.own.denies("gpu.scatters-start-from-terms", "tpu.scatters-start-from-products"):
+            return
         op = self.program.ops[kernel.first]
         filled = self.decided.prices.is_filled(op)
         if kernel.inner is not None or op.primitive != "scatter-add" or not filled:
@@ -162,10 +194,9 @@ class TaskGraph:
     def _pick(self, kernel: Kernel) -> None:
         """Let a kernel find the places to which the gradient of a pool is scattered."""
         op, decided = self.program.ops[kernel.first], self.decided
-        chip = decided.prices.machine.chip
         if op.primitive != "select_and_scatter_add" or kernel.inner is not None:
             return
-        if chip.compiler.name != "xla:gpu":  # XLA:TPU does both at once
+        if not self.own.has("gpu.pool-gradients-scatter"):
             return
         source, pooled = op.inputs
         layout = decided.chosen(op).reads[0]
@@ -173,7 +204,7 @@ class TaskGraph:
         elements /= self.program.values[source].itemsize
         arrays = 1 + len(self.program.values[source].shape)
         size = INDEX_BYTES * elements * arrays
-        picks = Task(Picks(op.index, size), Role.KERNEL, size / chip.memory_rate)
+        picks = Task(Picks(op.index, size), Role.KERNEL, size / self.chip.memory_rate)
         number = self.maker[op.outputs[0]]
         for one in self._makers(op.index, (pooled,), number):
             picks.reads(one)
@@ -185,7 +216,7 @@ class TaskGraph:
         decided = self.decided
         strategy, position = decided.chosen(op), op.inputs.index(value)
         size = float(decided.prices.local_bytes(value, strategy.reads[position])[0])
-        return Task(None, Role.KERNEL, size / decided.prices.machine.chip.memory_rate)
+        return Task(None, Role.KERNEL, size / self.chip.memory_rate)
 
     def _replace(self, kernel: Kernel) -> None:
         """Copy results that are made beside a donated input into its place."""
@@ -230,25 +261,30 @@ class TaskGraph:
     def _task(self, number: int, kernel: Kernel) -> Task:
         decided, ops = self.decided, self.program.ops[kernel.first : kernel.last]
         if kernel.inner is not None:
-            communicates = decided.communicates(kernel.inner)
-            return Task(None, Role.LOOP if communicates else Role.KERNEL, kernels=(number,))
+            stops = not self.own.denies("gpu.loops-with-collectives-alone")
+            if not decided.communicates(kernel.inner):
+                stops = self.own.denies("gpu.collectives-beside-loops")
+            return Task(None, Role.LOOP if stops else Role.KERNEL, kernels=(number,))
         seconds = 0.0
         if decided.decisions.assignment[kernel.first] is not None:
             seconds = op_seconds(decided.prices, ops[0], decided.chosen(ops[0]))
         role = Role.KERNEL if seconds > 0 else Role.NOTHING
-        return Task(None, role, self._reckoned(ops[0], seconds), kernels=(number,))
+        return Task(None, role, self._estimated(ops[0], seconds), kernels=(number,))
 
-    def _reckoned(self, op: Op, seconds: float) -> float:
-        """What XLA reckons a kernel to take: no launch, and memory at its full bandwidth.
+    def _estimated(self, op: Op, seconds: float) -> float:
+        """The scheduler's own estimate of a kernel: without launch, memory at its full bandwidth.
 
         XLA:TPU has a fixed cost for each.
         """
-        chip = self.decided.prices.machine.chip
-        if seconds > 0 and chip.compiler.name != "xla:gpu":
-            return HIGH_COST if is_matrix_op(op.primitive) else MEDIUM_COST
+        product = is_matrix_op(op.primitive)
+        if seconds > 0 and self.has_fixed_costs:
+            return HIGH_COST if product else MEDIUM_COST
+        habit = "gpu.products-by-table" if product else "gpu.kernels-at-full-bandwidth"
+        if not self.own.has(habit):
+            return seconds
         if seconds > 0 and op.index not in self.fusion.joined:
-            seconds = max(seconds - chip.launch_seconds, 0.0)
-        return seconds if is_matrix_op(op.primitive) else seconds * chip.memory_efficiency
+            seconds = max(seconds - self.chip.launch_seconds, 0.0)
+        return seconds if product else seconds * self.chip.memory_efficiency
 
     def _add_sum(self, number: int, kernel: Kernel) -> None:
         op = self.program.ops[kernel.first]
@@ -256,8 +292,9 @@ class TaskGraph:
         if found is None:
             return
         scalar = not any(self.program.values[output].shape for output in op.outputs)
-        if scalar and self._in_a_host(found):
-            found = found._replace(seconds=0.0)  # XLA reckons that it takes no time
+        unseen = scalar and not self.own.denies("gpu.scalar-sums-take-no-time")
+        if unseen and self._in_a_host(found):
+            found = found._replace(seconds=0.0)
         begin, end = Task(None, Role.BEGIN), Task(SumEnds(op.index), Role.END)
         for output in op.outputs:
             begin.reads(self.views.made(output))
@@ -316,34 +353,25 @@ class TaskGraph:
         """Puts a value in the order in which it is sent."""
         decided = self.decided
         size = float(decided.prices.local_bytes(value, np.array(decided.decisions.stored[value])))
-        return Task(None, Role.KERNEL, 2 * size / decided.prices.machine.chip.memory_rate)
+        return Task(None, Role.KERNEL, 2 * size / self.chip.memory_rate)
 
     def _add_flight(self, begin: Task, end: Task, found: Collectives, value: int) -> None:
-        topology, chip = self.decided.prices.topology, self.decided.prices.machine.chip
+        topology = self.decided.prices.topology
         fixed = sum(topology.rate(kind, axes).latency_seconds for kind, axes in found.kinds)
         fixed = min(fixed, found.seconds)
         reckoned = Reckoned(HIGH_LATENCY, 0.0)
-        if chip.compiler.name == "xla:gpu":
-            reckoned = self._reckoned_of(found) or Reckoned(found.seconds, fixed)
+        if not self.has_fixed_costs:
+            reckoned = estimate(topology, found) or Reckoned(found.seconds, fixed)
         begin.latency = reckoned.seconds
         end.reads(begin)
         kinds = {kind for kind, _ in found.kinds}
-        dtype = "" if kinds == {"all_gather"} else self.program.values[value].dtype
-        kin = (type(begin.content), found.kinds, dtype) if kinds <= COMBINED else None
-        copied = 2 * found.bytes / chip.memory_rate if kinds == {"all_reduce"} else None
-        flight = Flight(begin, end, found.bytes, found.seconds, fixed, reckoned.fixed, kin, copied)
-        self.flights.append(flight)
-
-    def _reckoned_of(self, found: Collectives) -> Reckoned | None:
-        """What XLA:GPU reckons collectives between hosts to take; None of others."""
-        topology, parts = self.decided.prices.topology, list[Reckoned]()
-        for kind, axes in found.kinds:
-            shares = topology.group_size(axes) if kind == "reduce_scatter" else 1
-            one = between_hosts(topology, kind, axes, shares * found.bytes)
-            if one is None:
-                return None
-            parts.append(one)
-        return Reckoned(sum(one.seconds for one in parts), sum(one.fixed for one in parts))
+        any_type = kinds == {"all_gather"} and not self.own.denies("gpu.gathers-of-types-combined")
+        dtype = "" if any_type else self.program.values[value].dtype
+        kin = (type(begin.content), found.kinds, dtype) if kinds <= self.combined else None
+        copied = 2 * found.bytes / self.chip.memory_rate if kinds == {"all_reduce"} else None
+        hidden = not self.own.denies(*(HIDDEN[kind] for kind in kinds if kind in HIDDEN))
+        what = found.bytes, found.seconds, fixed, reckoned.fixed
+        self.flights.append(Flight(begin, end, *what, kin, copied, hidden))
 
     def _there(self, value: int) -> Task:
         """After which task a value that a kernel of the region makes is there."""

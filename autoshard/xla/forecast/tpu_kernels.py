@@ -7,11 +7,13 @@ Softmaxes in one kernel, with the product that they are of:
     exponentials         f32[b, k, g, q, s], written in place of the scores
 
 What is read afterwards, the shares and their cotangents, is made of the exponentials. So XLA:TPU
-compiles attention whose scores have five dimensions of more than one element on a device: grouped
-queries with more than one sequence (of 1,024 to 4,096 positions, with and without a causal mask, on
-v5e, v5p and v6e). Those of fewer are written themselves, and their exponentials are made anew by
-what reads them. But where the product writes them in another order than its softmax has, as it does
-with grouped queries, shares that several products read are written, too: in a backward pass.
+compiles attention in training steps whose scores have five dimensions of more than one element on a
+device: grouped queries with more than one sequence (of 1,024 to 4,096 positions, with and without a
+causal mask, on v5e, v5p and v6e). Scores of fewer dimensions are taken as written, and their
+exponentials as made anew by what reads them; in a forward pass alone XLA:TPU makes one kernel of
+those of plain heads, too. Where the product writes them in another order than its softmax has, as
+it does with grouped queries, shares that several products read are taken as written in a backward
+pass; XLA:TPU writes masked ones of 4,096 positions on v4 and v5p, and makes them anew on v5e, v6e.
 
 Products in the kernel that adds them to a table's other gradient:
 
@@ -22,9 +24,9 @@ before it is added, the product waits for the scatter, which a backward pass com
 it reads lies in memory until then: the logits through all of the layers' backward pass. Where
 nothing stands between, the scatter starts from the product, and that is computed where it stands.
 
-Sums made whole, although a plan has only their parts: a reduce-scatter over all chips of a torus is
-an all-reduce there (`MeshTopology.leaves_whole`). The sum lies in memory as a whole until something
-reads it, or a collective begins that does: that cuts out its part.
+Sums made whole, although a plan has only their parts: a reduce-scatter over all chips of a square
+or a cube is an all-reduce there (`MeshTopology.leaves_whole`). The sum lies in memory as a whole
+until something reads it, or a collective begins that does: that cuts out its part.
 
     down's gradient: bf16[8192, 32768]{unreduced=x}  --all-reduce-->  bf16[8192, 32768]  until read
 
@@ -85,11 +87,16 @@ def with_softmaxes(
         for one in every
         if decisions.stored[one.exponentials] is not None
     }
-    found = [one for one in sizes if sum(size > 1 for size in sizes[one]) >= DIMENSIONS]
-    turned = {
-        one.scores for one in sizes if one not in found and _turns(program, plain, one, sizes[one])
-    }
-    shares = set(_shares(program, plain, turned))
+    has = chip.compiler.has
+    least = DIMENSIONS if has("tpu.scores-of-one-sequence-written") else 0
+    found = [one for one in sizes if sum(size > 1 for size in sizes[one]) >= least]
+    if not has("tpu.softmaxes-of-five-dimensions-in-one-kernel"):
+        found = []
+    shares = set[int]()
+    if has("tpu.shares-of-turned-scores-written"):
+        others = (one for one in sizes if one not in found)
+        turned = {one.scores for one in others if _turns(program, plain, one, sizes[one])}
+        shares = set(_shares(program, plain, turned))
     into_products = set(into_products) - shares
     written = {one.exponentials for one in found} | shares
     if not written:
@@ -232,6 +239,12 @@ def whole_sums(
       decided: the plan.
       flights: where collectives begin and end.
     """
+    own = prices.machine.chip.compiler
+    cut_by_readers = own.has("tpu.readers-cut-whole-sums")
+    always_beside = own.denies("tpu.sums-in-place")
+    beside_tuples = own.has("tpu.sums-beside-tuples")
+    if not (cut_by_readers or always_beside or beside_tuples):
+        return
     begun: dict[int, int] = {}
     busy = np.zeros(prices.dataflow.end + 1, dtype=bool)
     for (value, life), at in flights.begun.items():
@@ -250,9 +263,9 @@ def whole_sums(
         if scattered and not prices.topology.leaves_whole(axes):
             continue
         at = prices.dataflow.when[op.index]
-        if busy[at]:
+        if always_beside or (beside_tuples and busy[at]):
             yield from _beside(prices, op, strategy)
-        if scattered:
+        if scattered and cut_by_readers:
             settled = max(flights.settled.get(op.index, at), at + 1)
             yield from _until_read(prices, op, strategy, settled, begun)
 

@@ -30,6 +30,7 @@ class Views:
       tasks: of every kernel; those that run as one are one in the end.
       maker: by value, the number of the kernel that makes it.
       library: whether products are calls of a library.
+      counted: whether views are nodes of the compiler's graph, each one step.
     """
 
     def __init__(
@@ -40,9 +41,10 @@ class Views:
         maker: dict[int, int],
         *,
         library: bool,
+        counted: bool,
     ) -> None:
         self.program, self.kernels, self.tasks, self.maker = program, kernels, tasks, maker
-        self.library = library
+        self.library, self.counted = library, counted
         self._made: dict[int, Task] = {}
         self._taken: dict[Task, None] = {}
         self._grouped: dict[tuple[object, ...], Task] = {}
@@ -79,7 +81,11 @@ class Views:
         return [one for one in reader.before if one in self._taken and one.before == [maker]]
 
     def settle(self) -> None:
-        """Leave out what is taken from no tuple, and what nobody reads."""
+        """Leave out what is taken from no tuple, and what nobody reads; all if none is counted."""
+        if not self.counted:
+            for view in (*self._made.values(), *self._grouped.values(), *self._taken):
+                _leave_out(view)
+            return
         for view in self._taken:
             (maker,) = view.before
             if not view.after:
@@ -99,6 +105,17 @@ class Views:
         if len(kernels) > 1 or any(kernel.inner is not None for kernel in kernels):
             return True
         return self.library and is_matrix_op(self.program.ops[kernels[0].first].primitive)
+
+
+def _leave_out(view: Task) -> None:
+    """Let readers of a view read what it is of."""
+    for maker in view.before:
+        maker.after.remove(view)
+    for reader in view.after:
+        reader.before.remove(view)
+        for maker in view.before:
+            reader.reads(maker)
+    view.before, view.after = [], []
 
 
 def _view_of(makers: Sequence[Task]) -> Task:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,9 +56,8 @@ def reckoned(runs: dict[int, list[tuple[str, float]]], monkeypatch: Any) -> floa
                 tasks.append(end)
         made[number] = Run(kernels, tasks, flights)
     decided: Any = SimpleNamespace(prices=SimpleNamespace(program=SimpleNamespace(regions=regions)))
-    monkeypatch.setattr(
-        "autoshard.xla.forecast.exposed_time._kernel_seconds", lambda _, kernel: seconds[id(kernel)]
-    )
+    module = importlib.import_module("autoshard.xla.forecast.exposed_time")
+    monkeypatch.setattr(module, "_kernel_seconds", lambda _, kernel: seconds[id(kernel)])
     return waited_seconds(decided, made)
 
 
@@ -141,8 +141,8 @@ def test_gathers_hide_behind_products_as_in_the_compilers_timeline(
 
 def test_where_memory_does_not_suffice_nothing_is_hidden() -> None:
     step, args = random_program(3)[:2]
-    machine = hiding(4)
-    given = case(step, *args, mesh={"x": 2, "y": 2}, machine=with_compiler(machine, name="xla:gpu"))
+    machine = with_compiler(hiding(4), name="xla:gpu")
+    given = case(step, *args, mesh={"x": 2, "y": 2}, machine=machine)
     plan = random_plan(given, 3)
     assert plan.estimate.scheduled_bytes is not None
     for memory in (plan.estimate.scheduled_bytes, plan.estimate.scheduled_bytes - 1):
