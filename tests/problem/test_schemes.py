@@ -49,7 +49,7 @@ def pinned(name: str, sizes: tuple[int, ...], scan: bool = True) -> tuple[Case, 
     if len(sizes) == 1:  # sums over a whole torus are not scattered, those over a ring are
         ring = replace(machine.network[0], dimensions=sizes, wraps=(True,))
         machine = replace(machine, network=(ring,))
-    prices = step_prices(step, analyse(step), machine, sizes)
+    prices = step_prices(step, analyse(step, machine.chip), machine, sizes)
     case = Case(step, {}, shape, build(prices, find_repeats(step), limit=None))
     scheme = next(scheme for scheme in SCHEMES if scheme.name == name)
     outcome = solve(case.built.problem, gap=0.02, pins=scheme.pins(case.built))
@@ -170,7 +170,7 @@ def test_weights_of_a_serving_step() -> None:
     """Neither the cache, which comes back, nor the tokens are weights."""
     fn, args, options = models.tiny("llama3-8b-decode")
     step = trace(fn, *args, **options)
-    prices = step_prices(step, analyse(step), load("v5p-8"), (8,))
+    prices = step_prices(step, analyse(step, load("v5p-8").chip), load("v5p-8"), (8,))
     found = roles(build(prices, find_repeats(step), limit=None))
     paths = {step.values[value].path for value in found.state}
     assert paths == {path for path in step.input_paths if path.startswith("[0]")}

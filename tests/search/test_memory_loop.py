@@ -8,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from autoshard.plan.fits import limit_for
 from autoshard.plan.plan import Plan
 from autoshard.plan.text.page import format_plan, proof_text
 from autoshard.program.trace import Program, trace
+from autoshard.search.all_shapes import InfeasibleError
 from autoshard.search.search import search
+from autoshard.units import parse_size
 from tests.helpers import hiding, toy_machine
 
 MESH = {"x": 4}
@@ -64,17 +67,31 @@ def test_a_scheme_that_does_not_fit_takes_no_such_plans_place(program: Program, 
     assert plan.estimate.expected_bytes <= limit
 
 
-def test_where_none_is_found_the_plan_is_there_and_its_report_says_so(
+def test_where_none_is_found_the_error_has_the_plan_that_needs_least_and_the_limit_for_it(
     program: Program, free: Plan
 ) -> None:
     """Weights that are asked for as they lie in the best plan leave no other way."""
     asked = [*GATHERED, *(f"limit {kind} count 0" for kind in OTHERS)]
     limit = float(free.estimate.peak_bytes)
-    plan = search(
-        program, hiding(4), mesh=MESH, memory_limit=limit, requirements=asked, baselines=False
-    )
+    with pytest.raises(InfeasibleError, match="no plan was found that fits") as error:
+        search(
+            program, hiding(4), mesh=MESH, memory_limit=limit, requirements=asked, baselines=False
+        )
+    plan = error.value.plan
+    assert plan is not None
     assert plan.estimate.peak_bytes <= limit < plan.estimate.expected_bytes
-    assert "over the limit" in format_plan(plan)
+    enough = limit_for(plan.estimate.expected_bytes)
+    assert f"--memory-limit {enough} is enough" in str(error.value)
+    assert "too much" in format_plan(plan)
+    again = search(
+        program,
+        hiding(4),
+        mesh=MESH,
+        memory_limit=parse_size(enough),
+        requirements=asked,
+        baselines=False,
+    )
+    assert again.estimate.expected_bytes <= parse_size(enough)
 
 
 def test_compilers_of_one_order_search_once(program: Program) -> None:

@@ -29,7 +29,7 @@ from tests.helpers import sampled
 from tests.lower.mpmd.cases import small_step
 
 PROGRAM = """
-from tests.mpmd.cases import small_step
+from tests.lower.mpmd.cases import small_step
 
 
 def step(microbatches=None):
