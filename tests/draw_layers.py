@@ -25,8 +25,7 @@ COLORS = {"xla": "#fde9c8", "compiler": "#d8ecd8"}
 
 def packages() -> list[str]:
     """The packages, lowest first."""
-    shown = [name for layer in LAYERS for name in layer if name not in (*LEAVES, "__main__")]
-    return shown
+    return [name for layer in LAYERS for name in layer if name not in (*LEAVES, "__main__")]
 
 
 def edges() -> Counter[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """What the corpus holds: every built-in in small on a slow machine, and some at their real size.
 
 On a real chip the best plan for a small program replicates everything. So the small ones are for
-the toy machine of `tests.helpers`, on which every bit of sharding pays.
+the toy machine of `tests.helpers`, on which every bit of sharding pays, with XLA:TPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape
 from autoshard.program.trace import Program, trace
-from tests.helpers import toy_machine
+from tests.helpers import toy_machine, with_compiler
 
 TOY = "toy-8"
 
@@ -65,7 +65,8 @@ class Case:
 
     def build(self) -> tuple[Program, Machine]:
         """The traced program, and the machine."""
-        machine = toy_machine() if self.machine == TOY else load(self.machine)
+        toy = with_compiler(toy_machine(), name="xla:tpu")
+        machine = toy if self.machine == TOY else load(self.machine)
         return _traced(self.program, self.arguments), machine
 
 

@@ -71,13 +71,14 @@ def answers(given: Case, machine: Machine, plan: Plan, limit: float) -> dict[str
     asked = SearchOptions(mesh=sizes, memory_limit=limit, baselines=False, constraints=False)
     searcher, (shape,) = prepare(given.program, machine, asked)
     found = Explored(shape, plan.decisions, None, ((str(shape), 0.0, None),))
+    refused = None
     try:
         finish(searcher, found, asked)
-        searched = True
     except InfeasibleError as error:
-        searched = False
-        assert error.plan is not None
-        assert limit_for(needed_bytes(error.plan.estimate)) in str(error)
+        refused = error
+    if refused is not None:
+        assert refused.plan is not None
+        assert limit_for(needed_bytes(refused.plan.estimate)) in str(refused)
     anew = reprice(
         limited,
         given.program,
@@ -88,7 +89,7 @@ def answers(given: Case, machine: Machine, plan: Plan, limit: float) -> dict[str
     )
     (requirement,) = anew.requirements
     return {
-        "search": searched,
+        "search": refused is None,
         "verify": bool(_judged(limited, given, machine)),
         "check": not faults_of(anew),
         "requirement": requirement["kept"],
