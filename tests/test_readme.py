@@ -60,6 +60,14 @@ def test_the_machine_file_loads(tmp_path):
     assert [level.chips for level in machine.network] == [8, 2]
 
 
+def test_the_compiler_may_be_a_table():
+    from autoshard.machine.load import parse
+
+    text = blocks("toml")[0].replace('compiler = "xla:gpu"', "#") + blocks("toml compiler")[0]
+    compiler = parse(text, where="README").chip.compiler
+    assert (compiler.name, compiler.workspace_bytes) == ("xla:gpu", 3.4e7)
+
+
 def test_the_requirements_file_loads(tmp_path):
     from autoshard.problem.requirements.text import read_file
 
@@ -88,7 +96,7 @@ def test_its_commands_exist(capsys):
 
 
 def test_its_options_exist(capsys):
-    parts = ("fidelity", "plans", "schedules", "all")
+    parts = ("fidelity", "habits", "plans", "schedules", "all")
     benches = [["bench", part] for part in parts]
     for command in (
         ["search"],
@@ -119,7 +127,7 @@ def test_its_exit_codes_are_those_of_the_command_line():
 
 def test_its_modules_exist_and_none_is_left_out():
     root = Path(autoshard.__file__).parent
-    table = README.split("## Modules")[1].split("\n\n")[1]
+    table = README.split("## Packages")[1].split("\n\n")[2]
     cells = [row.split("|")[1] for row in table.split("\n")[2:]]
     named = re.findall(r"`([a-z_]+\*?)`", " ".join(cells))
     present = {p.stem for p in root.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
