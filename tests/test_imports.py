@@ -205,3 +205,12 @@ def test_functions_are_short():
                 if lines > MOST_LINES_OF_A_FUNCTION:
                     found.append(f"{name_of(file)}:{node.lineno} {node.name}: {lines} lines")
     assert found == []
+
+
+def test_the_picture_of_the_packages_is_that_of_the_imports():
+    from tests.draw_layers import drawn
+
+    picture = ROOT.parent / "docs" / "architecture.svg"
+    if not picture.exists():
+        pytest.skip("the documents are not beside the package here")
+    assert picture.read_text() == drawn(), "draw it anew: python -m tests.draw_layers"

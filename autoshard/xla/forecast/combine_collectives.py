@@ -24,7 +24,7 @@ class Flight:
       bytes: of its result.
       seconds: it takes alone.
       fixed: those of them that it takes however little it carries.
-      reckoned_fixed: the same of its begin's latency, which is what the compiler reckons it takes.
+      estimated_fixed: the same of its begin's latency, which is what the compiler reckons it takes.
       kin: what it shares with those that it may run with; None: with none.
       copied: seconds in which its operand is written into an array with others; None where they
         need no such array.
@@ -36,7 +36,7 @@ class Flight:
     bytes: float
     seconds: float
     fixed: float
-    reckoned_fixed: float
+    estimated_fixed: float
     kin: Hashable
     copied: float | None = None
     hidden: bool = True
@@ -99,7 +99,7 @@ def _merged(group: Sequence[Flight]) -> list[list[Flight]]:
         if one.begin.needs(first.end) or first.begin.needs(one.end):
             apart.append([one])
             continue
-        first.begin.latency += one.begin.latency - one.reckoned_fixed
+        first.begin.latency += one.begin.latency - one.estimated_fixed
         for maker in one.begin.before:
             maker.after.remove(one.begin)
             first.begin.reads(maker)

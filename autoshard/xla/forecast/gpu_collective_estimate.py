@@ -49,7 +49,7 @@ ESTIMATED = {
 """By which habit XLA:GPU estimates a kind of collective so."""
 
 
-class Reckoned(NamedTuple):
+class CollectiveEstimate(NamedTuple):
     """An estimate of a collective, and how much of that it takes however little it carries."""
 
     seconds: float
@@ -58,7 +58,7 @@ class Reckoned(NamedTuple):
 
 def between_hosts(
     topology: MeshTopology, kind: str, axes: Sequence[int], size: float
-) -> Reckoned | None:
+) -> CollectiveEstimate | None:
     """The estimate of a collective over mesh axes; None where XLA:GPU makes none of this kind.
 
     That is so within a host, too.
@@ -90,7 +90,7 @@ def between_hosts(
         reached, members, cards = 2, 2, 1
     elif host % groups:
         known = not has("gpu.strange-groups-unknown")
-        return None if known else Reckoned(UNKNOWN_SECONDS, UNKNOWN_SECONDS)
+        return None if known else CollectiveEstimate(UNKNOWN_SECONDS, UNKNOWN_SECONDS)
     else:
         members = reached * host // groups
         cards = members // reached
@@ -106,16 +106,16 @@ def between_hosts(
     start = 1e-6 * told_microseconds(chip.launch_seconds)
     each = share / rate + math.ceil(share / CHUNK_BYTES) * prepared + trip
     memory = PASSES.get(kind, 2) * size / chip.memory_bandwidth
-    return Reckoned(start + times * each + memory, start + times * (prepared + trip))
+    return CollectiveEstimate(start + times * each + memory, start + times * (prepared + trip))
 
 
-def estimate(topology: MeshTopology, found: Collectives) -> Reckoned | None:
+def estimate(topology: MeshTopology, found: Collectives) -> CollectiveEstimate | None:
     """The estimate of collectives in a row; None where XLA:GPU makes none of one of them."""
-    parts = list[Reckoned]()
+    parts = list[CollectiveEstimate]()
     for kind, axes in found.kinds:
         shares = topology.group_size(axes) if kind == "reduce_scatter" else 1
         one = between_hosts(topology, kind, axes, shares * found.bytes)
         if one is None:
             return None
         parts.append(one)
-    return Reckoned(sum(one.seconds for one in parts), sum(one.fixed for one in parts))
+    return CollectiveEstimate(sum(one.seconds for one in parts), sum(one.fixed for one in parts))

@@ -37,7 +37,7 @@ from autoshard.xla.forecast.event_marks import (
     Sent,
     SumEnds,
 )
-from autoshard.xla.forecast.gpu_collective_estimate import Reckoned, estimate
+from autoshard.xla.forecast.gpu_collective_estimate import CollectiveEstimate, estimate
 from autoshard.xla.forecast.planned_collectives import Collectives, Decided, region_read_in
 from autoshard.xla.forecast.zero_cost_nodes import Views
 from autoshard.xla.fusion import Fusion
@@ -359,10 +359,10 @@ class TaskGraph:
         topology = self.decided.prices.topology
         fixed = sum(topology.rate(kind, axes).latency_seconds for kind, axes in found.kinds)
         fixed = min(fixed, found.seconds)
-        reckoned = Reckoned(HIGH_LATENCY, 0.0)
+        estimated = CollectiveEstimate(HIGH_LATENCY, 0.0)
         if not self.has_fixed_costs:
-            reckoned = estimate(topology, found) or Reckoned(found.seconds, fixed)
-        begin.latency = reckoned.seconds
+            estimated = estimate(topology, found) or CollectiveEstimate(found.seconds, fixed)
+        begin.latency = estimated.seconds
         end.reads(begin)
         kinds = {kind for kind, _ in found.kinds}
         any_type = kinds == {"all_gather"} and not self.own.denies("gpu.gathers-of-types-combined")
@@ -370,7 +370,7 @@ class TaskGraph:
         kin = (type(begin.content), found.kinds, dtype) if kinds <= self.combined else None
         copied = 2 * found.bytes / self.chip.memory_rate if kinds == {"all_reduce"} else None
         hidden = not self.own.denies(*(HIDDEN[kind] for kind in kinds if kind in HIDDEN))
-        what = found.bytes, found.seconds, fixed, reckoned.fixed
+        what = found.bytes, found.seconds, fixed, estimated.fixed
         self.flights.append(Flight(begin, end, *what, kin, copied, hidden))
 
     def _there(self, value: int) -> Task:
