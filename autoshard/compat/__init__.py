@@ -9,6 +9,7 @@ user_code           the arrays that user code reads and makes while it is traced
 shardy              Shardy's passes inside of jaxlib: rules of ops, explicit collectives, layouts
 compile             modules as bytes, and their compilation by a compiler without its devices
 mpmd                Shardy:MPMD's passes inside of jaxlib
+process_wide        what is changed of JAX for the whole process
 quiet               JAX started without the words of a plugin for absent devices
 """
 
@@ -45,6 +46,7 @@ from autoshard.compat.mpmd import (
     MpmdMerge,
     partition_mpmd,
 )
+from autoshard.compat.process_wide import no_user_lines
 from autoshard.compat.shardy import (
     LoweredModule,
     LoweredOp,
@@ -114,6 +116,7 @@ __all__ = [
     "lower_equations",
     "make_collectives_explicit",
     "module_bytecode",
+    "no_user_lines",
     "parse_sharding_rule",
     "partition_mpmd",
     "partitionable_random_bits",

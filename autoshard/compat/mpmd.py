@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoshard.compat.process_wide import alias_jaxlib
+
 
 @dataclass(frozen=True, slots=True)
 class MpmdFragment:
@@ -89,13 +91,8 @@ def partition_mpmd(
 def _mpmd() -> Any:
     """jaxlib's module of Shardy:MPMD, which looks for jaxlib under `jax.jaxlib`."""
     import importlib
-    import sys
 
-    import jaxlib
-    import jaxlib.mlir.ir
     from jaxlib.mlir.dialects import mpmd as _dialect  # noqa: F401
 
-    sys.modules.setdefault("jax.jaxlib", jaxlib)
-    for name in [name for name in sys.modules if name.startswith("jaxlib.")]:
-        sys.modules.setdefault(f"jax.{name}", sys.modules[name])
+    alias_jaxlib()
     return importlib.import_module("jaxlib._sdy_mpmd")

@@ -12,6 +12,7 @@ from typing import Any
 
 from autoshard.compat.jaxprs import called_jaxpr_of, is_literal
 from autoshard.compat.layout_primitives import PRODUCTS, Read, bind_reading, run_reading
+from autoshard.compat.process_wide import no_user_lines, replaced
 from autoshard.compat.source_lines import OWN_FOLDER
 
 
@@ -100,46 +101,35 @@ class _UserCode:
         self.fresh = set_xla_metadata(traced=str(id(self)))
 
     def __enter__(self) -> None:
-        import jax
-        from jax._src import ad_checkpoint, core, source_info_util
+        from jax._src import core, source_info_util
 
-        self.trace = trace = ad_checkpoint._trace_to_jaxpr
-
-        def trace_each(function: Any, *facts: Any) -> Any:
-            def called(*args: Any, **kwargs: Any) -> Any:  # traces are kept by function
-                arrays, tree = jax.tree.flatten((args, kwargs))
-                args, kwargs = jax.tree.unflatten(tree, self._given(function, arrays))
-                return function(*args, **kwargs)
-
-            return trace(called, *facts)
-
-        replaced: Any = ad_checkpoint
-        replaced._trace_to_jaxpr = trace_each
-        self.reset = source_info_util.reset_name_stack
-        source_info_util.reset_name_stack = self._traced_anew
-        if source_info_util.is_user_filename(__file__):  # `bind` below is no line of the user's
-            source_info_util.register_exclusion(OWN_FOLDER)
-        self.original = original = core.Primitive.bind
+        no_user_lines(OWN_FOLDER)  # `bind` is no line of the user's
+        self.reset, self.original = source_info_util.reset_name_stack, core.Primitive.bind
         self.thread = threading.get_ident()
-
-        def bind(primitive: Any, *operands: Any, **parameters: Any) -> Any:
-            if self._elsewhere() or _changes_nothing(primitive.name, operands, parameters):
-                return original(primitive, *operands, **parameters)
-            return self._bind(primitive, operands, parameters)
-
-        primitives: Any = core.Primitive
-        primitives.bind = bind
-        self.fresh.__enter__()
+        self.entered = contextlib.ExitStack()
+        self.entered.enter_context(
+            replaced(bind=self._bound, trace=self._trace_each, reset_name_stack=self._traced_anew)
+        )
+        self.entered.enter_context(self.fresh)
 
     def __exit__(self, *error: Any) -> None:
-        from jax._src import ad_checkpoint, core, source_info_util
+        self.entered.__exit__(*error)
 
-        self.fresh.__exit__(*error)
-        replaced: Any = ad_checkpoint
-        replaced._trace_to_jaxpr = self.trace
-        source_info_util.reset_name_stack = self.reset
-        primitives: Any = core.Primitive
-        primitives.bind = self.original
+    def _trace_each(self, trace: Any, function: Any, *facts: Any) -> Any:
+        """A function that `jax.checkpoint` traces, given its arguments as told."""
+        import jax
+
+        def called(*args: Any, **kwargs: Any) -> Any:  # traces are kept by function
+            arrays, tree = jax.tree.flatten((args, kwargs))
+            args, kwargs = jax.tree.unflatten(tree, self._given(function, arrays))
+            return function(*args, **kwargs)
+
+        return trace(called, *facts)
+
+    def _bound(self, original: Any, primitive: Any, *operands: Any, **parameters: Any) -> Any:
+        if self._elsewhere() or _changes_nothing(primitive.name, operands, parameters):
+            return original(primitive, *operands, **parameters)
+        return self._bind(primitive, operands, parameters)
 
     @contextlib.contextmanager
     def _traced_anew(self) -> Any:

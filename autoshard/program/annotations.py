@@ -39,12 +39,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.source_info_util import register_exclusion
 
 from autoshard import compat
 
 for _file in (__file__, compat.OWN_FOLDER):  # the line of an array is the user's, which calls these
-    register_exclusion(_file)
+    compat.no_user_lines(_file)
 _KEY = re.compile(r"(.*?)(?::([\w-]+))?( in)? (\w+)\[([\d, ]*)\](?: #(\d+))?")
 
 

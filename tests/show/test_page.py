@@ -178,8 +178,10 @@ def test_every_figure_of_a_machine_has_its_row(family):
     found = figures(text)
     table = tomllib.loads(text)
     levels = table.pop("network")
-    chip = table.pop("chip")
-    count = sum(map(len, levels)) + len(chip) - 1 + len(chip["peak_flops"]) + len(table)
+    chip, compiler = table.pop("chip"), table.pop("compiler")
+    count = (
+        len(compiler) + sum(map(len, levels)) + len(chip) - 1 + len(chip["peak_flops"]) + len(table)
+    )
     assert len(found) == count
     said = {(one.table, one.key): one for one in found}
     bandwidth = said["chip", "memory_bandwidth"]

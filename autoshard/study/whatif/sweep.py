@@ -191,9 +191,11 @@ class _Work:
 def _kind(case: Case) -> object:
     """What chips have in common for which a program is likely to be compiled alike."""
     chip = case.machine.chip
-    again = round(chip.exponential_bytes, 6)
+    own, again = chip.compiler, round(chip.exponential_bytes, 6)
     return (
-        chip.compiler,
+        own.name,
+        own.heap_overhead,
+        own.name == "xla:gpu" and own.hides_collectives,
         chip.transaction_bytes,
         again,
     )

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autoshard.solve import Node, Outcome, Problem, ProblemError, Solution, Status, evaluate, solve
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.sensitivity.part import Part, part_cost, scaled
 from autoshard.solve.sensitivity.scales import ScaleEnd, ScaleRange, scale_range
 from tests.solve.helpers import random_problem
@@ -227,7 +228,7 @@ def test_what_cannot_be_asked_is_refused():
 def test_how_ranges_that_are_not_exact_print():
     found = ScaleRange(
         ScaleEnd(0.5, 0.25, Solution((1,)), 1.0, 2.0), ScaleEnd(3.0, math.inf), 1.0, 2.0, 0.125,
-        7.0, "time",
+        7.0, LimitHit.TIME,
     )  # fmt: skip
     assert not found.exact
     assert str(found) == (

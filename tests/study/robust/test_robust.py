@@ -71,9 +71,9 @@ def test_a_file_has_ranges_and_what_they_are_taken_for():
     assert machine.chip.peak_flops["float32"] == 4.5e9
     assert machine.ranges == (
         Range("overlap", 0.2, 0.9),
+        Range("compiler.heap_overhead", 0.0, 0.3),
         Range("chip.memory_bytes", 8e6, 2e8),
         Range("chip.memory_bandwidth", 1e9, 3e9),
-        Range("compiler.heap_overhead", 0.0, 0.3),
         Range("chip.peak_flops.bfloat16", 9e9, 9.1e9),
         Range("chip.peak_flops.float32", 4e9, 5e9),
         Range("network[0].chip_bandwidth", 2e7, 2e9),
