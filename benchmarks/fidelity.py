@@ -1,7 +1,7 @@
 """Predicted against compiled: `autoshard bench fidelity`.
 
 Every group is a program on a machine under one mesh; its plans are those of
-`autoshard.search.variants`: the best, the well-known schemes, and odd ones. Each plan is lowered
+`benchmarks/variants.py`: the best, the well-known schemes, and odd ones. Each plan is lowered
 and compiled by the machine's own compiler, without the device, and what the cost model says stands
 beside what the compiler says:
 

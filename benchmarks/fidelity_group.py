@@ -54,7 +54,7 @@ def _new(
     question: Mapping[str, Any], program: Program, machine: Machine
 ) -> Iterator[tuple[str, Plan, Compiled | str | None]]:
     """Name and plan of all that are to be compared."""
-    from autoshard.search.variants import variants
+    from variants import variants
 
     made = variants(
         program,

@@ -42,11 +42,6 @@ class Placement:
         return tuple(of_mesh[mesh] / counts[mesh] for mesh in self.mesh_of)
 
 
-def mesh_speeds(cluster: Cluster) -> tuple[float, ...]:
-    """The peak of every mesh in bfloat16, FLOP/s: how blocks are shared before they are priced."""
-    return tuple(mesh.chips * mesh.chip.matmul_flops("bfloat16") for mesh in cluster.meshes)
-
-
 def placements(
     cluster: Cluster, stages: int | None, *, blocks: int, most_turns: int = 4, most_orders: int = 6
 ) -> Iterator[Placement]:

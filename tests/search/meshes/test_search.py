@@ -13,7 +13,7 @@ from autoshard.cli.progress import ProgressLine
 from autoshard.lower.mpmd.cut.stages import StageError
 from autoshard.lower.mpmd.partition import partition_step
 from autoshard.machine.cluster import load_cluster
-from autoshard.search.meshes.choices import mesh_speeds, placements
+from autoshard.search.meshes.choices import placements
 from autoshard.search.meshes.plan import PipelinePlan
 from autoshard.search.meshes.price import StagePrice
 from autoshard.search.meshes.pricer import Pricer
@@ -52,7 +52,9 @@ def named(step, cluster, blocks):
             step.fn,
             *step.args,
             stages=placement.stages,
-            speeds=placement.speeds(mesh_speeds(cluster)),
+            speeds=placement.speeds(
+                tuple(one.chips * one.chip.matmul_flops("bfloat16") for one in cluster.meshes)
+            ),
             donate_argnums=(0, 1),
         )
         prices = []
