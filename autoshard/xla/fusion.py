@@ -1,24 +1,24 @@
-"""What is fused: which results reach memory, and what a kernel reads.
+"""Model fusion: which results reach memory, and what each kernel reads.
 
-An elementwise result that only fusing ops of the same region read does not reach memory where
-making it anew for each of them moves fewer bytes than writing and reading it: with `k` readers, a
-result of `b` bytes that is made of values of `s` bytes is fused where
+An elementwise result stays out of memory if every reader is an op of the same region that can
+recompute it, and recomputing moves fewer bytes than writing and reading it. A result of `b` bytes,
+computed from values of `s` bytes and read by `k` ops, is fused where
 
     k s  +  (k - 1) e  <=  s + b + k b
 
-where `e` is what memory could move while the transcendental functions in it are computed once more.
-So what the backward pass wants of an activation function is computed from its argument, which waits
-in memory, and a residual stream that many read is written. XLA's fusion is led by such costs too.
-A function that is decomposed into dozens of instructions (`LONG`) is computed once on XLA:GPU, and
-what several kernels read of it is written.
+Here `e` is the number of bytes that memory could move while its transcendental functions are
+computed once more. So the backward pass recomputes an activation function from its argument, which
+stays live, while a residual stream with many readers is written. XLA's own fusion weighs similar
+costs. XLA:GPU computes a function that decomposes into dozens of instructions (`LONG`) only once:
+if several kernels read the result, it is written.
 
 Nothing is fused across an `optimization_barrier`, which does nothing itself. XLA:TPU fuses nothing
-into what pads another dimension than the last, as the gradient of a slice does.
+into an op that pads a dimension other than the last, such as the gradient of a slice.
 
-Kernels that read the same arrays are run as one, see `autoshard.xla.fusion_siblings`; what a
-product adds to is read by the product, see `autoshard.xla.fusion_accumulate`.
+Kernels that read the same arrays run as one, see `autoshard.xla.fusion_siblings`. A product reads
+the array that its result is added to, see `autoshard.xla.fusion_accumulate`.
 
-All this is asked of the compiler by the names of its habits, once (`FusionRules`).
+`FusionRules` looks up the compiler's habits by name, once.
 """
 
 from __future__ import annotations
@@ -40,29 +40,31 @@ FUSING_REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
 )
 WRITTEN = frozenset({*UPDATES, *ALGORITHMS, "fft"})
-"""Ops whose results no later kernel can make anew element by element, whatever their rule says."""
+"""Ops whose results no later kernel can recompute elementwise, whatever their rule says."""
 
 LONG = frozenset({"erfc"})
-"""Functions of which XLA:GPU writes what several read: seen of exact GELU, in float32 and bfloat16
-on H100 and A100. XLA:TPU makes them anew in float32."""
+"""Functions whose result XLA:GPU writes if it has several readers. Observed for exact GELU, in
+float32 and bfloat16 on H100 and A100. XLA:TPU recomputes them in float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class FusionRules:
-    """What a compiler fuses: each a habit of it.
+    """What a compiler fuses. Each field is one of its habits.
 
     Attributes:
-      into_elementwise, into_reductions, into_tables, into_scattered: what computes its operands:
-        elementwise ops, reductions, lookups their tables, scatters what they scatter. XLA:TPU
-        writes tables first, which is not followed here.
-      over_barriers: whether a barrier is fused as an op that does nothing.
-      anew: whether several readers may each compute what they read; functions and exponentials:
-        also where transcendental functions, or exponentials, are in it.
-      by_bytes: whether they do so only where that moves fewer bytes.
-      counts_functions: whether transcendental functions take time there.
-      long_written: whether what several read of a long function is written.
-      pads_apart: whether nothing is fused into what pads another dimension than the last.
-      siblings, reductions_join: what joins kernels that read the same: elementwise, reductions.
+      into_elementwise, into_reductions, into_tables, into_scattered: which ops compute their
+        operands inside their own kernel: elementwise ops, reductions, lookups (their table),
+        scatters (their updates). XLA:TPU writes tables first; this is not modelled here.
+      over_barriers: whether a barrier is fused like an op that does nothing.
+      anew: whether several readers may each recompute what they read.
+      functions_anew, exponentials_anew: whether they may also do so where the value contains
+        transcendental functions, or exponentials.
+      by_bytes: whether they recompute only where that moves fewer bytes.
+      counts_functions: whether transcendental functions take time in this comparison.
+      long_written: whether the result of a long function with several readers is written.
+      pads_apart: whether nothing is fused into an op that pads a dimension other than the last.
+      siblings, reductions_join: whether elementwise kernels, and reductions, are merged with
+        kernels that read the same arrays.
     """
 
     into_elementwise: bool
@@ -106,14 +108,14 @@ class FusionRules:
         )
 
     def is_elementwise(self, op: Op) -> bool:
-        """Whether an op is fused with its neighbours: layout in, same layout out, no sum."""
+        """Whether an op fuses with its neighbours: it keeps the layout and reduces nothing."""
         apart = op.boundary or is_matrix_op(op.primitive) or op.primitive in WRITTEN
         if apart or (op.primitive == BARRIER and not self.over_barriers):
             return False
         return is_layout_determined(op.rule)
 
     def computes(self, op: Op, position: int, elementwise: bool) -> bool:
-        """Whether the op computes its operand at `position` anew, where that is elementwise."""
+        """Whether the op recomputes its elementwise operand at `position` in its own kernel."""
         if elementwise:
             return self.into_elementwise
         if op.primitive in FUSING_REDUCTIONS:
@@ -124,14 +126,14 @@ class FusionRules:
         return self.into_scattered and scattered
 
     def may_make_anew(self, functions: Collection[str]) -> bool:
-        """Whether several readers may each compute a value in which there are `functions`."""
+        """Whether several readers may each recompute a value that contains `functions`."""
         if not self.anew or (functions and not self.functions_anew):
             return False
         return self.exponentials_anew or "exp" not in functions
 
 
 def _pads(program: Program, op: Op) -> bool:
-    """Whether an op pads another dimension than the last."""
+    """Whether an op pads a dimension other than the last."""
     if op.primitive != "pad" or op.inputs[0] < 0:
         return False
     before, after = (program.values[v].shape[:-1] for v in (op.inputs[0], op.outputs[0]))
@@ -140,19 +142,21 @@ def _pads(program: Program, op: Op) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """What is fused in a program.
+    """The fusion of a program.
 
     Attributes:
-      elementwise: per op, whether it is fused with its neighbours.
+      elementwise: per op, whether it fuses with its neighbours.
       materialised: per value, whether it is written to memory.
-      fetched: per op and operand, the bytes of whole values that are read from memory for it:
-        those of the operand, or where it is fused of what its maker reads; what two operands have
-        in common counts for the first, and what ops of one kernel have for the first op.
-      exponentials: per op, what it computes of transcendental functions, with what is fused into
-        it, see `autoshard.program.flops`; 0 where it is itself fused.
-      sources: per value, what is read from memory for a reader of it: itself, where it is written.
-      joined: by op whose results are written by the kernel of an earlier op, the first op of it.
-      accumulated: by addition, the product that makes it, see `autoshard.xla.fusion_accumulate`.
+      fetched: per op and operand, the bytes of whole values that are read from memory for it. That
+        is the operand itself or, if the operand is fused, what its producer reads. A source that
+        two operands share counts for the first operand; a source that several ops of one kernel
+        share counts for the first op.
+      exponentials: per op, the transcendental work of its kernel including what is fused into it,
+        see `autoshard.program.flops`; 0 where the op itself is fused.
+      sources: per value, the values read from memory when it is read: itself if it is written.
+      joined: maps an op whose results the kernel of an earlier op writes to the kernel's first op.
+      accumulated: maps an addition to the product that computes it, see
+        `autoshard.xla.fusion_accumulate`.
     """
 
     elementwise: tuple[bool, ...]
@@ -172,14 +176,14 @@ def fuse(
     written: Collection[int] = (),
     unwritten: Collection[int] = (),
 ) -> Fusion:
-    """Decide what is fused, where `chip` is given by what it costs to compute again.
+    """Return what is fused. If `chip` is given, its cost of recomputation decides too.
 
     Args:
-      program, chip: the step, and what it runs on.
-      into_products: values that products compute anew, too, as elementwise ops do; what is laid out
-        otherwise before a product reads it cannot be one.
-      written, unwritten: values that are written in any case, and products that are not: what reads
-        them computes them.
+      program, chip: the step, and the chip it runs on.
+      into_products: values that products may recompute too, as elementwise ops do. A value that is
+        resharded before a product reads it cannot be one of them.
+      written: values that are written in any case.
+      unwritten: products that are not written, because their readers compute them.
     """
     compiler = LAWS if chip is None else chip.compiler
     rules = FusionRules.of(compiler)
@@ -213,13 +217,14 @@ def fuse(
 
 @dataclass(slots=True)
 class _Walk:
-    """One walk over the values of a program, which finds the ones that are written.
+    """One walk over the values of a program that finds the materialised ones.
 
     Attributes:
-      anew_bytes: what memory could move while one exponential is computed.
-      products: ops whose results are not written, although they are no elementwise ones.
-      written, into_products: values that are written in any case, and that products compute.
-      inside: by value, the transcendental ops that are fused into it.
+      anew_bytes: bytes that memory could move while one exponential is computed.
+      products: ops that are not elementwise but whose results are not written either.
+      written: values that are written in any case.
+      into_products: values that products recompute.
+      inside: per value, the transcendental ops that are fused into it.
     """
 
     program: Program
@@ -235,7 +240,7 @@ class _Walk:
     inside: list[frozenset[int]] = field(default_factory=list)
 
     def add(self, value: Value) -> None:
-        """Decide of a value, after those that it is made of."""
+        """Decide whether a value is written; its operands must have been decided before."""
         self.materialised.append(not value.free)
         self.sources.append(frozenset() if value.free else frozenset((value.index,)))
         self.inside.append(frozenset())
@@ -253,11 +258,11 @@ class _Walk:
             self.inside[-1] = computed
 
     def _read_by(self, op: Op) -> frozenset[int]:
-        """What is read from memory for a kernel of `op`."""
+        """Return the values that a kernel of `op` reads from memory."""
         return frozenset[int]().union(*(self.sources[i] for i in op.inputs if i >= 0))
 
     def _can_be_fused(self, value: Value, maker: Op) -> bool:
-        """Whether all that reads an elementwise result can compute it."""
+        """Whether every reader of an elementwise result can compute it."""
         ops, uses = self.program.ops, self.readers[value.index]
         if not uses or value.index in self.written:
             return False
@@ -276,7 +281,7 @@ class _Walk:
         return self.rules.computes(reader, position, self.elementwise[reader.index])
 
     def _is_made_anew(self, value: Value, maker: Op, computed: Collection[int]) -> bool:
-        """Whether every reader computes the value, in place of reading it from memory."""
+        """Whether every reader recomputes the value instead of reading it from memory."""
         again = len(self.readers[value.index]) - 1
         if not again:
             return True
@@ -289,7 +294,7 @@ class _Walk:
         return not (dear and self.rules.by_bytes)
 
     def joining(self, accumulated: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
-        """By kernel that may run as one with others, the indices over which it runs."""
+        """Return the iteration shape of each kernel that may be merged with others, by op."""
         rules, found = self.rules, {}
         for op in self.program.ops:
             reduces = op.primitive in FUSING_REDUCTIONS
@@ -301,7 +306,7 @@ class _Walk:
         return found
 
     def fetched(self, op: Op, kernel: Joined | None) -> tuple[int, ...]:
-        """Bytes that are read for every operand of an op, in a kernel that it joins."""
+        """Return the bytes read for every operand of an op, given the kernel that it joins."""
         seen, sizes = set(kernel.holds if kernel is not None else ()), []
         for value in op.inputs:
             fresh = self.sources[value] - seen if value >= 0 else frozenset[int]()
@@ -310,7 +315,7 @@ class _Walk:
         return tuple(sizes)
 
     def exponentials(self, op: Op) -> float:
-        """What an op computes of transcendental functions, if it is a kernel."""
+        """Return the transcendental work of an op's kernel; 0 if the op is no kernel."""
         computed = _inside(self.program, op, self.inside)
         return _exponentials(self.program, computed) * self._launches(op)
 
@@ -319,7 +324,7 @@ class _Walk:
 
 
 def _inside(program: Program, op: Op, inside: Sequence[frozenset[int]]) -> frozenset[int]:
-    """The transcendental ops that a kernel of `op` computes: itself, and those fused into it."""
+    """Return the transcendental ops that a kernel of `op` computes: its own and those fused in."""
     own = frozenset((op.index,)) if op.primitive in TRANSCENDENTAL else frozenset[int]()
     return own.union(*(inside[i] for i in op.inputs if i >= 0))
 

@@ -1,32 +1,36 @@
-"""How much memory and time a plan takes in the order in which its compiler runs it.
+"""Forecast a plan's peak memory and exposed communication in the compiler's own kernel order.
 
-The solver counts bytes in one order of the program, whatever is decided (`autoshard.xla.op_order`),
-and lets a value and its copy lie in memory as long as anybody reads either. A compiler that hides
-collectives moves kernels beside them, and which there are is the plan's: what a weight's gradient
-is made of may wait for a loop to end, since a small reduction is to be hidden behind the product.
-Here the kernels of every computation are put in the order of that plan
-(`autoshard.xla.latency_hiding`), by what their results take on a device, with collectives that run
-as one (`autoshard.xla.forecast.combine_collectives`), and the bytes are counted again:
+The solver counts bytes in one fixed order of the program (`autoshard.xla.op_order`), the same for
+every plan. It also keeps a value and its resharded copy alive until the last reader of either. A
+compiler that hides collectives moves kernels next to them, and the plan decides which collectives
+exist. For example, the operands of a weight gradient may stay alive until a loop ends, because the
+scheduler saves that product to hide a small reduction behind it.
 
-* A copy lies in memory from where its first collective begins to its last reader, and the value
-  itself until the last one that does not read the copy; but where XLA:GPU hides nothing, both as
-  long as anybody reads either: gathers of what the step is given begin before all kernels there.
-* What is scattered lies there until the last collective ends; what is gathered in several steps,
-  from one to the end of the next.
-* A product of the library takes its workspace.
-* What is sent in blocks that do not lie one after another
-  (`autoshard.xla.forecast.collective_dim_order`) is written in the order in which it is sent,
-  beside the value if that is read, too.
-* Where no library computes products, what is computed element by element and read by products alone
-  is not written, unless the plan lays a copy of it out otherwise; slices of a stack that a loop
-  converts are slices of a stack that is converted before it; some softmaxes are one kernel
-  (`autoshard.xla.forecast.tpu_kernels`), some products wait for what they are added to
-  (`autoshard.xla.forecast.tpu_kernels`), and some sums are made as a whole
-  (`autoshard.xla.forecast.tpu_kernels`).
-* What lies in the vector memory takes no room (`autoshard.xla.forecast.tpu_vector_memory`).
-* What cannot lie in the place of the input that it renews lies beside it until it is copied
-  (`autoshard.xla.forecast.collective_dim_order`, `autoshard.xla.early_updates`), and what a loop
-  reads of gathered arrays lies there twice, in two orders, before it.
+So this module schedules the kernels of every computation for the given plan
+(`autoshard.xla.latency_hiding`). It uses the sizes of results per device, and it merges the
+collectives that the compiler combines (`autoshard.xla.forecast.combine_collectives`). Then it
+counts the bytes again:
+
+* A copy is live from the start of its first collective to its last reader. The value itself is
+  live until the last reader that does not read the copy. Where XLA:GPU hides nothing, both stay
+  live until the last reader of either, because gathers of the step's inputs begin before all
+  kernels there.
+* The input of a reduce-scatter is live until the last collective ends. The intermediate results of
+  a gather in several steps are live from one step to the end of the next.
+* A library call (a matrix product) takes its workspace.
+* An array whose blocks are not contiguous in memory
+  (`autoshard.xla.forecast.collective_dim_order`) is rewritten in the order in which it is sent. If
+  other ops read the value too, both versions are live.
+* Where no library computes the products, an elementwise result that only products read is not
+  written, unless the plan gives its copy another layout. If a loop converts slices of a stack, the
+  whole stack is converted before the loop. `autoshard.xla.forecast.tpu_kernels` lists the softmaxes
+  that are one kernel, the products that wait for the array they are added to, and the sums whose
+  whole result is materialised.
+* Arrays in the vector memory take no HBM (`autoshard.xla.forecast.tpu_vector_memory`).
+* The optimizer update writes the new value of an input, normally in place. A result that cannot
+  be written in place has its own buffer until it is copied back
+  (`autoshard.xla.forecast.collective_dim_order`, `autoshard.xla.early_updates`). Gathered arrays
+  that a loop reads are held twice before the loop, in two dimension orders.
 """
 
 from __future__ import annotations
@@ -68,12 +72,13 @@ from autoshard.xla.op_order import Mark, arranged, depth_first_in_loops, least_m
 
 
 class Forecast(NamedTuple):
-    """A plan in the compiler's own order.
+    """The cost of a plan in the compiler's own order.
 
     Attributes:
-      bytes: the peak per device.
-      waited_seconds: of a step, for collectives (`autoshard.xla.forecast.exposed_time`); None where
-        the compiler hides none, and those that are exposed are those of the solver.
+      bytes: peak memory per device.
+      waited_seconds: exposed communication per step (`autoshard.xla.forecast.exposed_time`). None
+        where the compiler hides no collectives; the solver's own count of exposed seconds then
+        holds.
     """
 
     bytes: int
@@ -81,10 +86,10 @@ class Forecast(NamedTuple):
 
 
 def forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
-    """What a plan takes in the compiler's own order.
+    """Return the memory and exposed communication of a plan in the compiler's own order.
 
-    None where that is what the solver counts: without a compiler, or where it has no habit by which
-    a plan keeps something in memory that the solver does not count (`Chip.counts_anew`).
+    Returns None where the solver's own count already holds: without a compiler, or with one that
+    has no habit of keeping anything in memory beyond what the solver counts (`Chip.counts_anew`).
     """
     program, chip = prices.program, prices.machine.chip
     if not chip.counts_anew:
@@ -117,7 +122,7 @@ def forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
 
 
 def _results_beside(decided: Decided, fusion: Fusion) -> frozenset[int]:
-    """The results that lie beside the inputs that they renew until they are copied there."""
+    """Return the updated values that have a buffer of their own until copied over their input."""
     prices, found = decided.prices, frozenset[int]()
     if not prices.machine.chip.compiler.denies("gpu.results-beside"):
         found = frozenset(results_beside(prices, decided.decisions, fusion, decided.chosen))
@@ -126,7 +131,7 @@ def _results_beside(decided: Decided, fusion: Fusion) -> frozenset[int]:
 
 
 def _under_way(now: StepPrices, decisions: Decisions, marks: Mapping[Hashable, int]) -> UnderWay:
-    """Where the collectives of an order begin and end."""
+    """Return the points of an order at which its collectives begin and end."""
     own = now.machine.chip.compiler
     at_once = own.has("gpu.gathers-first-on-ampere") and not own.hides_collectives
     begun = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, CopyBegins)}
@@ -137,7 +142,7 @@ def _under_way(now: StepPrices, decisions: Decisions, marks: Mapping[Hashable, i
 
 
 def _sizes(prices: StepPrices, decisions: Decisions) -> list[float]:
-    """Bytes of every value on a device, or of its copy if that takes more."""
+    """Return the bytes per device of every value, or of its copy if that is larger."""
     found: list[float] = []
     for value in prices.program.values:
         layouts = decisions.stored[value.index], decisions.copy[value.index]
@@ -149,9 +154,9 @@ def _sizes(prices: StepPrices, decisions: Decisions) -> list[float]:
 
 
 def _fused(decided: Decided) -> Fusion:
-    """What is fused in this plan: with products, too, if the compiler makes these.
+    """Return the fusion under this plan, including products if the compiler generates those itself.
 
-    Partial sums that are settled are written for that, whatever they are fused with elsewhere.
+    Partial sums that a collective reduces are always written, whatever else they are fused with.
     """
     prices, decisions = decided.prices, decided.decisions
     program, chip, has = prices.program, prices.machine.chip, prices.machine.chip.compiler.has
@@ -168,7 +173,7 @@ def _fused(decided: Decided) -> Fusion:
 
 @dataclass(frozen=True, slots=True)
 class _Orders:
-    """Orders of the computations of a program under decisions."""
+    """Schedules the computations of a program under given decisions."""
 
     decided: Decided
     fusion: Fusion
@@ -182,11 +187,11 @@ class _Orders:
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether a collective begins when the one before it has ended."""
+        """Whether a collective begins only after the previous one has ended."""
         return not self.own.denies("gpu.one-collective-at-a-time")
 
     def arrange(self, region: Region, kernels: Sequence[Kernel]) -> Iterator[int | Mark]:
-        """The kernels of a region, with a mark where something begins or ends to lie in memory."""
+        """Yield the kernels of a region in order, with marks where live ranges begin or end."""
         own = self.own
         none_hidden = own.denies("gpu.collectives-begin-and-end", "tpu.v5e-hides-gathers")
         if own.runs_in_least_memory or none_hidden:
@@ -228,7 +233,7 @@ class _Orders:
 
 
 def _exposed(order: Sequence[Task], flights: Iterable[Flight]) -> list[Task]:
-    """The order, but that these collectives begin right before they end: nothing hides them."""
+    """Return the order with each of these collectives started right before its end: not hidden."""
     begins = {one.end: one.begin for one in flights}
     moved = set(begins.values())
     kept = (task for task in order if task not in moved)
@@ -236,5 +241,5 @@ def _exposed(order: Sequence[Task], flights: Iterable[Flight]) -> list[Task]:
 
 
 def _each_once(graph: TaskGraph, order: Iterable[int]) -> list[Task]:
-    """The tasks of kernels in an order, of which several may be one task."""
+    """Return the tasks of kernels in order, each once: several kernels may share one task."""
     return list(dict.fromkeys(graph.tasks[kernel] for kernel in order))
