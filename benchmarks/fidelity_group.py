@@ -54,9 +54,9 @@ def _new(
     question: Mapping[str, Any], program: Program, machine: Machine
 ) -> Iterator[tuple[str, Plan, Compiled | str | None]]:
     """Name and plan of all that are to be compared."""
-    from variants import variants
+    from autoshard.cli.bench import load_benchmark
 
-    made = variants(
+    made = load_benchmark("variants").variants(
         program,
         machine,
         dict(zip("xyz", question["mesh"], strict=False)),

@@ -29,27 +29,27 @@ def bench_command(options: argparse.Namespace) -> int:
 def layers_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench layers`."""
     require_writable(options.csv)
-    return _benchmark("layers").run(options)
+    return load_benchmark("layers").run(options)
 
 
 def iopddl_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench iopddl`."""
     require_writable(options.csv)
     options.paths = contest_files(options.paths)
-    return _benchmark("iopddl").run(options)
+    return load_benchmark("iopddl").run(options)
 
 
 def solvers_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench solvers`."""
     require_writable(options.csv)
     options.problems = _problems(options.problems)
-    return _benchmark("solvers").run(options)
+    return load_benchmark("solvers").run(options)
 
 
 def resolve_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench resolve`."""
     require_writable(options.csv)
-    benchmark = _benchmark("resolve")
+    benchmark = load_benchmark("resolve")
     options.problems = _problems(options.problems or benchmark.default_problems())
     return benchmark.run(options)
 
@@ -57,20 +57,20 @@ def resolve_command(options: argparse.Namespace) -> int:
 def habits_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench habits`."""
     require_writable(options.csv)
-    return _benchmark("habits").run(options)
+    return load_benchmark("habits").run(options)
 
 
 def fidelity_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench fidelity`."""
     require_writable(options.csv)
     require_writable(options.svg)
-    return _benchmark("fidelity").run(options)
+    return load_benchmark("fidelity").run(options)
 
 
 def plans_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench plans`."""
     require_writable(options.csv)
-    benchmark = _benchmark("plans")
+    benchmark = load_benchmark("plans")
     try:
         machines = [name for name in options.machines.split(",") if name]
         options.rows = benchmark.read_rows(options.rows or benchmark.default_rows(machines))
@@ -79,7 +79,7 @@ def plans_command(options: argparse.Namespace) -> int:
     for machine in dict.fromkeys(row.machine for row in options.rows):
         find_machine(machine)
     if options.auto_sharding is not None:
-        peer = _benchmark("auto_sharding_environment")
+        peer = load_benchmark("auto_sharding_environment")
         folder = Path(options.auto_sharding or peer.default_folder())
         try:
             peer.environment(folder)
@@ -92,7 +92,7 @@ def plans_command(options: argparse.Namespace) -> int:
 def schedules_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench schedules`."""
     require_writable(options.csv)
-    benchmark = _benchmark("schedules")
+    benchmark = load_benchmark("schedules")
     if not options.instances and not options.large:
         raise CommandError("name a file of instances, or give --large")
     try:
@@ -122,7 +122,7 @@ def all_command(options: argparse.Namespace) -> int:
             raise CommandError(f"cannot read {options.compare!r}: {error.strerror}") from error
         except ValueError as error:
             raise CommandError(str(error)) from error
-    return _benchmark("everything").run(options)
+    return load_benchmark("everything").run(options)
 
 
 def _problems(words: Sequence[str]) -> list[str]:
@@ -130,7 +130,7 @@ def _problems(words: Sequence[str]) -> list[str]:
     files = contest_files([word for word in words if "@" not in word])
     programs = [word for word in words if "@" in word]
     try:
-        return _benchmark("solvers").problems([*files, *programs])
+        return load_benchmark("solvers").problems([*files, *programs])
     except ValueError as error:
         raise CommandError(str(error)) from error
 
@@ -159,7 +159,8 @@ def is_contest_name(name: str) -> bool:
     return name.endswith((".json", ".json.gz")) and not name.startswith(".")
 
 
-def _benchmark(name: str) -> Any:
+def load_benchmark(name: str) -> Any:
+    """A script of the folder `benchmarks/`, as a module."""
     package = Path(autoshard.__file__).resolve().parent
     for folder in (package / "benchmarks", package.parent / "benchmarks"):
         file = folder / f"{name}.py"

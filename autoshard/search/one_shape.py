@@ -1,7 +1,8 @@
 """The search on one mesh shape, and how plans carry over between shapes.
 
-A coarser shape (two neighbouring axes as one) is solved first: its problem is far smaller, and its
-plan, with the axis split again, is a starting point on the finer shape at the same price.
+The searcher solves coarser shapes first, in which two neighbouring axes are merged into one. The
+problem of a coarser shape is far smaller. Its plan, with the axis split again, is a starting point
+on the finer shape and has the same price there.
 """
 
 from __future__ import annotations
@@ -38,14 +39,18 @@ from autoshard.solve.whole import Look
 
 AXIS_NAMES = ("x", "y", "z")
 BRIEF_GAP = 0.25
-"""A brief look for a plan to beat stops at this part of the gap: what it gains, others need not."""
+"""A brief solve for an incumbent stops at this fraction of the gap.
+
+What the brief solve gains, the solves of other shapes need not find again.
+"""
 
 
 @dataclass(slots=True)
 class Found:
-    """What the search of one mesh shape gave; `earlier` is what a later search learns from it.
+    """The result of the search on one mesh shape.
 
-    `look` is how closely it was looked at, where the search was content with that.
+    `earlier` is what a later search learns from this one. `look` is set if the solve stopped at a
+    bound; it says how thorough the solve was.
     """
 
     built: Built
@@ -57,12 +62,12 @@ class Found:
 
 @dataclass(slots=True)
 class MeshSearcher:
-    """Solves mesh shapes of one program and machine; coarser shapes first, as starting points.
+    """Solves mesh shapes of one program and machine, coarser shapes first as starting points.
 
-    With `only_better`, a mesh shape is searched for plans that are cheaper than `cutoff` alone, and
-    may have none. With `seeks_limit`, what is infeasible is told the smallest limit that works,
-    which takes several searches. Limits on collectives count those that plans have on `counted_on`,
-    by default on the machine.
+    With `only_better`, the searcher looks only for plans that are cheaper than `cutoff`; a mesh
+    shape may have none. With `seeks_limit`, an infeasible search reports the smallest memory limit
+    that works, which takes several searches. Limits on collectives count the collectives that a
+    plan has on `counted_on`, by default on `machine`.
     """
 
     program: Program
@@ -89,12 +94,12 @@ class MeshSearcher:
     folded: Folded | None = None
 
     def left(self) -> float:
-        """Seconds until the time limit."""
+        """Return the seconds left until the time limit."""
         return self.time_limit - (time.monotonic() - self.started)
 
     @contextmanager
     def reserving(self, part: float) -> Iterator[None]:
-        """Keep this part of the time limit for later."""
+        """Reserve this fraction of the time limit for later, while the context is open."""
         whole = self.time_limit
         self.time_limit = (1 - part) * whole
         try:
@@ -103,20 +108,23 @@ class MeshSearcher:
             self.time_limit = whole
 
     def beat(self, objective: float) -> bool:
-        """Whether a plan is better than all so far, which then must beat it."""
+        """Return whether `objective` beats the incumbent, and lower the cutoff to it if so."""
         better = objective < self.cutoff
         self.cutoff = min(self.cutoff, objective)
         return better
 
     def under(self, limit: float) -> MeshSearcher:
-        """A search under another memory limit, in the time left, from what this one found."""
+        """Return a searcher under another memory limit, warm-started from what this one found.
+
+        It has the time that is left.
+        """
         earlier = {sizes: one.earlier for sizes, one in self.found.items() if one.earlier}
         return replace(
             self, limit=limit, found={}, cutoff=math.inf, earlier=earlier, seeks_limit=False
         )
 
     def prices(self, sizes: tuple[int, ...]) -> StepPrices:
-        """The cost laws on a mesh of these sizes."""
+        """Return the prices of the program's steps on a mesh of these sizes."""
         if sizes in self.found:
             return self.found[sizes].built.prices
         known = self.shared[sizes].reshards if sizes in self.shared else None
@@ -124,7 +132,7 @@ class MeshSearcher:
         return step_prices(self.program, self.flow, machine, sizes, taught, reshards=known)
 
     def beats(self, looked: Found) -> bool:
-        """Whether the best plan is within the gap of what any plan of a mesh shape costs."""
+        """Return whether the incumbent is within the gap of the bound of a mesh shape."""
         return looked.outcome.report.bound >= self.cutoff * (1 - self.gap)
 
     def _built(self, sizes: tuple[int, ...], shared: Shared) -> Built:
@@ -134,16 +142,16 @@ class MeshSearcher:
         return build(prices, self.classes, limit=self.limit, shared=shared, folded=self.folded)
 
     def _counted(self, sizes: tuple[int, ...]) -> StepPrices | None:
-        """Prices by which requirements count collectives, where those are not the machine's."""
+        """Return the prices that requirements count collectives with; None for the machine's."""
         if self.counted_on is None:
             return None
         return step_prices(self.program, self.flow, self.counted_on, sizes, self.corrections)
 
     def solve(self, sizes: tuple[int, ...], seconds: float, *, look: Look | None = None) -> Found:
-        """The best plan of one mesh shape, found once.
+        """Return the best plan of one mesh shape; the result is kept and reused.
 
-        A `look` at it is content with less; what another one finds begins with that. Coarser
-        shapes are looked at briefly, where there is a plan to beat.
+        A solve with a `look` stops earlier. A later solve of the same shape starts from its result.
+        With an incumbent to beat, coarser shapes are solved only briefly.
         """
         looked = self.found.get(sizes)
         if looked is not None and looked.look in (None, look):
@@ -175,7 +183,7 @@ class MeshSearcher:
 
         def heard(news: Progress) -> bool:
             self._tell(sizes, news.phase, news)
-            return news.bound >= self.cutoff * (1 - gap)  # this mesh cannot win
+            return news.bound >= self.cutoff * (1 - gap)  # this mesh cannot beat the incumbent
 
         outcome = solve(
             built.problem,
@@ -197,19 +205,19 @@ class MeshSearcher:
         bounded = look if outcome.report.limit_hit is LimitHit.BOUND else None
         self.found[sizes] = Found(built, outcome, decisions, learned, bounded)
         if outcome.report.limit_hit is LimitHit.INTERRUPTED:
-            raise KeyboardInterrupt  # by the user; what was found stays
+            raise KeyboardInterrupt  # by the user; `found` keeps the result
         return self.found[sizes]
 
     def _from_coarser(self, sizes: tuple[int, ...], stop: float) -> list[Decisions]:
-        """Plans of coarser shapes, on this one, where it has nothing better to begin with."""
+        """Return plans of coarser shapes, split to this shape, unless it has a better start."""
         fixed = self.demands is not None and self.demands.fixed
-        # What was found on this very shape before is a better start than coarser shapes are.
+        # An earlier result on this same shape is a better start than coarser shapes are.
         if fixed or sizes in self.earlier or sizes in self.starts:
             return []
         starts: list[Decisions] = []
         for coarse, axis in coarser_shapes(sizes):
             if self.found and self.left() <= 0:
-                break  # no more than this shape itself, which must be searched
+                break  # out of time: solve only this shape itself, which must be searched
             brief = Look.BRIEF if self.only_better else None
             known = self.solve(coarse, 0.4 * (stop - time.monotonic()), look=brief)
             if known.decisions is not None:
@@ -217,14 +225,14 @@ class MeshSearcher:
         return starts
 
     def _shared_on(self, sizes: tuple[int, ...]) -> Shared:
-        """The tables that searches of alike problems share on a mesh shape."""
+        """Return the tables that searches of similar problems share on a mesh shape."""
         if sizes not in self.shared:
             others = list(self.shared.values())
             self.shared[sizes] = others[0].beside() if others else Shared()
         return self.shared[sizes]
 
     def conflict(self) -> Conflict | None:
-        """Why the finest mesh without a plan has none; None where nothing but memory was asked."""
+        """Return why the finest infeasible mesh has no plan; None if only memory was limited."""
         demands = self.demands
         if demands is None or not demands.bounds:
             return None
@@ -241,7 +249,7 @@ class MeshSearcher:
         return find_conflict(built, hard, demands.mesh(sizes), time_limit=seconds)
 
     def refined(self, sizes: tuple[int, ...]) -> Decisions | None:
-        """What was found on a mesh shape, or else on a coarser one."""
+        """Return the decisions found on a mesh shape, or else those of a coarser one, split."""
         if sizes in self.found:
             return self.found[sizes].decisions
         if self.demands is not None and self.demands.fixed:
@@ -275,7 +283,7 @@ def _infeasible() -> Outcome:
 
 
 def coarser_shapes(sizes: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
-    """Shapes with two neighbouring axes merged, and the merged axis' position."""
+    """Return the shapes with two neighbouring axes merged, and the position of the merged axis."""
     return [
         ((*sizes[:axis], sizes[axis] * sizes[axis + 1], *sizes[axis + 2 :]), axis)
         for axis in range(len(sizes) - 1)
@@ -283,7 +291,10 @@ def coarser_shapes(sizes: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
 
 
 def split_axis(decisions: Decisions, axis: int) -> Decisions:
-    """Decisions of a coarse mesh on the finer one whose axes `axis` and `axis + 1` it merged."""
+    """Return the decisions of a coarse mesh on the finer mesh that has its axis `axis` split.
+
+    The finer mesh has the axes `axis` and `axis + 1` in place of the merged one.
+    """
     memo: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def longer(item: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -309,7 +320,10 @@ def coarsest_form(
     shape: MeshShape,
     evaluation: Evaluation,
 ) -> tuple[Decisions, MeshShape, StepPrices, Evaluation]:
-    """Merge neighbouring axes that the plan always uses together, where that costs no more."""
+    """Return the plan with neighbouring axes merged that it always uses together.
+
+    Two axes are merged only if the merged plan costs no more.
+    """
     axis = 0
     while axis + 1 < len(shape.sizes):
         merged = merge_axis(decisions, axis)
@@ -333,7 +347,10 @@ def coarsest_form(
 
 
 def merge_axis(decisions: Decisions, axis: int) -> Decisions | None:
-    """`decisions` with axes `axis` and `axis + 1` as one, or None where some tuple differs."""
+    """Return `decisions` with `axis` and `axis + 1` merged, or None if some tuple uses them apart.
+
+    A tuple uses the axes apart if its two entries differ.
+    """
     memo: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def shorten(

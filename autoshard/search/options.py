@@ -1,4 +1,4 @@
-"""What a search is asked beside program and machine, and what it knows from earlier ones."""
+"""The options of a search, and the warm start that earlier searches provide."""
 
 from __future__ import annotations
 
@@ -18,30 +18,34 @@ from autoshard.search.warm_start import Earlier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """What is wanted of a search.
+    """The options of a search.
 
     Attributes:
-      mesh: axis names and sizes, or sizes of the parts into which an axis is split
-        (`autoshard.program.subaxes`); without it, mesh shapes of up to three axes are searched.
-      memory_limit: bytes per device; default, what the chip has less its reserve. The plan fits it
-        in both orders (`autoshard.plan.fits`).
+      mesh: axis names and sizes. An axis may be split into parts, given by their sizes
+        (`autoshard.program.subaxes`). Without a mesh, the search covers mesh shapes of up to three
+        axes.
+      memory_limit: bytes per device; by default the chip's memory less its reserve. The plan fits
+        the limit in both execution orders (`autoshard.plan.fits`).
       time_limit: seconds for the whole search.
-      gap: stop when the plan is proven to be within this fraction of the best.
+      gap: stop when the plan is proven to be within this fraction of the optimum.
       baselines: also price the well-known schemes on the same mesh.
       fold: let repeated blocks share their decisions.
-      progress: called as the search goes on. An interrupt (Ctrl-C) ends the search with the best
-        plan so far, if there is one.
-      options: kept in the plan beside those of the trace (`user_rules` of a file, say).
-      requirements: records or statements; see `autoshard.problem.requirements`. Only where `mesh`
-        is given can they name its axes.
+      progress: a callback that receives progress during the search. An interrupt (Ctrl-C) ends the
+        search with the best plan so far, if there is one.
+      options: extra options to record in the plan beside those of the trace, for example the
+        `user_rules` of a file.
+      requirements: records or statements; see `autoshard.problem.requirements`. They can name mesh
+        axes only if `mesh` is given.
       constraints: whether shardings that the program itself asks for (`with_sharding_constraint`,
-        shardings of a `jax.jit`, `shard_alike`) are requirements too.
-      join_sums: whether terms of a sum of matrix products may stay unreduced until they are added
-        up, for one collective to settle them all (`autoshard.plan.unreduced_sums`).
-      start: a plan to begin with, of this program or one like it (`autoshard.search.replan`).
-      known_bound: seconds that the caller can prove no plan on these mesh shapes to undercut.
-      corrections: of the prices, from `autoshard.study.residuals`.
-      count: how many plans are wanted, see `autoshard.search.alternatives`.
+        shardings of a `jax.jit`, `shard_alike`) also count as requirements.
+      join_sums: whether the terms of a sum of matrix products may stay unreduced until they are
+        added, so that one collective reduces them all (`autoshard.plan.unreduced_sums`).
+      start: a plan of this program, or of a similar one, to start from
+        (`autoshard.search.replan`).
+      known_bound: a lower bound in seconds, proven by the caller, for all plans on these mesh
+        shapes.
+      corrections: corrections of the prices, from `autoshard.study.residuals`.
+      count: the number of plans wanted; see `autoshard.search.alternatives`.
     """
 
     mesh: Mapping[str, int | Sequence[int]] | None = None
@@ -63,17 +67,19 @@ class SearchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart:
-    """What earlier searches and the caller know.
+    """What earlier searches and the caller already know.
 
     Attributes:
-      facts: of the program on the machine's chip, where it was analysed.
-      earlier: what searches of alike problems learned, by mesh shape.
-      shared: tables that searches of alike problems share, by mesh shape; added to.
-      only_better: search a mesh shape for plans that are cheaper than the best one alone; it may
+      facts: the analysis of the program on the machine's chip, if it was already done.
+      earlier: what searches of similar problems learned, by mesh shape.
+      shared: tables that searches of similar problems share, by mesh shape. The search adds to
+        them.
+      only_better: search a mesh shape only for plans that are cheaper than the incumbent; it may
         have none.
-      seeks_limit: tell what is infeasible the smallest limit that works, which takes several
+      seeks_limit: when no plan fits, find the smallest memory limit that works. This takes several
         searches.
-      counted_on: the machine whose collectives limits count, by default the one searched for.
+      counted_on: the machine whose collectives are counted against limits on collectives; by
+        default the machine of the search.
     """
 
     facts: Facts | None = None

@@ -1,9 +1,10 @@
-"""The pipeline: a program and a machine in, the best plan found and its proof out.
+"""The search pipeline: takes a program and a machine, returns the best plan found and its proof.
 
-For every mesh shape that is considered: build the problem, solve it, and solve it again under the
-pins of every well-known scheme; schemes are also starting points, so the plan is never worse than
-any of them. Mesh shapes whose bound already exceeds the best plan are dropped. The decisions found
-are priced by the independent evaluator on the unfolded program, and that price is what a plan says.
+For each candidate mesh shape, the search builds the problem and solves it. It solves the problem
+again with the pins of each well-known scheme. Schemes also serve as starting points, so the plan is
+never worse than any of them. The search drops mesh shapes whose bound already exceeds the best
+plan. The independent evaluator prices the decisions on the unfolded program, and the plan reports
+that price.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __all__ = [
 
 
 class MeshError(ValueError):
-    """A mesh that does not use the machine's chips, or an axis of it that divides nothing."""
+    """The mesh does not use all of the machine's chips, or one of its axes divides nothing."""
 
 
 def search(
@@ -66,19 +67,20 @@ def search(
     start: Plan | None = None,
     known_bound: float = 0.0,
 ) -> Plan:
-    """Find the best plan for `program` on `machine`.
+    """Return the best plan found for `program` on `machine`.
 
     Args:
-      program: from `autoshard.trace`.
+      program: the traced program, from `autoshard.trace`.
       machine: a `Machine`, the name of a preset such as `v5p-64`, or the path of a TOML file.
       mesh, memory_limit, time_limit, gap, baselines, fold, progress, options, requirements,
         constraints, join_sums, start, known_bound: see `autoshard.search.SearchOptions`.
 
     Raises:
       MeshError: the mesh does not use all chips, or an axis divides nothing.
-      RequirementError: requirements name what is not there, or do not fit what they name.
-      InfeasibleError: no plan fits; the message names the smallest limit that works, or the
-        requirements that cannot hold together.
+      RequirementError: a requirement names something that does not exist, or does not fit what it
+        names.
+      InfeasibleError: no plan fits. The message gives the smallest memory limit that works, or the
+        requirements that cannot all hold.
       NoPlanError: the time limit passed before a plan was found.
     """
     words = SearchOptions(
@@ -100,10 +102,10 @@ def search(
 
 
 def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -> list[Plan]:
-    """The best plan, and other good ones that differ from it, at most `asked.count` in all.
+    """Return the best plan followed by other good plans, at most `asked.count` in all.
 
-    What is raised is as for `search`. The proof of the first plan is about the whole space; the
-    others carry its bound.
+    The other plans differ from the best one. The proof of the first plan covers the whole search
+    space; the other plans carry the same bound. Raises the same errors as `search`.
     """
     machine = load(machine) if isinstance(machine, str) else machine
     searcher, shapes = prepare(program, machine, asked)
@@ -113,7 +115,7 @@ def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -
 def prepare(
     program: Program, machine: Machine, asked: SearchOptions, known: WarmStart | None = None
 ) -> tuple[MeshSearcher, list[MeshShape]]:
-    """What a search needs, and the mesh shapes that it is to look at; raises as `search`."""
+    """Return a configured searcher and the mesh shapes to search; raises the same as `search`."""
     known = known or WarmStart()
     started = time.monotonic()
     limit = machine.chip.usable_bytes if asked.memory_limit is None else float(asked.memory_limit)

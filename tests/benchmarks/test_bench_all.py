@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from autoshard.cli.bench import _benchmark
+from autoshard.cli.bench import load_benchmark
 from autoshard.cli.main import main
 from autoshard.show.figures import figures_markdown, figures_page
 from autoshard.study.figures import Figure, figures_csv, read_figures, regressions
 from tests.show.reading import read
 
-EVERYTHING = _benchmark("everything")
+EVERYTHING = load_benchmark("everything")
 
 
 def test_figures_of_search():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from autoshard.cli.bench import _benchmark
+from autoshard.cli.bench import load_benchmark
 from tests.compiler.test_compiled import needs
 from tests.helpers import LONG
 
@@ -24,7 +24,7 @@ QUESTION = {
 
 @pytest.fixture(scope="module")
 def group() -> Any:
-    return _benchmark("fidelity_group")
+    return load_benchmark("fidelity_group")
 
 
 def rows(group: Any, folder: Path, name: str) -> list[dict[str, Any]]:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from autoshard.cli.bench import _benchmark
+from autoshard.cli.bench import load_benchmark
 from autoshard.cli.main import main
 from autoshard.compiler.target import why_missing
 from tests.cli.helpers import refused
 from tests.helpers import sampled
 
-PLANS = _benchmark("plans")
-ROW = _benchmark("plans_row")
+PLANS = load_benchmark("plans")
+ROW = load_benchmark("plans_row")
 
 
 @pytest.fixture(autouse=True)

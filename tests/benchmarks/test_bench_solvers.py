@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from autoshard.cli.bench import _benchmark
+from autoshard.cli.bench import load_benchmark
 from autoshard.cli.main import main
 from tests.cli.helpers import refused
 from tests.helpers import LONG
 
-SOLVERS = _benchmark("solvers")
-ROW = _benchmark("solver_row")
+SOLVERS = load_benchmark("solvers")
+ROW = load_benchmark("solver_row")
 
 
 @pytest.fixture(autouse=True)

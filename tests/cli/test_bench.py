@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from autoshard.cli.bench import _benchmark
+from autoshard.cli.bench import load_benchmark
 from autoshard.cli.main import main
 from tests.cli.helpers import refused
 
-IOPDDL = _benchmark("iopddl")
+IOPDDL = load_benchmark("iopddl")
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def test_folders_stand_for_their_files(capsys, monkeypatch):
         Path("in", name).touch()
     Path("bare").mkdir()
     seen: list[Any] = []
-    monkeypatch.setattr("autoshard.cli.bench._benchmark", lambda name: Fake(seen))
+    monkeypatch.setattr("autoshard.cli.bench.load_benchmark", lambda name: Fake(seen))
     assert main(["bench", "iopddl", "in/b.json.gz", "in", "--time-limit", "contest"]) == 0
     assert seen == [(["in/b.json.gz", "in/a.json", "in/b.json.gz"], None)]
     assert refused(capsys, "bench iopddl none.json bare in") == (
