@@ -1,4 +1,4 @@
-"""The walk over mesh shapes: each is solved with what is left of the time.
+"""The search over all mesh shapes: each shape is solved within the time that is left.
 
 Shapes whose bound already exceeds the best plan are dropped (`autoshard.search.one_shape`). An
 interrupt keeps the best decisions so far.
@@ -28,14 +28,17 @@ from autoshard.solve.whole import Look
 from autoshard.units import format_bytes
 
 LIMIT_SECONDS = 15.0
-"""For the smallest memory limit that works on a mesh shape; at most what is left of the time."""
+"""Seconds to find the smallest memory limit that works on a mesh shape.
+
+The time left for the search is a further limit.
+"""
 
 
 class InfeasibleError(ValueError):
-    """No plan satisfies what was asked; the message says what would.
+    """No plan satisfies the request; the message says what would be feasible.
 
-    `conflict` is the smallest set of requirements that cannot hold together, where there are any;
-    `plan` the plan that needs least memory of those found, where all need more than the limit.
+    `conflict` is the smallest set of requirements that cannot all hold, if requirements conflict.
+    `plan` is the found plan that needs the least memory, if all need more than the limit.
     """
 
     def __init__(
@@ -47,14 +50,14 @@ class InfeasibleError(ValueError):
 
 
 class NoPlanError(RuntimeError):
-    """The time ran out before any plan was found."""
+    """The time limit passed before any plan was found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """The best decisions over all mesh shapes, what ended the search, and a row for every shape.
+    """The best decisions over all mesh shapes, what ended the search, and a row for each shape.
 
-    `table` has the name of a shape, its bound, and the objective where a plan was found.
+    Each row of `table` has the name of a shape, its bound, and its objective if a plan was found.
     """
 
     shape: MeshShape
@@ -69,11 +72,12 @@ def explore(
     starts: Sequence[MeshShape] = (),
     spare: Sequence[MeshShape] = (),
 ) -> Explored:
-    """Search the mesh shapes, one after another.
+    """Return the best decisions found by searching the mesh shapes one after another.
 
-    `starts` and `spare` are shapes that some of `shapes` refine, and are looked at briefly, for a
-    plan to beat: `starts` first, and `spare` once glances at all shapes have left some. Their plans
-    are plans of the shapes that refine them, so that the table needs no bounds of theirs.
+    `starts` and `spare` are coarser shapes that some of `shapes` refine. They are solved briefly,
+    only to get an incumbent. `starts` come first. `spare` come later, if shapes still remain after
+    a glance (`Look.GLANCE`) at each of them. A plan of a coarser shape is also a plan of the shapes
+    that refine it, so the table needs no bounds for `starts` and `spare`.
 
     Raises:
       InfeasibleError, NoPlanError: as `search`.
@@ -98,16 +102,18 @@ def explore(
 
 @dataclass(slots=True)
 class _Walk:
-    """Where a walk over mesh shapes is.
+    """The state of a search over mesh shapes.
 
-    Where there is a plan to beat, large shapes are looked at before one of them is searched: all of
-    them at a glance, then the one of the least bound more closely, as long as it has that.
+    With an incumbent, large shapes are first bounded and only then searched. Each gets a quick
+    bound at a glance. Then the shape with the smallest bound is bounded more closely, as long as
+    its bound stays the smallest.
 
     Attributes:
-      searcher: solves shapes, and keeps what it found.
-      todo, spare: shapes to visit, and those to begin with once all were looked at.
-      brief: sizes of those that are only to give a plan to beat.
-      looked: shapes that were looked at, and may have to be searched.
+      searcher: solves shapes and keeps the results.
+      todo: shapes still to visit.
+      spare: shapes to solve first once all shapes have a bound.
+      brief: sizes of the shapes that only serve to find an incumbent.
+      looked: shapes that have a bound and may still have to be searched.
     """
 
     searcher: MeshSearcher
@@ -121,9 +127,9 @@ class _Walk:
     first: bool = True
 
     def next(self) -> tuple[MeshShape, Look | None]:
-        """The next shape, and how closely it is looked at."""
+        """Return the next shape and its `Look`; None stands for a full search."""
         searcher = self.searcher
-        if not self.todo:  # the most promising first: it may leave nothing to find on the others
+        if not self.todo:  # the smallest bound first: its plan may rule out the other shapes
             self.looked.sort(key=lambda one: searcher.found[one.sizes].outcome.report.bound)
             return self.looked.pop(0), None
         shape = self.todo.pop(0)
@@ -133,7 +139,7 @@ class _Walk:
         return shape, Look.GLANCE if glance else None
 
     def visit(self, shape: MeshShape, look: Look | None) -> None:
-        """Look at a shape, or search it; or put off or pass over what need not be searched."""
+        """Bound or search a shape; postpone or skip it if it need not be searched now."""
         searcher = self.searcher
         left = searcher.left()
         known = searcher.found.get(shape.sizes)
@@ -149,8 +155,8 @@ class _Walk:
             if look is not Look.BRIEF:
                 self.table.append((str(shape), searcher.ideal, None))
             return
-        # The first shape, most alike the network, gets half of the time, and so does the most
-        # promising of those that were looked at; the rest share evenly.
+        # The first shape resembles the network most and gets half of the time. So does the most
+        # promising shape among those already bounded. The others share the time evenly.
         rest = len(self.todo) + len(self.looked) + 1
         half = 0.5 if self.first or known is not None else 1 / rest
         result = searcher.solve(shape.sizes, left if rest == 1 else left * half, look=look)
@@ -167,9 +173,9 @@ class _Walk:
             self.best, self.decisions = shape, result.decisions
 
     def interrupted_at(self, shape: MeshShape) -> None:
-        """Keep what was found on a shape, or on a coarser one, if it is the best.
+        """Keep the result of a shape, or of a coarser one, if it beats the incumbent.
 
-        Raises KeyboardInterrupt where nothing was found at all.
+        Raises KeyboardInterrupt if no plan was found at all.
         """
         searcher = self.searcher
         others = [shape, *self.todo, *self.looked]
@@ -184,10 +190,10 @@ class _Walk:
 
 
 def ended(searcher: MeshSearcher, bounds: Sequence[float]) -> LimitHit:
-    """What ended a search that nobody interrupted.
+    """Return what ended a search that was not interrupted: the gap or the time limit.
 
-    A shape ends within the gap of its own best plan, or of one elsewhere that it cannot beat. Only
-    where its time ran out, or there was none left for it, is less than that proven of it.
+    The search of a shape ends within the gap of its own best plan, or of an incumbent on another
+    shape that it cannot beat. Less is proven only if the shape ran out of time or got none.
     """
     left = relative_gap(searcher.cutoff, min(bounds))
     return LimitHit.GAP if left <= searcher.gap + OPTIMAL_GAP else LimitHit.TIME
@@ -236,6 +242,6 @@ def _failure(searcher: MeshSearcher) -> Exception:
 
 
 def _least_bytes(problem: Problem) -> float:
-    """What even the lightest choices take."""
+    """Return the peak memory in bytes of the lightest choices, a minimum for every plan."""
     allowed = [np.ones(node.costs.size, dtype=np.bool_) for node in problem.nodes]
     return lightest_peak(problem, allowed)[0]

@@ -1,4 +1,4 @@
-"""From the decisions of a search to its plans: priced anew, beside the schemes, with the proof."""
+"""Turns the decisions of a search into plans: priced again, with the schemes and the proof."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from autoshard.units import format_bytes
 
 
 def finish(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> list[Plan]:
-    """The plans of a search: priced independently, beside the well-known schemes, with a proof.
+    """Return the plans of a search, priced independently, with the schemes and a proof.
 
     Raises:
-      InfeasibleError: the plan that needs least memory of those found does not fit; it is in the
-        error.
+      InfeasibleError: even the found plan that needs the least memory does not fit. The error
+        carries that plan.
     """
     demands = searcher.demands
     assert demands is not None
@@ -83,7 +83,7 @@ def _best_of(
     rows: list[tuple[Baseline, Decisions | None]],
     demands: Demands,
 ) -> _Best:
-    """What was found, or a scheme that is better; where nothing fits, what needs least memory."""
+    """Return the plan found, or a better scheme; if none fits, the one with the least memory."""
     shape, prices = found.shape, searcher.prices(found.shape.sizes)
 
     def priced(decisions: Decisions) -> Priced:
@@ -102,7 +102,10 @@ def _best_of(
 
 
 def _coarsest(searcher: MeshSearcher, best: Priced, demands: Demands) -> Priced:
-    """The plan on the coarsest mesh that can express it, where that keeps what must hold."""
+    """Return the plan on the coarsest mesh that can express it.
+
+    If the coarser form breaks a hard requirement, or no longer fits, return the plan unchanged.
+    """
     shape, decisions, prices, evaluation = best
     decisions, shape, prices, evaluation = coarsest_form(
         searcher.program, searcher.machine, prices, decisions, shape, evaluation
@@ -134,7 +137,7 @@ def _proof(searcher: MeshSearcher, found: Explored, objective: float, bound: flo
 
 
 def _behind(proof: Proof, one: Priced, demands: Demands, bound: float) -> Proof:
-    """The proof of an alternative: the bound of the whole space."""
+    """Return the proof of an alternative, with the bound of the whole search space."""
     mesh, chosen, _, paid = one
     seconds = paid.estimate.step_seconds + demands.penalty(paid, chosen, mesh)
     gap = max(seconds - bound, 0.0) / seconds if seconds > 0 else 0.0
@@ -142,7 +145,7 @@ def _behind(proof: Proof, one: Priced, demands: Demands, bound: float) -> Proof:
 
 
 def _require(demands: Demands, best: Priced) -> None:
-    """Raise InconsistentPlanError where a plan does not keep what must hold."""
+    """Raise InconsistentPlanError if a plan breaks a hard requirement."""
     shape, decisions, _, evaluation = best
     if demands.allows(evaluation, decisions, shape):
         return

@@ -1,12 +1,12 @@
-"""Plans that fit in the order in which their compiler runs them.
+"""The search for a plan that fits in memory in the order in which the compiler runs it.
 
-The solver's memory limit holds in one order of the program, whatever is decided; a compiler that
-hides collectives has an order of its own for every plan, which may take more
-(`autoshard.xla.forecast.forecast`). Where the best plan takes more than there is, the search goes
-on under a limit that is less by as much, from what is known by then, until a plan fits or the time
-is over.
+The solver applies the memory limit to one order of the program, the same for all decisions. A
+compiler that hides collectives picks its own order for every plan, and that order may need more
+memory (`autoshard.xla.forecast.forecast`). If the best plan exceeds the memory limit in the
+compiler's order, the search lowers the solver's limit by the excess and continues, warm-started
+from what is known. It stops when a plan fits or the time is over.
 
-What the first search proves holds of the plans that fit as well.
+The bound that the first search proves also holds for the plans that fit.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from autoshard.search.one_shape import MeshSearcher
 from autoshard.solve.limit_hit import LimitHit
 
 RESERVE = 0.15
-"""The part of the time that is kept for this, where plans have an order of their own."""
+"""The fraction of the time that is reserved for this loop, if the compiler reorders plans."""
 STEP = 0.01
-"""Limits that are tried one after another differ by this part at least."""
+"""Successive memory limits differ by at least this fraction of the memory limit."""
 
 
 def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape], **more: Any) -> Explored:
-    """As `all_shapes.explore`; the plan fits in its compiler's order if one was found.
+    """Return the same as `all_shapes.explore`, but with a plan that fits in the compiler's order.
 
-    If none was, it is the one that takes least. `more` is handed on to `explore`.
+    If no such plan was found, return the one that needs the least memory. `more` is passed on to
+    `explore`.
 
     Raises:
       InfeasibleError, NoPlanError: as `search`.
@@ -45,7 +46,7 @@ def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape], **more:
     best = last = _measured(searcher, first)
     if within(best.scheduled, searcher.limit) or first.limit_hit is LimitHit.INTERRUPTED:
         return first
-    low = 0.0  # under which no plan was found
+    low = 0.0  # the largest limit known to have no plan
     while not within(best.scheduled, searcher.limit) and searcher.left() > 0:
         least = STEP * searcher.limit
         if last.peak - low < 2 * least:
@@ -63,7 +64,7 @@ def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape], **more:
             break
         last = _measured(searcher, found)
         if last.scheduled < best.scheduled:
-            # No plan that fits is left out by what the first search proved.
+            # The first search's bound is valid here: its space contains all plans that fit.
             ended_by = ended(tighter, [bound for _, bound, _ in first.table])
             hit = LimitHit.GAP if ended_by is LimitHit.GAP else LimitHit.ORDER
             best = last._replace(found=replace(found, limit_hit=hit, table=first.table))
@@ -73,7 +74,7 @@ def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape], **more:
 
 
 class _Measured(NamedTuple):
-    """What was found, and its peaks in bytes: in the solver's order and in the compiler's."""
+    """A search result and its peak bytes in the solver's order and in the compiler's order."""
 
     found: Explored
     peak: int

@@ -124,7 +124,7 @@ class MeshSearcher:
         )
 
     def prices(self, sizes: tuple[int, ...]) -> StepPrices:
-        """Return the prices of the program's steps on a mesh of these sizes."""
+        """Return the step prices (the cost laws) on a mesh of these sizes."""
         if sizes in self.found:
             return self.found[sizes].built.prices
         known = self.shared[sizes].reshards if sizes in self.shared else None

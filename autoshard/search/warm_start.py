@@ -1,8 +1,9 @@
-"""What a search tells a later one: of the same program, of other sizes of it, or another machine.
+"""Warm starts: what a search passes on to a later search of a similar problem.
 
-On one mesh shape the problems of both have, as a rule, the same nodes and edges and other costs. So
-the decisions are a plan to begin with, and the duals, scaled to the prices of now, prove a bound at
-once (see `autoshard.solve.sensitivity.nearby`).
+The later search may be of the same program, of the program with other sizes, or for another
+machine. On one mesh shape, the two problems usually have the same nodes and edges with other costs.
+So the earlier decisions are a plan to start from. The earlier duals, scaled to the new prices,
+prove a bound at once (see `autoshard.solve.sensitivity.nearby`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from autoshard.solve.sensitivity.nearby import scaled_duals
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Earlier:
-    """What an earlier search, of a program or machine much like this one, found on a mesh shape."""
+    """What an earlier search of a similar program or machine found on a mesh shape."""
 
     decisions: Decisions
     duals: Duals
@@ -28,10 +29,10 @@ class Earlier:
 
 
 def carried(built: Built, earlier: Earlier) -> tuple[list[int] | None, Earlier | None]:
-    """What was found before, for a problem of now: the plan, and all of it in its prices.
+    """Return the earlier plan as choices of the new problem, and `earlier` at the new prices.
 
-    The plan may break the memory limit of now. There is no plan where the problem has not its
-    choices, and nothing else then; there are no duals where the edges are others.
+    The plan may break the new memory limit. Both are None if the new problem lacks the plan's
+    choices. The duals are empty if the edges of the two problems differ.
     """
     axes = len(built.prices.mesh_shape)
     if not is_like(built.prices.program, earlier.decisions, axes):
@@ -53,7 +54,10 @@ def carried(built: Built, earlier: Earlier) -> tuple[list[int] | None, Earlier |
 def learned_from(
     outcome: Outcome, decisions: Decisions | None, known: Earlier | None
 ) -> Earlier | None:
-    """What a search that found `decisions`, if any, tells a later one; it began with `known`."""
+    """Return what a search passes on to a later one.
+
+    The search began with `known` and found `decisions`, or None.
+    """
     duals = outcome.duals
     if known is not None and (decisions is None or duals.messages is None):
         return known if duals.messages is None else replace(known, duals=duals)
@@ -63,9 +67,9 @@ def learned_from(
 
 
 def is_like(program: Program, decisions: Decisions, axes: int) -> bool:
-    """Whether decisions are of the form of a program on a mesh of so many axes.
+    """Return whether decisions have the form of a program on a mesh with `axes` axes.
 
-    They then say for every value and op of it what to do, although shapes may forbid it.
+    Such decisions cover every value and op of the program, although shapes may forbid them.
     """
     same = len(decisions.stored) == len(program.values) and len(decisions.assignment) == len(
         program.ops
