@@ -1,6 +1,6 @@
-"""The loop around the solver: mesh shapes, memory, finishing.
+"""The search around the solver: mesh shapes, the memory loop, and the final plan.
 
-`autoshard.search(program, machine)` is `search` here: the package can be called like its function.
+This package is callable: `autoshard.search(program, machine)` calls its function `search`.
 """
 
 from __future__ import annotations

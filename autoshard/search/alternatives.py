@@ -1,7 +1,7 @@
-"""Other good plans beside the best one, for somebody who can judge better than the cost model.
+"""Finds other good plans beside the best one, for users who can judge better than the cost model.
 
-They are the best plans of the other mesh shapes, the well-known schemes that fit, and plans found
-under slightly distorted prices, each of them priced at the true ones.
+The alternatives are the best plans of other mesh shapes, the well-known schemes that fit, and plans
+found under slightly distorted prices. All of them are priced at the true prices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autoshard.solve import Problem
 from autoshard.solve.pipeline import solve
 
 MILD = (0.05, 0.2, 0.5)
-"""Standard deviations of the logarithm of the factors on prices, for plans near the best."""
+"""Standard deviations of the log of the price factors, for plans near the best."""
 
 Priced = tuple[MeshShape, Decisions, StepPrices, Evaluation]
 
@@ -35,13 +35,13 @@ def alternatives(
     count: int,
     free_mesh: bool,
 ) -> list[Priced]:
-    """Up to `count` plans that differ from the best and from each other, the cheapest first.
+    """Return up to `count` plans that differ from the best and each other, cheapest first.
 
     Args:
-      searcher: after the search, with what every mesh shape gave.
-      best: the plan to which these are alternatives.
+      searcher: the searcher after the search, with the results of every mesh shape.
+      best: the best plan.
       schemes: well-known schemes that fit the memory limit.
-      count: how many are wanted.
+      count: how many alternatives are wanted.
       free_mesh: whether plans on other mesh shapes count.
     """
     found = {_key(best): best}
@@ -61,12 +61,12 @@ def alternatives(
 
 
 def distorted(problem: Problem, strength: float, dice: np.random.Generator) -> Problem:
-    """The problem with every price multiplied by a factor of its own, drawn log-normally.
+    """Return the problem with every price multiplied by its own log-normal random factor.
 
     Args:
-      problem: whose nodes' costs change.
-      strength: standard deviation of the factors' logarithm.
-      dice: draws them.
+      problem: the problem whose node costs change.
+      strength: the standard deviation of the factors' logarithm.
+      dice: the random generator for the factors.
     """
     nodes = tuple(
         replace(node, costs=node.costs * dice.lognormal(0.0, strength, node.costs.size))
@@ -84,7 +84,7 @@ def _other_meshes(searcher: MeshSearcher, best: MeshShape, free_mesh: bool) -> I
 
 
 def _near(searcher: MeshSearcher, best: Priced) -> Iterator[Priced]:
-    """Plans on the best mesh under distorted prices."""
+    """Yield plans found on the best mesh under distorted prices."""
     shape = best[0]
     result = searcher.found.get(shape.sizes)
     if result is None:
@@ -108,7 +108,7 @@ def _priced(searcher: MeshSearcher, shape: MeshShape, decisions: Decisions) -> P
 
 
 def _merged(searcher: MeshSearcher, one: Priced) -> Priced:
-    """The plan on the coarsest mesh that can express it."""
+    """Return the plan on the coarsest mesh that can express it."""
     shape, decisions, prices, evaluation = one
     decisions, shape, prices, evaluation = coarsest_form(
         searcher.program, searcher.machine, prices, decisions, shape, evaluation

@@ -1,4 +1,4 @@
-"""From decisions to a `Plan`: the record of what was decided, with everything a reader needs."""
+"""Builds a `Plan` from decisions: the record of the decisions with everything a reader needs."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ def assemble(
     options: Mapping[str, Any] | None = None,
     requirements: tuple[Mapping[str, Any], ...] = (),
 ) -> Plan:
-    """The plan that `decisions` amount to.
+    """Return the plan that records `decisions`.
 
     Args:
-      prices: of the program on the machine.
-      decisions: tidied.
-      shape: the mesh, of the sizes that `prices` are for.
-      evaluation: of the decisions, from `autoshard.plan.evaluate`.
-      proof: what is known of the best plan.
-      memory_limit: bytes per device that the plan was allowed.
+      prices: the prices of the program on the machine.
+      decisions: the decisions, tidied.
+      shape: the mesh, with the sizes that `prices` are for.
+      evaluation: the evaluation of the decisions, from `autoshard.plan.evaluate`.
+      proof: the bound and gap of the plan.
+      memory_limit: the memory limit of the plan, in bytes per device.
       baselines: other schemes on the same mesh.
-      options: kept in the plan beside those of the trace.
-      requirements: what the plan says of each, from `autoshard.problem.requirements.demands`.
+      options: extra options to record in the plan beside those of the trace.
+      requirements: the verdict on each requirement, from
+        `autoshard.problem.requirements.demands`.
     """
     program = prices.program
     return Plan(
@@ -73,12 +74,13 @@ def assemble(
 def prices_of(
     plan: Plan, program: Program, machine: Machine, *, analysed: Facts | None = None
 ) -> StepPrices:
-    """The prices of a plan's program on its mesh, with what compiled plans taught it.
+    """Return the prices of a plan's program on its mesh, with corrections from compiled plans.
 
     Args:
-      plan: of `program`.
-      program, machine: with as many chips as the mesh has devices.
-      analysed: `autoshard.xla.analyse(program, machine.chip)`, where that is known.
+      plan: a plan of `program`.
+      program: the program.
+      machine: a machine with as many chips as the mesh has devices.
+      analysed: `autoshard.xla.analyse(program, machine.chip)`, if already computed.
 
     Raises:
       ValueError: as `autoshard.cost.step_prices.step_prices`.
@@ -88,7 +90,9 @@ def prices_of(
 
 
 def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
-    """The same decisions under other prices of the same program, machine and mesh.
+    """Return the plan with the same decisions under other prices.
+
+    The prices are of the same program, machine and mesh.
 
     Raises:
       InconsistentPlanError: the decisions are not for this program.
@@ -106,9 +110,9 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
 
 
 def forecasted(prices: StepPrices, decisions: Decisions, evaluation: Evaluation) -> Evaluation:
-    """The evaluation, with peak and seconds in the compiler's own order of the plan.
+    """Return the evaluation with peak and seconds in the compiler's own order of the plan.
 
-    Where the memory does not suffice, XLA:GPU orders kernels for it, and hides nothing.
+    If memory does not suffice, XLA:GPU orders kernels for low memory and hides no collectives.
     """
     estimate = evaluation.estimate
     found = None if estimate.scheduled_bytes is not None else forecast(prices, decisions)
@@ -134,7 +138,7 @@ def _specs(program: Program, decisions: Decisions, shape: MeshShape) -> dict[str
 
 
 def reshards_of(prices: StepPrices, decisions: Decisions) -> tuple[Reshard, ...]:
-    """The sequences of collectives of all copies in `decisions`, each once."""
+    """Return the sequences of collectives of all copies in `decisions`, each once."""
     found: dict[object, Reshard] = {}
     for value in prices.program.values:
         before, after = decisions.stored[value.index], decisions.copy[value.index]

@@ -1,10 +1,10 @@
-"""Of two plans, the first with only as many changes as the price of the second needs.
+"""Changes the first of two plans only as much as the price of the second needs.
 
-A plan that is solved for anew differs from the one before wherever two choices cost the same. With
-x the first plan and y the second, the plan sought takes x_i or y_i at every node, costs no more
-than y, keeps the memory limit, and takes as few y_i as possible. Costs stand as one more memory
-row, so this is a problem of the same kind, of the nodes that differ, with at most two choices each.
-Where y is among the cheapest plans, elimination finds it in one go.
+A plan from a new solve differs from the earlier plan wherever two choices cost the same. Let x be
+the first plan and y the second. The plan sought takes x_i or y_i at every node, costs no more than
+y, keeps the memory limit, and takes as few y_i as possible. The cost becomes one more memory row.
+So this is a problem of the same kind, over the nodes that differ, with at most two choices each. If
+y is among the cheapest plans, a single elimination solves it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from autoshard.solve.sensitivity.neighbourhood import Neighbourhoods
 
 ROUNDING = 1e-9
 EXCHANGE = 0.25
-"""Changes that are worth as much as what rounding may cost."""
+"""The number of changes that equals the possible cost of rounding."""
 LEAST_CHANGE = 1.0
-"""What one change counts at least."""
+"""The minimum weight of one change."""
 
 
 def closest(
@@ -38,15 +38,15 @@ def closest(
     kept: frozenset[int] = frozenset(),
     time_limit: float = 1.0,
 ) -> tuple[int, ...]:
-    """The plan between two that changes the least weight.
+    """Return the plan between two plans that changes the least weight.
 
     Args:
-      problem: of both; its pairs cost nothing or are forbidden.
-      before, after: choices of all nodes; `after` keeps all limits.
-      weights: by node, what a change of it counts, at least 1; others count nothing.
-      price: of `after`.
+      problem: the problem of both plans; its pairs cost nothing or are forbidden.
+      before, after: the choices of all nodes in each plan; `after` keeps all limits.
+      weights: the weight of a change, by node, at least 1; other nodes have weight 0.
+      price: the price of `after`.
       kept: nodes that stay as in `after`.
-      time_limit: seconds; what is found by then stands.
+      time_limit: seconds; the function returns the best plan found by then.
     """
     differing = {
         node: np.array((old, new))
@@ -91,10 +91,10 @@ def closest(
 def _by_elimination(
     whole: Problem, changes: Sequence[Floats], spent: Sequence[Floats], room: float, slack: float
 ) -> tuple[int, ...] | None:
-    """The plan of least changes f that spends g <= room, where one elimination shows it.
+    """Return the plan with the least changes f that spends g <= room, if one elimination proves it.
 
-    With the least f + p g of all plans, any other plan within the room has f' >= f - p (room - g).
-    Where that allows for less than one change, f is the least.
+    Take the plan with the least f + p g. Any other plan within the room has
+    f' >= f - p (room - g). If that difference is less than one change, f is the minimum.
     """
     price = EXCHANGE / slack
     nodes = tuple(
@@ -115,9 +115,9 @@ def _usages(
     before: Sequence[int],
     after: Sequence[int],
 ) -> list[Usage]:
-    """Usages of the nodes that differ, and of one node more for all others.
+    """Return the usages of the nodes that differ, and of one extra node for all others.
 
-    There are none where nothing between the plans can break the limit.
+    The list is empty if no plan between the two can break the limit.
     """
     if problem.limit is None:
         return []
@@ -144,7 +144,7 @@ def _usages(
 
 
 def _profile(usages: Sequence[Usage], amounts: Sequence[float]) -> tuple[Integers, Floats]:
-    """Event times (sorted) and the bytes in use from each until the next."""
+    """Return the sorted event times, and the bytes in use from each until the next."""
     starts = np.array([usage.start for usage in usages], dtype=np.int64)
     stops = np.array([usage.stop for usage in usages], dtype=np.int64)
     times, where = np.unique(np.concatenate([starts, stops]), return_inverse=True)

@@ -1,13 +1,15 @@
-"""Why a value is laid out as it is, and what any other layout would cost.
+"""Explains why a value has its layout, and what any other layout would cost.
 
-Every answer is a solve of the plan's own problem: the value is pinned to another layout and
-everything else is decided anew, warm from the plan (`autoshard.solve.solve_again`), so that a price
-is that of the best plan with that layout, and not of a plan that was left as it is. Where the best
-plan itself is only known to within a gap, the solves end once they have proven as much.
+Every answer is a solve of the plan's own problem. The value is pinned to another layout, and
+everything else is decided again, warm-started from the plan (`autoshard.solve.solve_again`). So a
+price is that of the best plan with the other layout, not that of the old plan with one layout
+changed. If the best plan itself is only known to within a gap, the solves stop once they have
+proven the same gap.
 
-An axis comes from somewhere: along operations that shard one factor of theirs over it, a value is
-connected with others. If one of those is pinned, the axis comes from that requirement; else it is
-there for what it cuts, and the dearest operation of them is named.
+The explanation also says where each axis of a layout comes from. Operations that shard one of their
+factors over the axis connect the value with other values. If one of those is pinned, the axis comes
+from that requirement. Otherwise the axis is there because of the operations that it shards, and the
+most expensive one is named.
 """
 
 from __future__ import annotations
@@ -47,11 +49,11 @@ from autoshard.units import format_bytes, format_seconds
 from autoshard.xla import analyse
 
 SAME_PRICE = 1e-9
-"""Prices are those that the plan was made with, if they differ by no more than this part."""
+"""Prices count as those that the plan was made with, up to this relative difference."""
 
 
 class _Space(NamedTuple):
-    """The problem under some requirements, the plan in it, and solves from there."""
+    """The problem under some requirements, the plan as its choices, and pinned solves of it."""
 
     built: Built
     before: Sequence[int]
@@ -59,17 +61,17 @@ class _Space(NamedTuple):
 
 
 class Explainer:
-    """Answers questions on one plan; the problem is built and solved once.
+    """Answers questions about one plan; the problem is built and solved once.
 
     Args:
-      program, machine: of the plan.
-      plan: that is asked about.
+      program, machine: the program and the machine of the plan.
+      plan: the plan to explain.
       constraints: whether the program's own requirements count, as they did in the search.
-      time_limit: seconds for preparing.
-      gap: to which every price is exact, where the plan is proven to be that close to the best.
+      time_limit: seconds for the preparation.
+      gap: the relative accuracy of every price, if the plan is proven to be within it.
 
     Raises:
-      PlanError: the plan is not for this program, or not in its space.
+      PlanError: the plan is not for this program, or not in its search space.
       RequirementError: the plan's requirements do not fit the program.
     """
 
@@ -100,10 +102,10 @@ class Explainer:
         self.outcome: Outcome = solves.outcome
 
     def explain(self, value: int, *, time_limit: float = 20.0) -> Explanation:
-        """Explain the layout of a value, by its number.
+        """Return the explanation of a value's layout.
 
         Args:
-          value: such as `autoshard.program.select.find_values` gives them.
+          value: the value's number, as `autoshard.program.select.find_values` returns it.
           time_limit: seconds for all alternatives together.
 
         Raises:
@@ -139,9 +141,9 @@ class Explainer:
         )
 
     def price(self, value: int, layout: Layout, *, time_limit: float = 20.0) -> Alternative:
-        """The best plan in which a value is stored in a layout.
+        """Return the best plan in which a value is stored in a given layout.
 
-        Requirements on the value that forbid the layout are left out, and named.
+        Requirements on the value that forbid the layout are dropped, and the note names them.
         """
         stop = time.monotonic() + time_limit
         against = self._against(value, layout)
@@ -174,12 +176,12 @@ class Explainer:
         return Alternative(layout, seconds, size, bound, changes, others, note)
 
     def against(self, other: Plan, values: Sequence[int] = ()) -> str:
-        """What another plan of the program on the same mesh does otherwise, in words.
+        """Return a text that says how another plan of the program on the same mesh differs.
 
         Args:
-          other: the plan.
-          values: for each of these the price of its layout there, all else decided anew; without
-            any, of all inputs that differ.
+          other: the other plan.
+          values: the values to price, each alone in its layout of the other plan, with all else
+            decided again; by default all inputs that differ.
 
         Raises:
           PlanError: the plan is for another program or mesh.
@@ -215,7 +217,10 @@ class Explainer:
         return priced(one, mine.step_seconds, mine.peak_bytes)
 
     def differences(self, decisions: Decisions) -> tuple[tuple[str, ...], int]:
-        """Inputs and results that lie otherwise than in the plan, and how many other values do."""
+        """Return the inputs and results whose layouts differ from the plan's.
+
+        The second item is how many other values differ.
+        """
         before, program = self.plan.decisions, self.program
         ends = dict.fromkeys((*program.inputs, *program.outputs))
         texts: dict[str, str] = {}
@@ -255,7 +260,7 @@ class Explainer:
         return _Space(built, known, PinnedSolves.of(built.problem, outcome).ready())
 
     def _requirements(self, value: int, seconds: float) -> list[tuple[str, float]]:
-        """The requirements that are about a value, and what dropping each of them saves."""
+        """Return the requirements on a value, each with the seconds that dropping it saves."""
         number = int(self.built.classes.value_class[value])
         members = set(self.built.classes.value_members[number])
         ours = [bound for bound in self.demands.bounds if members & set(bound.values)]
@@ -264,7 +269,7 @@ class Explainer:
     def _closest(
         self, built: Built, before: Sequence[int], outcome: Outcome, value: int
     ) -> Sequence[int]:
-        """The plan of an outcome with no more changes of the plan than its price needs."""
+        """Return the outcome's plan with only as many changes to the plan as its price needs."""
         assert outcome.solution is not None
         members = built.classes.value_members
         weights = {node: float(len(members[number])) for number, node in built.value_node.items()}
@@ -283,7 +288,7 @@ class Explainer:
         return max(self.outcome.report.objective - less.report.objective, 0.0)
 
     def _space(self, without: frozenset[int], seconds: float) -> _Space:
-        """The problem without some of the requirements, solved once."""
+        """Return the problem without some of the requirements; it is built and solved once."""
         if without not in self._spaces:
             left = tuple(b for k, b in enumerate(self.demands.bounds) if k not in without)
             demands = Demands(self.program, left, self.demands.names)
@@ -292,13 +297,13 @@ class Explainer:
         return self._spaces[without]
 
     def _known_bound(self) -> float:
-        """What the plan's own proof says, if it is of these prices and requirements."""
+        """Return the bound of the plan's proof if prices and requirements match, else -inf."""
         now, then = self.evaluation.estimate.step_seconds, self.plan.proof.objective
         alike = abs(now - then) <= SAME_PRICE * abs(then) and self._as_searched
         return self.plan.proof.bound if alike else -np.inf
 
     def _against(self, value: int, layout: Layout) -> frozenset[int]:
-        """The requirements that forbid a layout of a value."""
+        """Return the numbers of the requirements that forbid a layout of a value."""
         found = set()
         names, sizes = self.plan.mesh.names, self.prices.mesh_shape
         for number, bound in enumerate(self.demands.bounds):
@@ -310,7 +315,10 @@ class Explainer:
         return frozenset(found)
 
     def _memory(self, value: int) -> str:
-        """The dearest memory row while the value lives, at first order."""
+        """Return a text on the most expensive memory row in the value's lifetime, to first order.
+
+        It is empty if memory does not bind then.
+        """
         prices = self.outcome.report.prices
         if not prices:
             return ""
@@ -329,7 +337,7 @@ class Explainer:
 
 
 def values_to_explain(program: Program, plan: Plan, target: str) -> Sequence[int]:
-    """The values of a target that have layouts of their own, equal ones of layers once.
+    """Return the values of a target, with those that have the same layout in every layer once.
 
     Raises:
       RequirementError: the target names nothing.

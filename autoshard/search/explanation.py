@@ -1,4 +1,4 @@
-"""What `autoshard.search.explain` says of a value, and how it reads."""
+"""The explanation of a value by `autoshard.search.explain`, and its text form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autoshard.units import format_bytes, format_seconds
 
 SHOWN = 4
 EXACT = 1e-6
-"""A price that is proven to within this part of the step is told without what is proven of it."""
+"""If a price is proven to within this fraction of the step, the text omits its bound."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,12 +18,12 @@ class Alternative:
     """The best plan in which the value has another layout.
 
     Attributes:
-      layout: of the value.
-      step_seconds, peak_bytes: of that plan, by the independent evaluator; None where it has none.
-      bound: no plan with this layout takes fewer seconds.
-      changes: inputs and results that are laid out otherwise in it, `path: before -> after`.
-      others: how many values inside of the step are laid out otherwise.
-      note: why there is no plan, or which requirements it breaks; else empty.
+      layout: the other layout of the value.
+      step_seconds, peak_bytes: of that plan, from the independent evaluator; None without a plan.
+      bound: a lower bound in seconds for all plans with this layout.
+      changes: inputs and results with another layout in it, as `path: before -> after`.
+      others: how many values inside the step have another layout.
+      note: why there is no plan, or which requirements it breaks; otherwise empty.
     """
 
     layout: Layout
@@ -37,17 +37,17 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explanation:
-    """What `Explainer.explain` says of one value.
+    """The explanation of one value, from `Explainer.explain`.
 
     Attributes:
-      value: its number; `shown` is what a user calls it, `layouts` its type in the layout it is
-        stored in and, where there is one, in that of its copy.
+      value: the value's number. `shown` is its name for the user. `layouts` is its type in the
+        layout it is stored in and, if it has a copy, in the layout of the copy.
       origins: where each axis of the stored layout comes from.
       alternatives: every other layout, the cheapest first.
-      requirements: those that are about the value, with the seconds that dropping each saves.
-      memory: what binds where the value lives, in words; empty where memory does not bind.
+      requirements: the requirements on the value, each with the seconds that dropping it saves.
+      memory: a text on where memory binds in the value's lifetime; empty if it does not bind.
       step_seconds, peak_bytes: of the plan.
-      gap: how far from the best plan it may be, relatively; the alternatives are as exact.
+      gap: the relative gap of the plan to the bound; the alternatives are as accurate.
     """
 
     value: int
@@ -84,7 +84,7 @@ class Explanation:
 
 
 def priced(one: Alternative, step_seconds: float, peak_bytes: float) -> str:
-    """The price of an alternative beside a plan of these seconds and bytes, in words."""
+    """Return a text with an alternative's price relative to a plan's seconds and peak bytes."""
     if one.step_seconds is None or one.peak_bytes is None:
         return one.note
     seconds, size = one.step_seconds - step_seconds, one.peak_bytes - peak_bytes

@@ -1,4 +1,4 @@
-"""What a running search tells."""
+"""The progress that a running search reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress:
-    """What a running search knows: seconds per step of the best plan, the bound, the time left."""
+    """The state of a search: the incumbent's seconds per step, the bound, and the time left."""
 
     mesh: str
     phase: str

@@ -1,10 +1,11 @@
-"""Where an axis of a value's layout comes from.
+"""Finds where an axis of a value's layout comes from.
 
-Two values are connected over a mesh axis where an operation shards a factor over it, and reads the
-one and writes the other cut by the axis: there the axis passes on without a collective. Of all
-values that are connected with the one in question, also by partial sums that are settled onto the
-axis, the nearest that a requirement pins to the axis is where it comes from. Where none is, the
-axis is there for the work that it divides: the operations that are connected without collectives.
+An operation connects two values over a mesh axis if it shards a factor over the axis, reads one
+value sharded over the axis and writes the other sharded over it. The axis then propagates without a
+collective. Partial sums that are reduced onto the axis also connect values. Among all values
+connected with the given one, the axis comes from the nearest that a requirement pins to the axis.
+If there is none, the axis is there for the work that it divides: the operations that are connected
+without collectives.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from autoshard.units import format_seconds
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Why a dimension of a value lies on a mesh axis.
+    """Why a dimension of a value is sharded over a mesh axis.
 
     Attributes:
-      axis, dimension: of the value.
-      requirement: that pins a connected value to the axis, or an empty string.
-      chain: the values by which it comes from there.
-      ops: how many connected operations the axis cuts; `op` is the one that gains most.
-      saved_seconds: compute seconds that the axis saves in a step, by all of them.
+      axis, dimension: the mesh axis and the dimension of the value.
+      requirement: the requirement that pins a connected value to the axis, or an empty string.
+      chain: the values along which the axis propagates from there.
+      ops: how many connected operations the axis shards; `op` is the one that gains most.
+      saved_seconds: compute seconds per step that the axis saves in all of these operations.
     """
 
     axis: str
@@ -57,13 +58,13 @@ class Origin:
 def origins(
     prices: StepPrices, plan: Plan, value: int, bounds: Sequence[Bound]
 ) -> tuple[Origin, ...]:
-    """Where every axis of the stored layout of a value comes from.
+    """Return where every axis of the stored layout of a value comes from.
 
     Args:
-      prices: of the program on the plan's mesh.
-      plan: that is explained.
-      value: its number.
-      bounds: the requirements that the plan obeys.
+      prices: the prices of the program on the plan's mesh.
+      plan: the plan to explain.
+      value: the value's number.
+      bounds: the requirements that the plan satisfies.
     """
     layout = plan.decisions.stored[value]
     assert layout is not None
@@ -106,9 +107,10 @@ def _origin(
 
 
 class _Connected:
-    """A walk over the values that an axis passes to, the nearest first.
+    """A breadth-first walk over the values that an axis propagates to, the nearest first.
 
-    `before` holds for every value met the one from which it was reached, `cut` the operations.
+    `before` maps every visited value to its predecessor. `cut` holds the operations that the axis
+    shards.
     """
 
     def __init__(self, prices: StepPrices, plan: Plan, axis: int) -> None:
@@ -118,7 +120,7 @@ class _Connected:
         self.cut: dict[int, None] = {}
 
     def values(self, start: int, *, settled: bool) -> Iterator[int]:
-        """The values from `start` on; `settled`: also over sums that are settled onto the axis."""
+        """Yield the values from `start` on; `settled` includes sums reduced onto the axis."""
         program, axis = self.prices.program, self.axis
         queue, seen = deque([start]), {start}
         while queue:
@@ -142,7 +144,7 @@ class _Connected:
                         queue.append(other)
 
     def _ends(self, number: int, settled: bool) -> list[int]:
-        """The operands and results of an op that it reads or writes cut by the axis, as stored."""
+        """Return the operands and results, as stored, that an op reads or writes sharded."""
         op = self.prices.program.ops[number]
         strategy = self.chosen(op)
         written = strategy.stored if settled else strategy.written
@@ -162,7 +164,7 @@ class _Connected:
 def _saved(
     prices: StepPrices, plan: Plan, chosen: ChosenStrategies, number: int, axis: int
 ) -> float:
-    """Compute seconds in a step that an op would take more without the axis."""
+    """Return how many more compute seconds per step an op would take without the axis."""
     op = prices.program.ops[number]
     strategy, known = chosen(op), prices.evaluated
     key = "saved", number, id(strategy), axis

@@ -1,14 +1,14 @@
-"""From one plan to the next: another machine or shape, and few changes of what is stored.
+"""Moves from one plan to the next: for another machine or shape, with few changes of layouts.
 
-A plan that runs has its parameters laid out on disk and in memory. `replan` looks for the best plan
-that lays out at most K of them otherwise, and says what each further change would gain:
+A plan in use has its parameters laid out on disk and in memory. `replan` finds the best plan that
+changes the layout of at most K of them. It also reports what each further change would gain:
 
     changes   step       gain
           0   21.6 ms           whatever stays inside of the step is decided anew
           1   20.1 ms    7 %    [0].layers.*.w1
 
-`reprice` puts a price on a plan as it is, without a solver: on another machine with as many chips,
-or for a program of the same form with other shapes.
+`reprice` prices an existing plan as it is, without the solver. The machine may be another one with
+the same number of chips, and the program may have other shapes in the same form.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from autoshard.search.warm_start import is_like
 from autoshard.units import format_seconds
 
 ONE_BY_ONE = 4
-"""Up to so many changes the curve has every point; then it doubles."""
+"""Up to this many changes, the curve has a point for each count; beyond, the count doubles."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """The best plan with at most `changes` changes, and which inputs those are."""
+    """The best plan with at most `changes` changed inputs, and the names of those inputs."""
 
     changes: int
     plan: Plan
@@ -51,7 +51,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replanned:
-    """The plan, and the curve of cost against changes that leads to it."""
+    """The new plan, and the curve of cost against the number of changes that leads to it."""
 
     plan: Plan
     curve: tuple[Point, ...]
@@ -77,23 +77,23 @@ def replan(
     requirements: Sequence[Requirement | str] = (),
     **options: Any,
 ) -> Replanned:
-    """Find the best plan that lays out few inputs otherwise than an earlier plan.
+    """Return the best plan that changes the layouts of only a few inputs of an earlier plan.
 
     Args:
       program: the same as before, or one with the same inputs.
       machine: as in `search`.
       before: the plan to change; its mesh is kept.
-      max_changes: how many inputs may change their layout. Those whose paths differ in numbers
-        alone (the layers of a model) count once.
-      of: the inputs that count, as a target such as `params.**`; by default the state, and all
-        inputs of a program without state. The others may change freely.
-      requirements: further ones.
-      options: of `search`, such as `time_limit`; the limit is for every point of the curve.
+      max_changes: how many inputs may change their layout. Inputs whose paths differ only in
+        numbers (the layers of a model) count once.
+      of: the inputs that count, as a target such as `params.**`. By default the state counts, or
+        all inputs of a program without state. Other inputs may change freely.
+      requirements: additional requirements.
+      options: options of `search`, such as `time_limit`, which applies to each point of the curve.
 
     Raises:
       RequirementError: `of` names nothing, or the inputs are not those of the plan.
-      InfeasibleError: no plan has so few changes. Requirements may need some: the curve begins with
-        the fewest that do.
+      InfeasibleError: no plan has so few changes. The requirements may force some changes; the
+        curve starts with the smallest feasible number of changes.
     """
     layouts = _layouts_before(program, before, of)
     points: list[Point] = []
@@ -117,7 +117,7 @@ def replan(
         points.append(Point(count, plan, tuple(changed(program, bound, plan.mesh, plan.decisions))))
         start = plan
         if len(points[-1].changed) < count:
-            break  # more changes are of no use
+            break  # more changes gain nothing
     return Replanned(points[-1].plan, tuple(points))
 
 
@@ -130,15 +130,15 @@ def reprice(
     requirements: Sequence[Requirement | str] = (),
     constraints: bool = True,
 ) -> Plan:
-    """A plan as it is, at the prices of a machine; no solver is asked.
+    """Return an existing plan at the prices of a machine, without the solver.
 
     Args:
-      plan: with the decisions and the mesh.
-      program: that it was made for, or one of the same form with other shapes.
-      machine: with as many chips as before.
-      memory_limit: bytes per device; by default what the chip has, less its reserve.
-      requirements: what the plan is held to; its verdicts tell.
-      constraints: whether the program's own count.
+      plan: the plan whose decisions and mesh are kept.
+      program: the program of the plan, or one of the same form with other shapes.
+      machine: a machine with the same number of chips as before.
+      memory_limit: bytes per device; by default the chip's memory less its reserve.
+      requirements: requirements to check; the verdicts in the plan report the results.
+      constraints: whether the program's own requirements count.
 
     Raises:
       PlanError: the plan does not fit the program, or the machine's number of chips.
@@ -166,11 +166,11 @@ def reprice(
 
 
 def transferred(program: Program, plan: Plan) -> Decisions:
-    """The decisions of a plan, for a program of the same form.
+    """Return the decisions of a plan, after checking them against a program of the same form.
 
     Raises:
-      PlanError: the program has other values or operations, or sizes that the layouts do not cut
-        into equal parts; all of those are named.
+      PlanError: the program has other values or operations, or the layouts do not divide some of
+        its sizes evenly. The message names those.
     """
     if not is_like(program, plan.decisions, len(plan.mesh.sizes)):
         raise PlanError(

@@ -1,7 +1,7 @@
-"""The well-known schemes beside a plan: each solved with its own layouts pinned.
+"""Prices the well-known schemes as baselines of a plan: each is solved with its layouts pinned.
 
-A scheme has to keep the memory limit and the requirements that hold in every plan. Where it cannot,
-its best plan without them is shown with what it breaks.
+A scheme must keep the memory limit and the hard requirements. If it cannot, the table shows its
+best plan without them, and what that plan breaks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from autoshard.solve import evaluate as evaluate_problem
 from autoshard.solve.pipeline import solve
 
 SHOWN = 2
-"""So many broken requirements are named."""
+"""At most this many broken requirements are named."""
 
 
 def baseline_rows(
     searcher: MeshSearcher, shape: MeshShape
 ) -> list[tuple[Baseline, Decisions | None]]:
-    """Every scheme, solved on the coarsest mesh that can express it; decisions if they fit."""
+    """Return a row per scheme, solved on the coarsest mesh that can express it.
+
+    Each row comes with the scheme's decisions, or None if they do not fit.
+    """
     return [_row(searcher, shape, scheme) for scheme in SCHEMES]
 
 
@@ -45,7 +48,7 @@ def _row(
     built = searcher.solve(sizes, max(searcher.left(), 1.0)).built
     found, why = _solved(scheme, built, seconds)
     if found is None and searcher.demands is not None and searcher.demands.bounds:
-        # Perhaps only the requirements are in its way.
+        # Perhaps only the requirements make the scheme infeasible: try without them.
         built = build(
             searcher.prices(sizes), searcher.classes, limit=None, join_sums=searcher.join_sums
         )
@@ -67,7 +70,7 @@ def _row(
 
 
 def _solved(scheme: Scheme, built: Built, seconds: float) -> tuple[Outcome | None, str]:
-    """The scheme's plan, or why it has none."""
+    """Return the scheme's solve, or None and the reason why it has no plan."""
     try:
         outcome = _solve(built, scheme.pins(built), seconds)
     except DoesNotApplyError as error:
@@ -76,7 +79,7 @@ def _solved(scheme: Scheme, built: Built, seconds: float) -> tuple[Outcome | Non
 
 
 def _solve(built: Built, pins: Pins, seconds: float) -> Outcome:
-    """The best plan under `pins`; where none is found within the limit, the best without one."""
+    """Return the best plan under `pins`, without the memory limit if none is found within it."""
     stop = time.monotonic() + seconds
     free = replace(built.problem, limit=None)
     outcome = solve(free, time_limit=seconds, gap=0.02, pins=pins)
@@ -91,7 +94,7 @@ def _solve(built: Built, pins: Pins, seconds: float) -> Outcome:
 def _broken(
     searcher: MeshSearcher, shape: MeshShape, decisions: Decisions, evaluation: Evaluation
 ) -> str:
-    """Which limits and requirements a plan breaks; empty where it keeps all that must hold."""
+    """Return which limits and hard requirements a plan breaks; empty if it keeps all of them."""
     words = []
     if not fits(evaluation.estimate, searcher.limit):
         words.append("does not fit the memory limit")
