@@ -1,11 +1,11 @@
-"""Belief: what the compiler will make of a program, and of a plan.
+"""Model what the XLA compiler will do with a program, and with a plan.
 
-    analyse(program, chip)        facts of a program: what is fused, copied, ordered, alive when
-    forecast(prices, decisions)   what a plan takes in the compiler's own order
-    HABITS                        what is believed of XLA:GPU and XLA:TPU, with sources and probes
+    analyse(program, chip)        facts of a program: fusion, copies, op order, live ranges
+    forecast(prices, decisions)   memory and exposed time of a plan in the compiler's own order
+    HABITS                        the assumptions about XLA:GPU and XLA:TPU, with sources and probes
 
-The chip knows its compiler (`Chip.compiler`), and rules ask that whether it has a habit. Others
-import nothing else from here.
+A chip names its compiler (`Chip.compiler`), and a rule asks the compiler whether it has a habit.
+Other packages import only these names from here.
 """
 
 import importlib
@@ -24,7 +24,7 @@ _LATER = {"HABITS": "habits", **dict.fromkeys(("Habit", "Kernel", "Probe"), "hab
 
 
 def __getattr__(name: str) -> object:
-    # The catalogue and its probes are read by those who ask for it alone.
+    # Import the catalogue and its probes only when they are asked for.
     if name in _LATER:
         return getattr(importlib.import_module(f"autoshard.xla.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,10 +1,11 @@
-"""Which collectives compilers may run as one, and so pay the latency of one for.
+"""Find collectives that a compiler may combine into one, so that they pay its latency once.
 
-Partial sums of one dtype in one region, if nothing there waits for them: gradients are like that.
-Gathers of what a region starts with, or what is merely cast or sliced from that: weights are like
-that. XLA:GPU combines both kinds, in loops as well; XLA:TPU the sums alone (a ViT with four layers
-on `v5e-16`, weights sharded over all chips: one sum of 12 gradients in its loop, and 50 gathers).
-How much fits into one collective is a matter of bytes, see `autoshard.cost.combined`.
+Two kinds can be combined. The first is reductions of partial sums of one dtype in one region, if
+nothing in the region depends on the results; gradients are the usual case. The second is gathers of
+a region's inputs, or of casts and slices of these; weights are the usual case. XLA:GPU combines
+both kinds, in loops as well. XLA:TPU combines only the reductions (a ViT with four layers on
+`v5e-16`, weights sharded over all chips: one sum of 12 gradients in its loop, and 50 gathers). The
+size limit of one combined collective is in bytes, see `autoshard.cost.combined`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from autoshard.program.trace import Program
 def summed_together(
     program: Program, awaited: Sequence[bool], compiler: Compiler = LAWS
 ) -> tuple[int, ...]:
-    """Per op, how many ops' partial sums may be settled by one collective, with its own.
+    """Return, per op, how many ops' partial sums one collective may reduce, its own included.
 
     Args:
       program: the step.
-      awaited: per value, whether a matrix op waits for it.
-      compiler: that combines them, if it is not denied.
+      awaited: per value, whether a matrix op depends on it.
+      compiler: the compiler; it combines them unless its habits deny it.
     """
     sums = not compiler.denies("gpu.sums-combined", "tpu.sums-are-combined")
     gradients = sums and not compiler.denies("tpu.gradients-are-combined")
@@ -47,15 +48,15 @@ def summed_together(
 def gathered_together(
     program: Program, early: Sequence[bool], awaited: Sequence[bool], compiler: Compiler
 ) -> tuple[int, ...]:
-    """Per value, how many values may be gathered by one collective, with it.
+    """Return, per value, how many values one collective may gather, this one included.
 
-    Of the values that are made of one another by casts and slices one is gathered, the last.
+    In a chain of casts and slices only the last value is gathered.
 
     Args:
       program: the step.
-      early: per value, whether it is there as the region starts, but for a cast or a slice.
-      awaited: per value, whether a matrix op waits for it.
-      compiler: that combines them, if it is known to.
+      early: per value, whether it is an input of the region, or a cast or slice of one.
+      awaited: per value, whether a matrix op depends on it.
+      compiler: the compiler; it combines them only if it is known to.
     """
     if not compiler.has("gpu.gathers-combined"):
         return (1,) * len(program.values)
@@ -82,7 +83,7 @@ def _region(program: Program, value: int) -> int:
 
 
 def _unawaited(program: Program, op: Op, awaited: Sequence[bool]) -> tuple[int, str] | None:
-    """Region and dtype of the sums of an op, if nothing in the region waits for them."""
+    """Return the region and dtype of an op's sums; None if something there depends on them."""
     sums = any(factor.kind is FactorKind.REDUCE for factor in op.rule.factors)
     if not sums or any(awaited[o] for o in op.outputs):
         return None

@@ -1,21 +1,22 @@
-"""What the cost model must know of the program's data flow, before any decision.
+"""Collect what the cost model needs to know about the program's data flow, before any decision.
 
-* **Fusion**: see `autoshard.xla.fusion`; bytes of what is fused count neither as traffic nor as
-  occupancy.
-* **Exposure**: a collective whose inputs are there long before its result is needed (a gather of
-  parameters), or whose result nothing in the step waits for (a gradient's reduction), can run
-  beside compute; every other collective stands in the way.
-* **Phases**: see `autoshard.program.readers`; program points are places in the order in which the
-  compiler runs the ops, see `autoshard.xla.op_order`.
-* **Transpositions**: operands that lie in memory otherwise than their op reads them, see
-  `autoshard.xla.dim_order.walk` and `autoshard.xla.dim_order.unbatched`.
-* **Companions**: what may run as one collective, see `autoshard.xla.combinable`.
-* **Renewals**: gradients whose sums the error waits for, see `autoshard.xla.early_updates`.
+* **Fusion**: see `autoshard.xla.fusion`. The bytes of fused values count neither as memory traffic
+  nor as occupancy.
+* **Exposure**: some collectives can overlap with compute. Either their input is ready long before
+  their result is needed (a gather of parameters), or nothing in the step waits for their result (a
+  gradient's reduction). Every other collective is exposed.
+* **Phases**: see `autoshard.program.readers`. A program point is a position in the order in which
+  the compiler runs the ops, see `autoshard.xla.op_order`.
+* **Transpositions**: operands whose dimension order in memory differs from the one their op reads,
+  see `autoshard.xla.dim_order.walk` and `autoshard.xla.dim_order.unbatched`.
+* **Companions**: collectives that the compiler may combine, see `autoshard.xla.combinable`.
+* **Renewals**: optimizer updates that the backward error waits for, and so waits for the sum of
+  their gradient, see `autoshard.xla.early_updates`.
 * **Narrowed**: copies in a narrower type, see `autoshard.xla.narrow_copies`.
-* **Slices**: those that are copied, see `autoshard.xla.slices`.
+* **Slices**: the slices that are copied, see `autoshard.xla.slices`.
 * **Liveness**: see `autoshard.xla.liveness`.
 
-Where a rule is a habit of one compiler, or of many, the chip's compiler is asked for it by name.
+If a rule is a habit of one or several compilers, the chip's compiler is asked for it by name.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ PREFETCHED = frozenset(
 
 
 def analyse(program: Program, chip: Chip | None = None) -> Facts:
-    """Derive fusion, exposure, phases, orders and liveness of every value of `program`.
+    """Return the fusion, exposure, phases, orders and liveness of every value of `program`.
 
     Args:
       program: the step.
-      chip: what it runs on; fusion depends on it. Without one, computing again costs nothing.
+      chip: the chip it runs on; fusion depends on it. Without one, recomputation costs nothing.
     """
     compiler = LAWS if chip is None else chip.compiler
     fusion = fuse(program, chip)
@@ -101,7 +102,7 @@ def analyse(program: Program, chip: Chip | None = None) -> Facts:
 
 
 def reordered(flow: Facts, program: Program, fusion: Fusion, when: tuple[int, ...]) -> Facts:
-    """The same facts where ops run in another order; `when` is the point of every op."""
+    """Return the same facts for another order of ops; `when` gives the point of every op."""
     compiler = LAWS if flow.chip is None else flow.chip.compiler
     points = _points(
         program, fusion, when, flow.temporary, flow.copied, compiler, flow.product_orders
@@ -110,7 +111,7 @@ def reordered(flow: Facts, program: Program, fusion: Fusion, when: tuple[int, ..
 
 
 def _told(program: Program, fusion: Fusion, chip: Chip | None) -> Mapping[int, ProductOrder]:
-    """How products should be computed that are transposed as JAX writes them."""
+    """Return how to compute the products whose operands JAX's own form would transpose."""
     if chip is None or not chip.transaction_bytes:
         return {}
     if not chip.compiler.has("gpu.grouped-scores-transposed"):
@@ -122,7 +123,7 @@ def _told(program: Program, fusion: Fusion, chip: Chip | None) -> Mapping[int, P
 def _rows(
     program: Program, fusion: Fusion, compiler: Compiler, told: Mapping[int, ProductOrder]
 ) -> frozenset[int]:
-    """The reductions that run inside of what reads them."""
+    """Return the reductions that run inside the kernels that read them."""
     rules = RowRules.of(compiler)
     if not (rules.softmaxes or rules.norms):
         return frozenset()
@@ -132,7 +133,7 @@ def _rows(
 
 
 class _Points(NamedTuple):
-    """What depends on the order of ops: attributes of `Facts`, under the same names."""
+    """The attributes of `Facts` that depend on the order of ops, under the same names."""
 
     when: tuple[int, ...]
     readers: tuple[tuple[Reader, ...], ...]
@@ -186,10 +187,10 @@ def _prefetchable(program: Program) -> tuple[bool, ...]:
 
 
 def _awaited(program: Program, readers: Sequence[Sequence[Reader]]) -> tuple[bool, ...]:
-    """Values on which, within their region or in a later one, some matrix op depends."""
+    """Return, per value, whether a matrix op in its region or in a later one depends on it."""
     result = [False] * len(program.values)
     carried = {output: argument for argument, output in program.carries}
-    for _ in range(2):  # twice, so that what a carry brings to the next iteration is seen
+    for _ in range(2):  # twice, to follow a carry into the next iteration
         for op in reversed(program.ops):
             if op.primitive == "stack":
                 continue

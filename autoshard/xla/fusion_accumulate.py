@@ -1,15 +1,16 @@
-"""Products that are added to what is there already.
+"""Find matrix products that accumulate into another product's result.
 
     dx = dq Wq^T + dk Wk^T + dv Wv^T
 
-A matrix product can start from an array instead of zero (``beta = 1`` of BLAS), and compilers make
-sums of products so. Then one of two products has no buffer of its own, the addition costs nothing,
-and the sum lies where the other term lay, if nothing else reads that. XLA:GPU tries the left
-operand first. Compilers do so, too, where a product is added to another array, such as a residual
-stream; that is left out here, for under many plans the product is partial, and settled before it is
-added. Terms of a sum stay partial together (`autoshard.plan.unreduced_sums`).
+A matrix product can start from an array instead of zero (``beta = 1`` of BLAS). Compilers compute
+sums of products this way. Then one of the two products needs no buffer, and the addition costs
+nothing. The sum overwrites the other term if nothing else reads that term. XLA:GPU tries the left
+operand first. Compilers do the same when a product is added to another array, such as a residual
+stream. That case is not modelled here: under many plans the product is a partial sum, which is
+reduced before the addition. The terms of a sum stay partial together
+(`autoshard.plan.unreduced_sums`).
 
-XLA:GPU does so with two terms. A third one, right of a sum of two, it adds by itself.
+XLA:GPU accumulates two terms. A third term, right of a sum of two, is added by a separate kernel.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from autoshard.program.vocabulary import ADDITIONS
 def find_accumulated(
     program: Program, readers: Sequence[Sequence[tuple[int, int]]], compiler: Compiler = LAWS
 ) -> Mapping[int, int]:
-    """By addition, the product that makes it: op indices.
+    """Return, by addition, the product that computes it, both as op indices.
 
     Args:
       program: the step.
       readers: per value, the (op, operand) pairs that read it.
-      compiler: that makes sums of products so, if it is not denied.
+      compiler: the compiler; it accumulates products unless its habits deny it.
     """
     found: dict[int, int] = {}
     if compiler.denies("gpu.products-start-from-products", "tpu.products-added-to-products"):
@@ -48,9 +49,9 @@ def find_accumulated(
 
 
 def _can_start(program: Program, op: Op, term: int, other: int, sums: Collection[int]) -> bool:
-    """Whether the addition `op` is made by the product `term`, which starts from `other`.
+    """Whether the product `term` can compute the addition `op` by starting from `other`.
 
-    That is a product as well, or one of the additions `sums`.
+    `other` must be a product too, or the result of one of the additions `sums`.
     """
     values = program.values
     maker, base, total = values[term].producer, values[other], values[op.outputs[0]]

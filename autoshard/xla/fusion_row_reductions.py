@@ -1,13 +1,13 @@
-"""Reductions of whole rows, which run inside of the kernels that read them.
+"""Find row reductions that run inside the kernels that read them.
 
     m[i] = max over j of x[i, j]
     s[i] = sum over j of exp(x[i, j] - m[i])
     y[i, j] = exp(x[i, j] - m[i]) / s[i]
 
-Where a row's elements lie beside each other in memory, XLA:GPU makes one kernel of Triton of the
-three: it loads a row, reduces it, and goes on with what it has at hand. So a softmax and a norm
-read their operand once. A reduction whose result something else reads as well, or whose rows are
-cut over devices, is a kernel of its own. So are reductions along columns.
+Where the elements of a row are contiguous in memory, XLA:GPU fuses the three into one Triton
+kernel. The kernel loads a row, reduces it, and continues with the row on chip. So a softmax or a
+norm reads its operand once. A reduction is a kernel of its own if something else reads its result
+as well, or if its rows are sharded over devices. So are reductions along columns.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from autoshard.xla.fusion import FUSING_REDUCTIONS, Fusion
 
 @dataclass(frozen=True, slots=True)
 class RowRules:
-    """Which reductions run inside of what reads them: each a habit of a compiler.
+    """Which reductions run inside their readers. Each field is a habit of a compiler.
 
     Attributes:
-      softmaxes, norms: those of softmaxes, and all others.
-      beside_others: also one that something else reads, which is not a kernel over the rows.
-      columns: also one along another dimension than the innermost.
+      softmaxes, norms: reductions of softmaxes, and all other reductions.
+      beside_others: also reductions with another reader that is not a kernel over the rows.
+      columns: also reductions along a dimension other than the innermost.
     """
 
     softmaxes: bool
@@ -51,13 +51,13 @@ class RowRules:
 def row_reductions(
     program: Program, fusion: Fusion, orders: Sequence[Sequence[Order]], rules: RowRules
 ) -> frozenset[int]:
-    """The ops that run inside of those that read them, as long as their rows are whole.
+    """Return the reductions that run inside their readers, as long as their rows are not sharded.
 
     Args:
       program: the step.
-      fusion: of the program.
-      orders: of every value, those in which it lies, the first being its own; none: any.
-      rules: the compiler's.
+      fusion: the fusion of the program.
+      orders: per value, the orders in which it is available, its own first; empty if any order.
+      rules: the compiler's rules.
     """
     return _Rows(program, fusion, orders, rules).run()
 
@@ -90,16 +90,16 @@ class _Rows:
         return any(over_rows) and (all(over_rows) or self.rules.beside_others)
 
     def _reduces(self, op: Op) -> bool:
-        """Whether an op is a reduction, and of more than one element."""
+        """Whether an op is a reduction over more than one element."""
         if op.primitive not in FUSING_REDUCTIONS or op.inputs[0] < 0:
             return False
         before, after = (self.program.values[v] for v in (op.inputs[0], op.outputs[0]))
         return math.prod(before.shape) > math.prod(after.shape)
 
     def _reduces_rows(self, op: Op) -> bool:
-        """Whether an op reduces the innermost dimension alone, and leaves others.
+        """Whether an op reduces only the innermost dimension, and leaves other dimensions.
 
-        With the compiler's other rules any dimensions, and those of softmaxes or norms alone.
+        The compiler's rules may allow any dimension, and may allow only softmaxes or only norms.
         """
         if not (self.rules.softmaxes if self._is_of_softmax(op) else self.rules.norms):
             return False
@@ -116,7 +116,7 @@ class _Rows:
         return self.rules.columns or reduced & {*lying} == {lying[-1]}
 
     def _is_of_softmax(self, op: Op) -> bool:
-        """Whether an op finds a maximum, or adds up exponentials."""
+        """Whether an op takes a maximum, or sums exponentials."""
         value = op.inputs[0] if op.primitive == "reduce_sum" else -1
         while value >= 0 and self.program.values[value].producer >= 0:
             maker = self.program.ops[self.program.values[value].producer]
@@ -129,9 +129,9 @@ class _Rows:
         return frozenset[int]().union(*(self.fusion.sources[v] for v in op.inputs if v >= 0))
 
     def _kernels(self, op: Op, readers: Sequence[Sequence[tuple[int, int]]]) -> list[Op] | None:
-        """The ops that write what is made of the result of `op`; None where one cannot be fused.
+        """Return the ops that write what depends on `op`; None if one of them cannot be fused.
 
-        What is made of one element per row is a part of the kernels that read it.
+        A result with one element per row is computed inside the kernels that read it.
         """
         found: dict[int, Op] = {}
         waiting = list(op.outputs)
@@ -161,7 +161,7 @@ class _Rows:
         return list(written)
 
     def _is_within(self, value: int, op: Op) -> bool:
-        """Whether a value that is made of the result of `op` is part of what reads it."""
+        """Whether a value that depends on `op` is computed inside its readers."""
         return not self.fusion.materialised[value] or self._is_scalar(value, op)
 
     def _is_scalar(self, value: int, op: Op) -> bool:
@@ -170,7 +170,7 @@ class _Rows:
         return math.prod(one.shape) <= math.prod(rows.shape)
 
     def _has_rows(self, kernel: Op, op: Op, reducing: Set[int]) -> bool:
-        """Whether a kernel runs over the rows that `op` reduces, in whichever order it writes."""
+        """Whether a kernel iterates over the rows that `op` reduces, in any order of writing."""
         if self._reduces(kernel):
             values = kernel.inputs[:1] if kernel.index in reducing else ()
         else:

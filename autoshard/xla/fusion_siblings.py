@@ -1,13 +1,14 @@
-"""Kernels that are run as one: those of one shape that read the same arrays.
+"""Find kernels that run as one: kernels of one shape that read the same arrays.
 
     m' = b m + (1 - b) g          reads m, g            writes m'
     v' = c v + (1 - c) g g        reads v, g            writes v'
     w' = w - m' / sqrt(v')        reads w, m', v'       writes w'
 
-A compiler makes one kernel of the three, with three results, which reads w, m, v and g once each
-(XLA's multi-output fusion). So an elementwise kernel, or a reduction of what is elementwise, joins
-an earlier kernel of its region that runs over the same indices and reads or writes an array of this
-size that it reads too, unless something that is not in that kernel would have to run in between.
+A compiler fuses the three into one kernel with three results, which reads w, m, v and g once each
+(XLA's multi-output fusion). So an elementwise kernel, or a reduction of an elementwise result, can
+join an earlier kernel of its region. Both must iterate over the same indices. The earlier kernel
+must read or write an array of this size that the later one reads too. The kernels stay apart if an
+op outside the earlier kernel would have to run in between.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from autoshard.program.graph import Op, Program
 
 @dataclass(slots=True)
 class _Kernel:
-    """The ops of one kernel so far, and the arrays that it has at hand."""
+    """The ops of one kernel so far, and the arrays that it has read or computed."""
 
     first: int
     ops: set[int] = field(default_factory=set)
@@ -30,7 +31,7 @@ class _Kernel:
 
 
 class Joined(NamedTuple):
-    """The kernel that an op joins: its first op, and the values that it has read or made."""
+    """The kernel that an op joins: its first op, and the values it has read or computed so far."""
 
     first: int
     holds: frozenset[int]
@@ -39,13 +40,13 @@ class Joined(NamedTuple):
 def at_hand(
     program: Program, kernels: Mapping[int, Iterable[int]], sources: Sequence[frozenset[int]]
 ) -> dict[int, Joined]:
-    """By op, the kernel which it joins, as it is then.
+    """Return, by op, the kernel that it joins, in its state at that point.
 
     Args:
-      program: whose ops run in an order that respects what they read.
-      kernels: by op that writes to memory and may be joined with others, in the program's order,
-        the indices over which it runs.
-      sources: per value, what is read from memory for a reader of it.
+      program: the step, its ops in an order in which each comes after its operands.
+      kernels: by op, the shape over which it iterates; for ops that write to memory and may join
+        others, in the program's order.
+      sources: per value, the values read from memory when it is read.
     """
     found: dict[int, Joined] = {}
     open_kernels: dict[tuple[int, tuple[int, ...], int], list[_Kernel]] = {}
@@ -72,9 +73,10 @@ def at_hand(
 def _may_join(
     program: Program, op: Op, read: Iterable[int], kernel: _Kernel, whole: Iterable[int]
 ) -> bool:
-    """Whether nothing that is to run before `op` needs what `kernel` makes.
+    """Whether `op` can join `kernel`: nothing that must run before `op` depends on `kernel`.
 
-    Of what it makes `op` may read the arrays that are `whole`, index by index, and no reduced one.
+    `op` may read the kernel's own results only if they are `whole` arrays, read index by index. It
+    may not read a reduced one.
     """
     makers = {program.values[value].producer for value in read}
     own = {program.values[value].producer for value in whole} & kernel.ops
@@ -84,7 +86,7 @@ def _may_join(
 
 
 def _before(program: Program, kernel: _Kernel, makers: Iterable[int]) -> Iterator[int]:
-    """What the `makers` that are not of `kernel` read, and so on, back to where it starts."""
+    """Yield the producers of what the `makers` outside `kernel` read, back to its first op."""
     seen: set[int] = set()
     waiting = [maker for maker in makers if maker not in kernel.ops]
     while waiting:

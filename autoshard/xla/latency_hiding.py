@@ -1,17 +1,17 @@
-"""The order of a computation that hides its collectives: list scheduling from its end.
+"""Schedule a computation so that compute hides its collectives: list scheduling from the end.
 
-XLA's latency-hiding scheduler goes from the results back to the arguments. Of the tasks whose
-readers are all placed it takes, in this order of importance,
+XLA's latency-hiding scheduler works backwards, from the results to the arguments. A task is ready
+once all its readers are placed. Among the ready tasks it prefers, in this order of importance,
 
-    the end of a collective, or a loop with collectives in it, unless a collective is under way
-    what the collective under way need not be waited for
-    not the begin of a collective for which nothing need be made
-    the begin of the collective under way, where another waits to end, or a loop to run
-    what waits for the longest chain of collectives
-    what comes nearest to the time that is still to be hidden
-    what the end of a collective is read by
-    what makes more tasks ready
-    what stood later in the order before
+    the end of a collective, or a loop with collectives in it, unless a collective is in flight
+    a task that does not have to wait for the collective in flight
+    any task but the begin of a collective that depends on no other collective
+    the begin of the collective in flight, if another is waiting to end, or a loop to run
+    the task that depends on the longest chain of collectives
+    the task whose duration is nearest to the time that is still to be hidden
+    a task that reads the end of a collective
+    the task that makes more other tasks ready
+    the task that came later in the original order
 
 The rules are those of
 `xla/service/latency_hiding_scheduler.cc` with the settings of XLA:GPU.
@@ -25,12 +25,12 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 STEP_SECONDS = 1e-6
-"""From a task to one that reads it, and what a collective's begin and end take themselves; the
-source's low latency and cost, in its unit of a microsecond."""
+"""Latency from a task to its reader, and the cost of a collective's begin and of its end. These
+are the low latency and low cost of the source, in its unit of a microsecond."""
 
 
 class Role(enum.Enum):
-    """What a task is: a kernel, nothing that runs, a loop, the begin or the end of a collective."""
+    """The kind of a task: a kernel, a no-op, a loop, or the begin or end of a collective."""
 
     KERNEL = "kernel"
     NOTHING = "nothing"
@@ -41,15 +41,15 @@ class Role(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One node of the graph of a computation.
+    """One node of a computation's dependency graph.
 
     Attributes:
-      content: what the caller knows it by.
-      role: see there; a `LOOP` has collectives of its own.
-      seconds: it keeps the device busy.
-      latency: of a `BEGIN`, seconds until its end can be.
-      kernels: the numbers of those that it runs.
-      before, after: the tasks that it reads, and that read it.
+      content: the caller's key for the task.
+      role: see `Role`; a `LOOP` has collectives of its own.
+      seconds: how long it keeps the device busy.
+      latency: for a `BEGIN`, the seconds until its end may run.
+      kernels: the numbers of the kernels that it runs.
+      before, after: the tasks that it reads, and the tasks that read it.
     """
 
     content: Hashable
@@ -61,13 +61,13 @@ class Task:
     after: list[Task] = field(default_factory=list, repr=False)
 
     def reads(self, other: Task) -> None:
-        """Let this task run after `other`."""
+        """Make this task depend on `other`."""
         if other is not self and other not in self.before:
             self.before.append(other)
             other.after.append(self)
 
     def between(self, reader: Task) -> None:
-        """Let this task read all that `reader` reads, and `reader` this task instead."""
+        """Insert this task between `reader` and everything that `reader` reads."""
         for other in reader.before:
             other.after.remove(reader)
             self.reads(other)
@@ -75,11 +75,11 @@ class Task:
         reader.reads(self)
 
     def needs(self, other: Task) -> bool:
-        """Whether this task is, or reads what is made by `other`."""
+        """Whether this task is `other` or depends on it."""
         return any_needs([self], other)
 
     def takes_in(self, other: Task) -> None:
-        """Let this task do what `other` does, too."""
+        """Merge `other` into this task."""
         self.kernels += other.kernels
         self.seconds += other.seconds
         if other.role is Role.KERNEL:
@@ -94,14 +94,14 @@ class Task:
         other.after.clear()
 
     def lag(self, reader: Task) -> float:
-        """Seconds from this task's begin until `reader` can run."""
+        """Return the seconds from this task's begin until `reader` can run."""
         return self.latency if reader.role is Role.END else STEP_SECONDS
 
 
 def any_needs(
     tasks: Iterable[Task], other: Task, may: Callable[[Task], bool] = lambda task: True
 ) -> bool:
-    """Whether one of the tasks is, or reads what is made by `other`, through others that `may`."""
+    """Whether a task is `other` or depends on it, by paths through tasks that satisfy `may`."""
     seen: set[Task] = set()
     stack = list(tasks)
     while stack:
@@ -117,12 +117,13 @@ def any_needs(
 def hide(
     tasks: Sequence[Task], *, one_at_a_time: bool = True, longest_chain_first: bool = True
 ) -> list[Task]:
-    """The tasks in the order that hides collectives; they must stand after what they read.
+    """Return the tasks in the order that hides collectives.
 
     Args:
-      tasks: in the order before.
-      one_at_a_time: whether a collective begins when the one before it has ended.
-      longest_chain_first: whether tasks are compared as above; otherwise only by the order before.
+      tasks: in the original order, each after the tasks that it reads.
+      one_at_a_time: whether a collective begins only after the previous one has ended.
+      longest_chain_first: whether the module's preferences apply; otherwise only the original
+        order counts.
     """
     return _FromTheEnd(tasks, one_at_a_time, longest_chain_first).run()
 
@@ -133,7 +134,7 @@ class _FromTheEnd:
     ) -> None:
         self.one_at_a_time, self.longest_chain_first = one_at_a_time, longest_chain_first
         self.place = {task: number for number, task in enumerate(tasks)}
-        self.chain: dict[Task, float] = {}  # of collectives before the task, in seconds
+        self.chain: dict[Task, float] = {}  # seconds of the collectives before the task
         for task in tasks:
             own = task.role is Role.END
             self.chain[task] = max(

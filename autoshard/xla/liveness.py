@@ -1,9 +1,9 @@
-"""How long buffers are alive, in points of the compiler's order.
+"""Compute the live ranges of buffers, in points of the compiler's order.
 
-A buffer is alive from its op to its last reader. What an elementwise op makes may take the place of
-what dies with it, as what comes out of a barrier does, and a result that of the donated input which
-it renews. Besides the values there are copies of operands that lie otherwise than they are read
-(`Turned`), and those of `autoshard.xla.slices`.
+A buffer is live from its op to its last reader. An elementwise op may write its result over an
+operand whose live range ends there; so may a barrier. A result that updates a donated input takes
+that input's buffer. Besides the values themselves, there are transposed copies of operands that are
+read in another dimension order (`Turned`), and the copies of `autoshard.xla.slices`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ALIASING = frozenset({"enter", "return", "unstack"})
 
 
 def find_temporary(program: Program, compiler: Compiler = LAWS) -> tuple[bool, ...]:
-    """Whether values lie in the compiler's heap, see `autoshard.program.facts.Facts`."""
+    """Return, per value, whether it is in the compiler's heap (`autoshard.program.facts.Facts`)."""
     in_place = updated_in_place(program, compiler)
     result = [value.producer >= 0 and value.index not in in_place for value in program.values]
     for _, position in program.ties:
@@ -46,7 +46,7 @@ def find_turned(
     found: Transpositions,
     compiler: Compiler = LAWS,
 ) -> dict[int, tuple[Turned, ...]]:
-    """By op index, the lives of the copies of what it reads in another order."""
+    """Return, by op index, the live ranges of the transposed copies of its operands."""
     spans = region_spans(program, when)
     whole = not compiler.denies("gpu.carries-put-in-order")
     carries = _turned_carries(program, found) if whole else {}
@@ -64,10 +64,11 @@ def find_turned(
 def _turned_carries(
     program: Program, found: Transpositions
 ) -> dict[tuple[int, int], tuple[int, bool]]:
-    """By op index and operand, the carries that products read in another order.
+    """Return, by op index and operand, the loop carries that products read transposed.
 
-    With whether memory is needed for it: for one of all that are equally large in a loop, and
-    rather for one that is transposed however its products' batches are cut.
+    Each comes with whether its copy needs memory. Of all carries of one loop with the same size
+    only one does. A carry is preferred for this if it is transposed however the batches of its
+    products are cut.
     """
     carries: dict[tuple[int, int], int] = {}
     rank: dict[tuple[int, int], bool] = {}
@@ -98,7 +99,7 @@ def _with_carry(
     carried: int,
     held: bool,
 ) -> Turned:
-    """The life of a loop's carry in the order in which the op reads a part of it."""
+    """Return the live range of the transposed copy of a loop carry of which the op reads a part."""
     op = program.ops[index]
     value, carry = program.values[op.inputs[one.position]], program.values[carried]
     entry = program.ops[carry.producer]
@@ -117,13 +118,13 @@ def _life(
     one: Transposition,
     base: int,
 ) -> Turned:
-    """The life of the copy that `op` is the first to read, made from `base` in another order."""
+    """Return the live range of the transposed copy of `base` that `op` is the first to read."""
     at = when[op.index]
     value = program.values[op.inputs[one.position]]
     if op.primitive == "dot_general":
         if value.producer < 0 or not fusion.elementwise[value.producer]:
             return Turned(at, at + 1, at + 1)
-        # Both orders are written at once, and each waits for its own readers.
+        # One kernel writes both orders, and each stays live for its own readers.
         others = max((use.last for use in readers[value.index] if use.op != op.index), default=at)
         stop = 1 + min(at, others)
         return Turned(when[value.producer], stop, stop)
@@ -145,11 +146,12 @@ def _life(
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """What a compiler writes over what: each a habit of it.
+    """Which results a compiler writes over an operand. Each field is one of its habits.
 
     Attributes:
-      over_updated, over_elementwise: what updates and elementwise ops make, over what they read.
-      over_products: that of an elementwise op, over the product that it reads, too.
+      over_updated: updates are done in place.
+      over_elementwise: elementwise ops write over an operand.
+      over_products: elementwise ops also write over an operand that is a product.
     """
 
     over_updated: bool
@@ -177,10 +179,10 @@ def find_lives(
     copied: Collection[int],
     compiler: Compiler = LAWS,
 ) -> tuple[list[int], list[int]]:
-    """Per value, the points between which its own buffer is alive."""
+    """Return, as two lists, the points at which the live range of each value starts and stops."""
     renewed = {position for position, _ in program.ties if position in program.donated}
     kept = {
-        value  # what takes its place needs it, or the caller does
+        value  # the caller needs its buffer, or the result that is written in place does
         for position, value in enumerate(program.inputs)
         if position not in program.donated or position in renewed
     }
@@ -201,7 +203,7 @@ def find_lives(
 
 @dataclass(frozen=True, slots=True)
 class _Lives:
-    """Lives of values, if they have buffers of their own."""
+    """Computes the live ranges of values, as if each had a buffer of its own."""
 
     program: Program
     readers: list[list[Reader]]
@@ -213,13 +215,13 @@ class _Lives:
     rules: _Rules
 
     def of_input(self, value: Value) -> tuple[int, int]:
-        """That of an input or a literal."""
+        """Return the live range of an input or a literal."""
         if value.index in self.kept:
             return 0, len(self.program.ops) + 1
         return 0, self._last(value, 0)
 
     def of_result(self, value: Value) -> tuple[int, int]:
-        """That of what an op makes."""
+        """Return the live range of an op's result."""
         maker = self.program.ops[value.producer]
         made = self.when[maker.index]
         stop = self._last(value, made)
@@ -233,11 +235,11 @@ class _Lives:
         return made, stop
 
     def _last(self, value: Value, made: int) -> int:
-        """The point after its last reader, or after that at which it is made."""
+        """Return the point after its last reader, or after `made` if nothing reads it."""
         return max((use.last for use in self.readers[value.index]), default=made) + 1
 
     def _takes_place(self, value: Value, maker: Op, made: int) -> bool:
-        """Whether a result lies where something lay that dies as it is made."""
+        """Whether a result reuses the buffer of an operand whose live range ends at its op."""
         if maker.index in self.fusion.accumulated:
             product = self.program.ops[self.fusion.accumulated[maker.index]].outputs[0]
             other = next(term for term in maker.inputs if term != product)
@@ -251,10 +253,11 @@ class _Lives:
         )
 
     def _overwrites(self, value: Value, maker: Op, made: int) -> bool:
-        """Whether an elementwise op, with what is fused with it, can write over what dies with it.
+        """Whether an elementwise op, with what is fused into it, can write over a dying operand.
 
-        It writes in the order in which it reads. The temporary result of a library's product comes
-        in one tuple with the product's workspace, and XLA:GPU writes over no part of a tuple.
+        It writes in the order in which it reads. The temporary result of a library's product is
+        part of a tuple that also holds the product's workspace, and XLA:GPU never writes over part
+        of a tuple.
         """
         values, ops = self.program.values, self.program.ops
         operands, seen = list(maker.inputs), set[int]()
@@ -277,7 +280,7 @@ class _Lives:
         return False
 
     def _dies(self, value: int, at: int) -> bool:
-        """Whether the buffer of a value is free after the point `at`, where it is read."""
+        """Whether the live range of a value ends at the point `at`, where it is read."""
         if value < 0 or not self.fusion.materialised[value]:
             return False
         inputs = self.program.inputs

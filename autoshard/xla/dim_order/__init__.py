@@ -1,1 +1,1 @@
-"""In which order the dimensions of values lie in memory."""
+"""The order of the dimensions of values in memory."""

@@ -1,18 +1,19 @@
-"""In which order the dimensions of values lie in memory, and who must transpose what he reads.
+"""Find the dimension order of every value in memory, and which ops must transpose an operand.
 
-JAX numbers dimensions; a compiler decides how they lie. XLA:GPU's ways, as its modules show them:
+JAX numbers dimensions; the compiler decides their order in memory. XLA:GPU's compiled modules show
+these rules:
 
-    an input, and what crosses the edge of a loop, lies in the order of its dimensions
+    an input, and a value that crosses a loop boundary, has the default order of its dimensions
     a product `dot_general` writes batch, left, right; it reads batch, free, contracted on the left
     and batch, contracted, free on the right, each group in one order; the last two may be swapped.
-    It may be told to do otherwise (`autoshard.xla.dim_order.choose_products`)
-    everything else keeps the order of its operand: a `transpose` only gives it other numbers
-    where the operands of an elementwise op disagree, one of them prevails
+    It can be told to use other orders (`autoshard.xla.dim_order.choose_products`)
+    every other op keeps the order of its operand: a `transpose` only renumbers the dimensions
+    where the operands of an elementwise op have different orders, one of them prevails
 
-What does not fit is transposed, and that may be dear: a transposition that neither reads nor writes
-along at least 16 elements fetches a whole memory transaction for every element (`is_coalesced`).
-Plain attention with grouped queries is the common case: the scores' groups come out innermost, and
-the next product wants them outermost.
+Any other operand is transposed, which can be expensive. A transposition that neither reads nor
+writes runs of at least 16 elements fetches a whole memory transaction per element (`is_coalesced`).
+The common case is plain attention with grouped queries: the product writes the groups of the scores
+innermost, and the next product reads them outermost.
 """
 
 from __future__ import annotations
@@ -44,24 +45,26 @@ SCATTERED = frozenset(
         *("scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"),
     }
 )
-"""Ops whose layouts are the compiler's own affair: nothing is said of them."""
+"""Ops for which the compiler chooses layouts freely: no order is assumed for them."""
 
 
 RENUMBERING = frozenset({"squeeze", "expand_dims", "reshape", "transpose"})
-"""Ops that only give the dimensions other numbers."""
+"""Ops that only renumber the dimensions."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderRules:
-    """How a compiler lays arrays: each a habit of it.
+    """How a compiler lays out arrays. Each field is one of its habits.
 
     Attributes:
-      in_order: whether products lie in an order of their own at all, and what is made of them.
-      renumbers: whether a transpose only gives the dimensions other numbers.
-      one_prevails: whether operands of an elementwise op are put in the order of one of them.
-      either_way: whether products read and write matrices transposed as well.
-      edges_in_order: whether what crosses the edge of a loop lies in the order of its dimensions.
-      alone: whether a batch of one element is none, see `autoshard.xla.dim_order.unbatched`.
+      in_order: whether products, and values derived from them, have a fixed order at all.
+      renumbers: whether a transpose only renumbers the dimensions.
+      one_prevails: whether the operands of an elementwise op are transposed to the order of one of
+        them.
+      either_way: whether products can also read and write matrices transposed.
+      edges_in_order: whether values that cross a loop boundary have their default order.
+      alone: whether a batch of one element counts as no batch, see
+        `autoshard.xla.dim_order.unbatched`.
     """
 
     in_order: bool
@@ -85,21 +88,21 @@ class OrderRules:
 
 
 ANY = OrderRules.of(LAWS)
-"""What is taken of any compiler."""
+"""The rules that are assumed for any compiler."""
 
 
 class Orders:
-    """One walk over a program, which finds the operands that are transposed.
+    """One walk over a program that finds the transposed operands.
 
     Attributes:
       program: the step.
-      elementwise: per op, whether it is fused with its neighbours.
-      product_orders: by op index, how a product is computed where that is not as JAX writes it.
-      rules: the compiler's.
-      orders: of every value, those in which it can be had, the first being its own; none: in any.
-      made: the same as it was when the value was made; later readers may have transposed it.
-      batches: of every value, the dimensions that were the batch of the product it comes from.
-      roots: of every value, the first one of the chain whose order it has.
+      elementwise: per op, whether it fuses with its neighbours.
+      product_orders: by op index, the orders of a product that differ from JAX's own form.
+      rules: the compiler's rules.
+      orders: per value, the orders in which it is available, its own first; empty if any order.
+      made: the same at the op that computes the value, before later readers transpose it.
+      batches: per value, the dimensions that were batch dimensions of the product it comes from.
+      roots: per value, the first value of the chain whose order it inherits.
     """
 
     def __init__(
@@ -125,7 +128,7 @@ class Orders:
         self.written: dict[int, list[Order]] = {}
 
     def anew(self, product_orders: Mapping[int, ProductOrder]) -> Orders:
-        """A walk over some ops, as this one would be with products computed otherwise in them."""
+        """Return a walk like this one but with other product orders, for a part of the ops."""
         walk = copy.copy(self)
         walk.product_orders = product_orders
         walk.orders, walk.made = list(self.made), list(self.made)
@@ -134,7 +137,7 @@ class Orders:
         return walk
 
     def run(self, ops: Iterable[Op] | None = None) -> Transpositions:
-        """The transpositions of the program, or of some of its ops after those walked before."""
+        """Return the transpositions of the program, or of some of its ops after earlier ones."""
         found: dict[int, tuple[Transposition, ...]] = {}
         if not self.rules.in_order:
             return Transpositions(found, {})
@@ -170,7 +173,7 @@ class Orders:
     def _written_twice(
         self, found: dict[int, tuple[Transposition, ...]]
     ) -> dict[int, tuple[Transposition, ...]]:
-        """A value that some read as it lies cannot be made in the order of others alone."""
+        """Mark the transpositions that need a copy because other ops read the original order."""
         ops = self.program.ops
         turned = Counter(ops[o].inputs[one.position] for o, here in found.items() for one in here)
         read = Counter(
@@ -221,13 +224,13 @@ class Orders:
         self.orders[result.index] = (order,)
         matrix = len(large) == 2 and not groups[0][0]
         if order == plain and matrix and self.rules.either_way:
-            # The product of the transposed matrices is the transposed product.
+            # The product can write its transpose: (A B)^T = B^T A^T.
             swapped = {large[0]: large[1], large[1]: large[0]}
             self.orders[result.index] += (tuple(swapped.get(d, d) for d in plain),)
         return tuple(found)
 
     def is_made(self, value: int) -> bool:
-        """Whether an elementwise op makes the value, and not only cuts it from a buffer."""
+        """Whether an elementwise op computes the value, rather than slicing it from a buffer."""
         producer = self.program.values[value].producer
         if producer < 0 or not self.elementwise[producer]:
             return False
@@ -236,7 +239,7 @@ class Orders:
         return producer < 0 or self.program.ops[producer].primitive != "dynamic_slice"
 
     def _transpose(self, op: Op) -> tuple[Transposition, ...]:
-        """A transpose that is a kernel of its own, and writes the order of its dimensions."""
+        """Handle a transpose that is a kernel of its own and writes the default order."""
         (value,), (output,) = op.inputs, op.outputs
         plain = tuple(range(len(self.program.values[output].shape)))
         self.orders[output] = (plain,)
@@ -246,7 +249,7 @@ class Orders:
         return tuple(self.read(0, value, (wanted,), copy=True))
 
     def _carry(self, op: Op) -> tuple[Transposition, ...]:
-        """An op that keeps the order of its largest operands."""
+        """Handle an op that keeps the order of its largest operands."""
         values = self.program.values
         size = max((math.prod(values[v].shape) for v in op.inputs if v >= 0), default=0)
         mains = [
@@ -261,7 +264,7 @@ class Orders:
         found: list[Transposition] = []
         offered = self.orders[leader]
         for position, value in mains[1:]:
-            # All in the numbers of the leader's dimensions.
+            # All orders are expressed in the leader's dimension numbers.
             others = {
                 carried_order(order, op.rule, op.rule.operands[position], op.rule.operands[first])
                 for order in self.orders[value]
@@ -286,7 +289,7 @@ class Orders:
                 )
             ]
             if not carried and math.prod(values[output].shape) == size:
-                # Dimensions that lie apart become one: the operand is put in its own order first.
+                # A reshape merges non-adjacent dimensions: first restore the default order.
                 plain = tuple(range(len(values[leader].shape)))
                 found += self.read(first, leader, (plain,), copy=True)
                 carried = [tuple(range(len(values[output].shape)))]
@@ -307,7 +310,10 @@ class Orders:
         copy: bool,
         product: bool = False,
     ) -> Iterable[Transposition]:
-        """Read `value` in one of the orders `wanted`; from then on it can be had in it."""
+        """Return the transpositions to read `value` in an order of `wanted`.
+
+        From then on the value is available in that order.
+        """
         there = self.orders[value]
         shape = self.program.values[value].shape
         reduced = {large_of(order, shape) for order in wanted}
@@ -315,8 +321,8 @@ class Orders:
             return ()
         for order in there:
             if (large := large_of(order, shape)) in reduced:
-                # Several orders cost nothing as long as the value is fused; a product's operand
-                # is written in every order that some product reads.
+                # A fused value is available in several orders at no cost. A product's operand is
+                # written in every order that some product reads.
                 others = self.written.setdefault(value, [])
                 if not product or not self.is_made(value) or large in others:
                     return ()
@@ -338,6 +344,6 @@ class Orders:
 
 
 def are_adjacent(dimensions: Order, orders: Sequence[Order]) -> bool:
-    """Whether some dimensions lie beside each other in the first of `orders`, if there is one."""
+    """Whether some dimensions are adjacent in the first of `orders`, if there is one."""
     places = sorted(orders[0].index(d) for d in dimensions) if orders else []
     return all(after - before == 1 for before, after in pairwise(places))

@@ -1,1 +1,1 @@
-"""What a plan takes in the order in which its compiler runs it."""
+"""Forecast a plan's memory and exposed time in the order in which its compiler runs it."""

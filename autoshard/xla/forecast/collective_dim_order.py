@@ -1,19 +1,19 @@
-"""Which arrays lie in memory in an order of their own, since collectives move whole blocks.
+"""Find the dimension orders that collectives impose on arrays, since they move contiguous blocks.
 
-XLA:GPU gathers and scatters along the dimension that lies first in memory, and no other; other
-compilers are taken to do so, too, unless it is denied. An array that is gathered (or scattered)
-along another dimension lies with that dimension first, and what is made of it element by element
-lies so, too, or reads it out of order. All-to-alls cut along the first dimension, and join along a
-new one before it.
+XLA:GPU gathers and scatters only along the dimension that is major-most (first) in memory. Other
+compilers are assumed to do the same unless a habit denies it. So an array that is gathered or
+reduce-scattered along another dimension has that dimension first in memory. Elementwise results
+inherit its order, or their kernels read the array out of order. An all-to-all splits along the
+first dimension and concatenates along a new dimension before it.
 
     g: f32[m, n@x] --all-gather(x)--> g: f32[m, n], n first in memory
 
-What crosses the edge of a loop lies in the order of its dimensions: what is gathered along another
-than the first one is written once more before the loop.
+Values that cross a loop boundary have the default order of their dimensions. An array gathered
+along any dimension but the first is therefore rewritten before the loop.
 
-An update in place, `w' = w - g`, cannot read `g` out of order and write over `w` what it reads
-there: its result lies beside `w`, and is copied into its place afterwards. But what a loop stacks
-is read out of order by a kernel that updates in place.
+An in-place update, `w' = w - g`, cannot read `g` out of order while it overwrites `w`. Its result
+gets its own buffer and is copied over `w` afterwards. The exception is an array that a loop stacks:
+a kernel that updates in place may read it out of order.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ from autoshard.program.trace import Op
 from autoshard.xla.fusion import Fusion
 
 ENTERING = frozenset({"enter", "carry", "unstack"})
-"""Ops of a loop that read what stands before it."""
+"""Ops through which a loop reads values from outside."""
 JOINING = {
     "all_gather": ("gpu.gathers-along-first-dimension", "gpu.gathers-as-it-lies"),
     "all_to_all": ("gpu.all-to-alls-join-apart",),
 }
-"""Collectives whose result lies with the dimension first that they join, by these habits."""
+"""Collectives whose result has the concatenated dimension first in memory, with the habits."""
 
 
 def results_beside(
     prices: StepPrices, decisions: Decisions, fusion: Fusion, chosen: ChosenStrategies
 ) -> Iterator[int]:
-    """The results of a step that do not lie where the inputs lie that they renew.
+    """Yield the results of a step that do not share a buffer with the inputs that they update.
 
     Args:
-      prices: of the program on a machine.
-      decisions: with the strategies that they give to its ops, `chosen`.
-      fusion: of the program, for that machine's chip.
+      prices: the prices of the program on a machine.
+      decisions: the plan's decisions.
+      fusion: the fusion of the program for that machine's chip.
+      chosen: the strategies that the decisions give to its ops.
     """
     program, flow = prices.program, prices.dataflow
     first = FirstDimensions(prices, decisions, fusion, chosen)
@@ -60,7 +61,7 @@ def results_beside(
 
 
 class FirstDimensions:
-    """The dimensions that lie first in memory under some decisions."""
+    """Answers which dimension of a value is first in memory under given decisions."""
 
     def __init__(
         self, prices: StepPrices, decisions: Decisions, fusion: Fusion, chosen: ChosenStrategies
@@ -76,7 +77,7 @@ class FirstDimensions:
         self._served: dict[int, frozenset[tuple[int, int]]] = {}
 
     def is_turned(self, op: Op) -> bool:
-        """Whether an op reads or writes one array in another order than it writes its first."""
+        """Whether an op reads or writes some array in another order than its first result's."""
         if self.decisions.assignment[op.index] is None or not self.fusion.elementwise[op.index]:
             return False
         layout = self.chosen(op).written[0][0].tolist()
@@ -86,7 +87,7 @@ class FirstDimensions:
         )
 
     def is_put_in_order(self, op: Op) -> bool:
-        """Whether a loop reads by `op` the copy of a value that lies in another order."""
+        """Whether a loop reads, by `op`, a copy whose dimension order is not the default one."""
         if op.primitive not in ENTERING or not self.own.has("gpu.loop-edges-as-numbered"):
             return False
         if not self._reads_copy(op, 0):
@@ -97,10 +98,11 @@ class FirstDimensions:
         return found is not None and not self._lies_first(value, found, layout)
 
     def is_scattered_otherwise(self, op: Op) -> bool:
-        """Whether partial sums of a product are scattered along a dimension that cannot lie first.
+        """Whether a product is reduce-scattered along a dimension that it cannot write first.
 
-        The dimensions of either operand may, in their order, if there is no batch before them. With
-        a batch this is an upper bound: XLA:GPU was seen to write no batched product once more.
+        Without batch dimensions, the product can write the dimensions of either operand first, in
+        their own order. With a batch this is an upper bound: XLA:GPU was not seen to rewrite a
+        batched product.
         """
         if not self.own.has("gpu.inner-rows-copied-for-scatters"):
             return False
@@ -116,9 +118,9 @@ class FirstDimensions:
         return any(sizes[dimension] > 1 for dimension in before)
 
     def is_stacked_otherwise(self, value: int) -> bool:
-        """Whether a slice of a stack is read in another order than a loop has written the stack in.
+        """Whether a slice of a stack is read in another order than a loop wrote the stack in.
 
-        It is read in the order of what it is put together with element by element.
+        The slice is read in the order of the other operands of its elementwise reader.
         """
         if not self.own.has("gpu.stacked-out-of-order"):
             return False
@@ -135,7 +137,7 @@ class FirstDimensions:
         )
 
     def _of_others(self, op: Op, position: int) -> Iterator[int]:
-        """The dimensions that come first in the other operands of an elementwise op."""
+        """Yield the dimensions that are first in memory in an elementwise op's other operands."""
         if self.decisions.assignment[op.index] is None:
             return
         layout = self.chosen(op).written[0][0].tolist()
@@ -145,7 +147,7 @@ class FirstDimensions:
                 yield found
 
     def _of_read(self, op: Op, position: int) -> int | None:
-        """The dimension that lies first in what an op reads; of a carry that of what it becomes."""
+        """Return the first dimension of an op's operand; for a carry, that of its next value."""
         value = op.inputs[position]
         if self._reads_copy(op, position):
             return self._of_copy(value)
@@ -161,7 +163,7 @@ class FirstDimensions:
         return self._of_copy(value) if self._reads_copy(last, 0) else self._of(value)
 
     def _of_operand(self, op: Op, position: int) -> int | None:
-        """The dimension of the result of `op` that lies first in an operand."""
+        """Return the dimension of the result of `op` that is first in memory in an operand."""
         value = op.inputs[position]
         if value < 0:
             return None
@@ -176,7 +178,7 @@ class FirstDimensions:
 
     def _of(self, value: int) -> int | None:
         if value not in self._of_value:
-            self._of_value[value] = None  # of what a loop carries to itself nothing is known
+            self._of_value[value] = None  # the answer if it depends on itself by a carry
             self._of_value[value] = self._found(value)
         return self._of_value[value]
 
@@ -195,7 +197,7 @@ class FirstDimensions:
         return None
 
     def _scattered(self, op: Op, value: int) -> int | None:
-        """The dimension of a result of `op` onto which its partial sums are scattered."""
+        """Return the dimension along which the partial sums of `op` are reduce-scattered."""
         strategy = self.chosen(op)
         if not strategy.scattered[0] or not self._scatters_first:
             return None
@@ -216,7 +218,7 @@ class FirstDimensions:
         return None
 
     def is_sent(self, value: int) -> bool:
-        """Whether blocks of a value are sent that do not lie one after another in memory."""
+        """Whether a collective sends blocks of a value that are not contiguous in memory."""
         stored, copy = self.decisions.stored[value], self.decisions.copy[value]
         if stored is None or copy is None or not self._cuts_first:
             return False
@@ -228,7 +230,7 @@ class FirstDimensions:
         return False
 
     def _lies_first(self, value: int, dimension: int, layout: Sequence[int]) -> bool:
-        """Whether no larger dimension of the value stands before one of its dimensions."""
+        """Whether only dimensions of size 1 precede a dimension of the value."""
         shape = self.prices.program.values[value].shape
         sizes = local_shape(shape, tuple(layout), self.prices.mesh_shape)
         return all(size == 1 for size in sizes[:dimension])

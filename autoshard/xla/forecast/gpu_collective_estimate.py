@@ -1,15 +1,16 @@
-"""XLA:GPU's own estimate of a collective between hosts.
+"""Reproduce XLA:GPU's own estimate of a collective between hosts.
 
-Its order of kernels follows these seconds, whatever the collective takes in truth. A ring takes a
-round trip and the preparation of its chunks for every step, and one card's share of the bytes:
+XLA schedules kernels by these seconds, however long the collective really takes. Each step of a
+ring takes a round trip, the preparation of its chunks, and the transfer of one card's share of the
+bytes:
 
     ring          ((share / rate + chunks * preparation + trip) * (devices - 1) / cards) * rounds
-    all-to-all    the same of every peer in another host, one after another
+    all-to-all    the same for every peer in another host, one after another
 
-on top of what reads and writes the main memory. The number of `devices` of a group follows from the
-number of groups, as if each had its part of every host's cards; where the groups do not divide
-these, XLA takes 5 ms. The rate, the trip and the start are what
-`autoshard.compiler.target` tells it of the machine; the preparation of a chunk is its own.
+The time to read and write main memory is added. XLA derives the number of `devices` of a group from
+the number of groups, as if each group had an equal part of every host's cards. Where the groups do
+not divide the cards, XLA assumes 5 ms. The rate, the trip and the start are the machine parameters
+that `autoshard.compiler.target` passes to XLA. The preparation of a chunk is XLA's own constant.
 
 Source: `xla/service/gpu/model/sol_gpu_cost_model.cc` and `sol_latency_estimator.cc`.
 """
@@ -26,16 +27,16 @@ from autoshard.machine.network import Switch
 from autoshard.xla.forecast.planned_collectives import Collectives
 
 UNKNOWN_SECONDS = 5e-3
-"""Of a collective whose groups XLA cannot model."""
+"""Estimate of a collective whose groups XLA cannot model."""
 CHUNK_BYTES = 4 << 20
 CHUNK_SECONDS = 0.45 * 13.34e-6
 B200_CHUNK_SECONDS = 0.45 * 4.45e-6
-"""What it takes to prepare a chunk, by the chip's name; it cannot be told to take none."""
+"""Seconds to prepare a chunk, by the chip's name. XLA has no setting that makes this zero."""
 HEADERS = 1.025
-"""Bytes on the wire for each that is sent."""
+"""Bytes on the wire per byte of payload."""
 ROUNDS = {"all_reduce": 2}
 PASSES = {"all_gather": 3, "reduce_scatter": 3}
-"""How often the larger of operand and result goes through the main memory; others twice."""
+"""How often the larger of operand and result passes through main memory; 2 for other kinds."""
 
 
 ESTIMATED = {
@@ -46,11 +47,11 @@ ESTIMATED = {
     "all_to_all": "gpu.all-to-alls-between-hosts-reckoned",
     "collective_permute": "gpu.all-to-alls-between-hosts-reckoned",
 }
-"""By which habit XLA:GPU estimates a kind of collective so."""
+"""For each kind of collective, the habit by which XLA:GPU uses this estimate."""
 
 
 class CollectiveEstimate(NamedTuple):
-    """An estimate of a collective, and how much of that it takes however little it carries."""
+    """XLA's estimate of a collective, and the part of it that does not depend on the size."""
 
     seconds: float
     fixed: float
@@ -59,13 +60,14 @@ class CollectiveEstimate(NamedTuple):
 def between_hosts(
     topology: MeshTopology, kind: str, axes: Sequence[int], size: float
 ) -> CollectiveEstimate | None:
-    """The estimate of a collective over mesh axes; None where XLA:GPU makes none of this kind.
+    """Return XLA:GPU's estimate of a collective over mesh axes.
 
-    That is so within a host, too.
+    Returns None where XLA:GPU does not estimate this kind this way, and within a host.
 
     Args:
-      topology: on two levels of switches, of which the inner one is a host.
-      kind: of the collective, as in `autoshard.cost.collective`.
+      topology: two levels of switches; the inner one is a host.
+      kind: the kind of collective, as in `autoshard.cost.collective`.
+      axes: the mesh axes it runs over.
       size: bytes per device of the larger of operand and result.
 
     >>> from autoshard.machine import load
@@ -110,7 +112,7 @@ def between_hosts(
 
 
 def estimate(topology: MeshTopology, found: Collectives) -> CollectiveEstimate | None:
-    """The estimate of collectives in a row; None where XLA:GPU makes none of one of them."""
+    """Return the estimate of collectives in sequence; None where XLA:GPU has none for one."""
     parts = list[CollectiveEstimate]()
     for kind, axes in found.kinds:
         shares = topology.group_size(axes) if kind == "reduce_scatter" else 1

@@ -1,18 +1,20 @@
-"""The kernels and collectives of one computation of a plan, and what each waits for.
+"""Build the dependency graph of the kernels and collectives of one computation of a plan.
 
-Kernels of a program become tasks, of which those that run as one are one
-(`autoshard.xla.fusion_siblings`); a collective becomes two, its begin and its end. XLA's ways with
-gradients stand here as well:
+Kernels become tasks, and kernels that run as one (`autoshard.xla.fusion_siblings`) share a task. A
+collective becomes two tasks, its begin and its end. The graph also models what XLA does with
+gradients:
 
-* A scatter onto zeros whose result is added to an array starts from that array, and so waits for
-  it: of a table that is looked up and multiplied with, the two gradients become one.
-* What convolves an error waits for the renewal of its weight (`autoshard.xla.early_updates`).
-* What is sent in blocks that do not lie one after another is put in order first, unless an
-  elementwise kernel writes it so.
-* Where a library computes products, the gradient of a pool is scattered to the places of the
-  largest elements. A kernel finds them that waits for what was pooled alone, and writes the
-  elements, and an index for every dimension.
-* A result that cannot lie where the input lies that it renews
+* If the result of a scatter onto zeros is added to an array, the scatter starts from that array
+  and so waits for it. For a table that is both looked up and multiplied with, the two gradients
+  become one.
+* The convolution that computes the error of a layer's input waits until the optimizer has updated
+  the layer's weight (`autoshard.xla.early_updates`; called a renewal in the code).
+* An array whose sent blocks are not contiguous is rewritten first, unless the elementwise kernel
+  that computes it writes it in that order.
+* Where a library computes products, the gradient of a pool is scattered to the positions of the
+  largest elements. A separate kernel finds these. It waits for the pool's input only, and writes
+  the elements and an index for every dimension.
+* A result that cannot overwrite the input that it updates
   (`autoshard.xla.forecast.collective_dim_order`) is copied there by a task of its own.
 """
 
@@ -45,12 +47,12 @@ from autoshard.xla.kernel_orders import Kernel
 from autoshard.xla.latency_hiding import Role, Task, any_needs
 
 HIGH_COST, MEDIUM_COST = 5e-3, 1e-3
-"""XLA:TPU's own estimate of a product and of another kernel, in its unit of a
+"""Seconds that XLA:TPU estimates for a product and for any other kernel, in its unit of a
 microsecond: `ApproximateLatencyEstimator` in `xla/service/latency_hiding_scheduler.h`."""
 HIGH_LATENCY = 5e-3
-"""From the begin to the end of a collective, likewise, whatever it moves."""
+"""Likewise from the begin to the end of a collective, whatever its size."""
 INDEX_BYTES = 4
-"""Of an index, and of an element beside it."""
+"""Bytes of an index, and of the element stored with it."""
 COMBINED = {
     "all_gather": ("gpu.gathers-combined", "gpu.gathers-combined-to-30-mib"),
     "all_reduce": ("gpu.sums-combined", "gpu.sums-combined-to-30-mib", "tpu.sums-are-combined"),
@@ -59,7 +61,7 @@ COMBINED = {
         "tpu.scattered-gradients-are-combined",
     ),
 }
-"""Kinds of collectives that run as one with others of their kind, by these habits."""
+"""Kinds of collectives that the compiler combines with others of their kind, with the habits."""
 COMBINED_IN_LOOPS = {
     "all_gather": ("gpu.gathers-combined-in-loops",),
     "all_reduce": ("gpu.sums-combined-in-loops", "tpu.gradients-are-combined-in-loops"),
@@ -73,11 +75,11 @@ HIDDEN = {
     "all_reduce": "gpu.sums-hidden",
     "reduce_scatter": "gpu.sums-hidden",
 }
-"""By which habit kernels run beside a collective of a kind."""
+"""For each kind of collective, the habit by which kernels run concurrently with it."""
 
 
 def _combining(kind: str, region: Region) -> tuple[str, ...]:
-    """The habits by which collectives of a kind run as one in a region."""
+    """Return the habits by which collectives of a kind are combined in a region."""
     return COMBINED[kind] + (COMBINED_IN_LOOPS[kind] if region.parent >= 0 else ())
 
 
@@ -85,10 +87,10 @@ class TaskGraph:
     """The tasks of one region: its kernels, and a begin and an end for each collective.
 
     Attributes:
-      tasks: of every kernel; their contents are the numbers of the kernels that run as one.
+      tasks: the task of every kernel; kernels that run as one share a task.
       flights: the collectives; `CopyBegins` and `SumEnds` are contents of their tasks.
-      replaced: by value, the task that copies it into its place.
-      picking: tasks that find where gradients of pools are scattered to.
+      replaced: by value, the task that copies it over the input that it updates.
+      picking: the tasks that find where gradients of pools are scattered to.
     """
 
     def __init__(
@@ -143,7 +145,7 @@ class TaskGraph:
         self.views.settle()
 
     def _read(self, op: Op, number: int) -> None:
-        """Let a kernel wait for the operands of one of its ops."""
+        """Make a kernel depend on the operands of one of its ops."""
         for position, value in enumerate(op.inputs):
             makers = list(self._makers(op.index, (value,), number))
             if self.views.is_product(op) and position < len(op.rule.operands):
@@ -152,16 +154,16 @@ class TaskGraph:
                 self.tasks[number].reads(one)
 
     def results(self) -> list[Task]:
-        """What nothing in the region reads: a loop's carries, then the rest."""
+        """Return the tasks that nothing in the region reads: a loop's carries, then the rest."""
         ends = [number for number, task in enumerate(self.tasks) if not task.after]
         primitive = [self.program.ops[kernel.first].primitive for kernel in self.kernels]
         return [self.tasks[k] for k in sorted(ends, key=lambda k: (primitive[k] != "yield", k))]
 
     def _start_from(self, kernel: Kernel) -> None:
-        """Let a scatter onto zeros, the result of which is added to an array, wait for that.
+        """Make a scatter onto zeros depend on the array that its result is added to.
 
-        XLA starts from the array instead of zeros, and adds nothing; it is written for that, if it
-        is not there as such.
+        XLA scatters onto the array instead of zeros and drops the addition. An array that is not
+        materialised is written for that.
         """
         if self.own.denies("gpu.scatters-start-from-terms", "tpu.scatters-start-from-products"):
             return
@@ -184,7 +186,7 @@ class TaskGraph:
                     self.tasks[number].reads(array)
 
     def _wait(self, kernel: Kernel) -> None:
-        """Let the convolution of an error wait for the renewal of its weight."""
+        """Make the convolution of an error depend on the optimizer update of its weight."""
         renewal = self.decided.renewal(self.program.ops[kernel.first])
         if renewal is not None and kernel.inner is None:
             error = self.program.ops[renewal.error]
@@ -192,7 +194,7 @@ class TaskGraph:
                 self.tasks[self.maker[error.outputs[0]]].reads(self.views.made(result))
 
     def _pick(self, kernel: Kernel) -> None:
-        """Let a kernel find the places to which the gradient of a pool is scattered."""
+        """Add a kernel that finds the positions to which the gradient of a pool is scattered."""
         op, decided = self.program.ops[kernel.first], self.decided
         if op.primitive != "select_and_scatter_add" or kernel.inner is not None:
             return
@@ -212,21 +214,21 @@ class TaskGraph:
         self.picking.append(picks)
 
     def _written(self, op: Op, value: int) -> Task:
-        """The task that writes an operand of `op` for it."""
+        """Return a task that writes an operand of `op`."""
         decided = self.decided
         strategy, position = decided.chosen(op), op.inputs.index(value)
         size = float(decided.prices.local_bytes(value, strategy.reads[position])[0])
         return Task(None, Role.KERNEL, size / self.chip.memory_rate)
 
     def _replace(self, kernel: Kernel) -> None:
-        """Copy results that are made beside a donated input into its place."""
+        """Add tasks that copy results into the donated input that they could not overwrite."""
         for value in self.program.ops[kernel.first].outputs:
             if kernel.inner is None and value in self.beside:
                 copy = self.replaced[value] = Task(Replaces(value), Role.KERNEL)
                 copy.reads(self.views.made(value))
 
     def _join(self) -> None:
-        """Let kernels that run as one be one task, unless a collective stands between them."""
+        """Merge the tasks of kernels that run as one, unless a collective stands between them."""
         number = {kernel.first: k for k, kernel in enumerate(self.kernels) if kernel.inner is None}
         for op, first in self.fusion.joined.items():
             if op not in number or first not in number:
@@ -247,9 +249,10 @@ class TaskGraph:
                 self.tasks[kernel] = leader
 
     def _is_between(self, leader: Task, task: Task, first: int) -> bool:
-        """Whether one of two tasks waits for the other through a third; `first` is the leader's.
+        """Whether one of two tasks depends on the other through a third task.
 
-        Nothing that stands before the leader in the program waits for it.
+        `first` is the leader's kernel number. No earlier kernel of the program depends on the
+        leader, so the search stops there.
         """
 
         def waits(other: Task) -> bool:
@@ -272,9 +275,9 @@ class TaskGraph:
         return Task(None, role, self._estimated(ops[0], seconds), kernels=(number,))
 
     def _estimated(self, op: Op, seconds: float) -> float:
-        """The scheduler's own estimate of a kernel: without launch, memory at its full bandwidth.
+        """Return the scheduler's own estimate of a kernel: no launch, memory at full bandwidth.
 
-        XLA:TPU has a fixed cost for each.
+        XLA:TPU has a fixed cost per kernel.
         """
         product = is_matrix_op(op.primitive)
         if seconds > 0 and self.has_fixed_costs:
@@ -302,7 +305,7 @@ class TaskGraph:
         self.settled.update(dict.fromkeys(op.outputs, end))
 
     def _in_a_host(self, found: Collectives) -> bool:
-        """Whether collectives keep to the innermost level of the network."""
+        """Whether collectives stay on the innermost level of the network."""
         pieces = self.decided.prices.topology.pieces
         return all(
             piece.level == 0 for _, axes in found.kinds for axis in axes for piece in pieces[axis]
@@ -318,7 +321,7 @@ class TaskGraph:
                 self.copied.setdefault(value, []).append((served, self._steps(value, life, steps)))
 
     def _steps(self, value: int, life: int, steps: Sequence[Collectives]) -> Task:
-        """The collectives that make one copy, each after the other; returns the last one's end."""
+        """Add the collectives that make one copy, in sequence; return the end of the last one."""
         end = passes = None
         for number, step in enumerate(steps):
             begin = Task(CopyBegins(value, life), Role.BEGIN)
@@ -334,7 +337,7 @@ class TaskGraph:
         return end
 
     def _send(self, value: int, begin: Task) -> None:
-        """Let the first collective wait for a value, and for that to lie as it is sent."""
+        """Make the first collective depend on its value, written in the order of sending."""
         first = begin
         if self.first.is_sent(value) and not self._is_elementwise(value):
             first = self._turned(value)
@@ -350,7 +353,7 @@ class TaskGraph:
         return producer >= 0 and self.fusion.elementwise[producer] and value not in self.settled
 
     def _turned(self, value: int) -> Task:
-        """Puts a value in the order in which it is sent."""
+        """Return a task that rewrites a value in the order in which it is sent."""
         decided = self.decided
         size = float(decided.prices.local_bytes(value, np.array(decided.decisions.stored[value])))
         return Task(None, Role.KERNEL, 2 * size / self.chip.memory_rate)
@@ -374,11 +377,11 @@ class TaskGraph:
         self.flights.append(Flight(begin, end, *what, kin, copied, hidden))
 
     def _there(self, value: int) -> Task:
-        """After which task a value that a kernel of the region makes is there."""
+        """Return the task after which a value that a kernel of the region computes is ready."""
         return self.settled.get(value) or self.views.made(value)
 
     def _makers(self, op: int, values: Iterable[int], number: int) -> Iterator[Task]:
-        """What an op of a kernel waits for to have its operands, through what is fused into it."""
+        """Yield the tasks that an op of a kernel depends on, seen through the ops fused into it."""
         stack = [(op, value) for value in values]
         seen = set[int]()
         while stack:
