@@ -1,4 +1,4 @@
-"""A placement with prices and an order: what the search compares, and the plan of it."""
+"""A candidate: a placement with prices and an order, which the search compares; and its plan."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Candidate:
 
     Attributes:
       choice: microbatches, placement and mode.
-      prices: of every stage on its mesh.
-      outer: seconds by mesh of what is done once a step.
-      dispatch: seconds by mesh in which the controller enqueues one program.
+      prices: the price of every stage on its mesh.
+      outer: seconds of the work that is done once a step, by mesh.
+      dispatch: seconds that the controller takes to enqueue one program, by mesh.
     """
 
     choice: Ranked
@@ -41,7 +41,7 @@ class Candidate:
 
     @property
     def step_seconds(self) -> float:
-        """The loop until its last task, and then the longest update."""
+        """Return the seconds of a step: the loop until its last task, then the longest update."""
         order = self.outcome.order
         if order is None:
             return math.inf
@@ -50,7 +50,7 @@ class Candidate:
 
     @property
     def bound(self) -> float:
-        """Seconds that no order of these tasks undercuts."""
+        """Return a lower bound in seconds for all orders of these tasks."""
         return float(self.outcome.bound) * TICK + max(self.outer)
 
 
@@ -66,11 +66,11 @@ def pipeline_plan(
     limit_hit: LimitHit | None,
     seconds: float,
 ) -> PipelinePlan:
-    """The plan of a candidate that has an order.
+    """Return the plan of a candidate that has an order.
 
     Args:
-      limits: bytes that may be used per device, by mesh.
-      ideal: seconds that no plan on the cluster undercuts.
+      limits: usable bytes per device, by mesh.
+      ideal: a lower bound in seconds for all plans on the cluster.
     """
     order: Order | None = best.outcome.order
     assert order is not None

@@ -1,10 +1,10 @@
-"""Stages on meshes: the placements that are tried.
+"""The placements of stages on meshes that the search tries.
 
-    v1      one stage a mesh
+    v1      one stage per mesh
     loop    stage s is on mesh s mod K: every mesh has several stages, K apart
-    v       up the meshes and down again: the last stage is where the first is
+    v       up the meshes and down again: the last stage is on the mesh of the first
 
-Where meshes differ, every order of the kinds along the pipeline is tried, and a mesh gets blocks in
+If meshes differ, every order of their kinds along the pipeline is tried. Each mesh gets blocks in
 proportion to its speed.
 """
 
@@ -21,10 +21,10 @@ from autoshard.search.meshes.stage_program import Mode
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Stages on meshes.
+    """A placement of stages on meshes.
 
     Attributes:
-      name: v1, loop or v, with the order of the meshes where they differ.
+      name: v1, loop or v, with the order of the meshes if they differ.
       mesh_of: the mesh of every stage.
     """
 
@@ -33,11 +33,11 @@ class Placement:
 
     @property
     def stages(self) -> int:
-        """How many stages there are."""
+        """Return the number of stages."""
         return len(self.mesh_of)
 
     def speeds(self, of_mesh: Sequence[float]) -> tuple[float, ...]:
-        """The speed of every stage; stages share the speed of their mesh."""
+        """Return the speed of every stage; the stages of a mesh share its speed."""
         counts = [self.mesh_of.count(mesh) for mesh in range(len(of_mesh))]
         return tuple(of_mesh[mesh] / counts[mesh] for mesh in self.mesh_of)
 
@@ -45,13 +45,13 @@ class Placement:
 def placements(
     cluster: Cluster, stages: int | None, *, blocks: int, most_turns: int = 4, most_orders: int = 6
 ) -> Iterator[Placement]:
-    """The placements for one number of stages, or for all multiples of the number of meshes.
+    """Yield the placements for one number of stages, or for multiples of the number of meshes.
 
     Args:
-      stages: how many; None: as many as there are meshes, twice that, ... `most_turns` times.
-      blocks: of the program; there are no more stages than blocks.
-      most_turns: stages a mesh, at most.
-      most_orders: of unlike meshes along the pipeline, at most.
+      stages: the number of stages. None tries the number of meshes times 1, 2, ... `most_turns`.
+      blocks: the number of blocks of the program; stages are at most as many.
+      most_turns: the maximum number of stages per mesh.
+      most_orders: the maximum number of orders of different meshes along the pipeline.
     """
     count = len(cluster.meshes)
     numbers = (
@@ -85,12 +85,14 @@ def ranked_choices(
     stages: Sequence[int] | None,
     modes: Sequence[Mode],
 ) -> list[tuple[int, Placement, Mode]]:
-    """Microbatches, placement and mode: few stages first, which price fast; then what waits least.
+    """Return choices of microbatches, placement and mode, in the order in which to try them.
 
-    Filling and draining a pipeline costs (meshes - 1) / (microbatches x stages a mesh).
+    Choices with few stages come first, because they price fast; then those with the least idle
+    time. Filling and draining a pipeline costs (meshes - 1) / (microbatches x stages per mesh).
 
     Raises:
-      StageError: there are more stages than blocks, or stages that are no multiple of the meshes.
+      StageError: there are more stages than blocks, or the number of stages is not a multiple of
+        the number of meshes.
     """
     count = len(cluster.meshes)
     faults = []

@@ -1,9 +1,10 @@
-"""How many blocks every stage gets: whole numbers that keep the inequalities of a choice low.
+"""Decides how many blocks each stage gets, so that the lower bound of the choice stays low.
 
-From a start, one block at a time is moved from one stage to another, as long as that helps. What is
-lowered first is the largest right-hand side of the inequalities
-(`autoshard.search.meshes.bounds.relaxation`), or the longest time that a mesh works; then the sum
-of squares of the stages' times, which makes stages alike where nothing else matters.
+This is a local search in whole numbers. From a start, it moves one block at a time from one stage
+to another, as long as that helps. The first objective is the largest right-hand side of the
+inequalities (`autoshard.search.meshes.bounds.relaxation`), or the longest busy time of a mesh. The
+second objective is the sum of squares of the stages' times, which makes stages similar when nothing
+else matters.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ import numpy as np
 from autoshard.search.meshes.bounds.relaxation import Floats, Relaxation
 
 ENOUGH = 1e-4
-"""What a move has to lower the first objective by, as a share, to count for it."""
+"""The relative decrease of the first objective from which a move counts as an improvement of it."""
 
 
 def tapered(relaxed: Relaxation, start: Sequence[float], scale: Floats) -> tuple[int, ...]:
-    """Counts for the smallest right-hand side, from fractions that the linear program gives.
+    """Return block counts that minimise the largest right-hand side.
+
+    The start is the fractional solution of the linear program.
 
     Args:
-      scale: by stage, what it takes of what is known to be its least.
+      scale: the ratio of a stage's time to its known lower bound, by stage.
     """
 
     def value(counts: tuple[int, ...]) -> float:
@@ -33,13 +36,13 @@ def tapered(relaxed: Relaxation, start: Sequence[float], scale: Floats) -> tuple
 
 
 def even(relaxed: Relaxation, scale: Floats) -> tuple[int, ...]:
-    """Counts with which meshes work as long as each other, and stages are alike."""
+    """Return block counts that balance the busy times of meshes, and make stages similar."""
     meshes = np.array(relaxed.mesh_of)
 
     def value(counts: tuple[int, ...]) -> float:
         return float(np.bincount(meshes, relaxed.stage_seconds(counts, scale)).max())
 
-    # A block of the commonest class is faster on some meshes: those get more of them.
+    # A block of the most common class is faster on some meshes, so those get more blocks.
     commonest = max(set(relaxed.classes), key=relaxed.classes.count)
     speed = 1.0 / np.maximum(relaxed.busy[:, commonest] * scale, 1e-30)
     start = speed / np.bincount(meshes)[meshes]
@@ -47,7 +50,7 @@ def even(relaxed: Relaxation, scale: Floats) -> tuple[int, ...]:
 
 
 def rounded(parts: Sequence[float] | Floats) -> tuple[int, ...]:
-    """Whole numbers of at least 1 with the same sum, near these."""
+    """Return whole numbers of at least 1 that are near these numbers and have the same sum."""
     total = round(float(np.sum(parts)))
     counts = np.maximum(np.floor(np.asarray(parts) + 1e-9), 1).astype(int)
     while counts.sum() != total:

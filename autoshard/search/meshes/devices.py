@@ -1,7 +1,7 @@
-"""The machine of a mesh of JAX's devices: the preset of their kind, with as many chips.
+"""Finds the machine of a mesh of JAX devices: the preset of their kind, with as many chips.
 
-Kinds are what `jax.Device.device_kind` says (https://docs.jax.dev/en/latest/jax.html#jax.Device);
-vendors add more to the names below. CPU devices stand in for H100s: nobody plans for them.
+The kind is `jax.Device.device_kind` (https://docs.jax.dev/en/latest/jax.html#jax.Device). Vendors
+append more text to the names below. CPU devices stand in for H100s, as nobody plans for CPUs.
 """
 
 from __future__ import annotations
@@ -31,21 +31,22 @@ KINDS = {
     "MI300X": "mi300x",
     "cpu": "h100",
 }
-"""The preset of devices whose kind has this in its name; the first that fits."""
+"""Presets by a substring of the device kind; the first match applies."""
 
 
 def machines_of(
     meshes: Sequence[Mesh], machine: str | Machine | Sequence[str | Machine] | None = None
 ) -> list[Machine | None]:
-    """The machine of every mesh; None for one device, where nothing is sharded.
+    """Return the machine of every mesh; None for a mesh of one device, which shards nothing.
 
     Args:
-      machine: a machine, the name of one or of a preset without its size; of each mesh, or one for
-        all. By default the preset of the devices' kind.
+      machine: a machine, the name of a machine, or the name of a preset without its size; one for
+        each mesh, or one for all. By default the preset of the devices' kind.
 
     Raises:
-      LoweringError: kinds of devices without a preset, or machines for another number of meshes.
-      MachineError: no such machine, or it has no part of a mesh's size.
+      LoweringError: a kind of device has no preset, or the number of machines is not that of the
+        meshes.
+      MachineError: there is no such machine, or it has no part of a mesh's size.
     """
     if machine is None:
         unknown = sorted({kind for mesh in meshes if preset_of(kind := _kind(mesh)) is None})
@@ -68,14 +69,14 @@ def machines_of(
 
 
 def machine_of(machine: str | Machine, chips: int) -> Machine:
-    """A machine, or part of one, with that many chips.
+    """Return a machine, or part of one, with that many chips.
 
     Raises:
-      MachineError: no such machine, or it has no part of this size.
+      MachineError: there is no such machine, or it has no part of this size.
     """
     if isinstance(machine, Machine):
         return machine if machine.chips == chips else submachine(machine, chips)
-    for multiple in (1, 2, 4, 8, 16):  # TPU slices begin with four chips
+    for multiple in (1, 2, 4, 8, 16):  # the smallest TPU slices have four chips
         try:
             whole = load(machine, chips=multiple * chips)
         except MachineError:
@@ -87,7 +88,7 @@ def machine_of(machine: str | Machine, chips: int) -> Machine:
 
 
 def preset_of(kind: str) -> str | None:
-    """The preset of a kind of device, or None."""
+    """Return the preset of a kind of device, or None."""
     return next((preset for name, preset in KINDS.items() if name in kind), None)
 
 

@@ -1,8 +1,8 @@
-"""How what is on the meshes is sharded, from how every stage's arguments are.
+"""Derives the shardings of the arrays on the meshes from those of each stage's arguments.
 
-A stage's arguments (`autoshard.search.meshes.stage_program`) are sharded by its plan. `slot_specs`
-says what that is for the arrays of the step: state, totals of gradients after every microbatch,
-data with all microbatches, and what stages send each other.
+The plan of a stage shards its arguments (`autoshard.search.meshes.stage_program`). `slot_specs`
+translates that to the arrays of the step: state, totals of gradients after every microbatch, data
+with all microbatches, and the values that stages send each other.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ def slot_specs(
     mesh_of: Sequence[int],
     stages: Sequence[Iterable[tuple[Argument, PartitionSpec]]],
 ) -> dict[Slot, PartitionSpec]:
-    """How the slots of all stages' arguments are sharded; of several stages the first decides.
+    """Return the shardings of the slots of all stages' arguments.
+
+    If several stages share a slot, the first stage decides.
 
     Args:
       mesh_of: the mesh of every stage.
-      stages: for every stage its arguments and their specs.
+      stages: for each stage, its arguments and their specs.
     """
     specs: dict[Slot, PartitionSpec] = {}
     initial = {total.value: total.initial for total in partition.outer.totals}
@@ -65,19 +67,19 @@ def planned_specs(
     memory_limit: float | None = None,
     seconds: float = 5.0,
 ) -> dict[Slot, PartitionSpec]:
-    """How the slots are sharded if the one-mesh solver plans every stage on its mesh.
+    """Return the shardings of the slots when the one-mesh solver plans every stage on its mesh.
 
-    Stages that are equal, on equal meshes, are planned once.
+    Equal stages on equal meshes are planned once.
 
     Args:
-      machines: of every mesh, with as many chips; None for a mesh of one device.
+      machines: the machine of every mesh, with as many chips; None for a mesh of one device.
       mesh_of: the mesh of every stage.
       mode: whether backward passes are one task.
-      memory_limit: bytes per device for a stage; by default what a chip has less its reserve.
-      seconds: for the plan of one stage, if one is found in these; at most ten times as many.
+      memory_limit: bytes per device for a stage; by default the chip's memory less its reserve.
+      seconds: seconds for the plan of one stage; up to ten times as many if none is found by then.
 
     Raises:
-      LoweringError: stages that have no plan; names all of them, and why.
+      LoweringError: some stages have no plan. The message names all of them, and why.
     """
     pricer = Pricer(memory_limit, seconds=seconds)
     planned, faults = [], []

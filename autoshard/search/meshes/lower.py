@@ -1,11 +1,11 @@
-"""A plan for several meshes as programs that run.
+"""Lowers a plan for several meshes to programs that run.
 
     plan = PipelinePlan.load("plan.json")
     lowered = lower_plan(plan, step, params, opt_state, batch, donate_argnums=(0, 1))
     loss, params, opt_state = lowered.run(params, opt_state, batch)
 
-State, totals of gradients, each microbatch's data and what is sent from stage to stage are sharded
-as planned; between these, XLA propagates shardings inside each program.
+The plan fixes the shardings of state, totals of gradients, each microbatch's data, and the values
+sent from stage to stage. Inside each program, XLA propagates shardings between these.
 """
 
 from __future__ import annotations
@@ -38,18 +38,20 @@ def lower_plan(
     donate_argnums: int | Sequence[int] = (),
     merge: MergeRule | None = None,
 ) -> LoweredMpmd:
-    """Lower a step as a plan says.
+    """Return a step lowered according to a plan.
 
     Args:
-      plan: of this step.
+      plan: the plan of this step.
       fn: the step.
       *args: pytrees of arrays or `jax.ShapeDtypeStruct`s.
-      devices: those of the first mesh, then those of the second, ...; by default what JAX sees.
+      devices: the devices of the first mesh, then of the second, and so on; by default all devices
+        that JAX sees.
       donate_argnums: positions of arguments that the step may overwrite (state).
-      merge: which tasks become one program (see `autoshard.lower_mpmd`); by default where it pays.
+      merge: which tasks become one program (see `autoshard.lower_mpmd`); by default tasks are
+        merged where that pays.
 
     Raises:
-      PlanError: the plan is of another step.
+      PlanError: the plan is for another step.
       LoweringError: there are too few devices.
     """
     meshes = meshes_of(plan, jax.devices() if devices is None else devices)
@@ -57,7 +59,7 @@ def lower_plan(
     traced = trace_step(fn, *args, donate_argnums=donate_argnums)
     try:
         partition = traced.cut(counts)
-    except StageError:  # other blocks; what those are is said below
+    except StageError:  # the blocks differ; the error below names them
         partition = traced.cut(1)
     arguments = _matching(plan, partition)
     return place_partition(
@@ -80,7 +82,7 @@ def lower_plan(
 
 
 def meshes_of(plan: PipelinePlan, devices: Sequence[Any]) -> list[Mesh]:
-    """The meshes of a plan, one after another of these devices.
+    """Return the meshes of a plan, made of consecutive groups of these devices.
 
     Raises:
       LoweringError: there are too few devices.
@@ -100,7 +102,7 @@ def meshes_of(plan: PipelinePlan, devices: Sequence[Any]) -> list[Mesh]:
 
 
 def _matching(plan: PipelinePlan, partition: Partition) -> list[tuple[Argument, ...]]:
-    """The arguments of every stage, in the order of the plan's shardings."""
+    """Return the arguments of every stage, in the order of the plan's shardings."""
     faults = []
     arguments = []
     if partition.microbatches != plan.microbatches:
@@ -129,7 +131,7 @@ def _matching(plan: PipelinePlan, partition: Partition) -> list[tuple[Argument, 
 
 
 def _name(argument: Argument) -> tuple[str, int, str]:
-    """What is the same in every trace of a step; numbers of values are not."""
+    """Return a key that is the same in every trace of a step, unlike the numbers of values."""
     return argument.group, argument.stage, argument.path
 
 

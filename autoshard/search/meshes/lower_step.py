@@ -1,10 +1,10 @@
-"""A step on meshes of devices, all decided but what is said: stages, shardings, programs.
+"""Lowers a step to meshes of devices: the stages, shardings and programs not given are decided.
 
     lowered = lower_mpmd(step, params, opt_state, batch, meshes=meshes, donate_argnums=(0, 1))
     loss, params, opt_state = lowered.run(params, opt_state, batch)
 
-See `autoshard.lower.mpmd.place` for what comes of it. `autoshard.search.meshes.search` decides the
-meshes' shapes, the number of stages, their placement and the schedule, too.
+See `autoshard.lower.mpmd.place` for the result. `autoshard.search.meshes.search` also decides the
+mesh shapes, the number of stages, their placement and the schedule.
 """
 
 from __future__ import annotations
@@ -42,42 +42,42 @@ def lower_mpmd(
     seconds_per_stage: float = 5.0,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> LoweredMpmd:
-    """Cut a step into stages and lower it to programs for several meshes.
+    """Return a step that is cut into stages and lowered to programs for several meshes.
 
     Args:
       fn: a step that computes its gradients with `autoshard.accumulate_grads`.
       *args: pytrees of arrays or `jax.ShapeDtypeStruct`s.
-      meshes: the meshes, of any sizes; axes must be Auto.
-      stages: how many stages, or the scopes of each; by default one for each mesh.
-      placement: the mesh of every stage; by default stages go round the meshes.
+      meshes: the meshes, of any sizes; their axes must be Auto.
+      stages: the number of stages, or the scopes of each; by default one stage per mesh.
+      placement: the mesh of every stage; by default stages are placed round-robin.
       schedule: a name in `autoshard.solve.schedule.NAMED`, the tasks of every mesh, or a function
-        that makes them of the schedule problem (times in FLOP, memory in bytes).
-      merge: which tasks become one program: a predicate over two neighbours of a mesh, or the tasks
-        of every merge; by default where the schedule gets no longer, such as the last stage's
-        forward and backward. `()` merges none.
-      layout: how an input is sharded on a mesh, such as `autoshard.lower.mpmd.place.batch_sharded`;
-        by default the one-mesh solver plans every stage on its mesh, equal ones once.
+        that computes them from the schedule problem (times in FLOP, memory in bytes).
+      merge: which tasks become one program: a predicate over two neighbouring tasks of a mesh, or
+        the tasks of every merge. By default tasks are merged if the schedule gets no longer, such
+        as the last stage's forward and backward. `()` merges none.
+      layout: how an input is sharded on a mesh, such as `autoshard.lower.mpmd.place.batch_sharded`.
+        By default the one-mesh solver plans every stage on its mesh, and equal stages once.
       donate_argnums: positions of arguments that the step may overwrite (state).
-      machine: for which chips stages are planned: a machine or its name, of each mesh or of all; by
-        default those that the meshes are of, see `autoshard.search.meshes.devices`.
-      memory_limit: bytes per device for a stage; by default what a chip has less its reserve.
-      seconds_per_stage: for the plan of one stage, if one is found in these; at most ten times as
-        many.
-      infer_transfers: whether ops outside of all stages may need values of several.
+      machine: the chips for which stages are planned: a machine or its name, one per mesh or one
+        for all. By default the chips of the meshes; see `autoshard.search.meshes.devices`.
+      memory_limit: bytes per device for a stage; by default the chip's memory less its reserve.
+      seconds_per_stage: seconds for the plan of one stage; up to ten times as many if none is found
+        by then.
+      infer_transfers: whether ops outside all stages may need values of several stages.
       inputs, outputs: the meshes of arguments and results by tree path, such as
-        `{"params.embedding": 1}` or `{"result[0]": 0}` (`autoshard.lower.mpmd.cut.homes`); by
-        default arguments are where they are first read, state stays there, and results are where
-        they are made.
-      compiler_options: for every program, as `jax.jit` takes them.
+        `{"params.embedding": 1}` or `{"result[0]": 0}` (`autoshard.lower.mpmd.cut.homes`). By
+        default, an argument is on the mesh that first reads it, state stays there, and a result is
+        on the mesh that computes it.
+      compiler_options: options for every program, as `jax.jit` takes them.
 
     Raises:
-      LoopError, StageError, PlacementError: the step cannot be cut so, or its arguments and
-        results not be put so.
-      ScheduleError: the schedule is not made for these stages and microbatches, or merged tasks
-        would wait for each other.
-      LoweringError: a mesh has axes that are not Auto, or shares devices with another; or a stage
-        has no plan on its mesh.
-      MachineError: a machine that there is not, or not in the size of its mesh.
+      LoopError, StageError, PlacementError: the step cannot be cut in this way, or its arguments
+        and results cannot be placed in this way.
+      ScheduleError: the schedule is not for these stages and microbatches, or merged tasks would
+        wait for each other.
+      LoweringError: a mesh has axes that are not Auto, or shares devices with another mesh; or a
+        stage has no plan on its mesh.
+      MachineError: there is no such machine, or not in the size of its mesh.
     """
     check_meshes(meshes)
     stages = len(meshes) if stages is None else stages

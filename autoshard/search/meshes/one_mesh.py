@@ -1,4 +1,4 @@
-"""All chips as one mesh: what pipelining has to beat."""
+"""Plans all chips as one mesh, the baseline that pipelining has to beat."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def plan_one_mesh(
     memory_limit: float | None,
     time_limit: float,
 ) -> OneMesh:
-    """The best plan on all chips, of the first of `steps` that fits.
+    """Return the best plan on all chips for the first of `steps` that fits.
 
     Args:
-      steps: (microbatches, step), in the order in which they are tried.
-      cluster: meshes that are alike.
-      name: of the program.
+      steps: pairs (microbatches, step), in the order in which they are tried.
+      cluster: a cluster whose meshes are all of the same kind.
+      name: the name of the program.
       memory_limit: bytes per device.
       time_limit: seconds.
 

@@ -1,4 +1,4 @@
-"""A plan for several meshes: stages, their meshes and shardings, the order of tasks, the price."""
+"""The plan for several meshes: stages, their meshes and shardings, the task order, the price."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Choice:
 
     Attributes:
       name: placement and mode.
-      stages, microbatches: how many.
-      step_seconds: what it comes to; None where there is no plan.
-      bound: seconds that no order undercuts at these prices; None where it was not looked for.
-      note: why there is no plan, or nothing.
+      stages, microbatches: their numbers.
+      step_seconds: the seconds of a step; None if there is no plan.
+      bound: a lower bound in seconds for all orders at these prices; None if it was not computed.
+      note: why there is no plan, or empty.
     """
 
     name: str
@@ -68,29 +68,29 @@ class OneMesh:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelinePlan:
-    """See the module.
+    """A plan for several meshes.
 
     Attributes:
-      program: name of the program.
-      cluster: as the user wrote it, and `described` with its links.
-      machines: of every mesh.
+      program: the name of the program.
+      cluster: the cluster as the user wrote it; `described` adds its links.
+      machines: the machine of every mesh.
       shapes: the mesh shape of every mesh.
-      stages: for every stage the names of its blocks.
+      stages: the names of the blocks of every stage.
       mesh_of: the mesh of every stage.
       placement, mode: the name of the placement; whether backward is one task.
       order: the tasks of every mesh.
-      instance: the schedule problem, in nanoseconds and bytes of a device.
-      outer_seconds: by mesh, of what is done once a step.
-      dispatch_seconds: by mesh, in which the controller enqueues one program.
+      instance: the schedule problem, in nanoseconds and bytes per device.
+      outer_seconds: seconds of the work that is done once a step, by mesh.
+      dispatch_seconds: seconds that the controller takes to enqueue one program, by mesh.
       memory_limit: bytes per device, by mesh.
-      fixed_bytes: by mesh, what is not kept for microbatches.
-      bound: seconds that no plan on several meshes undercuts, at these prices.
-      order_bound: that no order of these tasks undercuts.
-      shardings: for every stage those of its arguments.
-      choices: what was considered.
-      one_mesh: the plan on all chips as one mesh; None where it was not looked for.
+      fixed_bytes: bytes that are not kept for microbatches, by mesh.
+      bound: a lower bound in seconds for all plans on several meshes, at these prices.
+      order_bound: a lower bound in seconds for all orders of these tasks.
+      shardings: the shardings of the arguments of every stage.
+      choices: the choices that were considered.
+      one_mesh: the plan on all chips as one mesh; None if it was not computed.
       limit_hit: what ended the search, or None.
-      seconds: spent searching.
+      seconds: seconds spent on the search.
     """
 
     program: str
@@ -118,40 +118,43 @@ class PipelinePlan:
 
     @property
     def microbatches(self) -> int:
-        """How many microbatches there are."""
+        """Return the number of microbatches."""
         return self.instance.microbatches
 
     @property
     def timeline(self) -> Timeline:
-        """When every task runs; nanoseconds."""
+        """Return the times at which every task runs, in nanoseconds."""
         return simulate(self.instance, self.order)
 
     @property
     def step_seconds(self) -> float:
-        """The loop until its last task is done and dispatched, and then the longest update."""
+        """Return the seconds of a step: the loop, then the longest update.
+
+        The loop ends when its last task is done and dispatched.
+        """
         loop = loop_seconds(self.instance, self.order, self.mode, self.dispatch_seconds)
         return loop + max(self.outer_seconds)
 
     @property
     def waits_for_controller(self) -> bool:
-        """Whether the loop takes longer than its tasks, for the controller is late."""
+        """Return whether the loop takes longer than its tasks because the controller is late."""
         tasks = float(self.timeline.makespan) * TICK
         return self.step_seconds - max(self.outer_seconds) > tasks * (1 + 1e-9)
 
     @property
     def peak_bytes(self) -> tuple[float, ...]:
-        """Per device, by mesh."""
+        """Return the peak bytes per device, by mesh."""
         peaks = self.timeline.peak_memory
         return tuple(f + float(p) for f, p in zip(self.fixed_bytes, peaks, strict=True))
 
     @property
     def gap(self) -> float:
-        """How far the plan may be from the best on several meshes, as a share of it."""
+        """Return the relative gap between the plan and the bound of plans on several meshes."""
         return max(0.0, 1 - self.bound / self.step_seconds)
 
     @property
     def loses(self) -> bool:
-        """Whether one mesh of all chips is faster."""
+        """Return whether one mesh of all chips is faster."""
         one = self.one_mesh
         return (
             one is not None
@@ -160,7 +163,7 @@ class PipelinePlan:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data with a schema version."""
+        """Return the plan as plain data with a schema version."""
         one = self.one_mesh
         return {
             "kind": KIND,
@@ -195,10 +198,10 @@ class PipelinePlan:
 
     @classmethod
     def from_json(cls, data: Any) -> PipelinePlan:
-        """The inverse of `to_json`.
+        """Return the plan that `to_json` wrote.
 
         Raises:
-          PlanError: not such a plan, of another schema version, or damaged.
+          PlanError: the data is not such a plan, has another schema version, or is damaged.
         """
         if not isinstance(data, Mapping) or data.get("kind") != KIND:
             raise PlanError("not a plan for several meshes")
@@ -242,15 +245,15 @@ class PipelinePlan:
             raise PlanError(f"the plan is damaged: {type(error).__name__}: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan; a file that is there is replaced only once the new one is whole."""
+        """Write the plan; an existing file is replaced only once the new one is complete."""
         write_whole(os.fspath(path), json.dumps(self.to_json()).encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PipelinePlan:
-        """Read a plan.
+        """Return the plan in a file.
 
         Raises:
-          PlanError: the file is not there, is no JSON, or is no such plan.
+          PlanError: the file does not exist, is not JSON, or is not such a plan.
         """
         name = os.fspath(path)
         try:
