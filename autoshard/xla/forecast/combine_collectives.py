@@ -1,9 +1,10 @@
-"""Which collectives of a computation are run as one.
+"""Combine the collectives of a computation as XLA's combiner passes do.
 
-XLA's combiners go through a computation in post-order and take collectives of one kind, over the
-same axes, as long as none reads another and their results stay below a size; gathers of whatever
-dtype, reductions of one. Together they begin when all that they read is there, and end at once.
-All-reduces that run as one read one array, into which a kernel writes the operands of all.
+The passes walk a computation in post-order. They group collectives of one kind over the same axes,
+as long as none depends on another and the total size of the results stays below a limit. Gathers
+may differ in dtype; reductions may not. A combined collective begins when all its operands are
+ready, and all its results are ready at its end. Combined all-reduces read one array, into which a
+kernel first copies all operands.
 """
 
 from __future__ import annotations
@@ -17,18 +18,19 @@ from autoshard.xla.latency_hiding import Role, Task
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """A collective.
+    """A collective in the task graph.
 
     Attributes:
       begin, end: its tasks.
-      bytes: of its result.
-      seconds: it takes alone.
-      fixed: those of them that it takes however little it carries.
-      estimated_fixed: the same of its begin's latency, which is what the compiler reckons it takes.
-      kin: what it shares with those that it may run with; None: with none.
-      copied: seconds in which its operand is written into an array with others; None where they
-        need no such array.
-      hidden: whether kernels run beside it.
+      bytes: size of its result.
+      seconds: how long it takes alone.
+      fixed: the part of `seconds` that does not depend on its size.
+      estimated_fixed: likewise the size-independent part of the latency of `begin`, which is the
+        time that the compiler estimates for it.
+      kin: a key shared by the collectives it may be combined with; None if it stays alone.
+      copied: seconds to copy its operand into the array of a combined collective; None where no
+        such array is needed.
+      hidden: whether kernels run concurrently with it.
     """
 
     begin: Task
@@ -43,7 +45,7 @@ class Flight:
 
 
 def in_post_order(roots: Iterable[Task]) -> list[Task]:
-    """The tasks that `roots` need, each after what it reads."""
+    """Return the tasks that `roots` depend on, each after the tasks that it reads."""
     order: dict[Task, None] = {}
     for root in roots:
         stack = [(root, iter(root.before))]
@@ -59,11 +61,13 @@ def in_post_order(roots: Iterable[Task]) -> list[Task]:
 
 
 def combine(flights: Sequence[Flight], roots: Iterable[Task]) -> list[list[Flight]]:
-    """Let collectives run as one: all in groups, in each of which the first one's tasks are left.
+    """Combine collectives and return all of them in groups.
+
+    Only the tasks of the first collective of each group stay in the graph.
 
     Args:
-      flights: all of a computation; their tasks are changed.
-      roots: what the computation is for, in the order in which it hands it out; then the rest.
+      flights: all collectives of a computation; their tasks are changed.
+      roots: the results of the computation, in the order in which it returns them; then the rest.
     """
     order = in_post_order(roots)
     place = {task: number for number, task in enumerate(order)}
@@ -92,7 +96,7 @@ def combine(flights: Sequence[Flight], roots: Iterable[Task]) -> list[list[Fligh
 
 
 def _merged(group: Sequence[Flight]) -> list[list[Flight]]:
-    """The group as one, but for those that groups before it have made dependent on each other."""
+    """Merge a group, except members that depend on each other through groups merged before."""
     first, *others = group
     merged, apart = [first], list[list[Flight]]()
     for one in others:

@@ -1,4 +1,4 @@
-"""What begins or ends with a task of a plan: marks in an order, whose places are asked for."""
+"""Marks in a schedule: events that begin or end with a task, and whose position is needed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class SumEnds:
-    """The last collective that settles the partial results of an op ends."""
+    """The last collective that reduces the partial results of an op ends."""
 
     op: int
 
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """A collective begins whose result of so many bytes the next collective of a copy reads."""
+    """A collective begins whose result, of `bytes`, the next collective of the same copy reads."""
 
     value: int
     life: int
@@ -40,21 +40,21 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The collective that reads what `passes` ends."""
+    """The collective that reads the result of `passes` ends."""
 
     passes: Passes
 
 
 @dataclass(frozen=True, slots=True)
 class Replaces:
-    """A result is copied into the place of the input that it renews."""
+    """A result is copied over the donated input that it updates."""
 
     value: int
 
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """What `op` scatters to is picked from windows: so many bytes, until the op has run."""
+    """A kernel picks the positions to which `op` scatters: `bytes` live until the op has run."""
 
     op: int
     bytes: float

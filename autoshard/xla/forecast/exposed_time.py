@@ -1,8 +1,9 @@
-"""What a step waits for its collectives, in the order in which the compiler runs a plan.
+"""Compute the exposed communication of a step, in the order in which the compiler runs a plan.
 
-Two streams, as in the timeline of a compiled module (`autoshard.compiler.hlo.timeline`): kernels
-take the one in their order; a collective that begins takes the other as soon as that is free, and
-its end waits for it. A loop has an order of its own, and begins when the collectives before it are
+The model has two streams, as in the timeline of a compiled module
+(`autoshard.compiler.hlo.timeline`). Kernels run on one stream, in order. A collective starts on the
+other stream at its begin, as soon as that stream is free. Its end blocks the first stream until the
+collective is done. A loop has an order of its own, and starts when the collectives before it are
 done.
 """
 
@@ -20,12 +21,12 @@ from autoshard.xla.latency_hiding import Role, Task
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How one region runs.
+    """The schedule of one region.
 
     Attributes:
-      kernels: of the region, by number.
-      tasks: in their order; their contents are numbers of kernels.
-      flights: by task that begins a collective, the seconds it takes.
+      kernels: the kernels of the region, by number.
+      tasks: the tasks in their order; each lists the numbers of its kernels.
+      flights: by task that begins a collective, the seconds that the collective takes.
     """
 
     kernels: Sequence[Kernel]
@@ -36,12 +37,12 @@ class Run:
 def waited_seconds(
     decided: Decided, runs: Mapping[int, Run], *, one_at_a_time: bool = True
 ) -> float:
-    """Seconds of a step in which no kernel runs since all wait for collectives.
+    """Return the seconds of a step in which kernels wait for collectives and none runs.
 
     Args:
       decided: the plan.
-      runs: by region.
-      one_at_a_time: whether a collective begins when the one before it has ended.
+      runs: the schedule of each region, by region index.
+      one_at_a_time: whether a collective begins only after the previous one has ended.
     """
     return _of_region(decided, runs, decided.prices.program.regions[0], one_at_a_time)[1]
 
@@ -49,7 +50,7 @@ def waited_seconds(
 def _of_region(
     decided: Decided, runs: Mapping[int, Run], region: Region, one_at_a_time: bool
 ) -> tuple[float, float]:
-    """Seconds of one run of a region, and those of them in which it waits."""
+    """Return the seconds of one run of a region, and how many of them are spent waiting."""
     run = runs[region.index]
     now = waited = free = 0.0
     done: dict[Task, float] = {}

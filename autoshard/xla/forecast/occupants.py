@@ -1,6 +1,7 @@
-"""What lies in memory in the order in which the compiler runs a plan: points and bytes.
+"""List the memory events of a plan in the compiler's own order.
 
-Each function yields changes: at a program point so many bytes come, or go.
+Each function yields pairs of a program point and the bytes allocated (positive) or freed (negative)
+there.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ WORKSPACES = (
     "gpu.workspace-of-hopper",
     "gpu.workspace-of-blackwell",
 )
-"""Habits by which a call of the library takes the bytes that a machine file names."""
+"""Habits by which a library call takes the workspace bytes that a machine file names."""
 
 
 def of_ops(now: StepPrices, decided: Decided, flights: UnderWay) -> Iterator[tuple[int, float]]:
-    """Points and bytes of what ops need beside their operands and results."""
+    """Yield the memory events of what ops need in addition to their operands and results."""
     for op in now.program.ops:
         if decided.decisions.assignment[op.index] is not None:
             yield from op_events(now, op, decided.chosen(op), flights)
 
 
 def workspaces(now: StepPrices, decisions: Decisions) -> Iterator[tuple[int, float]]:
-    """Points and bytes of what the library takes for each product."""
+    """Yield the memory events of the library's workspace for each product."""
     size = _workspace_bytes(now.machine.chip)
     for op in now.program.ops:
         if op.primitive == "dot_general" and decisions.assignment[op.index] is not None:
@@ -41,7 +42,7 @@ def workspaces(now: StepPrices, decisions: Decisions) -> Iterator[tuple[int, flo
 
 
 def _workspace_bytes(chip: Chip) -> float:
-    """What a call of the library takes beside its arrays."""
+    """Return the workspace bytes of a library call."""
     own = chip.compiler
     return own.workspace_bytes if all(map(own.has, WORKSPACES)) else 0.0
 
@@ -49,15 +50,15 @@ def _workspace_bytes(chip: Chip) -> float:
 def of_values(
     now: StepPrices, decisions: Decisions, flights: UnderWay
 ) -> Iterator[tuple[int, float]]:
-    """Points and bytes of values and their copies in the main memory."""
+    """Yield the memory events of values and their copies in main memory."""
     flow, chip = now.dataflow, now.machine.chip
     lives: list[Life] = []
     for value in now.program.values:
         buffer = sorted(buffer_events(now, decisions, value.index, flights).items())
         yield from buffer
-        if len(buffer) == 2 and flow.temporary[value.index]:  # it comes and goes once
+        if len(buffer) == 2 and flow.temporary[value.index]:  # one live range
             (start, size), (stop, _) = buffer
-            if stop < flow.end:  # results of the step lie in the main memory
+            if stop < flow.end:  # results of the step stay in main memory
                 lives.append(Life(start, stop, size))
     stay = "tpu.short-lived-in-vector-memory", "tpu.half-of-vector-memory-stays"
     if all(map(chip.compiler.has, stay)):
@@ -67,7 +68,7 @@ def of_values(
 
 
 def of_marks(now: StepPrices, marks: Mapping[Hashable, int]) -> Iterator[tuple[int, float]]:
-    """Points and bytes of what is passed between collectives, and of what is picked for pools."""
+    """Yield the memory events of results between collectives, and of what pool gradients pick."""
     for one, at in marks.items():
         if isinstance(one, Passes):
             size = one.bytes * now.scratch_factor
@@ -80,9 +81,9 @@ def of_marks(now: StepPrices, marks: Mapping[Hashable, int]) -> Iterator[tuple[i
 
 
 def converted_before(prices: StepPrices, decisions: Decisions) -> Iterator[tuple[int, float]]:
-    """Points and bytes of stacks that are converted as a whole before the loop that slices them.
+    """Yield the memory events of stacks converted as a whole before the loop that slices them.
 
-    Copies of stacks that are narrower are converted already.
+    Stacks whose copies have a narrower type are already converted, and are left out.
     """
     if not prices.machine.chip.compiler.has("tpu.stacks-converted-before-loops"):
         return
@@ -103,7 +104,10 @@ def waiting(
     beside: Collection[int],
     marks: Mapping[Hashable, int],
 ) -> Iterator[tuple[int, float]]:
-    """Points and bytes of results `beside` their places until a mark, or copied at once."""
+    """Yield the memory events of results with a buffer of their own (`beside`) until copied back.
+
+    A mark gives the point of the copy; without one, the copy follows at once.
+    """
     copied = {one.value: at for one, at in marks.items() if isinstance(one, Replaces)}
     when = prices.dataflow.when
     for value in beside:
@@ -118,7 +122,7 @@ def waiting(
 def put_in_order(
     prices: StepPrices, decisions: Decisions, first: FirstDimensions
 ) -> Iterator[tuple[int, float]]:
-    """Points and bytes of what is gathered and put in order for a loop, one after the other."""
+    """Yield the memory events of gathered arrays that are transposed for a loop, one at a time."""
     when: dict[int, int] = {}
     for op in prices.program.ops:
         if first.is_put_in_order(op):
@@ -141,7 +145,7 @@ def beside_sent(
     first: FirstDimensions,
     marks: Mapping[Hashable, int],
 ) -> Iterator[tuple[int, float]]:
-    """Points and bytes of values in the order in which they are sent, beside the values."""
+    """Yield the memory events of copies in the order of sending, where the value stays live too."""
     sent = {(one.value, one.life): at for one, at in marks.items() if isinstance(one, Sent)}
     program, when = prices.program, prices.dataflow.when
     for (value, life), at in sent.items():
@@ -160,10 +164,10 @@ def beside_sent(
 def beside_scattered(
     prices: StepPrices, decided: Decided, first: FirstDimensions
 ) -> Iterator[tuple[int, float]]:
-    """Points and bytes of products in the order in which they are scattered, beside themselves.
+    """Yield the memory events of products that are copied to the order of their reduce-scatter.
 
-    They are put in order after the library is done with its workspace, and before they become what
-    they are scattered into, which both count at that point, too.
+    The copy is made after the library has released its workspace, and before the scattered result
+    exists. Both are counted at that point already, so only the bytes beyond them are added.
     """
     for op in prices.program.ops:
         if op.primitive == "dot_general" and first.is_scattered_otherwise(op):

@@ -1,7 +1,7 @@
-"""What decisions make of ops and values: collectives, and who reads which copy.
+"""List the collectives that a plan's decisions imply, and the readers of every copy.
 
-The evaluator asks for the price of every one; whoever puts the kernels of a plan in order asks
-which there are, how long they take and what may run as one.
+The evaluator only needs the price of each collective. The scheduler of a plan's kernels also needs
+to know which collectives there are, how long each takes, and which may be combined.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ Runs = tuple[Kind, tuple[int, ...]]
 
 
 class Collectives(NamedTuple):
-    """Collectives in a row: seconds of one execution, bytes of the result, kinds and axes.
+    """Collectives in sequence: seconds of one execution, bytes of the result, kinds and axes.
 
-    Each pays all of its latency, whatever it may run with.
+    Each pays its full latency, even if it may be combined with others.
     """
 
     seconds: float
@@ -39,14 +39,14 @@ class Collectives(NamedTuple):
 
 
 class Decided:
-    """A program under decisions, at some prices and in the order of their data flow."""
+    """A program under decisions, with prices; ops run in the order of the prices' data flow."""
 
     def __init__(self, prices: StepPrices, decisions: Decisions) -> None:
         self.prices, self.decisions = prices, decisions
         self.chosen = ChosenStrategies(decisions, prices.mesh_shape, prices.evaluated)
 
     def of_sum(self, op: Op) -> Collectives | None:
-        """The collectives that settle an op's partial sums."""
+        """Return the collectives that reduce an op's partial sums; None if there are none."""
         if self.decisions.assignment[op.index] is None:
             return None
         strategy = self.chosen(op)
@@ -62,9 +62,10 @@ class Decided:
         return Collectives(seconds, size, tuple(kinds))
 
     def renewal(self, op: Op) -> Renewal | None:
-        """What waits for the renewal of a weight with the gradient that an op makes.
+        """Return the optimizer update (renewal) that uses the gradient that `op` computes.
 
-        None where the two read the weight in different layouts.
+        The backward error waits for this update, see `autoshard.xla.early_updates`. Returns None
+        where the update and the error's convolution read the weight in different layouts.
         """
         renewal = self.prices.dataflow.renewals.get(op.index)
         if renewal is None or self.decisions.assignment[op.index] is None:
@@ -74,7 +75,7 @@ class Decided:
         return None if scattered or moved else renewal
 
     def of_copy(self, value: int) -> Collectives | None:
-        """The collectives that make the copy of a value."""
+        """Return the collectives that make the copy of a value; None if there are none."""
         stored, copy = self.decisions.stored[value], self.decisions.copy[value]
         if stored is None or copy is None:
             return None
@@ -85,7 +86,7 @@ class Decided:
         return Collectives(seconds, size, kinds) if seconds else None
 
     def steps_of_copy(self, value: int) -> list[Collectives]:
-        """The collectives that make the copy of a value, one by one."""
+        """Return the collectives that make the copy of a value, one by one."""
         stored, copy = self.decisions.stored[value], self.decisions.copy[value]
         if stored is None or copy is None:
             return []
@@ -100,7 +101,7 @@ class Decided:
         return found
 
     def served(self, value: int) -> list[list[Reader]]:
-        """The readers of a copy, for each time that it is made."""
+        """Return the readers of a copy, as one list for each time that it is made."""
         readers, ops = self.prices.dataflow.readers[value], self.prices.program.ops
         found = list(copy_readers(readers, ops, self.chosen, self.decisions))
         if self.prices.machine.chip.compiler.denies("tpu.identical-gathers-are-one"):
@@ -113,11 +114,11 @@ class Decided:
     def needed(
         self, begun: Collection[int]
     ) -> tuple[dict[int, list[tuple[int, int]]], dict[int, int]]:
-        """By value with copies: when these are read, and from where its own buffer is not.
+        """Return when the copies of each value are read, and when its own buffer is free.
 
-        A collective that is `begun` earlier has read the value by then, any other reads it there.
-        The solver, which decides of a copy before it knows who reads it, lets both lie in memory as
-        long as anybody reads either.
+        If the collective of a copy has `begun` earlier, it has read the value before the copy's
+        first reader. Otherwise it reads the value at that reader. The solver decides on a copy
+        before it knows the readers, so it keeps both buffers live until the last reader of either.
         """
         copies: dict[int, list[tuple[int, int]]] = {}
         released: dict[int, int] = {}
@@ -138,7 +139,7 @@ class Decided:
         return copies, released
 
     def communicates(self, loop: Region) -> bool:
-        """Whether some op of a loop needs a collective."""
+        """Whether any op of a loop needs a collective."""
         program = self.prices.program
         return any(
             self.of_sum(op)
@@ -152,7 +153,7 @@ class Decided:
 
 
 def region_read_in(program: Program, value: int) -> int:
-    """The region in which a value is read: what leaves a loop is read around it."""
+    """Return the region in which a value is read: for a loop's results, the enclosing region."""
     producer = program.values[value].producer
     if producer < 0:
         return 0

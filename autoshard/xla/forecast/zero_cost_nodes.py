@@ -1,13 +1,14 @@
-"""What lies between the kernels of a computation, though nothing runs for it.
+"""Add the zero-cost nodes between the kernels of a computation: parameters, tuples, bitcasts.
 
-A compiler's graph has nodes that only say where an array lies: an input, an element that is taken
-out of a tuple, an array under another shape. They cost nothing, but what makes an array is ready
-one step later for each of them, and whatever else is ready then goes first.
+Some nodes of a compiler's graph only name an existing array: an input, a tuple element, a bitcast
+to another shape. They run nothing. But the scheduler works from the end, so each such node makes
+the producer of its array ready one step later, and other ready tasks are placed before it.
 
-    input     of the step
-    taken     from a loop, from a kernel with several results, from a product of the library, which
-              comes with its workspace
-    grouped   what a product reads or makes as a matrix, and others do not
+    input     a parameter of the step
+    taken     a tuple element: of a loop, of a kernel with several results, or of a library product,
+              whose tuple also holds its workspace
+    grouped   a bitcast to the matrix that a product reads or writes, where others see more
+              dimensions
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from autoshard.xla.latency_hiding import Role, Task
 
 
 class Views:
-    """The views of one region's arrays.
+    """The views (zero-cost nodes) of one region's arrays.
 
     Args:
       program: the step.
-      kernels: of the region.
-      tasks: of every kernel; those that run as one are one in the end.
-      maker: by value, the number of the kernel that makes it.
-      library: whether products are calls of a library.
-      counted: whether views are nodes of the compiler's graph, each one step.
+      kernels: the kernels of the region.
+      tasks: the task of every kernel; kernels that run as one share a task in the end.
+      maker: by value, the number of the kernel that computes it.
+      library: whether products are library calls.
+      counted: whether views are nodes of the compiler's graph, each one scheduling step.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Views:
         self._grouped: dict[tuple[object, ...], Task] = {}
 
     def made(self, value: int) -> Task:
-        """What a reader of a value waits for that a kernel makes, or that the step is given."""
+        """Return the view that readers of a kernel's result, or of an input, depend on."""
         if value not in self._made:
             view = Task(None, Role.NOTHING, 0.0)
             if value in self.maker:
@@ -63,7 +64,7 @@ class Views:
         return self._made[value]
 
     def operand(self, op: Op, position: int, makers: Sequence[Task]) -> Sequence[Task]:
-        """What a product waits for to read an operand, which `makers` make."""
+        """Return the tasks that a product depends on for an operand that `makers` compute."""
         groups = operand_groups(op.rule)[position]
         if all(len(group) < 2 for group in groups[1:]):
             return makers
@@ -73,15 +74,15 @@ class Views:
         return (self._grouped[key],)
 
     def is_product(self, op: Op) -> bool:
-        """Whether the library makes what `op` makes."""
+        """Whether `op` is a product that the library computes."""
         return self.library and op.primitive == "dot_general"
 
     def of(self, maker: Task, reader: Task) -> list[Task]:
-        """The views through which `reader` reads what `maker` makes."""
+        """Return the views through which `reader` reads the results of `maker`."""
         return [one for one in reader.before if one in self._taken and one.before == [maker]]
 
     def settle(self) -> None:
-        """Leave out what is taken from no tuple, and what nobody reads; all if none is counted."""
+        """Remove views that have no readers or take from no tuple; all views if not `counted`."""
         if not self.counted:
             for view in (*self._made.values(), *self._grouped.values(), *self._taken):
                 _leave_out(view)
@@ -108,7 +109,7 @@ class Views:
 
 
 def _leave_out(view: Task) -> None:
-    """Let readers of a view read what it is of."""
+    """Remove a view: its readers depend on its producers directly."""
     for maker in view.before:
         maker.after.remove(view)
     for reader in view.after:
