@@ -1,12 +1,12 @@
-"""Buffers that an update writes a part of, and the rest of which stays in place.
+"""Find buffers that are updated in place: an update writes a part, and the rest stays.
 
-A cache that a loop carries is the common case: donated, updated in every iteration, returned.
+The common case is a cache that a loop carries: donated, updated in every iteration, returned.
 
-* An update takes the place of its operand, if nobody reads that afterwards; where the buffer is a
-  donated input's whose place the result takes, nothing else is ever allocated.
-* Where a product reads a slice of such a carry in another order, XLA:GPU does not transpose slices:
-  the whole carry is put in that order before the loop, and in its own again at the end. A second
-  one of the same size is written where the first lay.
+* An update is done in place if nothing reads its operand afterwards. If the buffer belongs to a
+  donated input that the result aliases, nothing else is ever allocated.
+* A product may read a slice of such a carry in another dimension order. XLA:GPU does not transpose
+  the slices. It transposes the whole carry before the loop, and back at the end. A second carry of
+  the same size reuses the buffer of the first.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from autoshard.program.vocabulary import UPDATES
 
 BITCASTS = frozenset({"reshape", "squeeze", "expand_dims"})
 _CUTS = frozenset({"dynamic_slice", *BITCASTS, *UPDATES})
-"""Ops whose result is a part of their first operand, or all of it but for what is written."""
+"""Ops whose result is a part of their first operand, or the whole operand with a part updated."""
 
 
 def updated_in_place(program: Program, compiler: Compiler = LAWS) -> frozenset[int]:
-    """The values that lie where a donated input lies whose place a result of the step takes."""
+    """Return the values that share the buffer of a donated input aliased with a result."""
     if compiler.denies("gpu.updates-in-place", "tpu.updates-in-place"):
         return frozenset()
     readers = program.consumers()
@@ -43,8 +43,8 @@ def _written_over(
     value: int,
     root: int,
 ) -> tuple[int, ...]:
-    """The values from `value` back to the input `root` in whose buffer they lie; none if not."""
-    found, loops = list[int](), list[int]()  # of the loops that were entered from behind, arguments
+    """Return the values from `value` back to the input `root` that share its buffer; else none."""
+    found, loops = list[int](), list[int]()  # loops: carries of the loops being walked
     while value != root:
         maker = maker_of(program, value)
         if maker is None or not maker.inputs or maker.inputs[0] < 0:
@@ -64,12 +64,12 @@ def _written_over(
 
 
 def _is_last(readers: list[list[tuple[int, int]]], op: Op, value: int) -> bool:
-    """Whether `op` is the last, in program order, to read `value`."""
+    """Whether `op` is the last reader of `value` in program order."""
     return all(reader <= op.index for reader, _ in readers[value])
 
 
 def carry_of(program: Program, value: int) -> int:
-    """The carry of a loop, inside of it, that `value` is cut from; -1 if there is none."""
+    """Return the loop carry, inside the loop, that `value` is sliced from; -1 if there is none."""
     while (maker := maker_of(program, value)) is not None:
         if maker.primitive == "carry":
             return value
@@ -80,6 +80,6 @@ def carry_of(program: Program, value: int) -> int:
 
 
 def maker_of(program: Program, value: int) -> Op | None:
-    """The op that makes a value; None for inputs and literals."""
+    """Return the op that computes a value; None for inputs and literals."""
     producer = program.values[value].producer if value >= 0 else -1
     return program.ops[producer] if producer >= 0 else None

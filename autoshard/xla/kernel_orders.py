@@ -1,13 +1,13 @@
-"""Orders in which the kernels of a computation can run, and the memory that they need.
+"""Order the kernels of a computation, and compute the peak memory of an order.
 
-* **Depth-first**: from the results back to the arguments, a kernel after its operands. Of several
-  operands the one comes first whose ancestors are shared most, then the one whose ancestors are
-  largest. So of a backward pass the chain of activation gradients comes first, the longest branch
-  before the others, and what only the weights' gradients need waits.
-* **Greedy**: of the kernels that could run, the one that frees most bytes, less those that it
-  writes; then the one with most readers.
+* **Depth-first**: a post-order walk from the results, each kernel after its operands. Among several
+  operands, the one whose ancestors have the most shared uses comes first, then the one with the
+  largest ancestors. In a backward pass the chain of activation gradients therefore comes first, the
+  longest branch before the others. Kernels that only the weight gradients need come later.
+* **Greedy**: list scheduling. Among the ready kernels, take the one that frees most bytes, less the
+  bytes that it writes; then the one with most readers.
 
-They are those of XLA's `hlo_memory_scheduler`, which takes the one that needs less memory.
+These are the orders of XLA's `hlo_memory_scheduler`, which takes the one that needs less memory.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Kernel:
 
     Attributes:
       first, last: op indices.
-      bytes: of what it writes.
-      inner: the loop, if it is one.
-      before: the kernels, by number, that make what it reads.
-      users: how many kernels read what it writes.
+      bytes: size of what it writes.
+      inner: the loop's region, if it is a loop.
+      before: the numbers of the kernels whose results it reads.
+      users: how many kernels read its results.
     """
 
     first: int
@@ -40,7 +40,7 @@ class Kernel:
 
 
 def depth_first(kernels: Sequence[Kernel]) -> list[int]:
-    """The numbers of the kernels, depth-first."""
+    """Return the numbers of the kernels in depth-first order."""
     shared, size = _ancestry(kernels)
 
     def key(kernel: int) -> tuple[int, float, int]:
@@ -50,7 +50,7 @@ def depth_first(kernels: Sequence[Kernel]) -> list[int]:
 
 
 def greedy(kernels: Sequence[Kernel]) -> list[int]:
-    """The numbers of the kernels, greedily."""
+    """Return the numbers of the kernels in greedy order."""
     readers = _readers(kernels)
     unread = [len(users) for users in readers]
     waits_for = [len(kernel.before) for kernel in kernels]
@@ -60,7 +60,7 @@ def greedy(kernels: Sequence[Kernel]) -> list[int]:
         freed = sum(kernels[one].bytes for one in kernels[kernel].before if unread[one] == 1)
         return kernels[kernel].bytes - freed, -len(readers[kernel]), kernel
 
-    # A kernel's rank only improves, so that an entry of an earlier one comes out too late.
+    # A kernel's rank only improves, so a stale heap entry comes out later and is skipped.
     ready = [rank(kernel) for kernel, count in enumerate(waits_for) if not count]
     heapq.heapify(ready)
     order: list[int] = []
@@ -84,7 +84,7 @@ def greedy(kernels: Sequence[Kernel]) -> list[int]:
 
 
 def peak_bytes(kernels: Sequence[Kernel], order: Iterable[int]) -> float:
-    """The most that is alive at once of what the kernels write, in bytes."""
+    """Return the peak of live bytes among the results of the kernels."""
     unread = [len(users) for users in _readers(kernels)]
     alive = peak = 0.0
     for kernel in order:
@@ -106,7 +106,10 @@ def _readers(kernels: Sequence[Kernel]) -> list[list[int]]:
 
 
 def _ancestry(kernels: Sequence[Kernel]) -> tuple[list[int], list[float]]:
-    """How often ancestors are shared, and their bytes, with multiplicity but bounded."""
+    """Return, per kernel, the shared uses among its ancestors and their bytes.
+
+    An ancestor counts once per path to it; both numbers are bounded.
+    """
     shared: list[int] = []
     size: list[float] = []
     total = 0.0

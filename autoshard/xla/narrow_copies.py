@@ -1,9 +1,9 @@
-"""Copies that XLA:TPU makes in a narrower type: what reads them converts them first.
+"""Find copies that XLA:TPU makes in a narrower type, because their readers convert them first.
 
-A weight that is gathered in float32 and then looked up, sliced by a loop or given another shape,
-and converted to bfloat16, is converted before it is gathered: Llama's embedding and the stacks that
-a scan reads arrive in half the bytes. But a table of which every device looks up its own rows is
-converted after the lookup. XLA:GPU gathers tables and stacks in float32.
+Take a weight that is gathered in float32, then looked up, sliced by a loop or reshaped, and then
+converted to bfloat16. XLA:TPU converts it before the gather. So Llama's embedding, and the stacks
+that a scan reads, arrive in half the bytes. But if every device looks up its own rows of a table,
+the conversion follows the lookup. XLA:GPU gathers tables and stacks in float32.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _SHAPES = frozenset(
     }
 )
 _MOVES = frozenset({"gather", *_SLICES, *_SHAPES})
-"""Ops that take elements of their first operand to other places."""
+"""Ops that only move elements of their first operand."""
 
 
 def _passed(compiler: Compiler) -> frozenset[str]:
-    """The ops of `_MOVES` before which the compiler makes what they are given narrower."""
+    """Return the ops of `_MOVES` whose operand the compiler converts first."""
     lookups = compiler.has("tpu.lookups-gather-narrow-tables") or compiler.denies(
         "gpu.lookups-gathered-as-stored"
     )
@@ -40,15 +40,15 @@ def _passed(compiler: Compiler) -> frozenset[str]:
 
 
 def narrowed(program: Program, awaited: Sequence[bool], compiler: Compiler) -> dict[int, Narrowed]:
-    """By value, what its copies are like, if they are narrower than the value.
+    """Return, by value, the type width of its copies where that is narrower than the value.
 
-    What does not convert must be no reason for a copy: it is not in a loop, no product and no
-    lookup, and no product waits for it. An optimizer is like that.
+    A reader that does not convert must not need the copy. It is outside loops, it is neither a
+    product nor a lookup, and no product depends on it. The optimizer is such a reader.
 
     Args:
       program: the step.
-      awaited: per value, whether a matrix op waits for it.
-      compiler: that makes them so; where it moves nothing narrower, there are none.
+      awaited: per value, whether a matrix op depends on it.
+      compiler: the compiler; if it never moves values in a narrower type, the result is empty.
     """
     passed = _passed(compiler)
     if not passed:
@@ -57,7 +57,7 @@ def narrowed(program: Program, awaited: Sequence[bool], compiler: Compiler) -> d
     found: dict[int, int | None] = {}
 
     def width(value: int) -> int | None:
-        """Bytes per element that all that reads the value makes of it, if they are fewer."""
+        """Return the bytes per element to which all readers convert, if fewer; otherwise None."""
         if value not in found:
             found[value] = None
             widths = {read_as(value, op, position) for op, position in consumers[value]}

@@ -1,11 +1,11 @@
-"""In which order a compiler runs the ops of a program.
+"""Find the order in which the compiler runs the ops of a program.
 
-A jaxpr is one order of many, and how much memory a step needs depends on the order. XLA tries
-several on the graph of kernels (`autoshard.xla.fusion`), see `autoshard.xla.kernel_orders`, and
-takes the one that needs least memory. A loop is one kernel of the computation around it, with an
-order of its own inside: depth-first, from which the bodies of loops with collectives start where
-the latency-hiding scheduler runs; where it does not, as on v5p and v6e, the best of all orders is
-kept in loops, too.
+A jaxpr is one of many valid orders, and the peak memory of a step depends on the order. XLA tries
+several orders on the graph of kernels (`autoshard.xla.fusion`, `autoshard.xla.kernel_orders`) and
+takes the one that needs least memory. A loop is one kernel of the enclosing computation, with an
+order of its own inside. Where the latency-hiding scheduler runs, the body of a loop is ordered
+depth-first, and the scheduler starts from that order if the loop has collectives. Where it does not
+run, as on v5p and v6e, loops too keep the order that needs least memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from autoshard.xla.kernel_orders import Kernel, depth_first, greedy, peak_bytes
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something between two kernels of an order, whose place is asked for."""
+    """A marker between two kernels of an order, whose position is reported."""
 
     of: Hashable
 
@@ -34,7 +34,7 @@ Arrange = Callable[[Region, Sequence[Kernel]], Iterable[int | Mark]]
 
 
 def sequence(program: Program, fusion: Fusion, chip: Chip | None = None) -> tuple[int, ...]:
-    """The position of every op in the order in which the compiler of a chip runs them."""
+    """Return the position of every op in the order in which the chip's compiler runs them."""
     compiler = LAWS if chip is None else chip.compiler
     as_found = chip is not None and compiler.runs_in_least_memory
     in_loops = as_found and not compiler.denies("gpu.least-memory-in-loops")
@@ -45,9 +45,10 @@ def sequence(program: Program, fusion: Fusion, chip: Chip | None = None) -> tupl
 def arranged(
     program: Program, fusion: Fusion, arrange: Arrange, sizes: Sequence[float] | None = None
 ) -> tuple[tuple[int, ...], dict[Hashable, int]]:
-    """The position of every op, and by mark that of the op after it, in an order of kernels.
+    """Return the position of every op, and by mark the position of the next op.
 
-    `sizes` are the bytes of every value, of whole arrays if they are not said.
+    `arrange` orders the kernels of each region. `sizes` are the bytes of every value; by default
+    those of whole, unsharded arrays.
     """
     walk = _Walk(program, fusion, arrange, sizes or [value.bytes for value in program.values])
     walk.region(program.regions[0])
@@ -58,9 +59,9 @@ def arranged(
 
 
 def least_memory(region: Region, kernels: Sequence[Kernel], compiler: Compiler = LAWS) -> list[int]:
-    """The order that needs least memory, of a loop as of the whole step.
+    """Return the order that needs least memory among those that the compiler tries.
 
-    Of those that the compiler tries; where it tries none, the program's own.
+    If it tries none, return the program's own order. Loops are treated like the whole step.
     """
     ways = [
         *(() if compiler.denies("gpu.greedy-where-least") else (greedy,)),
@@ -74,7 +75,7 @@ def least_memory(region: Region, kernels: Sequence[Kernel], compiler: Compiler =
 def depth_first_in_loops(
     region: Region, kernels: Sequence[Kernel], compiler: Compiler = LAWS
 ) -> list[int]:
-    """The order that needs least memory, but for loops: depth-first."""
+    """Return the depth-first order for a loop; otherwise the order that needs least memory."""
     in_loop = region.parent >= 0 and not compiler.denies("tpu.loops-run-depth-first")
     return depth_first(kernels) if in_loop else least_memory(region, kernels, compiler)
 
@@ -105,11 +106,11 @@ class _Walk:
                     for value in self.program.ops[op].inputs:
                         self._emit_maker(value, region)
                 self.region(one.inner)
-        for op in range(region.start, region.stop):  # what nobody reads
+        for op in range(region.start, region.stop):  # ops that nothing reads
             self._emit(op, region)
 
     def _parts(self, region: Region) -> Iterator[tuple[int, int, Region | None]]:
-        """The ops `first` to `last` of every part: a single op, or a whole loop."""
+        """Yield the parts of a region, as ops `first` to `last`: a single op, or a whole loop."""
         inner = {one.start: one for one in self.program.regions if one.parent == region.index}
         first = region.start
         while first < region.stop:
@@ -130,7 +131,7 @@ class _Walk:
         self.order.append(op)
 
     def _emit_maker(self, value: int, region: Region) -> None:
-        """A fused or free op stands before the first kernel that reads it."""
+        """Emit the producer of a value: a fused or free op goes before its first reader."""
         maker = self.program.values[value].producer if value >= 0 else -1
         if maker >= 0 and self.program.ops[maker].region == region.index:
             self._emit(maker, region)

@@ -1,9 +1,9 @@
-"""Slices of stacks, as a loop reads them: what is copied for them.
+"""Find what is copied when a loop reads slices of a stack.
 
-* A slice that is fused with what reads it is read in place. On XLA:GPU a product that a library
-  computes, an update in place and the like want it as an array of its own, which is written first.
-* Where slices are gathered along an inner dimension, the whole stack is put in another order once,
-  before the loop (`Slice`).
+* A slice that is fused into its reader is read in place. On XLA:GPU some readers need it as an
+  array of its own, which is written first: library products, in-place updates and the like.
+* Where slices are gathered along an inner dimension, the whole stack is transposed once, before the
+  loop (`Slice`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ SLICING = frozenset({"unstack", "dynamic_slice"})
 
 
 def find_copied(program: Program, compiler: Compiler) -> frozenset[int]:
-    """The ops whose result is a slice that is written for what reads it.
+    """Return the ops whose result is a slice that is written for its readers.
 
-    They are slices themselves, or where a slice is only given another shape, the last of those ops.
+    Such an op is the slice itself or, where the slice is reshaped, the last of the reshapes.
     """
     all_written = compiler.denies("gpu.slices-read-in-place")
     for_products = compiler.has("gpu.slices-written-for-products")

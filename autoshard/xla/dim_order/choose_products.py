@@ -1,19 +1,20 @@
-"""How products should be computed so that nothing large is transposed between them.
+"""Choose the dimension orders of products so that nothing large is transposed between them.
 
-JAX writes a `dot_general` as batch, left, right, and a compiler that keeps to it may have to
-transpose the result, element by element, for what comes next. Scores of attention with grouped
-queries are the common case:
+JAX writes a `dot_general` as batch, left, right. A compiler that keeps this order may have to
+transpose the result, element by element, for the next op. The common case is the scores of
+attention with grouped queries:
 
     scores[b, k, s, q, g] = keys[b, s, k, h] queries[b, q, k, g, h]     as `jnp.einsum` writes it
     out[b, k, h, g, q]    = values[b, s, k, h] shares[b, k, g, q, s]    wants s innermost
 
-Computed as `[b, k, g, q, s]`, they lie as everything that comes after can read them. Where a result
-is transposed without whole memory transactions, the orders of its product and of those that read it
-are chosen so that the least bytes are moved by transpositions, those of their operands included. A
-transposition counts as a copy, although some kernels can write what they make transposed: those
-that reduce whole rows, as softmaxes do, cannot.
+Computed as `[b, k, g, q, s]`, the scores have an order that all later ops can read. Where a result
+would be transposed without whole memory transactions, this module chooses the orders of its product
+and of the products that read it. It minimises the bytes that transpositions move, those of the
+operands included. A transposition counts as a copy. Some kernels could write their result
+transposed instead, but kernels that reduce whole rows, such as softmaxes, cannot.
 
-Orders are chosen on the unsharded program: what one device has is smaller, but lies alike.
+The orders are chosen on the unsharded program: the arrays of one device are smaller, but have the
+same dimension order.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from autoshard.program.graph import Op, Program
 from autoshard.xla.dim_order.walk import ANY, SCATTERED, OrderRules, Orders
 
 Chosen = dict[int, ProductOrder]
-"""How products are computed, by op index, where that is not as JAX writes them."""
+"""The orders of products, by op index, where they differ from JAX's own form."""
 
 _Orders = tuple[ProductOrder | None, ...]
 
@@ -44,13 +45,13 @@ _Orders = tuple[ProductOrder | None, ...]
 def product_orders(
     program: Program, elementwise: Sequence[bool], transaction: float, rules: OrderRules = ANY
 ) -> Mapping[int, ProductOrder]:
-    """How products should be computed, by op index, where that is not as JAX writes them.
+    """Return the orders of products, by op index, where they should differ from JAX's own form.
 
     Args:
       program: the step.
-      elementwise: per op, whether it is fused with its neighbours.
+      elementwise: per op, whether it fuses with its neighbours.
       transaction: bytes of a memory transaction.
-      rules: the compiler's, see `autoshard.xla.dim_order.walk.Orders`.
+      rules: the compiler's rules, see `autoshard.xla.dim_order.walk.Orders`.
     """
     cost = _Cost(program, transaction)
     chosen: Chosen = {}
@@ -73,13 +74,13 @@ def product_orders(
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Bytes that transpositions move where nothing is sharded."""
+    """Counts the bytes that transpositions move in the unsharded program."""
 
     program: Program
     transaction: float
 
     def of(self, found: Transpositions) -> float:
-        """Of all that were found."""
+        """Return the bytes that all given transpositions move."""
         return sum(
             self._bytes(self.program.ops[index], one)
             for index, here in found.of_op.items()
@@ -87,7 +88,7 @@ class _Cost:
         )
 
     def stakes(self, walk: Orders, found: Transpositions) -> Counter[int]:
-        """The products from which something comes that is transposed element by element."""
+        """Return, by product, the bytes transposed element by element in what derives from it."""
         stakes: Counter[int] = Counter()
         for index, here in found.of_op.items():
             op = self.program.ops[index]
@@ -112,13 +113,13 @@ class _Cost:
 
 @dataclass(frozen=True, slots=True)
 class _Cone:
-    """Products whose results meet, and those that read them.
+    """Products whose results meet in one op, and the products that read what derives from them.
 
     Attributes:
       sources: the products whose results meet.
-      products: these, and those that read what comes of them.
-      ops: the products, what carries their orders on, and what reads it, in program order.
-      alike: the same for cones in which the same orders are best.
+      products: the sources, and the products that read what derives from them.
+      ops: the products, the ops that propagate their orders, and the readers, in program order.
+      alike: a key that is equal for cones in which the same orders are best.
     """
 
     sources: tuple[Op, ...]
@@ -128,7 +129,7 @@ class _Cone:
 
 
 def _cones(program: Program, sources: Collection[int]) -> Iterator[_Cone]:
-    """Sources by whether their results meet in an op that carries orders on."""
+    """Yield the sources in groups whose results meet in an op that propagates orders."""
     parent = {index: index for index in sources}
 
     def root(index: int) -> int:
@@ -166,17 +167,17 @@ def _cones(program: Program, sources: Collection[int]) -> Iterator[_Cone]:
 
 
 class _Flow:
-    """Where the orders of some products' results matter.
+    """The ops in which the orders of some products' results matter.
 
     Attributes:
-      ops: by product, itself, what carries its order on, and what reads it.
-      met: by op that carries orders on, the products whose results it reads.
+      ops: by product, the product itself, the ops that propagate its order, and the readers.
+      met: by op that propagates orders, the products whose results it reads.
     """
 
     def __init__(self, program: Program, products: Collection[int]) -> None:
         self.ops: dict[int, list[Op]] = defaultdict(list)
         self.met: dict[int, list[int]] = defaultdict(list)
-        held: dict[int, tuple[int, ...]] = {}  # the products that a value comes from
+        held: dict[int, tuple[int, ...]] = {}  # the products that a value derives from
         for op in program.ops:
             read = tuple(dict.fromkeys(p for v in op.inputs for p in held.get(v, ())))
             for index in read:
@@ -194,7 +195,7 @@ def _carries(op: Op) -> bool:
 
 
 def _wiring(ops: Sequence[Op]) -> Hashable:
-    """What some ops do, and which of them read which others."""
+    """Return a key for what some ops do and for the data flow among them."""
     places = {output: number for number, op in enumerate(ops) for output in op.outputs}
     return tuple(
         (op.primitive, op.rule, op.trips, tuple(places.get(v) for v in op.inputs)) for op in ops
@@ -202,10 +203,10 @@ def _wiring(ops: Sequence[Op]) -> Hashable:
 
 
 def _chosen(cone: _Cone, walk: Orders, chosen: Chosen, cost: _Cost) -> list[ProductOrder | None]:
-    """How each product of a cone is computed.
+    """Return the order of each product of a cone, found by coordinate descent.
 
-    Each source in turn is tried in every order, with the others as they answer best to it, until
-    nothing is gained.
+    Each source in turn is tried in every order. For each trial, the other products take their best
+    response. The search stops when no trial moves fewer bytes.
     """
     known: dict[_Orders, float] = {}
     possible = [tuple(possible_orders(op.rule)) for op in cone.products]

@@ -1,10 +1,11 @@
-"""Which dimensions may be the innermost ones of an array, where the compiler does not take any.
+"""Find which dimensions may be the minor-most ones of an array, where the compiler restricts them.
 
-A TPU keeps arrays in tiles of two dimensions, see `autoshard.cost.tiling`. What a convolution reads
-in windows lies there by the dimensions that windows leave alone: its batch and its features. What a
-product writes or reads lies by those that are no batch, and so does what is made of it element by
-element, or transposed: scores `[batch, heads, queries, keys]` by queries and keys. Images of three
-channels lie so where a step has the gradient of their layer, which is taken for granted here.
+A TPU stores arrays in tiles of two dimensions, see `autoshard.cost.tiling`. For the input of a
+convolution with windows, the tile covers the dimensions that windows do not slide over: batch and
+features. For the operands and result of a product, it covers dimensions that are not batch
+dimensions. Elementwise results and transposes of these inherit it: scores
+`[batch, heads, queries, keys]` are tiled by queries and keys. Images of three channels are tiled by
+batch and channels where a step computes the gradient of their layer, which is assumed here.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from autoshard.program.graph import Op, Program
 from autoshard.program.rules.record import FactorKind
 
 INNERMOST = 2
-"""So many dimensions has a tile."""
+"""The number of dimensions of a tile."""
 
 
 FEW_CHANNELS = 4
-"""What has no more of either lies as images of three channels do."""
+"""Arrays with at most this batch or feature size are laid out like images of three channels."""
 
 
 def innermost_dimensions(
     program: Program, elementwise: Sequence[bool], compiler: Compiler = LAWS
 ) -> dict[int, tuple[int, ...]]:
-    """By value, the dimensions of which two are innermost; those that are missing lie anyhow.
+    """Return, by value, the dimensions two of which are minor-most; other values are unrestricted.
 
     Args:
       program: the step.
-      elementwise: per op, whether it is computed element by element.
-      compiler: that lays them so, if it is not denied.
+      elementwise: per op, whether it is elementwise.
+      compiler: the compiler; it uses these layouts unless its habits deny it.
     """
     found: dict[int, tuple[int, ...]] = {}
     if not compiler.denies("tpu.scores-lie-by-positions"):
@@ -49,7 +50,7 @@ def innermost_dimensions(
 
 
 def _of_products(program: Program, elementwise: Sequence[bool]) -> dict[int, tuple[int, ...]]:
-    """Those of what products write and read, and of what is made of that."""
+    """Return these dimensions for products' operands and results, and what derives from them."""
     found: dict[int, tuple[int, ...]] = {}
     values = program.values
     for op in program.ops:
@@ -74,7 +75,7 @@ def _of_products(program: Program, elementwise: Sequence[bool]) -> dict[int, tup
 
 
 def _without_windows(op: Op) -> tuple[int, ...]:
-    """The dimensions of the first operand of a convolution that are of one factor, cut freely."""
+    """Return the dimensions of a convolution's input that have one factor and shard freely."""
     free = {FactorKind.PASS, FactorKind.REDUCE}
     return tuple(
         dimension

@@ -1,11 +1,12 @@
-"""Orders where the batch of products is cut to one element.
+"""Find transpositions where sharding leaves a product's batch with one element per device.
 
-A product whose batch dimensions have one element on a device is one of plain matrices, and XLA:GPU
-is freer with it: it may write left and right in either order, and reads free dimensions in the
-order in which they lie. With few sequences and key heads on a device, attention is such a product,
-and most of what `autoshard.xla.dim_order.walk` transposes lies right from the start.
+A product whose batch dimensions have one element on a device is a plain matrix product. XLA:GPU is
+freer with it: it may write left and right in either order, and it reads the free dimensions in the
+order that they have in memory. Attention with few sequences and key heads per device is such a
+product. Then most operands that `autoshard.xla.dim_order.walk` transposes already have the right
+order.
 
-Which of the two holds depends on the layout: every transposition says in which case it is needed.
+The sharding decides which case applies, so every transposition records in which case it is needed.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ def transpositions(
     product_orders: Mapping[int, ProductOrder] | None = None,
     rules: OrderRules = ANY,
 ) -> Transpositions:
-    """The operands that are transposed, be the products' batches cut to one element or not.
+    """Return the transposed operands for both cases: batches of one element per device, or more.
 
     Args:
       program: the step.
-      elementwise: per op, whether it is fused with its neighbours.
+      elementwise: per op, whether it fuses with its neighbours.
       product_orders, rules: see `autoshard.xla.dim_order.walk.Orders`.
     """
     walk = Orders(program, elementwise, product_orders, rules)
@@ -55,7 +56,7 @@ def transpositions(
 def _merged(
     op: Op, walk: Orders, plain: Transpositions, alone: Transpositions
 ) -> Iterator[tuple[Transposition, int]]:
-    """The transpositions of an op with their bases: common ones, then those of either case."""
+    """Yield an op's transpositions with their bases: common ones, then those of a single case."""
     groups = operand_groups(op.rule) if op.primitive == "dot_general" else ()
     usual = dict(zip(plain.of_op.get(op.index, ()), plain.bases.get(op.index, ()), strict=True))
     other = dict(zip(alone.of_op.get(op.index, ()), alone.bases.get(op.index, ()), strict=True))
@@ -70,14 +71,14 @@ def _merged(
 
 
 class _Unbatched(Orders):
-    """The walk where every batch is cut to one element."""
+    """The walk in which every batch has one element per device."""
 
     def product(self, op: Op) -> tuple[Transposition, ...]:
         groups = operand_groups(op.rule)
         if not groups[0][0]:
             return super().product(op)
         found: list[Transposition] = []
-        written: list[list[int]] = []  # the free factors of either side, in the order they lie in
+        written: list[list[int]] = []  # the free factors of each side, in memory order
         for position, (batch, free, contracted) in enumerate(groups):
             value = op.inputs[position]
             free = self._lying(value, batch, free, contracted)
@@ -103,7 +104,7 @@ class _Unbatched(Orders):
         return tuple(found)
 
     def _lying(self, value: int, batch: Order, free: Order, contracted: Order) -> Order:
-        """The free dimensions in an order in which they lie, where the others lie as wanted."""
+        """Return the free dimensions in memory order, if the others are in the wanted order."""
         for order in self.orders[value] if value >= 0 else ():
             lying = tuple(d for d in order if d in free)
             large = large_of(order, self.program.values[value].shape)

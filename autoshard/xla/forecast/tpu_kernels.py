@@ -1,37 +1,39 @@
-"""What XLA:TPU computes as one kernel, and what it makes whole, under a plan.
+"""Model three habits of XLA:TPU under a plan: fused softmaxes, late products, whole sums.
 
-Softmaxes in one kernel, with the product that they are of:
+Fused softmaxes. A softmax runs in one kernel with the product that computes its scores:
 
     scores = q k         bf16[b, k, g, q, s], not written
     largest = max(scores); total = sum(exp(scores - largest))
     exponentials         f32[b, k, g, q, s], written in place of the scores
 
-What is read afterwards, the shares and their cotangents, is made of the exponentials. So XLA:TPU
-compiles attention in training steps whose scores have five dimensions of more than one element on a
-device: grouped queries with more than one sequence (of 1,024 to 4,096 positions, with and without a
-causal mask, on v5e, v5p and v6e). Scores of fewer dimensions are taken as written, and their
-exponentials as made anew by what reads them; in a forward pass alone XLA:TPU makes one kernel of
-those of plain heads, too. Where the product writes them in another order than its softmax has, as
-it does with grouped queries, shares that several products read are taken as written in a backward
-pass; XLA:TPU writes masked ones of 4,096 positions on v4 and v5p, and makes them anew on v5e, v6e.
+Later ops compute the shares (the softmax's result) and their cotangents from the exponentials.
+XLA:TPU does this for attention in training steps whose scores have five dimensions of more than one
+element on a device: grouped queries with more than one sequence (of 1,024 to 4,096 positions, with
+and without a causal mask, on v5e, v5p and v6e). Scores of fewer dimensions are assumed to be
+written, and their exponentials to be recomputed by their readers. (In a forward pass alone XLA:TPU
+also fuses the softmaxes of plain heads.) With grouped queries the product writes the scores in
+another dimension order than the softmax has. Shares that several products read are then assumed to
+be written in a backward pass. XLA:TPU writes masked ones of 4,096 positions on v4 and v5p, and
+recomputes them on v5e and v6e.
 
-Products in the kernel that adds them to a table's other gradient:
+Late products. A product is fused into the kernel that adds it to a table's other gradient:
 
     dE = scatter(ids, dx) + dlogits^T h       a table that is looked up and multiplied with, too
 
-An addition is fused into the product that it reads. Where the scatter is exchanged, summed or cut
-before it is added, the product waits for the scatter, which a backward pass comes to last, and what
-it reads lies in memory until then: the logits through all of the layers' backward pass. Where
-nothing stands between, the scatter starts from the product, and that is computed where it stands.
+The addition is fused into the product that it reads. If a collective exchanges, sums or slices the
+scatter's result before the addition, the product waits for the scatter, which comes last in a
+backward pass. The product's operands stay live until then: the logits through the backward pass of
+all layers. With no collective in between, the scatter starts from the product, and the product runs
+at its usual place.
 
-Sums made whole, although a plan has only their parts: a reduce-scatter over all chips of a square
-or a cube is an all-reduce there (`MeshTopology.leaves_whole`). The sum lies in memory as a whole
-until something reads it, or a collective begins that does: that cuts out its part.
+Whole sums. A reduce-scatter over all chips of a square or a cube is an all-reduce there
+(`MeshTopology.leaves_whole`), although the plan keeps only shards of the sum. The whole sum is live
+until an op reads it, or a collective that reads it begins. That reader slices out its shard.
 
     down's gradient: bf16[8192, 32768]{unreduced=x}  --all-reduce-->  bf16[8192, 32768]  until read
 
-An all-reduce writes over what it adds up. But a product beside which another collective runs writes
-a tuple, and what is added up of it lies beside it.
+An all-reduce writes over its operand. But a product that runs while another collective is in flight
+writes a tuple, and the sum of its result gets a buffer of its own.
 """
 
 from __future__ import annotations
@@ -55,11 +57,11 @@ from autoshard.xla.forecast.planned_collectives import Decided
 from autoshard.xla.fusion import Fusion, fuse
 
 DIMENSIONS = 5
-"""Scores of so many dimensions, at least."""
+"""The least number of dimensions of the scores of a fused softmax."""
 
 
 class Softmax(NamedTuple):
-    """The values of one: of the product that writes its scores, and of their exponentials."""
+    """The values of a softmax: the scores, written by a product, and their exponentials."""
 
     scores: int
     exponentials: int
@@ -73,11 +75,11 @@ def with_softmaxes(
     mesh_shape: tuple[int, ...],
     unwritten: Collection[int] = (),
 ) -> Fusion:
-    """What is fused under some decisions where softmaxes may be one kernel.
+    """Return the fusion under some decisions, where softmaxes may be one kernel.
 
     Args:
       program, chip, into_products, unwritten: see `autoshard.xla.fusion.fuse`.
-      decisions: how values are cut.
+      decisions: how values are sharded.
       mesh_shape: sizes of the mesh axes.
     """
     plain = fuse(program, chip, into_products, unwritten=unwritten)
@@ -116,7 +118,7 @@ def with_softmaxes(
 
 
 def _softmaxes(program: Program, fusion: Fusion) -> Iterator[Softmax]:
-    """Those of scores that a product makes, if they are as many."""
+    """Yield the softmaxes of scores that a product computes, one exponential per score."""
     readers = program.consumers()
     products = {op.index for op in program.ops if op.primitive == "dot_general"}
     for op in program.ops:
@@ -142,9 +144,9 @@ def _sizes(
 
 
 def _turns(program: Program, fusion: Fusion, softmax: Softmax, sizes: Sequence[int]) -> bool:
-    """Whether the dimensions of the scores stand in another order in the exponentials of `sizes`.
+    """Whether the exponentials, of `sizes`, have the dimensions of the scores in another order.
 
-    Those of one element on a device stand anywhere.
+    Dimensions of one element on a device do not count.
     """
     order = [(d,) for d, size in enumerate(sizes) if size > 1]
     value = softmax.exponentials
@@ -162,7 +164,7 @@ def _turns(program: Program, fusion: Fusion, softmax: Softmax, sizes: Sequence[i
 
 
 def _shares(program: Program, fusion: Fusion, scores: Collection[int]) -> Iterator[int]:
-    """What several products read that is made of some scores, and of nothing else by a product."""
+    """Yield values that several products read, and whose only product operand is some scores."""
     for one in scores:
         read: dict[int, set[int]] = {}
         for op in program.ops:
@@ -181,7 +183,7 @@ def _is_product(program: Program, value: int) -> bool:
 
 
 def _kernels_that_read(program: Program, fusion: Fusion) -> dict[int, set[int]]:
-    """By value that is written, the ops that write something and read it."""
+    """Return, by value that is written, the ops whose kernels read it."""
     found: dict[int, set[int]] = {value.index: set() for value in program.values}
     for op in program.ops:
         if any(fusion.materialised[output] for output in op.outputs):
@@ -195,7 +197,7 @@ CASTS = frozenset({"convert_element_type", "reshape", "transpose"})
 
 
 def late_products(decided: Decided) -> Iterator[int]:
-    """The values that such products would write."""
+    """Yield the results of late products (see the module), which are not written."""
     program = decided.prices.program
     for op in program.ops:
         if op.primitive not in ADDITIONS or len(op.inputs) != 2 or min(op.inputs) < 0:
@@ -212,9 +214,9 @@ def late_products(decided: Decided) -> Iterator[int]:
 
 
 def _made_by(decided: Decided, value: int) -> tuple[Op | None, bool]:
-    """What makes a value that is cast for its one reader, and whether it is moved on the way.
+    """Return the op behind the casts of a value, and whether a collective moves it on the way.
 
-    None where something else reads it.
+    The op is None where something else reads a value of this chain, too.
     """
     program, moved = decided.prices.program, False
     while value >= 0 and program.values[value].producer >= 0:
@@ -232,12 +234,12 @@ def _made_by(decided: Decided, value: int) -> tuple[Op | None, bool]:
 def whole_sums(
     prices: StepPrices, decided: Decided, flights: UnderWay
 ) -> Iterator[tuple[int, float]]:
-    """Points and bytes of sums beside what `autoshard.plan.memory_events.op_events` counts.
+    """Yield the memory events of sums that `autoshard.plan.memory_events.op_events` omits.
 
     Args:
-      prices: in the order in which the ops run.
+      prices: the prices, with ops in the order in which they run.
       decided: the plan.
-      flights: where collectives begin and end.
+      flights: the points at which collectives begin and end.
     """
     own = prices.machine.chip.compiler
     cut_by_readers = own.has("tpu.readers-cut-whole-sums")
@@ -279,7 +281,7 @@ def _beside(prices: StepPrices, op: Op, strategy: Strategies) -> Iterator[tuple[
 def _until_read(
     prices: StepPrices, op: Op, strategy: Strategies, settled: int, begun: Mapping[int, int]
 ) -> Iterator[tuple[int, float]]:
-    """From where the sum is there; until then it is counted as what the op writes."""
+    """Yield the bytes of whole sums once they are ready; before, they count as the op's result."""
     for number, output in enumerate(op.outputs):
         read = min([use.last + 1 for use in prices.dataflow.readers[output]], default=settled)
         read = min(read, begun.get(output, read))
