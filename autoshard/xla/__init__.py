@@ -1,4 +1,4 @@
-"""Model what the XLA compiler will do with a program, and with a plan.
+"""Belief: what the compiler will make of a program, and of a plan.
 
     analyse(program, chip)        facts of a program: fusion, copies, op order, live ranges
     forecast(prices, decisions)   memory and exposed time of a plan in the compiler's own order
