@@ -4,9 +4,8 @@ Kernels become tasks, and kernels that run as one (`autoshard.xla.fusion_sibling
 collective becomes two tasks, its begin and its end. The graph also models what XLA does with
 gradients:
 
-* If the result of a scatter onto zeros is added to an array, the scatter starts from that array
-  and so waits for it. For a table that is both looked up and multiplied with, the two gradients
-  become one.
+* A scatter onto zeros whose result is added to an array starts from that array and so waits for it.
+  For a table that is both looked up and multiplied with, the two gradients become one.
 * The convolution that computes the error of a layer's input waits until the optimizer has updated
   the layer's weight (`autoshard.xla.early_updates`; called a renewal in the code).
 * An array whose sent blocks are not contiguous is rewritten first, unless the elementwise kernel
@@ -249,10 +248,9 @@ class TaskGraph:
                 self.tasks[kernel] = leader
 
     def _is_between(self, leader: Task, task: Task, first: int) -> bool:
-        """Whether one of two tasks depends on the other through a third task.
+        """Whether one of two tasks depends on the other through a third; `first` is the leader's.
 
-        `first` is the leader's kernel number. No earlier kernel of the program depends on the
-        leader, so the search stops there.
+        No kernel before `first` depends on the leader, so the search stops there.
         """
 
         def waits(other: Task) -> bool:
@@ -275,10 +273,7 @@ class TaskGraph:
         return Task(None, role, self._estimated(ops[0], seconds), kernels=(number,))
 
     def _estimated(self, op: Op, seconds: float) -> float:
-        """Return the scheduler's own estimate of a kernel: no launch, memory at full bandwidth.
-
-        XLA:TPU has a fixed cost per kernel.
-        """
+        """Return the scheduler's estimate: no launch, full bandwidth; XLA:TPU: a fixed cost."""
         product = is_matrix_op(op.primitive)
         if seconds > 0 and self.has_fixed_costs:
             return HIGH_COST if product else MEDIUM_COST
