@@ -1,13 +1,13 @@
-"""A stage planned on a mesh by the one-mesh solver, and its seconds split over its fragments.
+"""Splits the price of a stage, planned by the one-mesh solver, over the stage's fragments.
 
-One plan covers F, the backward pass and the update, so that weights, gradients and what F keeps
-have one sharding each. The independent evaluator's seconds of every op and every collective count
-for the fragment in whose scope they stand; all else is done once a step.
+One plan covers F, the backward pass and the update. So weights, gradients and the values that F
+keeps have one sharding each. The seconds of every op and collective, from the independent
+evaluator, count for the fragment in whose scope they are. Everything else is done once a step.
 
-What is approximate: fusion and overlap are those of the one program, though F and the backward pass
-run as two; a gathered weight that the plan keeps from F to the backward pass is gathered once more
-by the programs; and where a sent value arrives sharded as the reader wants it, the sender's
-sharding is taken to cost no more than the transfer.
+Three things are approximate. Fusion and overlap are those of the one program, although F and the
+backward pass run as two programs. If the plan keeps a gathered weight from F to the backward pass,
+the programs gather it once more. If a sent value arrives with the sharding that the reader wants,
+the sender's sharding is assumed to cost no more than the transfer.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from autoshard.solve.schedule.task import Kind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagePrice:
-    """What a stage costs on a mesh.
+    """The price of a stage on a mesh.
 
     Attributes:
       mesh: the mesh shape.
-      seconds: of F, B, W or BW for one microbatch.
-      update_seconds: of what is done once a step.
-      resident_bytes: per device, of state and totals of gradients.
-      workspace_bytes: per device, what is alive beside those and what a microbatch keeps.
-      kept_bytes: per device and microbatch, from F to the backward pass.
-      handed_bytes: per device and microbatch, from B to W.
-      peak_bytes: per device, with one microbatch.
-      specs: how the program's arguments are sharded, in flat order.
+      seconds: seconds of F, B, W or BW for one microbatch.
+      update_seconds: seconds of the work that is done once a step.
+      resident_bytes: bytes per device of state and totals of gradients.
+      workspace_bytes: bytes per device that are live beside those and what a microbatch keeps.
+      kept_bytes: bytes per device and microbatch that are kept from F to the backward pass.
+      handed_bytes: bytes per device and microbatch that B hands to W.
+      peak_bytes: peak bytes per device with one microbatch.
+      specs: the shardings of the program's arguments, in flat order.
     """
 
     mesh: MeshShape
@@ -57,18 +57,18 @@ class StagePrice:
     specs: tuple[PartitionSpec, ...]
 
     def busy_seconds(self, microbatches: int) -> float:
-        """Seconds of a step in which the stage works."""
+        """Return the seconds of a step in which the stage is busy."""
         return microbatches * sum(self.seconds.values()) + self.update_seconds
 
 
 def price(
     plan: Plan, program: Program, machine: Machine, arguments: tuple[Argument, ...]
 ) -> StagePrice:
-    """Split the price of a stage's plan.
+    """Return the price of a stage's plan, split over the stage's fragments.
 
     Args:
-      plan: of `program` on `machine`.
-      arguments: of the stage's program.
+      plan: the plan of `program` on `machine`.
+      arguments: the arguments of the stage's program.
     """
     prices = prices_of(plan, program, machine)
     decisions = plan.decisions
@@ -110,7 +110,7 @@ def price(
 
 
 def _local(prices: StepPrices, decisions: Decisions, value: int) -> float:
-    """Bytes per device of a value as it is stored, with what the compiler's heap takes beside."""
+    """Return the bytes per device of a value as stored, with the compiler's heap overhead."""
     layout = decisions.stored[value]
     if layout is None:
         return 0.0
@@ -118,7 +118,7 @@ def _local(prices: StepPrices, decisions: Decisions, value: int) -> float:
 
 
 def _between(prices: StepPrices, decisions: Decisions, sent: list[int]) -> tuple[float, float]:
-    """Bytes that lie between F and the backward pass, and between B and W."""
+    """Return the bytes kept between F and the backward pass, and between B and W."""
     program = prices.program
     kinds: list[Kind | None] = [kind_of(op.scope) for op in program.ops]
     readers: dict[int, set[Kind | None]] = {}
@@ -134,7 +134,7 @@ def _between(prices: StepPrices, decisions: Decisions, sent: list[int]) -> tuple
         maker = kinds[producer] if producer >= 0 else None
         ends = producer < 0 or program.ops[producer].primitive in ("stack", "yield")
         if not ends and program.ops[producer].region in inside:
-            continue  # of one iteration of a loop; what leaves the loop is stacked or yielded
+            continue  # local to one loop iteration; values that leave a loop are stacked or yielded
         if maker == "F" or value in sent:
             first = maker == "F" or "F" in reading
             if first and reading & {"B", "W", "BW"}:

@@ -1,10 +1,11 @@
-"""Stages planned on meshes, each different one once.
+"""Plans and prices stages on meshes, each different stage once.
 
-Stages that differ only in how many blocks they have, or what is left of their memory, have plans of
-one form. So a plan of one is put to the other as it is, and taken where it is within a gap of what
-the other takes at least (`autoshard.search.meshes.bounds.bricks`); else the solver starts from it.
-The gap is small where the price is to stay, and larger while choices are compared (`rough`). Mesh
-shapes are tried in the order of those bounds, and none whose bound is above what was found.
+Stages that differ only in their number of blocks, or in the memory left to them, have plans of the
+same form. So the pricer first applies a known plan to such a stage as it is. It accepts the plan if
+it is within a gap of the stage's lower bound (`autoshard.search.meshes.bounds.bricks`). Otherwise
+the plan is a warm start for the solver. The gap is small if the price is final, and larger while
+choices are compared (`rough`). Mesh shapes are tried in the order of their bounds. Shapes whose
+bound is above the best price found are skipped.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from autoshard.search.search import InfeasibleError, NoPlanError, search
 from autoshard.solve.limit_hit import LimitHit
 
 GAP = 0.005
-"""How close to the best a stage's plan is to be."""
+"""The relative gap at which a stage's plan is good enough."""
 POOR = 0.05
-"""A plan this far above what its stage takes at least is given up for later plans of others; while
-choices are compared, a plan that is nearer is good enough."""
+"""The relative gap to the stage's lower bound above which later plans of other stages may replace
+a plan. While choices are compared, a plan within this gap is good enough."""
 
 COMPARED = 3
-"""So many plans of the form of a stage are put to it."""
+"""How many known plans of the same form are tried on a stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A price, or why there is none, under a memory limit; rough where a better one may be near."""
+    """A price under a memory limit, or why there is none; if rough, a better one may exist."""
 
     limit: float
     found: StagePrice | str
@@ -49,13 +50,13 @@ class Pricer:
     """Prices stages.
 
     Args:
-      memory_limit: bytes per device; by default what a chip has less its reserve.
-      seconds: for the plan of one stage on one mesh shape, if one is found in these.
-      shapes: how many mesh shapes are tried, of at most two axes, most alike the network first.
-      known: by program, machine and mesh shape, what was found under which limits.
-      plans: by machine and mesh shape, those of all stages, with their microbatches and mode.
-      seen: by program, machine and mesh shape, how many of `plans` were put to it again.
-      slowest: seconds that the plan of one stage on one mesh shape took, at most.
+      memory_limit: bytes per device; by default the chip's memory less its reserve.
+      seconds: seconds for the plan of one stage on one mesh shape, if one is found by then.
+      shapes: how many mesh shapes of at most two axes are tried, those most like the network first.
+      known: the results under each memory limit, by program, machine and mesh shape.
+      plans: the plans of all stages with their microbatches and mode, by machine and mesh shape.
+      seen: how many of `plans` were tried again, by program, machine and mesh shape.
+      slowest: the most seconds that the plan of one stage on one mesh shape took.
     """
 
     memory_limit: float | None = None
@@ -67,11 +68,11 @@ class Pricer:
     seen: dict[Any, int] = field(default_factory=dict)
 
     def limit(self, machine: Machine) -> float:
-        """Bytes that may be used of each of a machine's devices."""
+        """Return the usable bytes of each of a machine's devices."""
         return machine.chip.usable_bytes if self.memory_limit is None else self.memory_limit
 
     def candidates(self, machine: Machine) -> list[MeshShape]:
-        """The mesh shapes that are tried."""
+        """Return the mesh shapes to try."""
         sizes = candidate_meshes(machine, axes=2)[: self.shapes]
         return [MeshShape(("x", "y")[: len(one)], one) for one in sizes]
 
@@ -87,16 +88,16 @@ class Pricer:
         program: Program | None = None,
         most: float = 0.0,
     ) -> StagePrice | str:
-        """The price of a stage, or why it has no plan.
+        """Return the price of a stage, or why it has no plan.
 
         Args:
-          least: the mesh shapes that are tried, with seconds of a step that no plan undercuts;
-            None: the candidates.
+          least: the mesh shapes to try, with their lower bounds in seconds of a step; None for
+            the candidates.
           limit: bytes per device that the stage may use.
-          seconds: at most for this.
-          rough: whether the price is only to compare choices.
-          program: the stage's, traced, where that is known.
-          most: seconds that it may take instead until there is any plan.
+          seconds: the time limit in seconds.
+          rough: whether the price only serves to compare choices.
+          program: the traced program of the stage, if already known.
+          most: a larger time limit in seconds that applies until any plan is found.
         """
         program = stage.traced() if program is None else program
         if least is None:
@@ -137,7 +138,7 @@ class Pricer:
         limit: float,
         found: StagePrice,
     ) -> StagePrice:
-        """What was found for a stage, or a plan of another stage where that is better by now."""
+        """Return a stage's known price, or that of another stage's plan if it is now better."""
         plans = self.plans.get((machine.name, shape), [])
         key = (program.fingerprint, machine.name, shape)
         fresh = plans[self.seen.get(key, 0) :]
@@ -148,7 +149,11 @@ class Pricer:
         return price(other, program, machine, stage.arguments)
 
     def _known(self, key: Any, limit: float, rough: bool) -> StagePrice | str | None:
-        """What an earlier search says for this limit: it had more, and took no more or failed."""
+        """Return what an earlier search says for this limit, or None.
+
+        That search had at least this limit, and its plan needs no more than this limit, or it
+        failed.
+        """
         for one in self.known.get(key, ()):
             if one.rough and not rough:
                 continue
@@ -178,7 +183,7 @@ class Pricer:
             return Known(limit, price(start, program, machine, stage.arguments), rough=not best)
         mesh = dict(zip(shape.names, shape.sizes, strict=True))
         usual, most = times
-        # Where there is nothing to begin with, what is found will be the beginning of others.
+        # Without a warm start, the plan found here becomes the warm start of other stages.
         few = min(self.seconds, usual if start is not None else most)
         for allowed in sorted({few, max(few, usual), max(few, most)}):
             if plan is not None and allowed > usual:
@@ -198,13 +203,13 @@ class Pricer:
                 poor = plan.estimate.step_seconds > max(bound, plan.proof.bound) * (1 + POOR)
                 if not poor or plan.proof.limit_hit is LimitHit.INTERRUPTED:
                     break
-                start = plan  # and on with more time, if there is
+                start = plan  # continue from it, if there is more time
             except NoPlanError as error:
                 if allowed == max(few, most) and plan is None:
                     return Known(limit, f"no time: {error}")
             except InfeasibleError as error:
-                # A stage runs in pieces, in the order of the schedule: that of its compiler, as one
-                # program, does not say what they need.
+                # A stage runs as several programs in the order of the schedule. The compiler's
+                # order of the stage as one program does not say what memory they need.
                 plan = error.plan
                 if plan is None:
                     return Known(limit, str(error))
@@ -219,14 +224,14 @@ class Pricer:
 
 
 def _closest(earlier: Sequence[tuple[tuple[int, Mode], Plan]], stage: StageProgram) -> list[Plan]:
-    """The newest plans, those of the same microbatches and mode first."""
+    """Return the newest plans, those with the same microbatches and mode first."""
     newest = earlier[::-1]
     own = (stage.microbatches, stage.mode)
     return [plan for _, plan in sorted(newest, key=lambda one: one[0] != own)]
 
 
 def _best_of(earlier: list[Plan], program: Program, machine: Machine, limit: float) -> Plan | None:
-    """The fastest of a few plans of this form that fit, at the prices of this program."""
+    """Return the fastest of a few plans of this form that fit, at this program's prices."""
     fitting = []
     for plan in earlier:
         if len(fitting) == COMPARED:

@@ -1,12 +1,12 @@
-"""The schedule problem of stages with prices: nanoseconds and bytes of a device.
+"""Builds the schedule problem of stages with prices, in nanoseconds and bytes per device.
 
-    limit of a mesh = what may be used
+    limit of a mesh = usable bytes
                       - sum over its stages of state and totals of gradients
                       - the largest workspace of its stages
-    F takes what a microbatch keeps (where B hands W more, that); B and W give it back
+    F allocates what a microbatch keeps (or what B hands to W, if more); B and W free it
 
-A transfer takes the time of the largest that a microbatch makes between stages of two meshes. With
-BW, the backward pass stands as B, and W takes no time.
+Every transfer between two meshes takes the time of the largest transfer that a microbatch makes
+between stages of these meshes. With BW, the backward pass is B, and W takes no time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from autoshard.solve.schedule.timeline import simulate
 from autoshard.units import format_bytes
 
 TICK = 1e-9
-"""Seconds of one unit of the schedule problem's time."""
+"""The schedule problem's unit of time, in seconds."""
 
 
 class MemoryShortageError(ValueError):
-    """Meshes that cannot hold their stages; names all of them, and the least that is needed."""
+    """Some meshes cannot hold their stages; names all of them, and the least memory needed."""
 
 
 def schedule_problem(
@@ -42,12 +42,12 @@ def schedule_problem(
     *,
     name: str = "",
 ) -> Instance:
-    """The schedule problem of a partition on meshes.
+    """Return the schedule problem of a partition on meshes.
 
     Args:
-      prices: of every stage on its mesh.
+      prices: the price of every stage on its mesh.
       mesh_of: the mesh of every stage.
-      limits: bytes that may be used per device, by mesh.
+      limits: usable bytes per device, by mesh.
       mode: whether the backward pass is one task.
 
     Raises:
@@ -99,7 +99,10 @@ def schedule_problem(
 
 
 def sent_bytes(partition: Partition) -> dict[tuple[int, int], int]:
-    """Bytes of whole values that each kind of task of a stage gets of another, the most of them."""
+    """Return the bytes that a stage receives from another, for each pair of stages.
+
+    The bytes are of whole values, and the maximum over the kinds of tasks that receive them.
+    """
     result: dict[tuple[int, int], int] = {}
     for (stage, kind), fragment in partition.cut.fragments.items():
         if kind == "BW":
@@ -117,10 +120,10 @@ def sent_bytes(partition: Partition) -> dict[tuple[int, int], int]:
 def outer_seconds(
     partition: Partition, prices: Sequence[StagePrice], mesh_of: Sequence[int], cluster: Cluster
 ) -> tuple[float, ...]:
-    """Seconds, by mesh, of what is done around the loop: updates, and what meshes send for them.
+    """Return the seconds of the work around the loop, by mesh: updates and transfers for them.
 
-    Between meshes go sums of gradients and copies of weights that several stages share, and what
-    the update of one mesh needs of another.
+    Meshes send each other sums of gradients and copies of weights that several stages share, and
+    the values that the update of one mesh needs from another.
     """
     around = partition.around(mesh_of)
     spent = [0.0] * len(cluster.meshes)
@@ -138,12 +141,13 @@ def outer_seconds(
 def loop_seconds(
     instance: Instance, order: Order, mode: Mode, dispatch_seconds: Sequence[float]
 ) -> float:
-    """Seconds of the loop: until its last task ends, and the controller has enqueued all programs.
+    """Return the seconds of the loop.
 
-    Tasks are merged where the controller would else be late.
+    It ends when its last task ends and the controller has enqueued all programs. Tasks are merged
+    if the controller would otherwise be late.
 
     Args:
-      dispatch_seconds: of one program, by mesh.
+      dispatch_seconds: seconds to enqueue one program, by mesh.
     """
     order = runnable(order, mode)
     dispatch = [seconds / TICK for seconds in dispatch_seconds]
@@ -156,7 +160,7 @@ def loop_seconds(
 
 
 def runnable(order: Order, mode: Mode) -> Order:
-    """The order with the tasks that programs run: BW in place of B, and no W, where it is fused."""
+    """Return the order in tasks that programs run: if backward is fused, BW for B and no W."""
     if mode == "split":
         return order
     return tuple(

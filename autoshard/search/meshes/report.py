@@ -1,4 +1,4 @@
-"""How a plan for several meshes looks, as text: one page of at most 120 columns."""
+"""Formats a plan for several meshes as text: one page of at most 120 columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHOICES = 12
 
 
 def format_pipeline(plan: PipelinePlan, *, choices: int = CHOICES) -> str:
-    """The report of a plan, with at most so many of the choices that were considered."""
+    """Return the report of a plan, with at most `choices` of the choices that were considered."""
     sections = [
         _header(plan),
         "\n".join(["  why", *(f"    {line}" for line in reasons(plan))]),
@@ -29,7 +29,7 @@ def format_pipeline(plan: PipelinePlan, *, choices: int = CHOICES) -> str:
 
 
 def reasons(plan: PipelinePlan) -> Iterator[str]:
-    """Why this plan, and why not one mesh."""
+    """Yield the reasons for this plan, and for or against one mesh."""
     timeline = plan.timeline
     busiest = max(float(t) for t in timeline.busy) * 1e-9
     yield (
@@ -110,7 +110,7 @@ def _stages(plan: PipelinePlan) -> str:
 
 
 def _sharding(plan: PipelinePlan, stage: int) -> str:
-    """How many arrays of state each sharding has, the commonest first."""
+    """Return how many arrays of state each sharding has, the most common first."""
     counts: dict[str, int] = {}
     for one in plan.shardings[stage]:
         if one.argument.group == "state":

@@ -1,4 +1,4 @@
-"""What a search over several meshes is asked, and the cuts of its steps."""
+"""The request of a search over several meshes, and the cuts of its steps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Request:
     """A step on a cluster.
 
     Attributes:
-      name: what the program is called.
-      steps: for every number of microbatches the step, fewest first.
-      blocks: names of the repeated blocks.
-      limits: bytes that may be used per device, by mesh.
-      traced: the steps that were cut, by their number of microbatches; each is traced once.
+      name: the name of the program.
+      steps: the step for each number of microbatches, the fewest first.
+      blocks: the names of the repeated blocks.
+      limits: usable bytes per device, by mesh.
+      traced: the traced steps by number of microbatches; each is traced once.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Request:
     traced: dict[int, TracedStep] = field(default_factory=dict)
 
     def cut(self, microbatches: int, counts: Sequence[int]) -> Partition:
-        """The step with so many microbatches, cut into stages of so many blocks."""
+        """Return the step with this many microbatches, cut into stages of these block counts."""
         if microbatches not in self.traced:
             self.traced[microbatches] = _traced(self.steps[microbatches])
         return self.traced[microbatches].cut(counts)
@@ -46,7 +46,7 @@ def _traced(step: Step) -> TracedStep:
 
 
 def request_of(name: str, steps: Mapping[int, Step], cluster: Cluster, pricer: Pricer) -> Request:
-    """The request for these steps.
+    """Return the request for these steps.
 
     Raises:
       LoopError: the first step has no microbatch loop.

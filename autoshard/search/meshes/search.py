@@ -1,17 +1,18 @@
-"""A step and a cluster in; stages, meshes, shardings and the order of tasks out.
+"""Takes a step and a cluster; finds stages, meshes, shardings and the order of tasks.
 
     plan = search_meshes({8: step}, load_cluster("4 x v5p-16"), time_limit=120)
 
-Every choice of microbatches, stages, placement and mode is bounded, over all ways to share the
-blocks (`autoshard.search.meshes.bounds.joint_bound`): by their work at first, and by what the
-solver proves of them once somebody asks (`autoshard.search.meshes.bounds.ranking`). Choices are
-tried, the most promising
-first: cut the step, plan and price every different stage on every kind of mesh, and solve the order
-(`autoshard.search.meshes.trial`). A choice whose bound is above the best plan is not tried. What is
-left of the time goes to better prices and a better order of the best.
+Every choice of microbatches, stages, placement and mode has a lower bound over all ways to share
+the blocks (`autoshard.search.meshes.bounds.joint_bound`). At first it comes from the work of the
+blocks. Later it comes from what the solver proves about them, on request
+(`autoshard.search.meshes.bounds.ranking`). The search tries choices, the most promising first. A
+trial cuts the step, plans and prices every different stage on every kind of mesh, and solves for
+the order (`autoshard.search.meshes.trial`). A choice whose bound is above the incumbent is not
+tried. The remaining time goes to better prices and a better order of the best choice.
 
-The bound is the least of all choices; so what was tried badly counts, too. It is only raised by
-asking about the choice with the least; that is done after every trial, in a part of the time.
+The overall bound is the smallest bound of all choices, so it also covers choices whose trial was
+poor. Only a solve for the choice with the smallest bound can raise it. The search does that after
+every trial, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ from autoshard.solve.schedule.optimise import solve
 ONE_MESH_SHARE, BOUND_SHARE = 0.2, 0.3
 """Of the time, what one mesh of all chips gets, and the bounds of blocks; at most."""
 FEWEST_TRIALS = 4
-"""One trial gets no more of what is left than its part of so many."""
+"""One trial gets at most the remaining time divided by this number."""
 FINISH_SHARE, FINISH_PRICES = 0.15, 1.25
-"""What is kept for better prices and a better order of the best choice: of the time, and at least
-so many times what the slowest price of a stage took."""
+"""The time reserved for better prices and a better order of the best choice: a fraction of the
+time limit, and at least this many times the seconds of the slowest stage price."""
 POLISH_GAP = 0.0005
 
 
@@ -60,29 +61,31 @@ def search_meshes(
     progress: Callable[[str], None] | None = None,
     started: float | None = None,
 ) -> PipelinePlan:
-    """Place a step on several meshes.
+    """Return the best plan found for a step on several meshes.
 
     Args:
-      steps: for every number of microbatches that may be chosen the step, whose gradients are
-        computed by `autoshard.accumulate_grads` with as many.
+      steps: the step for each number of microbatches that may be chosen. The step computes its
+        gradients by `autoshard.accumulate_grads` with that number.
       cluster: the meshes.
-      name: what the program is called.
+      name: the name of the program.
       whole_step: the step without microbatches, for one mesh of all chips; by default the step
-        with the fewest.
-      stages: numbers of stages that may be chosen; by default 1, 2 and 4 for each mesh.
+        with the fewest microbatches.
+      stages: numbers of stages that may be chosen; by default 1, 2 and 4 per mesh.
       modes: whether backward passes may be one task, or two.
-      memory_limit: bytes per device; by default what a chip has less its reserve.
-      time_limit: seconds for all.
-      gap: stop once proven to be this close to the best.
-      compare: whether to plan all chips as one mesh too, where the meshes are alike.
-      progress: is told what is done.
-      started: when the time began, of `time.monotonic`; by default now.
+      memory_limit: bytes per device; by default the chip's memory less its reserve.
+      time_limit: seconds for the whole search.
+      gap: stop when the plan is proven to be within this fraction of the optimum.
+      compare: also plan all chips as one mesh, if the meshes are of the same kind.
+      progress: a callback that receives progress messages.
+      started: the start of the time limit, in `time.monotonic`; by default now.
 
     Raises:
       LoopError: a step has no microbatch loop.
-      StageError: there are more stages than blocks, or stages that are no multiple of the meshes.
-      InfeasibleError: no choice fits the memory; says why for each, and what is needed.
-      NoPlanError: the time was over before any plan was found.
+      StageError: there are more stages than blocks, or the number of stages is not a multiple of
+        the number of meshes.
+      InfeasibleError: no choice fits the memory. The message gives the reason for each, and what
+        is needed.
+      NoPlanError: the time limit passed before any plan was found.
       KeyboardInterrupt: an interrupt came before any plan was found.
     """
     started = time.monotonic() if started is None else started
@@ -162,7 +165,7 @@ class _Search:
         return self.time_limit - self._spent()
 
     def _kept(self) -> float:
-        """Seconds that are kept for the end."""
+        """Return the seconds that are reserved for the end."""
         return max(FINISH_SHARE * self.time_limit, FINISH_PRICES * self.prices.pricer.slowest)
 
     def _plan_one_mesh(self) -> None:
@@ -180,10 +183,10 @@ class _Search:
         )
 
     def _try(self, known: Bounding, *, once: bool = False) -> None:
-        """Try the choices, the most promising first, and bound the one with the least bound.
+        """Try the choices, the most promising first, and raise the smallest bound.
 
         Args:
-          once: only until there is a plan.
+          once: stop as soon as there is a plan.
         """
         while not self._close():
             kept = 0.0 if self.best is None else self._kept()
@@ -193,7 +196,8 @@ class _Search:
             waiting = [one for one in known.choices if one.group not in self.tried]
             if not waiting or (once and self.best is not None):
                 return
-            # Until there is a plan, what was asked goes first: a plan soon is worth more.
+            # Until there is a plan, choices already bounded by the solver go first: an early plan
+            # is worth more.
             asked = [one for one in waiting if one.asked]
             choice = (asked or waiting if self.best is None else waiting)[0]
             if self.best is not None and choice.bound.seconds >= self.best.step_seconds:
@@ -211,7 +215,7 @@ class _Search:
         self.rows.append(Choice(choice.title, stages, m, None, bound, note))
 
     def _trial(self, choice: Ranked, seconds: float) -> None:
-        """Try a choice, in about so many seconds."""
+        """Try a choice, in about this many seconds."""
         self.tried.add(choice.group)
         stages, m = choice.placement.stages, choice.microbatches
         self.say(f"{stages} stages, {m} microbatches, {choice.title}")
@@ -233,14 +237,14 @@ class _Search:
 
     @property
     def bound(self) -> float:
-        """Seconds that no plan undercuts, as far as is known."""
+        """Return the best known lower bound in seconds for all plans."""
         return 0.0 if self.known is None else self.known.bound
 
     def _close(self) -> bool:
         return self.best is not None and 1 - self.bound / self.best.step_seconds <= self.gap
 
     def _finish(self, known: Bounding) -> None:
-        """Spend what is left of the time on prices and order of the best choice, and the bound."""
+        """Spend the remaining time on prices and order of the best choice, and on the bound."""
         best = self.best
         if best is None or self._close() or self._left() <= 0:
             return

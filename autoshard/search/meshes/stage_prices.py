@@ -1,4 +1,4 @@
-"""Prices of all stages of a choice: mesh shapes by their bounds, and memory shared among stages."""
+"""Prices all stages of a choice: picks mesh shapes by bound, and shares memory among stages."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ from autoshard.search.meshes.request import Request
 from autoshard.search.meshes.stage_program import StageProgram
 
 LEVELS = (1.0, 0.7, 0.4)
-"""Of the memory that state leaves, what plans of stages may use; the rest is for microbatches."""
+"""Fractions of the memory beside state that plans of stages may use; microbatches get the rest."""
 LEAST_SECONDS = 2.0
-"""For a stage, also where the time is over: what is begun is priced."""
+"""The minimum seconds per stage, even after the time is over, so that every trial has prices."""
 
 
 @dataclass(slots=True)
 class StagePrices:
-    """Prices stages of one request.
+    """Prices the stages of one request.
 
-    A mesh has one shape for all of its stages. It is the best of the stage with most bytes of the
-    first choice with so many microbatches; other stages and choices follow it.
+    A mesh has one shape for all of its stages. For each number of microbatches, it is the best
+    shape of the stage with the most bytes in the first choice. Other stages and choices use the
+    same shape.
 
     Attributes:
       shapes: the shape of a machine, by its name and the number of microbatches.
-      deadline: no stage is begun that may not be done by then, in seconds of `time.monotonic`.
+      deadline: the time, in seconds of `time.monotonic`, after which no stage may still be in
+        work; a stage that may take longer is not started.
     """
 
     request: Request
@@ -51,14 +53,14 @@ class StagePrices:
         *,
         rough: bool = True,
     ) -> tuple[StagePrice, ...] | str:
-        """Prices of all stages, or why one has none.
+        """Return the prices of all stages, or why one of them has none.
 
         Args:
-          programs: of the stages.
-          bricks: bounds of their blocks.
-          stop: when to, in seconds of `time.monotonic`.
-          level: how tight memory is to be, one of `LEVELS`.
-          rough: whether prices are only to compare choices.
+          programs: the programs of the stages.
+          bricks: the bounds of their blocks.
+          stop: when to stop, in seconds of `time.monotonic`.
+          level: how tight memory is, as an index into `LEVELS`.
+          rough: whether the prices only serve to compare choices.
         """
         traced = [program.traced() for program in programs]
         names = partition.cut.stages.names
@@ -66,7 +68,7 @@ class StagePrices:
         sizes = [_bytes(program, 3) for program in programs]
         found: dict[int, StagePrice] = {}
         order = sorted(range(len(programs)), key=lambda s: -sizes[s])
-        for stage in (*order, *order):  # once more: what was found for one may be better for others
+        for stage in (*order, *order):  # twice: a plan found for one stage may suit others better
             machine, key = machines[stage], (machines[stage].name, partition.microbatches)
             shape = self.shapes.get(key)
             shapes = self.pricer.candidates(machine) if shape is None else [shape]
@@ -102,10 +104,12 @@ class StagePrices:
         stage: int,
         level: int,
     ) -> float:
-        """What a stage may use of its mesh, whose stages have their state, sharded over all chips.
+        """Return the bytes per device that a stage may use of its mesh.
 
-        Of the rest it gets one part that is for what it has while it works, as all stages of the
-        mesh do, and a share by its state of one that is for what stays.
+        The state of each stage, sharded over all chips, is set aside. The usable part of the rest
+        has two halves. One half is for memory that a stage needs only while it runs; every stage of
+        the mesh gets all of it. The other half is for memory that stays; stages share it in
+        proportion to their state.
         """
         mesh = placement.mesh_of[stage]
         state = {
@@ -119,7 +123,7 @@ class StagePrices:
 
 
 def _bytes(program: StageProgram, groups: int) -> float:
-    """Bytes of whole arrays in the first groups of arguments."""
+    """Return the bytes of the whole arrays in the first `groups` groups of arguments."""
     return float(
         sum(
             math.prod(aval.shape) * aval.dtype.itemsize

@@ -1,16 +1,17 @@
-"""All that a stage does in a step, as one program of one mesh.
+"""Builds one program for one mesh that does all the work of a stage in a step.
 
-The program runs the stage's part before the microbatch loop, F and its backward pass of one
-microbatch, and the stage's update. What other stages send is an argument, what they read a result:
+The program runs the stage's part before the microbatch loop, F and the backward pass of one
+microbatch, and the stage's update. Values that other stages send are arguments. Values that other
+stages read are results:
 
     program(state, totals, data) -> (state, totals, sent)
 
-    state    what the step gives back (weights, optimizer state), as far as it lives on the stage
+    state    the part of the step's state (weights, optimizer state) that lives on the stage
     totals   the sums of gradients over microbatches, which stay in memory during the whole step
     data     the stage's part of a microbatch, what other stages send, and other inputs of the step
 
-`traced` counts the ops of F, B and W once for every microbatch. A weight that is gathered for them
-is gathered in each, as by the programs that run it, which are separate.
+`traced` counts the ops of F, B and W once for every microbatch. If they need a gathered weight,
+each of them gathers it, because they run as separate programs.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ _SCOPE = re.compile(r"(?:^|/)fragment_(F|BW|B|W)(?=/|$)")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What an argument of the program is in the step.
+    """The meaning of a program's argument in the step.
 
     Attributes:
       group: "state", "totals", "data" (an outer value), "sliced" (a microbatch's part of an outer
-        value) or "sent" (made by `stage` for one microbatch).
-      value: the outer value; of "sent" that of the microbatch.
-      stage: which stage sends it, else `SHARED`.
-      path: tree path of an input of the step, with its rows where it is a piece; or empty.
+        value) or "sent" (computed by `stage` for one microbatch).
+      value: the outer value; for "sent", the value of the microbatch.
+      stage: the stage that sends it, or `SHARED`.
+      path: the tree path of an input of the step, with its rows if it is a piece; or empty.
     """
 
     group: str
@@ -59,8 +60,8 @@ class StageProgram:
     """A stage as a program.
 
     Attributes:
-      stage, mode: which stage, and whether its backward pass is one task.
-      arguments: what the arguments are, in flat order.
+      stage, mode: the number of the stage, and whether its backward pass is one task.
+      arguments: the meaning of the arguments, in flat order.
       fn, args: the function and its abstract arguments.
       microbatches: how often F, B and W run.
     """
@@ -73,7 +74,7 @@ class StageProgram:
     microbatches: int
 
     def traced(self) -> Program:
-        """The program, traced; ops of F, B and W count once a microbatch."""
+        """Return the traced program; ops of F, B and W count once per microbatch."""
         return _repeated(
             trace(self.fn, *self.args, name=f"stage {self.stage}", donate_argnums=(0, 1)),
             self.microbatches,
@@ -81,20 +82,20 @@ class StageProgram:
 
 
 def kind_of(scope: str) -> Kind | None:
-    """The fragment to which an op with this scope belongs; None: it runs once a step."""
+    """Return the fragment to which an op with this scope belongs; None if it runs once a step."""
     found = _SCOPE.search(scope)
     return found[1] if found else None  # type: ignore[return-value]
 
 
 def stage_program(partition: Partition, stage: int, mode: Mode) -> StageProgram:
-    """The program of a stage that is alone on its mesh; see `stage_programs`."""
+    """Return the program of a stage that is alone on its mesh; see `stage_programs`."""
     return stage_programs(partition, mode, [stage])[0]
 
 
 def stage_programs(
     partition: Partition, mode: Mode, stages: Iterable[int] | None = None
 ) -> tuple[StageProgram, ...]:
-    """The programs of stages that are alone on their meshes, by default of all.
+    """Return the programs of stages that are alone on their meshes, by default of all stages.
 
     State that several stages read (tied weights) belongs to the first of them.
     """
@@ -179,7 +180,7 @@ class _Writer:
         parts: Mapping[int, Any],
         within: Mapping[tuple[int, int], Any],
     ) -> dict[int, Any]:
-        """What a fragment makes of outer values, of a microbatch's parts, and of other stages'."""
+        """Return a fragment's results from outer values, a microbatch's parts and sent values."""
         reads = {}
         for one in fragment.inputs:
             if one.stage == SHARED:
@@ -196,7 +197,7 @@ class _Writer:
         return dict(zip(phase.outputs, run(phase.nodes, known, phase.outputs), strict=True))
 
     def _arguments(self) -> list[Argument]:
-        """The arguments in the order of the step's inputs; then totals, then what is sent."""
+        """Return the arguments in the order of the step's inputs, then totals, then sent values."""
         made = {value for phase in self.phases for value in phase.outputs}
         made |= {total.value for total in self.totals}
         wanted: dict[int, bool] = {}  # outer values, and whether a microbatch takes its part
@@ -228,11 +229,11 @@ class _Writer:
         return arguments + [Argument("sent", value, stage) for value, stage in sent]
 
     def _paths(self) -> dict[int, str]:
-        """For every outer value that is an input of the step, or a piece of one, its path."""
+        """Return the path of every outer value that is an input of the step, or a piece of one."""
         return paths_of(self.partition)
 
     def _state(self) -> dict[int, int]:
-        """For outer values of state that lives on the stage, what replaces them."""
+        """Return the replacements of the outer values of state that lives on the stage."""
         found = {}
         for position, result in self.partition.ties:
             before, after = self.outer.inputs[position], self.outer.outputs[result]
@@ -248,7 +249,7 @@ class _Writer:
         return [replaced[value] for value in state]
 
     def _sent(self) -> list[int]:
-        """Values of a microbatch that other stages read."""
+        """Return the values of a microbatch that other stages read."""
         read = {
             one.value
             for (stage, _), fragment in self.cut.fragments.items()
@@ -259,7 +260,7 @@ class _Writer:
         return [v for f in self.fragments for v in f.outputs if v in read]
 
     def _leaving(self, state_after: list[int]) -> list[int]:
-        """Outer values that other stages read, or that the step returns."""
+        """Return the outer values that other stages read, or that the step returns."""
         made = [value for phase in self.phases for value in phase.outputs]
         wanted = {v for entry in self.outer.outputs for v in values_of(entry)}
         wanted |= {v for v, meshes in self.around.needs.items() if set(meshes) - {self.stage}}
@@ -267,7 +268,7 @@ class _Writer:
 
 
 def paths_of(partition: Partition) -> dict[int, str]:
-    """For every outer value that is an input of the step, or rows of one, its tree path."""
+    """Return the tree path of every outer value that is an input of the step, or rows of one."""
     paths = {}
     for path, entry in zip(partition.in_paths, partition.outer.inputs, strict=True):
         if isinstance(entry, Pieces):
@@ -279,12 +280,12 @@ def paths_of(partition: Partition) -> dict[int, str]:
 
 
 def values_of(entry: int | Pieces) -> tuple[int, ...]:
-    """The outer values of an input or output of the step."""
+    """Return the outer values of an input or output of the step."""
     return (entry,) if isinstance(entry, int) else entry.values
 
 
 def _repeated(program: Program, times: int) -> Program:
-    """The program with ops of fragments counted `times` times; so are copies made for them."""
+    """Return the program with ops of fragments, and copies made for them, counted `times` times."""
 
     def inside(op: Op) -> bool:
         return kind_of(op.scope) is not None

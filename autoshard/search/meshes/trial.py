@@ -1,10 +1,10 @@
-"""One choice tried: cut, priced, ordered; then cut again as the prices tell.
+"""Tries one choice: cuts the step, prices its stages, orders its tasks, then cuts again.
 
-Meshes are to work as long as each other. With one stage a mesh, shares as the bound wants them are
-tried before: the first meshes, which work on while the pipeline fills and drains, get more, where
-memory holds what that leaves waiting. Where the prices differ from what the cut expected, it is
-made once more. Where memory is too small, or leaves no room for as many microbatches as there are
-meshes, stages are priced again with less for themselves.
+The cut balances the busy times of the meshes. With one stage per mesh, the trial first uses the
+shares of the joint bound. There the first meshes get more blocks, because they work while the
+pipeline fills and drains, if memory holds the microbatches that then wait. If the prices differ
+from what the cut expected, the trial cuts once more. If memory is too small, or has no room for as
+many microbatches as there are meshes, the stages are priced again with a tighter memory limit.
 
 Prices are rough at first, to compare choices; `Trial.finish` finds better ones for a candidate.
 """
@@ -45,20 +45,20 @@ from autoshard.solve.schedule.task import Order
 from autoshard.solve.schedule.timeline import simulate
 
 ORDER_GAP = 0.002
-"""How close to the best an order is to be."""
+"""The relative gap at which an order is good enough."""
 ORDER_SHARE = 0.25
-"""Of a trial's time, what each of its orders gets."""
+"""The fraction of a trial's time that each of its orders gets."""
 
 
 @dataclass(slots=True)
 class Trial:
-    """A choice that is tried.
+    """The trial of one choice.
 
     Attributes:
-      rows: what was found, one for each cut.
+      rows: the results, one for each cut.
       found: the candidates.
-      late: whether the time was over before all was tried.
-      interrupted: whether the user ended it.
+      late: whether the time was over before all cuts were tried.
+      interrupted: whether the user interrupted it.
     """
 
     request: Request
@@ -70,7 +70,7 @@ class Trial:
     interrupted: bool = False
 
     def run(self, seconds: float) -> None:
-        """Try all cuts, in about so many seconds."""
+        """Try all cuts, in about this many seconds."""
         stop = time.monotonic() + seconds
         choice, tried = self.choice, set[tuple[int, ...]]()
         relaxed, stages = choice.relaxed, choice.placement.stages
@@ -93,14 +93,14 @@ class Trial:
                 scale = np.array(spent) / relaxed.stage_seconds(counts, np.ones(stages))
 
     def finish(self, candidate: Candidate, seconds: float) -> None:
-        """Price the stages of a candidate of this choice as well as can be, and order its tasks."""
+        """Find final prices for the stages of a candidate of this choice, and order its tasks."""
         counts = tuple(map(len, candidate.partition.cut.stages.names))
         self._order(counts, time.monotonic() + seconds, rough=False)
 
     def _order(
         self, counts: tuple[int, ...], stop: float, *, rough: bool = True
     ) -> Sequence[float] | None:
-        """Price the stages and order the tasks; seconds of every stage, or None without prices."""
+        """Return the seconds of every stage, or None without prices; also order the tasks."""
         choice, request = self.choice, self.request
         mode, placement = choice.mode, choice.placement
         partition = request.cut(choice.microbatches, counts)
@@ -157,14 +157,14 @@ class Trial:
 def dispatched(
     outcome: ScheduleOutcome, mode: Mode, dispatch_seconds: Sequence[float]
 ) -> ScheduleOutcome:
-    """The outcome, or a schedule by name whose programs are enqueued sooner, where that decides."""
+    """Return the outcome, or a named schedule if that is faster with dispatch times included."""
     instance, order = outcome.instance, outcome.order
     assert order is not None
 
     def seconds(one: Order) -> float:
         try:
             return loop_seconds(instance, one, mode, dispatch_seconds)
-        except ScheduleError:  # it takes too much memory
+        except ScheduleError:  # it needs too much memory
             return math.inf
 
     if seconds(order) <= float(outcome.value or 0) * TICK:
@@ -176,7 +176,7 @@ def dispatched(
 
 
 def _roomy(instance: Instance) -> bool:
-    """Whether every mesh can keep as many microbatches of its stages as there are meshes."""
+    """Return whether every mesh can keep as many microbatches of its stages as there are meshes."""
     assert instance.memory_limit is not None
     wanted = min(instance.meshes, instance.microbatches)
     return all(

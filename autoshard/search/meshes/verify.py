@@ -1,4 +1,4 @@
-"""A plan for several meshes held to the step on one device, in double precision."""
+"""Compares a plan for several meshes with the step on one device, in double precision."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def numeric_differences(
     devices: Sequence[Any] | None = None,
     donate_argnums: int | Sequence[int] = (),
 ) -> tuple[list[Difference], Recording]:
-    """Where a step as planned differs from the step on one device; and what it did.
+    """Return where a step as planned differs from the step on one device, and a recording.
 
-    The step runs twice, so that what is recorded was compiled before.
+    The step runs twice, so that the recorded run does not include compilation.
 
     Args:
-      plan: of this step.
+      plan: the plan of this step.
       fn, concrete: the step and its arguments, real arrays.
       devices, donate_argnums: as for `autoshard.search.meshes.lower.lower_plan`.
 
     Raises:
-      PlanError: the plan is of another step.
+      PlanError: the plan is for another step.
       LoweringError: there are too few devices.
-      NotWidenedError: the step has operations that know no double precision.
+      NotWidenedError: the step has operations that do not support double precision.
     """
     double = widened(fn, *concrete)
     double.__name__ = getattr(fn, "__name__", "step")
