@@ -1,28 +1,29 @@
-"""What a repeated block takes at least, on a kind of mesh: the bricks of the joint bound.
+"""Lower bounds of a repeated block on a kind of mesh, the bricks of the joint bound.
 
-The program of a stage with n blocks is planned without a memory limit, and an n-th of the solver's
-proven bound is kept, for every mesh shape that stages may get. A stage that holds the block takes
-at least as long for it:
+For every mesh shape that stages may get, the solver plans the program of a stage with n blocks
+without a memory limit. The bound of a block is an n-th of the solver's proven bound. A stage that
+holds the block takes at least that long for it, for these reasons:
 
 *   Costs are sums over ops and collectives. The decisions of the stage's plan for the ops of its
-    blocks are decisions for the program of the blocks alone, and cost no more there: what crosses
-    their border is free to read in any layout, and latencies and launches, which blocks could share
-    by being gathered or fused together, are zero. What is left grows as the number of blocks.
+    blocks are also decisions for the program of the blocks alone, and cost no more there. Values
+    that cross the border of the blocks are free to read in any layout. Latencies and launches,
+    which blocks could share if they were gathered or fused together, are zero. The remaining cost
+    is proportional to the number of blocks.
 *   An op that reads neither state nor activations (a mask, a table of positions) may be computed
-    once for many blocks, and counts nothing, except in the first block.
-*   Iterations of a scan get what crosses their border in the order of its dimensions; so their
-    transpositions count. They are stacked, and the stack may be cut: n is a multiple of whatever
-    could cut it. Other blocks stand alone, and transpositions are free.
-*   A memory limit, or the order of tasks, only forbids.
+    once for many blocks. It costs nothing, except in the first block.
+*   Iterations of a scan get the values that cross their border in the order of their dimensions, so
+    transpositions count. Iterations are stacked, and the stack may be sharded, so n is a multiple
+    of whatever could shard it. Other blocks stand alone, and their transpositions are free.
+*   A memory limit, or the order of tasks, only excludes plans.
 
-Until the solver is asked, and where its time runs out, a bound is the work of the ops, perfectly
-shared. What is fused with what just outside of the border is taken to be the same in both programs;
-with a scan over layers nothing is.
+Before the solver runs, and where its time runs out, the bound is the work of the ops, perfectly
+shared. The bound assumes that ops fuse with ops just outside the border in the same way in both
+programs; with a scan over layers, no ops fuse across the border.
 
-The work of k times as many microbatches, each of a k-th of the rows, is no less: what moves and is
-computed for rows is the same, for weights k times as much (`BlockBound.finer`). Where no
-transposition is priced, the same is true of all that is bounded: layouts that cut a part into equal
-parts cut the whole.
+With k times as many microbatches, each with a k-th of the rows, the work is no less. Data movement
+and compute for rows stay the same, and those for weights grow k-fold (`BlockBound.finer`). If no
+transposition is priced, the same holds for the whole bound, because a layout that divides a part
+evenly also divides the whole.
 """
 
 from __future__ import annotations
@@ -51,18 +52,18 @@ from autoshard.solve.schedule.task import Kind
 from autoshard.xla import analyse
 
 GAP = 0.01
-"""How close the bound of a block is to be."""
+"""The relative gap at which the bound of a block is good enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockBound:
-    """What one block takes at least on one kind of mesh.
+    """The lower bound of one block on one kind of mesh.
 
     Attributes:
-      by_shape: seconds of a step, of all microbatches and the update, by mesh shape.
-      work_seconds: the same without any communication, on whatever shape.
-      forward_seconds, loop_seconds: of F, and of all tasks, of one microbatch; work alone.
-      state_bytes: of whole state and totals of gradients.
+      by_shape: seconds of a step for all microbatches and the update, by mesh shape.
+      work_seconds: the same without any communication, for all shapes.
+      forward_seconds, loop_seconds: seconds of F, and of all tasks, of one microbatch; work only.
+      state_bytes: bytes of the whole state and totals of gradients.
     """
 
     by_shape: Mapping[MeshShape, float]
@@ -73,16 +74,16 @@ class BlockBound:
 
     @property
     def seconds(self) -> float:
-        """Seconds of a step on the best shape."""
+        """Return the seconds of a step on the best shape."""
         return min(self.by_shape.values(), default=self.work_seconds)
 
     def raised(self, shape: MeshShape, seconds: float) -> BlockBound:
-        """The bound with what is now known of a mesh shape."""
+        """Return the bound, updated with the new seconds for a mesh shape."""
         known = max(self.by_shape.get(shape, self.work_seconds), seconds)
         return replace(self, by_shape={**self.by_shape, shape: known})
 
     def finer(self, times: int, *, solved: bool = False) -> BlockBound:
-        """What this says of `times` as many microbatches: the work alone, or all that is known."""
+        """Return the bound for `times` as many microbatches: of the work only, or `solved`."""
         return replace(
             self,
             by_shape=self.by_shape if solved else dict.fromkeys(self.by_shape, self.work_seconds),
@@ -93,15 +94,15 @@ class BlockBound:
 
 @dataclass(slots=True)
 class Block:
-    """The program of a stage of equal blocks, to be bounded on kinds of meshes.
+    """The program of a stage of equal blocks, whose bound is sought on kinds of meshes.
 
     Attributes:
       stage: the stage.
-      program: its program, relaxed.
-      count: how many blocks it has.
-      scanned: whether they are iterations of a scan.
-      shared: by mesh shape, what builds of the program for different machines share.
-      flows: by chip, how the program's data flows there.
+      program: the relaxed program of the stage.
+      count: the number of blocks.
+      scanned: whether the blocks are iterations of a scan.
+      shared: the tables that builds for different machines share, by mesh shape.
+      flows: the program's analysis, by chip.
     """
 
     stage: StageProgram
@@ -115,11 +116,11 @@ class Block:
     def of(
         cls, stage: StageProgram, *, first: bool, count: int = 1, scanned: bool = False
     ) -> Block:
-        """The blocks of a stage; whether the first of the step is among them."""
+        """Return the blocks of a stage; `first` says if the first of the step is among them."""
         return cls(stage, relaxed(stage.traced(), stage, first=first), count, scanned)
 
     def work(self, machine: Machine, shapes: Sequence[MeshShape]) -> BlockBound:
-        """The work of a block, perfectly shared: a bound for which no solver is asked."""
+        """Return the bound from the work of a block, perfectly shared, without the solver."""
         program, stage = self.program, self.stage
         machine = without_latency(machine, scanned=False)
         law = step_prices(program, self._flow(machine.chip), machine, (machine.chips,))
@@ -145,7 +146,7 @@ class Block:
         )
 
     def solved(self, machine: Machine, shape: MeshShape, time_limit: float) -> float:
-        """Seconds of a step that the solver proves a block to take on a mesh shape at least.
+        """Return the lower bound in seconds of a step that the solver proves on a mesh shape.
 
         Raises:
           KeyboardInterrupt: an interrupt came.
@@ -180,7 +181,7 @@ class Block:
 
 
 def relaxed(program: Program, stage: StageProgram, *, first: bool) -> Program:
-    """The program of a block in which what crosses its border, and what may be shared, is free."""
+    """Return a block's program in which border values, and work that may be shared, are free."""
     values = list(program.values)
     own: set[int] = set()
     for value, one in zip(program.inputs, stage.arguments, strict=True):
@@ -200,10 +201,10 @@ def relaxed(program: Program, stage: StageProgram, *, first: bool) -> Program:
 
 
 def without_latency(machine: Machine, *, scanned: bool) -> Machine:
-    """The machine with everything free that does not grow with sizes, as what tiles cost.
+    """Return the machine with all costs zero that do not grow with sizes, such as those of tiles.
 
     Args:
-      scanned: whether blocks are iterations of a scan; else transpositions are free too.
+      scanned: whether blocks are iterations of a scan; otherwise transpositions are free too.
     """
     chip = replace(machine.chip, launch_seconds=0.0, lanes=1, sublanes=1)
     if not scanned:

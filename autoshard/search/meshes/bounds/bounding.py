@@ -1,8 +1,8 @@
-"""The bound of all plans, as far as it is known, and the time that it may take.
+"""The best known lower bound of all plans, and the time budget to raise it.
 
-It is the least bound of all choices (`autoshard.search.meshes.bounds.ranking`), and at least the
-work of the step on all meshes. It can only be raised by asking about the choice with the least
-bound.
+It is the smallest bound of all choices (`autoshard.search.meshes.bounds.ranking`), and at least the
+work of the step on all meshes. Only a solver query about the choice with the smallest bound can
+raise it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from autoshard.search.meshes.bounds.ranking import Ranked, Ranking
 from autoshard.search.meshes.request import Request
 
 QUESTION_SHARE = 0.25
-"""Of the time that is left for asking, what one question gets at most."""
+"""The maximum fraction of the remaining query time that one solver query gets."""
 
 
 @dataclass(slots=True)
 class Bounding:
-    """What is known of all choices.
+    """The bounds of all choices.
 
     Attributes:
       ranking: the choices.
       work: seconds that the work of the step takes, shared by all meshes.
-      seconds: for asking, at most.
-      deadline: no question is begun that may not be answered by then, of `time.monotonic`.
-      say: is told what is done.
-      spent, slowest: seconds that asking took, and one question at most.
-      choices: the most promising first.
+      seconds: the maximum seconds for solver queries.
+      deadline: the time, in `time.monotonic`, after which no query may still run; a query that may
+        take longer is not started.
+      say: a callback that receives progress messages.
+      spent, slowest: seconds of all queries so far, and of the slowest one.
+      choices: the choices, the most promising first.
     """
 
     ranking: Ranking
@@ -52,7 +53,7 @@ class Bounding:
         deadline: float,
         say: Callable[[str], None],
     ) -> Bounding:
-        """Nothing has been asked yet."""
+        """Return the bounds before any solver query."""
         fn, args, options = next(iter(request.steps.values()))
         program = trace(fn, *args, name=request.name, **options)
         work = ideal_seconds(program, request.cluster)
@@ -60,28 +61,28 @@ class Bounding:
 
     @property
     def bound(self) -> float:
-        """Seconds that no plan undercuts."""
+        """Return a lower bound in seconds for all plans."""
         return max(self.work, self.lowest.bound.seconds)
 
     @property
     def lowest(self) -> Ranked:
-        """The choice with the least bound."""
+        """Return the choice with the smallest bound."""
         return min(self.choices, key=lambda choice: choice.bound.seconds)
 
     @property
     def first(self) -> Ranked:
-        """The most promising choice of the fewest microbatches and the first mode."""
+        """Return the most promising choice with the fewest microbatches and the first mode."""
         m, mode = min(self.ranking.request.steps), self.ranking.modes[0]
         return next(one for one in self.choices if (one.microbatches, one.mode) == (m, mode))
 
     @property
     def may_ask(self) -> bool:
-        """Whether there is time to ask."""
+        """Return whether there is time for another solver query."""
         soon = time.monotonic() + self.slowest < self.deadline
         return self.spent < self.seconds and soon
 
     def ask(self, choice: Ranked) -> None:
-        """Ask about the blocks of a choice until all is said, as long as there is time."""
+        """Query the solver about the blocks of a choice until none is open or the time is over."""
         while not choice.asked and self.may_ask:
             m, mode = choice.microbatches, choice.mode
             self.say(f"bounding the blocks of {m} microbatches, backward {mode}")

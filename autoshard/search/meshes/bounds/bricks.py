@@ -1,12 +1,12 @@
-"""The blocks of a step, in classes of equal ones, with the bound of each class.
+"""The blocks of a step, in classes of equal blocks, with the lower bound of each class.
 
-Where the blocks are iterations of one scan, all but the first and the last are equal, and a cut
-into the first, the second, the others and the last shows one of each. The first and the last have
-what the others have, and the ends of the step. Else every block is a stage of its own, and blocks
-are equal whose fragments are the same nodes on the same shapes.
+If the blocks are iterations of one scan, all but the first and the last are equal. A cut into the
+first block, the second, the others and the last then gives one example of each class. The first and
+the last block have all that the others have, plus the ends of the step. Otherwise every block is
+its own stage, and blocks are equal if their fragments have the same nodes on the same shapes.
 
-First their work is known (`bricks`); of that the solver is asked more, about one class on one kind
-of mesh at a time, the commonest class first (`Quarry`).
+At first the bounds come from the work of the blocks (`bricks`). Then the solver is queried for
+better bounds, for one class on one kind of mesh at a time, the most common class first (`Quarry`).
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from autoshard.search.meshes.problem import sent_bytes
 from autoshard.search.meshes.stage_program import KINDS, Mode, stage_programs
 
 FEW = 4
-"""Up to so many blocks, each is looked at by itself."""
+"""Up to this many blocks, each block is treated by itself, even in a scan."""
 
 Machines = Mapping[str, tuple[Machine, Sequence[MeshShape]]]
-"""Machines by name, with the mesh shapes that stages may get."""
+"""Machines by name, each with the mesh shapes that its stages may get."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bricks:
-    """What the blocks of a step with some number of microbatches take at least.
+    """Lower bounds of the blocks of a step with some number of microbatches.
 
     Attributes:
-      microbatches: how many.
-      names: of the blocks, in program order.
+      microbatches: the number of microbatches.
+      names: the names of the blocks, in program order.
       classes: the class of every block.
       examples: a block of every class.
-      bounds: of every class, by the name of the machine.
-      sent_bytes: the least that goes from one block to the next for a microbatch, either way.
+      bounds: the bounds of every class, by the name of the machine.
+      sent_bytes: the minimum bytes that a microbatch sends between neighbouring blocks, either way.
       scanned: whether the blocks are iterations of one scan.
     """
 
@@ -55,11 +55,11 @@ class Bricks:
 
     @property
     def commonest(self) -> int:
-        """The class of most blocks."""
+        """Return the class of most blocks."""
         return max(range(len(self.bounds)), key=self.classes.count)
 
     def stage_seconds(self, blocks: Sequence[str], machine: str, shape: MeshShape) -> float:
-        """Seconds of a step that a stage of these blocks takes at least on a mesh shape."""
+        """Return the lower bound in seconds of a step for a stage of these blocks on a shape."""
         wanted = set(blocks)
         return sum(
             self.bounds[number][machine].by_shape.get(shape, 0.0)
@@ -68,7 +68,7 @@ class Bricks:
         )
 
     def finer(self, microbatches: int, *, solved: bool = False) -> Bricks:
-        """What these say of a multiple of the microbatches (`BlockBound.finer`)."""
+        """Return the bounds for a multiple of the microbatches (`BlockBound.finer`)."""
         times = microbatches // self.microbatches
         bounds = tuple(
             {name: one.finer(times, solved=solved) for name, one in by_name.items()}
@@ -78,12 +78,12 @@ class Bricks:
         return replace(self, microbatches=microbatches, bounds=bounds, sent_bytes=sent)
 
     def raised(self, number: int, machine: str, shape: MeshShape, seconds: float) -> Bricks:
-        """With what a block of a class takes at least on a mesh shape of a machine."""
+        """Return the bricks with a new bound of a class on a mesh shape of a machine."""
         own = self.bounds[number][machine].work_seconds
         bounds = list(self.bounds)
         for other, by_name in enumerate(self.bounds):
             one = by_name[machine]
-            if other == number or self.scanned:  # ends of a scan's step come on top of a block
+            if other == number or self.scanned:  # the ends of a step add to a scan's first and last
                 more = seconds + max(one.work_seconds - own, 0.0)
                 bounds[other] = {**by_name, machine: one.raised(shape, more)}
         return replace(self, bounds=tuple(bounds))
@@ -91,15 +91,15 @@ class Bricks:
 
 @dataclass(slots=True)
 class Quarry:
-    """The blocks of a step, of which the solver may be asked more.
+    """The blocks of a step, for which the solver can still improve the bounds.
 
     Attributes:
-      cut: cuts the step into stages of so many blocks.
-      machines: where stages may be.
-      mode: of backward passes.
-      bricks: what is known.
-      open: what was not yet asked: class, machine and shape; the last comes first.
-      blocks: by class, what the solver is asked about.
+      cut: cuts the step into stages with the given block counts.
+      machines: the machines on which stages may be.
+      mode: the mode of backward passes.
+      bricks: the bounds so far.
+      open: the open solver queries (class, machine and shape); the last comes first.
+      blocks: the block that the solver bounds, by class.
     """
 
     cut: Callable[[Sequence[int]], Partition]
@@ -117,10 +117,10 @@ class Quarry:
         mode: Mode,
         bricks: Bricks,
     ) -> Quarry:
-        """Nothing has been asked yet.
+        """Return the blocks before any solver query.
 
         Args:
-          bricks: what the work says.
+          bricks: the bounds from the work of the blocks.
         """
         classes = sorted(range(len(bricks.bounds)), key=bricks.classes.count)
         asked = [
@@ -132,7 +132,7 @@ class Quarry:
         return cls(cut, machines, mode, bricks, asked)
 
     def ask(self, time_limit: float) -> None:
-        """Ask the solver the next question, for about so many seconds."""
+        """Run the next solver query, for about this many seconds."""
         number, name, shape = self.open.pop()
         if number not in self.blocks:
             self.blocks[number] = self._block(number)
@@ -158,13 +158,13 @@ def bricks(
     machines: Machines,
     mode: Mode,
 ) -> Bricks:
-    """The blocks of a step, with the work of each, perfectly shared.
+    """Return the blocks of a step, with bounds from the work of each, perfectly shared.
 
     Args:
-      cut: cuts the step into stages of so many blocks.
-      names: of the blocks.
-      machines: where stages may be.
-      mode: of backward passes.
+      cut: cuts the step into stages with the given block counts.
+      names: the names of the blocks.
+      machines: the machines on which stages may be.
+      mode: the mode of backward passes.
     """
     count = len(names)
     scanned = len({name.partition("[")[0] for name in names}) == 1 and names[0].endswith("]")
@@ -202,9 +202,11 @@ def bricks(
 
 
 def stacked(blocks: int, shapes: Sequence[MeshShape]) -> int:
-    """How many blocks between the first and the last, stacked, can be cut as any fewer can.
+    """Return how many blocks between the first and the last to stack.
 
-    A multiple of every product of mesh axes that could cut a stack; all of them where none is.
+    A stack of that size can be sharded in every way in which a smaller stack can. The number is a
+    multiple of every product of mesh axes that could shard a stack, or all the blocks if there is
+    no such multiple.
 
     >>> stacked(32, [MeshShape(("x", "y"), (2, 4))])
     24
@@ -220,7 +222,7 @@ def stacked(blocks: int, shapes: Sequence[MeshShape]) -> int:
 
 
 def _signature(cut: Cut, stage: int, mode: Mode) -> Hashable:
-    """Equal for stages that are the same nodes, joined in the same way, on the same shapes."""
+    """Return a key, equal for stages with the same nodes, connected alike, on the same shapes."""
     numbers: dict[int, int] = {}
     found = []
     for kind in KINDS[mode]:

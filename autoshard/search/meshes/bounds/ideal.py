@@ -1,12 +1,12 @@
-"""What no plan on these meshes undercuts: all work, perfectly shared, nothing sent.
+"""The ideal lower bound of all plans on some meshes: all work perfectly shared, nothing sent.
 
 An op takes t_d seconds on mesh d if all of its chips share it evenly. A step of T seconds gives
 each mesh at most T seconds of work, so for any weights w_d >= 0 that add up to 1
 
     T >= sum over d of w_d (work of mesh d) >= sum over ops of min over d of w_d t_d
 
-The weights are 1 / (seconds of the whole step on mesh d), scaled. For meshes that are alike this is
-the work on one mesh, over their number.
+The weights are 1 / (seconds of the whole step on mesh d), scaled. For meshes of the same kind, the
+bound is the work on one mesh divided by their number.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autoshard.xla import analyse
 
 
 def ideal_seconds(program: Program, cluster: Cluster) -> float:
-    """Seconds a step that no plan of the program on the cluster undercuts."""
+    """Return a lower bound in seconds per step for all plans of the program on the cluster."""
     classes = find_repeats(program)
     kinds = sorted(set(cluster.kinds))
     counts = [cluster.kinds.count(kind) for kind in kinds]

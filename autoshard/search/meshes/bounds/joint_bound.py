@@ -1,14 +1,15 @@
-"""What no plan of a choice undercuts, however blocks are shared among its stages.
+"""The lower bound of all plans of a choice, over all ways to share blocks among its stages.
 
     minimise T  subject to the inequalities of `autoshard.search.meshes.bounds.relaxation`, and
 
     sum over s of y[s, k] = number of blocks of class k
     sum over k of y[s, k] >= 1            stages have blocks, the first block the first stage, the
                                           last block the last stage
-    sum over s on d, k of state[k] y[s, k]  <=  chips of d x what may be used of a device
+    sum over s on d, k of state[k] y[s, k]  <=  chips of d x usable bytes of a device
 
-where y may be fractions. Every plan keeps all of them, so the least T is a bound: the work of the
-busiest mesh, with filling and draining; without a solution nothing fits.
+This is a linear program: y may be fractional. Every plan satisfies all constraints, so the minimum
+T is a lower bound: the work of the busiest mesh, with filling and draining. If the linear program
+is infeasible, no plan fits.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from autoshard.search.meshes.bounds.bricks import Bricks
 from autoshard.search.meshes.bounds.relaxation import Floats, Relaxation
 
 SLACK = 1e-7
-"""The share by which a solution of the linear program may be off."""
+"""The relative error allowed for a solution of the linear program."""
 INFEASIBLE = 2
-"""The status of `scipy.optimize.linprog` where nothing keeps all constraints."""
+"""The status of `scipy.optimize.linprog` for an infeasible linear program."""
 
 
 @dataclass(frozen=True, slots=True)
 class JointBound:
-    """The answer.
+    """The bound of a choice, with the solution of the linear program.
 
     Attributes:
-      seconds: that no plan of the choice undercuts; infinite where none fits.
-      work: seconds that all meshes together work in the solution.
-      blocks: how many every stage has in the solution, maybe fractions.
+      seconds: a lower bound in seconds for all plans of the choice; infinite if none fits.
+      work: the total busy seconds of all meshes in the solution.
+      blocks: the number of blocks of every stage in the solution, possibly fractional.
     """
 
     seconds: float
@@ -48,11 +49,11 @@ class JointBound:
 def joint_bound(
     relaxed: Relaxation, bricks: Bricks, cluster: Cluster, limits: Sequence[float]
 ) -> JointBound:
-    """Bound all plans of a choice.
+    """Return the bound of all plans of a choice.
 
     Args:
-      relaxed: its inequalities.
-      limits: bytes that may be used per device, by mesh.
+      relaxed: the inequalities of the choice.
+      limits: usable bytes per device, by mesh.
     """
     stages, classes = relaxed.busy.shape
     counts = [bricks.classes.count(k) for k in range(classes)]
@@ -92,7 +93,7 @@ def joint_bound(
 
 
 def _with_time(rows: Floats, *, timed: int) -> Floats:
-    """Rows with a column for T, which the first `timed` of them have on the other side."""
+    """Return the rows with a column for T, which is the other side of the first `timed` rows."""
     column = np.zeros((len(rows), 1))
     column[:timed] = -1.0
     return np.hstack([rows, column])

@@ -1,16 +1,17 @@
-"""All choices of microbatches, placement and mode, each with its bound, the most promising first.
+"""Ranks all choices of microbatches, placement and mode by promise, each with its lower bound.
 
-What a choice promises is its bound where the cut that leads to it is tried: one stage a mesh, with
-shares that fall along the pipeline as its filling wants. With several stages a mesh, which are cut
-evenly, it is the work of a mesh and the waiting of its share,
+The promise of a choice is an estimate of its best plan. With one stage per mesh, it is the bound
+itself, because a trial tries the cut that leads to the bound, with shares that decrease along the
+pipeline. With several stages per mesh, the cut is even, and the promise is the work of a mesh plus
+its idle time,
 
-    work of all / meshes x (1 + (meshes - 1) / (microbatches x stages a mesh))
+    total work / meshes x (1 + (meshes - 1) / (microbatches x stages per mesh))
 
-At first the blocks' work is known alone, of the fewest microbatches, which bounds all others; so
-does that of the first mode, for the second works no less: what W reads of B only adds. The solver
-is asked about the blocks of one number of microbatches and one mode at a time (`Ranking.ask`), when
-somebody wants to know. What is not yet asked promises to take longer than its work in the same
-proportion as what was asked; that is but a promise.
+At first only the work of the blocks is known, for the fewest microbatches. It is a bound for all
+other numbers. The work of the first mode is a bound for the second, whose work is no less: what W
+reads from B only adds to it. The solver is queried on request (`Ranking.ask`), for one number of
+microbatches and one mode at a time. For choices without a query, the promise assumes the same ratio
+of time to work as for those with one. That is only an estimate, not a bound.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from autoshard.search.meshes.request import Request
 from autoshard.search.meshes.stage_program import Mode
 
 DEARER = 1.01
-"""What a choice with twice the programs has to promise less."""
+"""The factor by which the promise must improve to justify twice as many programs."""
 
 Group = tuple[int, Placement, Mode]
 """A choice: microbatches, placement and mode."""
@@ -39,10 +40,10 @@ class Ranked:
     """A choice with its bound.
 
     Attributes:
-      bricks: of the step with its microbatches and mode.
-      relaxed, bound: what its stages take at least, and what all its plans do.
-      promise: seconds that a plan may come to.
-      asked: whether the solver said all that it can of the blocks.
+      bricks: the bricks of the step with its microbatches and mode.
+      relaxed, bound: the inequalities of its stages, and the lower bound of all its plans.
+      promise: an estimate of the seconds of its best plan.
+      asked: whether no solver query about the blocks is open.
     """
 
     microbatches: int
@@ -56,24 +57,24 @@ class Ranked:
 
     @property
     def title(self) -> str:
-        """The choice as it is called in reports."""
+        """Return the name of the choice in reports."""
         return f"{self.placement.name}, backward {self.mode}"
 
     @property
     def group(self) -> Group:
-        """The choice by itself."""
+        """Return the choice without its bound."""
         return self.microbatches, self.placement, self.mode
 
 
 @dataclass(slots=True)
 class Ranking:
-    """All choices, with what is known of them.
+    """All choices, with their bounds so far.
 
     Attributes:
       groups: the choices.
       modes: the modes that choices have.
-      quarries: of microbatches and mode, the blocks, and what the solver said of them.
-      known: of a choice, its bound from these bricks.
+      quarries: the blocks and their bounds, by microbatches and mode.
+      known: the ranked choices, kept for reuse while their bricks stay the same.
     """
 
     request: Request
@@ -90,11 +91,11 @@ class Ranking:
         stages: Sequence[int] | None,
         modes: Sequence[Mode],
     ) -> Ranking:
-        """All choices, with the work of the blocks alone.
+        """Return all choices, with bounds only from the work of the blocks.
 
         Raises:
-          StageError: there are more stages than blocks, or stages that are no multiple of the
-            meshes.
+          StageError: there are more stages than blocks, or the number of stages is not a multiple
+            of the number of meshes.
         """
         cluster, counts = request.cluster, tuple(request.steps)
         groups = ranked_choices(cluster, request.name, request.blocks, counts, stages, modes)
@@ -111,12 +112,12 @@ class Ranking:
         return cls(request, groups, modes, quarries)
 
     def choices(self) -> list[Ranked]:
-        """All choices, the most promising first."""
+        """Return all choices, the most promising first."""
         dearer = max(_over_work(quarry.bricks) for quarry in self.quarries.values())
         return sorted((self._choice(*group, dearer) for group in self.groups), key=_by_promise)
 
     def ask(self, choice: Ranked, seconds: float) -> None:
-        """Ask the solver the next question about the blocks of a choice, in about that time."""
+        """Run the next solver query about the blocks of a choice, in about this many seconds."""
         self.quarries[choice.microbatches, choice.mode].ask(seconds)
 
     def _choice(self, m: int, placement: Placement, mode: Mode, dearer: float) -> Ranked:
@@ -136,7 +137,7 @@ class Ranking:
         return choice
 
     def _known(self, m: int, mode: Mode) -> list[Bricks]:
-        """What bounds the blocks of a choice: its own, and others where transpositions are free."""
+        """Return valid bricks of a choice: its own, and others if transpositions are free."""
         known = [self.quarries[m, mode].bricks]
         cluster = self.request.cluster
         if not any(mesh.chip.transaction_bytes for mesh in cluster.meshes):
@@ -153,7 +154,7 @@ def _by_promise(choice: Ranked) -> float:
 
 
 def _over_work(found: Bricks) -> float:
-    """What a block of the commonest class takes, over its work."""
+    """Return the ratio of bound to work of a block of the most common class."""
     bounds = found.bounds[found.commonest].values()
     return sum(one.seconds for one in bounds) / sum(one.work_seconds for one in bounds)
 

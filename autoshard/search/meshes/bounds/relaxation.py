@@ -1,19 +1,20 @@
-"""What the stages of a choice take at least, as inequalities over the blocks that they have.
+"""Lower bounds of the stages of a choice, as inequalities over the blocks that the stages have.
 
-Blocks of class k are shared among stages, y[s, k] of them to stage s. Let t[k, d], f[k, d] and
-l[k, d] be what a block takes at least on mesh d: in a step, in F, and in all tasks of a microbatch
+Stage s has y[s, k] of the blocks of class k. Let t[k, d], f[k, d] and l[k, d] be lower bounds for a
+block on mesh d: in a step, in F, and in all tasks of a microbatch
 (`autoshard.search.meshes.bounds.block_bound`). For every stage q of every mesh d, let Q be the
 stages of d that are not before q. A step takes
 
     T >= (before q) + sum over s in Q, k of t[k, d] y[s, k] + (after q)
 
-*   Before q: tasks of Q are preceded by the forwards of one microbatch in all stages before q, and
-    by what is sent between them; and the first task of Q waits for that.
-*   In between mesh d works one task at a time.
-*   After q: with backward passes in one task, the last task of Q is one, for behind every F comes
-    its own; and the gradient goes on through all stages before q. Nothing is counted where W is a
-    task of its own, which nobody waits for.
-*   The update, which `t` has, comes after the loop: a step takes the loop and the longest update.
+*   Before q: the first task of Q waits for the forwards of one microbatch in all stages before q,
+    and for the transfers between them.
+*   In between, mesh d runs one task at a time.
+*   After q: if the backward pass is one task, the last task of Q is a backward pass, because one
+    follows every F. Then the gradient passes through all stages before q. If W is its own task,
+    nothing is counted, because no task waits for W.
+*   The update, which `t` includes, comes after the loop: a step takes the loop and the longest
+    update.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Relaxation:
     """The inequalities  T >= constants[q] + sum of rows[q, s, k] y[s, k].
 
     Attributes:
-      rows: (stages, stages, classes), seconds a block.
+      rows: (stages, stages, classes), seconds per block.
       constants: (stages,), seconds.
-      busy: (stages, classes), seconds that a mesh works for a block in a step.
+      busy: (stages, classes), busy seconds of a mesh per block in a step.
       mesh_of: the mesh of every stage.
       classes: the class of every block.
     """
@@ -52,22 +53,22 @@ class Relaxation:
     classes: tuple[int, ...]
 
     def blocks(self, counts: Sequence[int]) -> Floats:
-        """y for stages of so many consecutive blocks, (stages, classes)."""
+        """Return y, (stages, classes), for stages with these counts of consecutive blocks."""
         each = np.zeros((len(self.classes) + 1, self.busy.shape[1]))
         each[np.arange(1, len(self.classes) + 1), self.classes] = 1.0
         return np.diff(each.cumsum(axis=0)[[0, *np.cumsum(counts)]], axis=0)
 
     def seconds(self, counts: Sequence[int], scale: Floats) -> Floats:
-        """The right-hand sides, where stage s takes `scale[s]` times what is known; by stage."""
+        """Return the right-hand sides, by stage, if stage s takes `scale[s]` times its bound."""
         return self.constants + np.einsum("qsk,sk,s->q", self.rows, self.blocks(counts), scale)
 
     def stage_seconds(self, counts: Sequence[int], scale: Floats) -> Floats:
-        """Seconds of a step in which each stage works."""
+        """Return the busy seconds of each stage in a step."""
         return (self.busy * self.blocks(counts)).sum(axis=1) * scale
 
 
 def relaxation(bricks: Bricks, placement: Placement, mode: Mode, cluster: Cluster) -> Relaxation:
-    """The inequalities of a choice."""
+    """Return the inequalities of a choice."""
     mesh_of, stages = placement.mesh_of, placement.stages
     on = [[one[cluster.meshes[d].name] for one in bricks.bounds] for d in mesh_of]
     busy = np.array([[one.seconds for one in row] for row in on])
