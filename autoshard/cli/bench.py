@@ -1,7 +1,7 @@
-"""`autoshard bench`: benchmarks, every row measured in a process of its own.
+"""`autoshard bench`: benchmarks, with every row measured in its own process.
 
-The benchmarks are the scripts of the folder `benchmarks/`, which stands beside the package in a
-checkout and inside of it when installed.
+The benchmarks are the scripts in the folder `benchmarks/`. The folder is beside the package in a
+checkout, and inside the package when installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autoshard.cli.search import find_machine, require_writable
 
 
 def bench_command(options: argparse.Namespace) -> int:
-    """Never reached: the parser asks for a benchmark."""
+    """Never called: the parser requires a benchmark."""
     raise CommandError(
         "name a benchmark: layers, iopddl, solvers, resolve, fidelity, habits, plans, schedules or "
         "all"
@@ -126,7 +126,7 @@ def all_command(options: argparse.Namespace) -> int:
 
 
 def _problems(words: Sequence[str]) -> list[str]:
-    """The contest files and programs that are named; all that do not fit are refused."""
+    """Return the named contest files and programs; any other name is an error."""
     files = contest_files([word for word in words if "@" not in word])
     programs = [word for word in words if "@" in word]
     try:
@@ -136,7 +136,7 @@ def _problems(words: Sequence[str]) -> list[str]:
 
 
 def contest_files(paths: Sequence[str]) -> list[str]:
-    """The files named, and those in the folders named, sorted within each."""
+    """Return the named files and the files in the named folders, sorted within each folder."""
     files, faults = [], []
     for path in paths:
         place = Path(path)
@@ -155,7 +155,7 @@ def contest_files(paths: Sequence[str]) -> list[str]:
 
 
 def is_contest_name(name: str) -> bool:
-    """Whether a file of that name may be an instance of the contest."""
+    """Return whether a file of that name may be an instance of the contest."""
     return name.endswith((".json", ".json.gz")) and not name.startswith(".")
 
 

@@ -1,7 +1,7 @@
-"""`autoshard calibrate`: a machine file fitted to times, from a table, a compiler or measured here.
+"""`autoshard calibrate`: fits a machine file to times from a table, a compiler or local devices.
 
-With `--device` the times are taken by a child process (`python -m
-autoshard.study.calibrate.child`), which may use the accelerators that are there.
+With `--device`, a child process (`python -m autoshard.study.calibrate.child`) measures the times;
+it may use the accelerators of this host.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def calibrate_command(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse what cannot be done before anything is measured."""
+    """Reject impossible options before anything is measured."""
     if options.device + options.compiled + (options.table is not None) != 1:
         raise CommandError(
             "give a table of times, or --device to measure one here, or --compiled to ask the "
@@ -83,7 +83,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _compile(options: argparse.Namespace, machine: Machine) -> pd.DataFrame:
-    """What the machine's compiler says of collectives within a host."""
+    """Return the compiler's times of collectives within a host."""
     import pandas as pd
 
     from autoshard.study.calibrate.compiled_rows import compiled_rows
@@ -99,7 +99,7 @@ def _compile(options: argparse.Namespace, machine: Machine) -> pd.DataFrame:
 
 
 def _measure(options: argparse.Namespace) -> tuple[Devices, pd.DataFrame]:
-    """The devices that are there, and their times."""
+    """Return the local devices and their times."""
     import pandas as pd
 
     from autoshard.study.calibrate.device import Devices
@@ -127,7 +127,7 @@ def _measure(options: argparse.Namespace) -> tuple[Devices, pd.DataFrame]:
         try:
             assert child.stdout is not None
             for text in child.stdout:
-                if not text.startswith("{"):  # what a runtime says to nobody
+                if not text.startswith("{"):  # runtime log output
                     continue
                 answer = json.loads(text)
                 if "warning" in answer:
@@ -154,7 +154,7 @@ def _measure(options: argparse.Namespace) -> tuple[Devices, pd.DataFrame]:
 def _start(
     options: argparse.Namespace, devices: Devices, table: pd.DataFrame
 ) -> tuple[Machine, dict[str, str], str | None]:
-    """The machine that a fit to measured times starts from, comments, and its own name."""
+    """Return the machine that a fit to measured times starts from, comments, and its own name."""
     from autoshard.study.calibrate.device import machine_of
     from autoshard.study.calibrate.table import rows
 
@@ -183,7 +183,7 @@ def _name(name: str) -> str:
 
 
 def _dates(table: pd.DataFrame) -> str:
-    """` (2026-01-31)`, the days on which the rows were measured, if the table says."""
+    """Return the days on which rows were measured, as ` (2026-01-31)`, if the table has them."""
     if "date" not in table:
         return ""
     days = sorted({str(day) for day in table["date"].dropna() if str(day).strip()})

@@ -1,4 +1,4 @@
-"""What commands share: how they are declared, how they end, what judges answer."""
+"""Shared parts of the commands: their declaration, their errors, and the verdicts of judges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autoshard.compat.quiet import start_jax_quietly
 
 
 def command(commands: Any, name: str, handler: str, summary: str, **options: Any) -> Any:
-    """A subparser whose handler, `module:function`, is imported when the command runs."""
+    """Return a subparser; its handler, `module:function`, is imported when the command runs."""
 
     def run(parsed: argparse.Namespace) -> int:
         import importlib
@@ -48,14 +48,14 @@ MOST_DEVICES = 16
 MOST_BYTES = 2**30
 MOST_FLOPS = 1e11
 PRICE_TOLERANCE = 1e-9
-"""Relative; sums of many prices may be taken in another order."""
+"""A relative tolerance, because sums of many prices may be computed in another order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one judge says; `agrees` is None where it was not asked, and `text` says why.
+    """The verdict of one judge; `agrees` is None if the judge did not run, and `text` says why.
 
-    `data` is what it says as plain data, where there is more than the text.
+    `data` is the verdict as plain data, if there is more than the text.
     """
 
     judge: str
@@ -76,7 +76,7 @@ class Verdict:
 
 
 def child_json(module: str, words: list[str], environment: dict[str, str]) -> dict[str, Any] | str:
-    """The JSON that a child process prints last, or the last line of its complaint."""
+    """Return the JSON that a child process prints last, or the last line of its error output."""
     child = subprocess.run(
         [sys.executable, "-m", module, *words],
         env=environment,

@@ -1,6 +1,6 @@
-"""`python -m autoshard.cli.device PLAN PROGRAM`: the step of a plan on the devices that are there.
+"""`python -m autoshard.cli.device PLAN PROGRAM`: runs the step of a plan on the local devices.
 
-A process of its own, because the command line keeps its hands off accelerators.
+This is a separate process, because the command line itself never uses accelerators.
 
 Prints one line of JSON: the fields of `autoshard.compiler.run.Measured`, and `skipped` (why, or
 empty).

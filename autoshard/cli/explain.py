@@ -1,7 +1,7 @@
 """`autoshard explain PLAN VALUE` and `autoshard annotate PLAN`.
 
-The first says why a value is laid out as it is and what another layout costs; the second prints the
-few constraints with which Shardy makes the plan by itself.
+The first explains why a value has its layout and what another layout costs. The second prints a few
+constraints from which Shardy propagates the whole plan.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from autoshard.cli.search import find_machine, find_program, load_plan
 
 MOST = 6
 NOT_REACHED = 5
-"""The exit code where no lines make the plan: what was asked for could not be verified."""
+"""The exit code if no constraints reproduce the plan: verification failed."""
 
 
 def explain_command(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`autoshard programs` and `autoshard machines`: what can be named on the command line."""
+"""`autoshard programs` and `autoshard machines`: list the names that the command line accepts."""
 
 from __future__ import annotations
 

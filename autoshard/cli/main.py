@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     try:
         with warnings.catch_warnings():
-            # What is meant for users; what libraries tell their developers is not.
+            # Show warnings for users; hide those that libraries address to developers.
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _show_warning
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("autoshard: interrupted before any plan was found", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -69,7 +69,7 @@ def _run(arguments: Sequence[str]) -> int:
     parser = _parser()
     try:
         options = parser.parse_args(arguments)
-    except SystemExit as done:  # --help and --version have printed what was asked for
+    except SystemExit as done:  # --help and --version have printed their text
         return int(done.code or 0)
     if options.command is None:
         parser.print_help()
@@ -151,7 +151,7 @@ def _add_search(commands: Any) -> None:
 
 
 def _add_wishes(parser: Any) -> None:
-    """What the plan must obey, and what is searched among."""
+    """Add the options for requirements on the plan and for the search space."""
     parser.add_argument(
         "--require",
         metavar="WORDS",
@@ -193,7 +193,7 @@ def _add_wishes(parser: Any) -> None:
 
 
 def _add_effort(parser: Any) -> None:
-    """How long and how close the search goes on."""
+    """Add the options for the time limit and the gap of the search."""
     parser.add_argument(
         "--time-limit",
         metavar="S",

@@ -1,9 +1,9 @@
 """`python -m autoshard.cli.numbers PLAN PROGRAM [explicit]`: the numbers of `autoshard verify`.
 
-A process of its own, because fake devices must be asked for before JAX starts.
+This is a separate process, because fake devices must be requested before JAX starts.
 
 Prints one line of JSON: `differences` (a message, or empty) and `skipped` (why, or empty). The
-environment must ask XLA for as many CPU devices as the plan's mesh has.
+environment must request as many CPU devices from XLA as the plan's mesh has.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def concrete(found: Found, *, seed: int) -> Any:
-    """The arguments of a step as real arrays: those that are stay, the others are random."""
+    """Return the arguments of a step as real arrays; abstract ones become random arrays."""
     import jax
 
     if found.builtin:

@@ -1,6 +1,6 @@
 """`python -m autoshard.cli.numbers_meshes PLAN PROGRAM [TRACE]`: the step of a plan on many meshes.
 
-A process of its own, because fake devices must be asked for before JAX starts.
+This is a separate process, because fake devices must be requested before JAX starts.
 
 Prints one line of JSON: `differences` (a message, or empty), `skipped` (why, or empty), and
 `recording` (what ran, as text). Writes what ran as a trace to TRACE.

@@ -1,7 +1,7 @@
-"""How a long search shows that it goes on: on stderr, never on stdout.
+"""Shows the progress of a long search, on stderr and never on stdout.
 
-On a terminal one line is written over and over. Elsewhere (a log file, a CI job) a line appears now
-and then, sooner when the phase changes.
+On a terminal, one line is overwritten again and again. Elsewhere (a log file, a CI job), a new line
+appears from time to time, and sooner when the phase changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PHASE_SECONDS = 2.0
 
 
 class ProgressLine:
-    """Shows the latest of many messages; a context manager that leaves no rest on the screen."""
+    """Shows the latest of many messages; a context manager that clears the line at its end."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.quiet = quiet
@@ -33,7 +33,7 @@ class ProgressLine:
         self.clear()
 
     def show(self, text: str, *, group: str) -> None:
-        """Show `text` if it is time; it is sooner when `group` (the phase) is a new one."""
+        """Show `text` if enough time has passed; less is needed if `group` (the phase) is new."""
         if self.quiet:
             return
         now = time.monotonic()
@@ -52,7 +52,7 @@ class ProgressLine:
         self.stream.flush()
 
     def clear(self) -> None:
-        """Wipe the line, so that what follows starts on an empty one."""
+        """Clear the line, so that further output starts on an empty one."""
         if self.terminal and not self.quiet and self.group:
             self.stream.write("\r\x1b[K")
             self.stream.flush()

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def replanned(
     before: Plan, program: Program, machine: Machine, count: int, asked: dict[str, Any]
 ) -> Plan:
-    """The best plan with few changes; the curve goes to stderr.
+    """Return the best plan with few changes; print the curve to stderr.
 
     Raises:
-      CommandError: a mesh was asked for that is not the plan's, or the inputs are others.
+      CommandError: the requested mesh is not the plan's, or the inputs differ.
     """
     from autoshard.plan.plan import PlanError
     from autoshard.search.replan import replan
@@ -88,7 +88,7 @@ def check_command(options: argparse.Namespace) -> int:
 
 
 def faults_of(plan: Plan) -> list[str]:
-    """Why a plan does not hold: it does not fit, or breaks what must hold."""
+    """Return why a plan is not valid: it does not fit, or breaks a hard requirement."""
     from autoshard.plan.fits import fits, refusal
 
     faults = []

@@ -1,6 +1,6 @@
-"""`autoshard report`: a plan as one HTML file, and in formats of other tools.
+"""`autoshard report`: writes a plan as one HTML file, and in formats of other tools.
 
-What is no plan for one mesh has pages of its own, see `autoshard.cli.report_pages`.
+Files other than plans for one mesh have their own pages; see `autoshard.cli.report_pages`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _text(
     verdicts: Any,
     missing: tuple[str, ...],
 ) -> str:
-    """What is written to the file of one option."""
+    """Return the text for the output file of one option."""
     from autoshard.show import shardings
 
     if name == "output":
@@ -98,7 +98,7 @@ def _text(
 
 
 def _profile(plan: Plan, options: argparse.Namespace) -> tuple[Profile | None, tuple[str, ...]]:
-    """The plan op by op, or why there is none; what the user named must be there."""
+    """Return the plan op by op, or why there is none; names given by the user must exist."""
     from autoshard.plan.plan import PlanError
     from autoshard.show.profile import profile
 
@@ -128,7 +128,7 @@ def _machine_text(options: argparse.Namespace, plan: Plan) -> str | None:
     try:
         return machine_text(options.machine or plan.machine)
     except MachineError:
-        return None  # the warning about the profile has said so
+        return None  # the warning about the profile already says so
 
 
 def _robust(path: str) -> Robust:

@@ -16,19 +16,19 @@ ABOUT_ONE_PLAN = "is about a plan for one mesh"
 def other_files(
     options: argparse.Namespace, paths: dict[str, str]
 ) -> dict[str | None, Callable[[], str]] | None:
-    """What belongs into each file that is asked for; None where PLAN is a plan for one mesh.
+    """Return the contents of each requested file; None if PLAN is a plan for one mesh.
 
     Args:
-      options: of `autoshard report`.
-      paths: of the files that are asked for, by the name of their option.
+      options: the options of `autoshard report`.
+      paths: the paths of the requested files, by the name of their option.
 
     Raises:
-      CommandError: the file is damaged, or something is asked for that it has not.
+      CommandError: the file is damaged, or does not have something that was requested.
     """
     try:
         text = Path(options.plan).read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return None  # the reader of plans says why
+        return None  # the reader of plans reports the reason
     for is_one, what, also, texts in _KINDS:
         if is_one(text):
             _refuse(options, paths, what, also)
@@ -151,11 +151,11 @@ _KINDS: tuple[
     (_is_pipeline, "a plan for several meshes", ("trace", "verification"), _pipeline),
     (_is_schedule, "a schedule", ("trace",), _schedule),
 )
-"""How a file is recognised, what it is, options that go with it beside -o, what is made of it."""
+"""For each kind of file: its test, its name, its options beside -o, and the function for it."""
 
 
 def read_verification(path: str) -> Any:
-    """What `autoshard verify --json` printed.
+    """Return the output of `autoshard verify --json`, read from a file.
 
     Raises:
       CommandError: the file cannot be read, or holds something else.

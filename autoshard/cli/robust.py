@@ -1,4 +1,4 @@
-"""`autoshard robust`: what the ranges of a machine's numbers mean for its plans."""
+"""`autoshard robust`: shows how the ranges of a machine's numbers affect its plans."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def robust_command(options: argparse.Namespace) -> int:
         found = _found(options, line)
     write_files(
         {
-            # With the machine as the user named it, so that its file is found again.
+            # Store the machine as the user named it, so that its file can be found again.
             options.output: lambda: json.dumps(
                 replace(found.plan, machine=options.machine).to_json()
             ),

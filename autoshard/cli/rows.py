@@ -1,7 +1,7 @@
-"""Rows of a benchmark: each measured by a child process, printed as they come, kept as CSV.
+"""Rows of a benchmark: each is measured by a child process, printed, and saved as CSV.
 
-A child is `python SCRIPT ROW.json` and answers with one line of JSON. Its peak memory is what the
-kernel counted for that child alone.
+A child is `python SCRIPT ROW.json` and prints one line of JSON. Its peak memory is the kernel's
+count for that child alone.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 
 
 def measure(script: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The answer of a child of `script` for `row`, with `peak_gib` of that child.
+    """Return the result of a child of `script` for `row`, with `peak_gib` of that child.
 
-    A child that fails answers `error` with the last line that it wrote.
+    If the child fails, the result has `error` with the last line that it wrote.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = subprocess.Popen(
@@ -62,7 +62,7 @@ class Rows:
             print(f"    {row['error']}", flush=True)
 
     def write(self, path: str | None, *, quiet: bool = False) -> None:
-        """Write all rows so far to a CSV file, and say so unless it is not the end yet."""
+        """Write all rows so far to a CSV file, and print a message unless `quiet`."""
         if path is None:
             return
         names = list(dict.fromkeys(name for row in self.kept for name in row))

@@ -1,7 +1,7 @@
-"""`autoshard schedule`: the best order of a pipeline's tasks, drawn and written.
+"""`autoshard schedule`: finds the best order of a pipeline's tasks, draws it and writes it.
 
-What -o writes is described in `autoshard.solve.schedule.optimise.outcome_json`; `autoshard report`
-draws it.
+`autoshard.solve.schedule.optimise.outcome_json` describes the file that -o writes; `autoshard
+report` draws it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def schedule_command(options: argparse.Namespace) -> int:
 
 
 def read_limited(path: str, limit: str | None) -> Instance:
-    """The schedule problem in a file, with a memory limit as the command line names it."""
+    """Return the schedule problem in a file, with the memory limit of the command line."""
     from autoshard.solve.schedule.faults import ScheduleError
     from autoshard.solve.schedule.instance_json import instance_from_json
 

@@ -67,13 +67,13 @@ def show_command(options: argparse.Namespace) -> int:
 
 
 def require_writable(path: str | None) -> None:
-    """Refuse an output path before any work is done for it."""
+    """Reject an unwritable output path before any work is done."""
     if path is not None and (why := why_unwritable(path)):
         raise CommandError(f"cannot write {path!r}: {why}")
 
 
 def write_files(texts: Mapping[str | None, Callable[[], str]], *, quiet: bool) -> None:
-    """Write what belongs into each file that is asked for, whole or not at all."""
+    """Write the text of each requested file, completely or not at all."""
     from autoshard.files import write_whole
 
     for path, text in texts.items():
@@ -88,7 +88,7 @@ def write_files(texts: Mapping[str | None, Callable[[], str]], *, quiet: bool) -
 
 
 def find_machine(name: str) -> Machine:
-    """The machine that a user names."""
+    """Return the machine that a user names."""
     from autoshard.machine.file import MachineError
     from autoshard.machine.load import load
 
@@ -99,7 +99,7 @@ def find_machine(name: str) -> Machine:
 
 
 def find_program(reference: str) -> tuple[Found, Program]:
-    """The step that a user names, and its trace."""
+    """Return the step that a user names, and its trace."""
     from autoshard.models.find import ProgramError, find
     from autoshard.program.rules.ask_shardy import NoRuleError
     from autoshard.program.trace import TraceError, trace
@@ -112,7 +112,7 @@ def find_program(reference: str) -> tuple[Found, Program]:
 
 
 def load_plan(path: str) -> Plan:
-    """The plan in a file."""
+    """Return the plan in a file."""
     from autoshard.plan.plan import Plan, PlanError
 
     try:
@@ -169,12 +169,12 @@ def _search(
         raise CommandError(text, INFEASIBLE) from error
     except NoPlanError as error:
         raise CommandError(str(error), TIME_LIMIT) from error
-    # As the user named it, so that `verify` finds a machine file again.
+    # Store the machine as the user named it, so that `verify` can find its file again.
     return replace(plan, machine=options.machine)
 
 
 def requirements_of_words(words: list[str]) -> list[Any]:
-    """Statements and the contents of TOML files, in the order in which they are given."""
+    """Return statements and the contents of TOML files, in the given order."""
     from autoshard.problem.requirements.text import parse, read_file
 
     found: list[Any] = []

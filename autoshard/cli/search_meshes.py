@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from autoshard.search.meshes.plan import PipelinePlan
 
 MICROBATCHES = (8, 16, 32)
-"""Numbers of microbatches that are tried where none are given and the program leaves it open."""
+"""Numbers of microbatches to try if neither the user nor the program fixes one."""
 
 
 def search_meshes_command(options: argparse.Namespace) -> int:
@@ -96,7 +96,7 @@ def _found(options: argparse.Namespace, line: ProgressLine, started: float) -> P
 
 
 def _steps(options: argparse.Namespace) -> tuple[dict[int, Any], Any]:
-    """The program for every number of microbatches, and without any."""
+    """Return the program for every number of microbatches, and the program without any."""
     import jax
 
     from autoshard.lower.mpmd.accumulate import MicrobatchError

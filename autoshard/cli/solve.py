@@ -1,7 +1,7 @@
-"""`autoshard solve`: the solver alone, on a choice problem in the contest's format.
+"""`autoshard solve`: runs only the solver, on a choice problem in the contest's format.
 
-The time limit counts from the reading of the file. What the solver answers is priced again by the
-file's own numbers before it is believed. The solution file is JSON:
+The time limit starts before the file is read. The solver's answer is priced again by the file's own
+numbers before it is accepted. The solution file is JSON:
 
     name, status ("optimal" or "feasible"), limit_hit (null, "time", "gap" or "interrupted"),
     objective, bound (null while there is none), gap, seconds, peak_usage, usage_limit,
@@ -70,7 +70,7 @@ def solve_command(options: argparse.Namespace) -> int:
 
 
 def read_instance(path: str) -> Instance:
-    """The choice problem in a file."""
+    """Return the choice problem in a file."""
     from autoshard.solve import ProblemError
     from autoshard.solve.iopddl import ForbiddenError, read
 
@@ -104,7 +104,7 @@ def _solve(
 
 
 def _why_infeasible(problem: Problem, line: ProgressLine, deadline: float) -> str:
-    """The reason as far as it can be named, and the smallest limit that works."""
+    """Return the reason, as far as it is known, and the smallest limit that works."""
     from autoshard.solve.conflict import conflict
 
     why = conflict(problem)
@@ -123,7 +123,7 @@ def _why_infeasible(problem: Problem, line: ProgressLine, deadline: float) -> st
 
 
 def _smallest_limit(problem: Problem, seconds: float) -> float | None:
-    """About the smallest limit that works; +inf where none does, None where no time was left."""
+    """Return about the smallest limit that works; +inf if none does, None if no time was left."""
     from autoshard.solve import Status
     from autoshard.solve.pipeline import solve
     from autoshard.solve.sensitivity.minimum import ANY_GAP, minimum_limit
@@ -140,7 +140,7 @@ def _smallest_limit(problem: Problem, seconds: float) -> float | None:
 
 
 def _answer(instance: Instance, outcome: Outcome, seconds: float) -> dict[str, Any]:
-    """What the solution file holds, once the file's own numbers agree with the solver."""
+    """Return the contents of the solution file, after checking them by the file's own numbers."""
     assert outcome.solution is not None
     report = outcome.report
     choices = instance.original(outcome.solution.choices)
@@ -167,7 +167,7 @@ def _answer(instance: Instance, outcome: Outcome, seconds: float) -> dict[str, A
 
 
 def _number(value: float) -> int | float | None:
-    """The number as JSON has it: whole ones as such, and none where it is not finite."""
+    """Return the number for JSON: whole numbers as integers, None if it is not finite."""
     if not math.isfinite(value):
         return None
     return int(value) if float(value).is_integer() else float(value)

@@ -1,4 +1,4 @@
-"""What `autoshard whatif` and `autoshard serving` have in common: words, news and errors."""
+"""Shared parts of `autoshard whatif` and `autoshard serving`: options, progress and errors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def sweeping(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The keywords of a sweep, as `autoshard.cli.parsers.whatif.add_sweep` read them.
+    """Yield the keyword arguments of a sweep, as read by `autoshard.cli.parsers.whatif.add_sweep`.
 
-    While it is open, a line shows the rows as they come, and errors of sweeps and programs become
-    those of the command line.
+    While the context is open, a progress line shows the rows as they are computed. Errors of sweeps
+    and programs become errors of the command line.
     """
     for path in (options.csv, options.output):
         require_writable(path)
@@ -46,7 +46,7 @@ def sweeping(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def say_interrupted() -> None:
-    """What there is to know after an interrupt."""
+    """Print what the user must know after an interrupt."""
     print("autoshard: interrupted; the same command again goes on from here", file=sys.stderr)
 
 

@@ -1,19 +1,20 @@
-"""`autoshard verify`: hold a plan to judges, each of whom may refuse it.
+"""`autoshard verify`: checks a plan with several judges, each of which may reject it.
 
     types        every value, op and collective has its type, and the types fit together
     price        the independent evaluator, on the whole program, finds the price in the file
-    collectives  Shardy's own passes make exactly the planned collectives; no device is needed
-    numbers      on fake CPU devices the step computes what it computes unsharded
+    collectives  Shardy's own passes create exactly the planned collectives; no device is needed
+    numbers      on fake CPU devices the step computes the same numbers as unsharded
     explicit     with --explicit: written out for one device, the step calls exactly the planned
                  collectives, and computes the same numbers; no device is needed
-    compiled     with --compile: a real compiler makes no other collectives, and its peak is the
-                 predicted one within a tolerance; no device is needed
-    device       with --compile gpu, where the GPUs are there: the step runs; its time is shown
+    compiled     with --compile: a real compiler creates no other collectives, and its peak equals
+                 the predicted one within a tolerance; no device is needed
+    device       with --compile gpu, if the GPUs are present: the step runs; its time is shown
 
-A plan for several meshes has judges of its own, see `autoshard.cli.verify_meshes`.
+A plan for several meshes has its own judges; see `autoshard.cli.verify_meshes`.
 
-Fake devices must be asked for before JAX starts, so the numbers are computed in a child process
-(`python -m autoshard.cli.numbers`). What is too large to run here is said to be, and is no failure.
+Fake devices must be requested before JAX starts, so a child process computes the numbers (`python
+-m autoshard.cli.numbers`). A step that is too large to run here is reported as such, which is not a
+failure.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def verify_command(options: argparse.Namespace) -> int:
     try:
         plan.check_program(program.fingerprint, reference)
         verdicts = [_types(plan, program), _price(plan, program, options.machine)]
-        if verdicts[0].agrees:  # what is mis-typed cannot be lowered
+        if verdicts[0].agrees:  # a plan with wrong types cannot be lowered
             verdicts += [_collectives(plan, found), _numbers(plan, program, found, options.plan)]
             if options.explicit:
                 verdicts.append(_explicit(plan, program, found, options.plan))
@@ -69,7 +70,7 @@ def verify_command(options: argparse.Namespace) -> int:
 
 
 def _conclude(verdicts: list[Verdict], options: argparse.Namespace) -> int:
-    """Print what the judges say; fail where one refutes the plan."""
+    """Print the verdicts and return the exit code, a failure if a judge rejects the plan."""
     failed = [verdict.judge for verdict in verdicts if verdict.agrees is False]
     if options.json:
         print(
@@ -156,7 +157,7 @@ def _collectives(plan: Plan, found: Found) -> Verdict:
         comparison = verify_collectives(lower(plan, found.fn, *found.args))
     except PlanError:
         raise
-    except Exception as error:  # whatever JAX says of the user's program is the verdict
+    except Exception as error:  # any JAX error on the user's program becomes the verdict
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         return Verdict("collectives", False, f"the step does not lower with its plan: {reason}")
     text = str(comparison).removeprefix("collectives: ")
@@ -231,7 +232,7 @@ def _compiled(plan: Plan, found: Found, options: argparse.Namespace) -> list[Ver
 
 
 def _device(plan: Plan, found: Found, path: str) -> Verdict:
-    """The step on real GPUs, in a child process that may use them; a run refutes nothing."""
+    """Return the result of a run on real GPUs, in a child process; it never rejects the plan."""
     environment = {key: value for key, value in os.environ.items() if key != "JAX_PLATFORMS"}
     answer = child_json("autoshard.cli.device", [path, found.reference], environment)
     if isinstance(answer, str):

@@ -1,8 +1,9 @@
 """`autoshard verify` of a plan for several meshes.
 
-order        the simulator finds the order sound, within the memory, and as long as the file says
-numbers      on fake CPU devices the step computes what it does on one; --trace FILE keeps what
-             every program and transfer took there
+order        the simulator finds the order valid, within the memory limit, and as long as in the
+             file
+numbers      on fake CPU devices the step computes the same numbers as on one device; --trace FILE
+             saves the times of every program and transfer there
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def is_for_meshes(path: str) -> bool:
-    """Whether a file holds a plan for several meshes."""
+    """Return whether a file holds a plan for several meshes."""
     from autoshard.search.meshes.plan import KIND
 
     try:
@@ -41,10 +42,10 @@ def is_for_meshes(path: str) -> bool:
 
 
 def verdicts_of(options: argparse.Namespace) -> list[Verdict]:
-    """What the judges of a plan for several meshes say.
+    """Return the verdicts on a plan for several meshes.
 
     Raises:
-      CommandError: an option that is for one mesh, or a plan or program that cannot be read.
+      CommandError: an option applies only to one mesh, or a plan or program cannot be read.
     """
     from autoshard.plan.plan import PlanError
     from autoshard.search.meshes.plan import PipelinePlan
@@ -61,7 +62,7 @@ def verdicts_of(options: argparse.Namespace) -> list[Verdict]:
 
 
 def step_of(plan: PipelinePlan, reference: str) -> Found:
-    """The step of a plan, with its number of microbatches.
+    """Return the step of a plan, with its number of microbatches.
 
     Raises:
       CommandError: there is no such program.

@@ -1,1 +1,1 @@
-"""The words of each command."""
+"""The command line arguments of each command."""

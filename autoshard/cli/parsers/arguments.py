@@ -1,4 +1,4 @@
-"""What the words on the command line mean: sizes, meshes, fractions, and files to be written."""
+"""Parses values on the command line: sizes, meshes, fractions, and output files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autoshard.units import parse_size
 
 
 def size(text: str) -> float:
-    """Bytes of `60GiB`, `80e9` or `512 MB`."""
+    """Return the bytes of `60GiB`, `80e9` or `512 MB`."""
     try:
         return parse_size(text)
     except ValueError as error:
@@ -22,7 +22,7 @@ def size(text: str) -> float:
 
 
 def mesh(text: str) -> dict[str, int | tuple[int, ...]]:
-    """Axes of `data=2,model=4`, major to minor; `model=2*4` is split into parts."""
+    """Return the axes of `data=2,model=4`, major to minor; `model=2*4` is split into parts."""
     axes: dict[str, int | tuple[int, ...]] = {}
     for part in text.split(","):
         match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+(?:\*\d+)*)\s*", part)
@@ -86,7 +86,7 @@ def counts(text: str) -> tuple[int, ...]:
 
 
 def add_meshes(parser: argparse.ArgumentParser, where: Any) -> None:
-    """The options of `autoshard search` for several meshes; `--meshes` goes into `where`."""
+    """Add the options of `autoshard search` for several meshes; `--meshes` goes into `where`."""
     where.add_argument(
         "--meshes",
         metavar="MESHES",
@@ -138,7 +138,7 @@ def numbers(text: str) -> tuple[float, ...]:
 
 
 def some_of(*names: str) -> Callable[[str], tuple[str, ...]]:
-    """Reads some of the names, with commas between them, whatever the case of their letters."""
+    """Return a parser of a comma-separated list of some of the names, in any letter case."""
     known = {name.lower(): name for name in names}
 
     def read(text: str) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ def some_of(*names: str) -> Callable[[str], tuple[str, ...]]:
 
 
 def why_unwritable(path: str) -> str:
-    """Why a file cannot be put at `path`, or an empty string where it can."""
+    """Return why a file cannot be written at `path`, or an empty string if it can."""
     target = Path(path)
     folder = target.parent
     if target.is_dir():

@@ -1,4 +1,4 @@
-"""The words of `autoshard calibrate`."""
+"""The arguments of `autoshard calibrate`."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def add_calibrate(commands: Any) -> None:
 
 
 def _add_device(parser: Any) -> None:
-    """What is measured, where times are those of devices."""
+    """Add the options for what to measure on devices."""
     device = parser.add_argument_group("times of the devices that are there")
     device.add_argument("--device", action="store_true", help="measure them")
     device.add_argument(

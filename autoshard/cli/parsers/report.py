@@ -1,4 +1,4 @@
-"""The words of `autoshard report`."""
+"""The arguments of `autoshard report`."""
 
 from __future__ import annotations
 

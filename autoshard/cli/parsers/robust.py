@@ -1,4 +1,4 @@
-"""The words of `autoshard robust`."""
+"""The arguments of `autoshard robust`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def add_robust(commands: Any) -> None:
 
 
 def _add_ranges(parser: Any) -> None:
-    """The numbers of the machine that are ranges."""
+    """Add the options for the machine's numbers that are ranges."""
     parser.add_argument(
         "--range",
         metavar="NUMBER=A..B",

@@ -1,4 +1,4 @@
-"""The words of `autoshard serving`."""
+"""The arguments of `autoshard serving`."""
 
 from __future__ import annotations
 

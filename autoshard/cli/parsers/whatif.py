@@ -1,4 +1,4 @@
-"""The words of `autoshard whatif`."""
+"""The arguments of `autoshard whatif`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def add_whatif(commands: Any) -> None:
 
 
 def add_sweep(parser: Any) -> None:
-    """Add the words that all sweeps have in common."""
+    """Add the arguments that all sweeps share."""
     parser.add_argument(
         "program",
         metavar="PROGRAM",
