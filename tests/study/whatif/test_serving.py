@@ -20,10 +20,10 @@ from autoshard.study.whatif.serving import serving
 from autoshard.study.whatif.words import SweepError
 
 WIDTH = 64
-PRICES = {"v5e": {"chip_hour": 1.2}, "a100": {"chip_hour": 3.0}}
+PRICES = {"v5e": {"chip_hour": 1.2}, "v6e": {"chip_hour": 3.0}}
 LIMIT = 2.0**22
 SWEEP: dict[str, Any] = {
-    "machine": ["v5e-4", "a100-2"],
+    "machine": ["v5e-4", "v6e-4"],
     "batch": [4, 16, 64],
     "sequence": [32],
     "limit": [LIMIT],
@@ -107,7 +107,7 @@ def test_the_best_within_a_latency_is_the_largest_batch_that_is_quick_enough(fou
 
 
 def test_the_largest_batch_fits_and_the_refused_one_does_not(found: Serving):
-    assert [one.machine for one in found.limits] == ["v5e-4", "a100-2"]
+    assert [one.machine for one in found.limits] == ["v5e-4", "v6e-4"]
     for one in found.limits:
         assert one.refused is not None
         assert one.batch < one.refused <= 1.15 * one.batch + 1
