@@ -36,11 +36,11 @@ WORTH_WIDTHS = (44, 6, 8, 9, 9, 9)
 def run(options: argparse.Namespace) -> int:
     """Ask for every habit, or what some of them buy."""
     from autoshard.cli.common import FAILED, CommandError
+    from autoshard.compiler.probes import KINDS
     from autoshard.study.habits import HabitError, ask, named
     from autoshard.xla import HABITS
 
-    compilers = {"gpu": "xla:gpu", "tpu": "xla:tpu"}
-    wanted = {compilers[kind] for kind in options.compile}
+    wanted = {compiler for compiler, kind in KINDS.items() if kind in options.compile}
     habits = [
         habit
         for habit in HABITS

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from autoshard.compiler.probes import version_of
-from autoshard.compiler.target import Kind
+from autoshard.compiler.probes import KINDS, version_of
 from autoshard.xla import HABITS
-
-_KINDS: dict[str, Kind] = {"xla:gpu": "gpu", "xla:tpu": "tpu"}
 
 
 @functools.cache
@@ -21,7 +18,7 @@ def belief(compiler: str) -> str:
     if not compiler:
         return "laws alone: its machine file names no compiler"
     seen = sorted({one for habit in HABITS if habit.compiler == compiler for one in habit.seen})
-    installed = version_of(_KINDS[compiler])
+    installed = version_of(KINDS[compiler])
     known = ", ".join(seen)
     if installed and installed not in seen:
         return f"{compiler}; no probe has seen {installed}, only {known}: ask `bench habits`"

@@ -37,7 +37,7 @@ NOT_RUN = frozenset(
 )
 """Instructions that say where something is, and run nothing."""
 _ARRAY = re.compile(r"([a-z]\w*\[[^\]]*\])(?:\{([^{}]*)\})?")
-_COMPILERS: dict[str, Kind] = {"xla:gpu": "gpu", "xla:tpu": "tpu"}
+KINDS: dict[str, Kind] = {"xla:gpu": "gpu", "xla:tpu": "tpu"}
 _PACKAGES = {
     "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"),
     "tpu": ("libtpu",),
@@ -73,7 +73,7 @@ def run_probe(habit: Habit, *, cache: Path | None = None, use_cache: bool = True
     """
     if habit.probe is None:
         return Outcome(habit.name, "no probe")
-    kind = _COMPILERS[habit.compiler]
+    kind = KINDS[habit.compiler]
     missing = why_missing(kind)
     if missing:
         return Outcome(habit.name, "not installed", missing)

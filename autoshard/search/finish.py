@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from autoshard.plan.consistency import InconsistentPlanError
-from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import Evaluation, evaluate
 from autoshard.plan.fits import fits, needed_bytes, refusal
 from autoshard.plan.plan import Baseline, Plan, Proof
@@ -80,15 +79,14 @@ class _Best(NamedTuple):
 def _best_of(
     searcher: MeshSearcher,
     found: Explored,
-    rows: list[tuple[Baseline, Decisions | None]],
+    rows: list[tuple[Baseline, Priced | None]],
     demands: Demands,
 ) -> _Best:
     """Return the plan found, or a better scheme; if none fits, the one with the least memory."""
     shape, prices = found.shape, searcher.prices(found.shape.sizes)
 
-    def priced(decisions: Decisions) -> Priced:
-        evaluation = evaluate(prices, decisions, shape.names)
-        return shape, decisions, prices, forecasted(prices, decisions, evaluation)
+    plain = evaluate(prices, found.decisions, shape.names)
+    own = shape, found.decisions, prices, forecasted(prices, found.decisions, plain)
 
     def rank(one: Priced) -> tuple[bool, float]:
         _, decisions, _, evaluation = one
@@ -97,8 +95,8 @@ def _best_of(
             return True, needed_bytes(evaluation.estimate)
         return False, evaluation.estimate.step_seconds + dues
 
-    schemes = [priced(decisions) for _, decisions in rows if decisions is not None]
-    return _Best(min([priced(found.decisions), *schemes], key=rank), schemes)
+    schemes = [scheme for _, scheme in rows if scheme is not None]
+    return _Best(min([own, *schemes], key=rank), schemes)
 
 
 def _coarsest(searcher: MeshSearcher, best: Priced, demands: Demands) -> Priced:

@@ -16,6 +16,7 @@ from autoshard.plan.plan import Baseline, MeshShape
 from autoshard.problem.build import Built, build
 from autoshard.problem.requirements.records import MemoryLimit
 from autoshard.problem.schemes import SCHEMES, DoesNotApplyError, Pins, Scheme
+from autoshard.search.alternatives import Priced
 from autoshard.search.assemble import forecasted
 from autoshard.search.one_shape import MeshSearcher, split_axis
 from autoshard.solve import Outcome
@@ -26,19 +27,17 @@ SHOWN = 2
 """At most this many broken requirements are named."""
 
 
-def baseline_rows(
-    searcher: MeshSearcher, shape: MeshShape
-) -> list[tuple[Baseline, Decisions | None]]:
+def baseline_rows(searcher: MeshSearcher, shape: MeshShape) -> list[tuple[Baseline, Priced | None]]:
     """Return a row per scheme, solved on the coarsest mesh that can express it.
 
-    Each row comes with the scheme's decisions, or None if they do not fit.
+    Each row comes with the scheme's plan and its prices, or None if it does not fit.
     """
     return [_row(searcher, shape, scheme) for scheme in SCHEMES]
 
 
 def _row(
     searcher: MeshSearcher, shape: MeshShape, scheme: Scheme
-) -> tuple[Baseline, Decisions | None]:
+) -> tuple[Baseline, Priced | None]:
     fixed = searcher.demands is not None and searcher.demands.fixed
     sizes, merged = shape.sizes, []
     while len(sizes) > scheme.axes and not fixed:
@@ -66,7 +65,7 @@ def _row(
     note = "" if gap < 1e-6 else f"within {gap:.1%} of its best"
     estimate = evaluation.estimate
     row = Baseline(scheme.name, estimate.step_seconds, needed_bytes(estimate), broken or note)
-    return row, None if broken else decisions
+    return row, None if broken else (shape, decisions, prices, evaluation)
 
 
 def _solved(scheme: Scheme, built: Built, seconds: float) -> tuple[Outcome | None, str]:
