@@ -166,6 +166,7 @@ class Plan:
         `basis`.
       product_orders: by op index, how products are computed that are not as JAX writes them.
       belief: what of the machine's compiler it rests on, in a few words.
+      notes: what else its reader should know, a sentence each.
       requirements: for every requirement its `text`, `source`, whether it is `kept`, `how` it is
         broken, and the `requirement` itself; see `autoshard.problem.requirements.demands`.
     """
@@ -189,6 +190,7 @@ class Plan:
     requirements: tuple[Mapping[str, Any], ...] = ()
     product_orders: Mapping[int, ProductOrder] = field(default_factory=dict)
     belief: str = ""
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with a schema version."""
@@ -218,6 +220,7 @@ class Plan:
                 {"op": op, **asdict(order)} for op, order in self.product_orders.items()
             ],
             "belief": self.belief,
+            "notes": list(self.notes),
         }
 
     @classmethod
@@ -236,7 +239,7 @@ class Plan:
                 f"{SCHEMA_VERSION}: search again"
             )
         newer = {"corrections": NONE.to_json(), "compiled": None, "belief": ""} | {
-            name: [] for name in ("requirements", "product_orders")
+            name: [] for name in ("requirements", "product_orders", "notes")
         }
         data = {**newer, **data}
         missing = [f.name for f in fields(cls) if f.name not in data]
@@ -270,6 +273,7 @@ class Plan:
                 compiled=None if data["compiled"] is None else dict(data["compiled"]),
                 requirements=tuple(dict(one) for one in data["requirements"]),
                 belief=str(data["belief"]),
+                notes=tuple(map(str, data["notes"])),
                 product_orders={
                     int(one["op"]): ProductOrder(tuple(one["result"]), tuple(one["contracted"]))
                     for one in data["product_orders"]

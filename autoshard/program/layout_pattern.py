@@ -10,7 +10,8 @@ One entry per dimension, in JAX's notation with Shardy's open dimensions added:
     ?                     cut as may be
     ...                   last: all further dimensions are `?`
 
-`replicated(AXES)` names axes that cut no dimension. Shardy's own text is read too:
+`replicated(AXES)` names axes that cut no dimension, `free(AXES)` those of which nothing is said:
+they may cut any. Shardy's own text is read too:
 `[{"data"}, {"model", ?}, {}, {?}], replicated={"pod"}`. See
 https://openxla.org/shardy/sharding_representation for what the words mean.
 """
@@ -55,20 +56,24 @@ class LayoutPattern:
       dimensions: one entry per dimension.
       more: whether the value may have further dimensions, all of them open.
       replicated: axes that cut no dimension.
+      free: axes of which nothing is said; the mesh need not have them.
     """
 
     dimensions: tuple[Dimension, ...]
     more: bool = False
     replicated: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         entries = [*map(str, self.dimensions), *(["..."] if self.more else [])]
         text = f"[{', '.join(entries)}]"
-        return f"{text} replicated({', '.join(self.replicated)})" if self.replicated else text
+        for word, axes in (("replicated", self.replicated), ("free", self.free)):
+            text += f" {word}({', '.join(axes)})" if axes else ""
+        return text
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Every axis that is named, once."""
+        """Every axis of which something is said, once."""
         named = [axis for dimension in self.dimensions for axis in dimension.axes]
         return tuple(dict.fromkeys([*named, *self.replicated]))
 
@@ -92,6 +97,8 @@ class LayoutPattern:
         found += [
             f"axis {axis!r} is both used and replicated" for axis in self.replicated if axis in seen
         ]
+        said = (*seen, *self.replicated)
+        found += [f"axis {axis!r} is both named and free" for axis in self.free if axis in said]
         return found
 
     def undivided(
@@ -113,7 +120,9 @@ class LayoutPattern:
 
         Axes of size 1 cut nothing and are not looked at.
         """
-        live = [axis for axis, size in enumerate(sizes) if size > 1]
+        live = [
+            axis for axis, size in enumerate(sizes) if size > 1 and names[axis] not in self.free
+        ]
         result = np.ones(len(layouts), dtype=bool)
         for axis in live:
             if names[axis] in self.replicated:
@@ -163,14 +172,15 @@ class _Reader:
             else:
                 dimensions.append(self._dimension())
         self._expect("]")
-        replicated: tuple[str, ...] = ()
-        self._next_is(",", take=True)
-        if self._next_is("replicated", take=True):
-            self._next_is("=", take=True)
-            replicated = self._group()
+        named: dict[str, tuple[str, ...]] = {}
+        for word in ("replicated", "free"):
+            self._next_is(",", take=True)
+            if self._next_is(word, take=True):
+                self._next_is("=", take=True)
+                named[word] = self._group()
         if self.at < len(self.tokens):
             self._fail("the end")
-        return LayoutPattern(tuple(dimensions), more, replicated)
+        return LayoutPattern(tuple(dimensions), more, **named)
 
     def _dimension(self) -> Dimension:
         if self._next_is("{"):

@@ -30,6 +30,7 @@ def assemble(
     baselines: tuple[Baseline, ...] = (),
     options: Mapping[str, Any] | None = None,
     requirements: tuple[Mapping[str, Any], ...] = (),
+    notes: tuple[str, ...] = (),
 ) -> Plan:
     """Return the plan that records `decisions`.
 
@@ -44,6 +45,7 @@ def assemble(
       options: extra options to record in the plan beside those of the trace.
       requirements: the verdict on each requirement, from
         `autoshard.problem.requirements.demands`.
+      notes: what else a reader should know.
     """
     program = prices.program
     return Plan(
@@ -68,6 +70,7 @@ def assemble(
         requirements=requirements,
         product_orders=prices.dataflow.product_orders,
         belief=belief(prices.machine.chip.compiler.name),
+        notes=notes,
     )
 
 

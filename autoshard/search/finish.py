@@ -56,6 +56,7 @@ def finish(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> lis
             baselines=tuple(baseline for baseline, _ in rows),
             options=options,
             requirements=demands.verdicts(paid, chosen, mesh),
+            notes=demands.notes(mesh),
         )
 
     first = plan(best, proof)

@@ -261,9 +261,10 @@ def _drawing(kind: str, spec: Any, mesh: Mapping[str, int]) -> Markup | None:
 
 
 def requirements(plan: Plan) -> Markup | None:
-    """What was asked of the plan, and whether it is kept."""
+    """What was asked of the plan, whether it is kept, and how it was read."""
+    notes = join(*(element("p", f"Note: {note}.") for note in plan.notes))
     if not plan.requirements:
-        return None
+        return notes if plan.notes else None
     columns = [Column("requirement", code=True), Column("from"), Column(""), Column("how")]
     rows = []
     for one in plan.requirements:
@@ -272,7 +273,7 @@ def requirements(plan: Plan) -> Markup | None:
         ]
         how = "; ".join([*one["how"], *found])
         rows.append((one["text"], one["source"], "kept" if one["kept"] else "dropped", how))
-    return table(columns, rows)
+    return join(table(columns, rows), notes)
 
 
 def verification(verdicts: Mapping[str, Any] | None) -> Markup | None:

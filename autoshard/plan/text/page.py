@@ -30,6 +30,7 @@ def format_plan(plan: Plan, *, dearest: int = DEAREST) -> str:
     """The whole report of `plan`, with its `dearest` collectives one by one."""
     sections = [
         _header(plan),
+        _notes(plan),
         _requirements(plan),
         _baselines(plan),
         _layouts(plan),
@@ -182,6 +183,11 @@ def _baselines(plan: Plan) -> str:
         ratio = f"{row.step_seconds / best:.3f}" if best > 0 else "-"
         rows.append((row.name, format_seconds(row.step_seconds), ratio, peak, row.note))
     return table(rows, right=(1, 2, 3))
+
+
+def _notes(plan: Plan) -> str:
+    wrap = textwrap.TextWrapper(WIDTH, initial_indent="  note: ", subsequent_indent="    ")
+    return "\n".join(wrap.fill(note) for note in plan.notes)
 
 
 def _requirements(plan: Plan) -> str:

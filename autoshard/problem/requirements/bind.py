@@ -205,7 +205,7 @@ def _of_constraint(program: Program, one: Constraint) -> list[Bound]:
         names = tuple(shown_value(program, v) for v in values)
         return [Bound(Tie(names, source=one.source), ties=values, own=True)]
     pairs = tuple((value, one.layout) for value in values)
-    if not pairs:
+    if not pairs or (one.layout.free and not one.layout.dimensions):  # nothing is asked
         return []
     target = shown_value(program, values[0])
     return [Bound(Pin(target, one.layout, source=one.source), pins=pairs, own=True)]

@@ -22,7 +22,7 @@ from autoshard.problem.build import Built
 from autoshard.problem.requirements import text as statements
 from autoshard.problem.requirements.bind import Bound, axes_of, bind, marks
 from autoshard.problem.requirements.check import broken, found_rules
-from autoshard.problem.requirements.from_program import constraints_of
+from autoshard.problem.requirements.from_program import Constraint, constraints_of, own_mesh_notes
 from autoshard.problem.requirements.records import MemoryLimit, Requirement
 from autoshard.problem.requirements.restrict import restricted
 from autoshard.program.trace import Program
@@ -38,11 +38,13 @@ class Demands:
       program: what they are about.
       bounds: the requirements.
       names: of the mesh axes, where the mesh is given; they may be named then.
+      own: what the program itself demands, with the meshes on which it does.
     """
 
     program: Program
     bounds: tuple[Bound, ...] = ()
     names: tuple[str, ...] | None = None
+    own: tuple[Constraint, ...] = ()
 
     @property
     def fixed(self) -> bool:
@@ -107,6 +109,10 @@ class Demands:
             if bound.requirement.hard
         )
 
+    def notes(self, mesh: MeshShape) -> tuple[str, ...]:
+        """What a reader of a plan on this mesh should know of how requirements were read."""
+        return own_mesh_notes(self.own, mesh)
+
     def verdicts(
         self, evaluation: Evaluation, decisions: Decisions, mesh: MeshShape
     ) -> tuple[Mapping[str, Any], ...]:
@@ -153,7 +159,7 @@ def demands_of(
     """
     own = constraints_of(program) if constraints else ()
     bounds = bind(program, statements.requirements_of(requirements), mesh, constraints=own)
-    return Demands(program, bounds, None if mesh is None else mesh.names)
+    return Demands(program, bounds, None if mesh is None else mesh.names, own)
 
 
 def _prioritised(built: Built, seconds: float) -> Built:

@@ -1,7 +1,9 @@
 """What a program itself demands: `with_sharding_constraint`, shardings of `jit`, `shard_alike`.
 
 A sharding that the user wrote is a pin: dimensions that are UNCONSTRAINED are open, all others are
-closed (https://docs.jax.dev/en/latest/jax.lax.html#jax.lax.with_sharding_constraint). The
+closed (https://docs.jax.dev/en/latest/jax.lax.html#jax.lax.with_sharding_constraint). Its axes are
+those of the plan that have the same names, whatever their sizes; but an axis that has one device in
+the user's own mesh cuts nothing there, so that nothing is said of it (`own_mesh_notes`). The
 `in_shardings` and `out_shardings` of a `jax.jit` pin what goes in and what comes out;
 `jax.experimental.shard_alike` ties its two results. An `optimization_barrier` demands that
 each of its arrays comes out as it goes in, which is its rule; it stays where it is.
@@ -9,13 +11,15 @@ each of its arrays comes out as it goes in, which is its rule; it stays where it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
+from autoshard.plan.plan import MeshShape
 from autoshard.program.layout_pattern import Dimension, LayoutPattern
 from autoshard.program.select import RequirementError
 from autoshard.program.trace import Program
@@ -108,6 +112,10 @@ def _pattern(
         raise RequirementError(
             f"{source}: a {type(sharding).__name__} names no axes; write a NamedSharding"
         )
+    mesh = tuple(zip(sharding.mesh.axis_names, sharding.mesh.axis_sizes, strict=True))
+    free = tuple(name for name, size in mesh if size == 1)
+    if len(free) == len(mesh):  # one device: nothing is said
+        return LayoutPattern((), more=True, free=free), mesh
     dimensions = []
     entries = [*sharding.spec, *(None for _ in range(rank - len(sharding.spec)))]
     for number, entry in enumerate(entries):
@@ -115,6 +123,39 @@ def _pattern(
             dimensions.append(Dimension((), open=True))
         else:
             axes = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
-            dimensions.append(Dimension(axes))
-    mesh = tuple(zip(sharding.mesh.axis_names, sharding.mesh.axis_sizes, strict=True))
-    return LayoutPattern(tuple(dimensions)), mesh
+            dimensions.append(Dimension(tuple(axis for axis in axes if axis not in free)))
+    return LayoutPattern(tuple(dimensions), free=free), mesh
+
+
+def own_mesh_notes(constraints: Sequence[Constraint], shape: MeshShape) -> tuple[str, ...]:
+    """How the axes of the program's own meshes were taken for those of a plan, where they differ.
+
+    Args:
+      constraints: of the program.
+      shape: the mesh of the plan.
+    """
+    counts = Counter(one.mesh for one in constraints if one.mesh)
+    plan = dict(zip(shape.names, shape.sizes, strict=True))
+    return tuple(
+        f"{count} sharding{'s' if count > 1 else ''} of the program {'are' if count > 1 else 'is'} "
+        f"on a mesh ({_shown(mesh)}), the plan's is ({_shown(tuple(plan.items()))}): "
+        f"{_matched(mesh, plan)}"
+        for mesh, count in counts.items()
+        if dict(mesh) != plan
+    )
+
+
+def _matched(mesh: tuple[tuple[str, int], ...], plan: Mapping[str, int]) -> str:
+    alone = [name for name, size in mesh if size == 1]
+    named = [name for name, size in mesh if size > 1 and name in plan]
+    lost = [name for name, size in mesh if size > 1 and name not in plan]
+    if not named and not lost:
+        return "on one device they ask for nothing"
+    texts = [f"{', '.join(named)} matched by name"] if named else []
+    texts += [f"no axis named {', '.join(lost)}"] if lost else []
+    texts += [f"of {', '.join(alone)}, with one device, nothing is asked"] if alone else []
+    return "; ".join(texts)
+
+
+def _shown(mesh: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in mesh)
