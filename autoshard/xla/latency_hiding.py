@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 STEP_SECONDS = 1e-6
@@ -98,20 +98,44 @@ class Task:
         return self.latency if reader.role is Role.END else STEP_SECONDS
 
 
-def any_needs(
-    tasks: Iterable[Task], other: Task, may: Callable[[Task], bool] = lambda task: True
-) -> bool:
-    """Whether a task is `other` or depends on it, by paths through tasks that satisfy `may`."""
+def any_needs(tasks: Iterable[Task], other: Task) -> bool:
+    """Whether a task is `other` or depends on it."""
     seen: set[Task] = set()
     stack = list(tasks)
     while stack:
         one = stack.pop()
         if one is other:
             return True
-        if one not in seen and may(one):
+        if one not in seen:
             seen.add(one)
             stack += one.before
     return False
+
+
+def in_post_order(roots: Iterable[Task]) -> list[Task]:
+    """Return the tasks that `roots` depend on, each after the tasks that it reads.
+
+    Raises:
+      ValueError: a task depends on itself.
+    """
+    order: list[Task] = []
+    done: dict[Task, bool] = {}  # False while a task is on the path to the current one
+    for root in roots:
+        stack = [] if root in done else [(root, iter(root.before))]
+        while stack:
+            task, operands = stack[-1]
+            done[task] = False
+            for operand in operands:
+                if operand not in done:
+                    stack.append((operand, iter(operand.before)))
+                    break
+                if not done[operand]:
+                    raise ValueError(f"tasks that wait for each other: {task} and {operand}")
+            else:
+                done[task] = True
+                order.append(task)
+                stack.pop()
+    return order
 
 
 def hide(

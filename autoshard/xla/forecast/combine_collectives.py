@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from autoshard.cost.combined import GPU_BYTES
-from autoshard.xla.latency_hiding import Role, Task
+from autoshard.xla.latency_hiding import Role, Task, in_post_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +42,6 @@ class Flight:
     kin: Hashable
     copied: float | None = None
     hidden: bool = True
-
-
-def in_post_order(roots: Iterable[Task]) -> list[Task]:
-    """Return the tasks that `roots` depend on, each after the tasks that it reads."""
-    order: dict[Task, None] = {}
-    for root in roots:
-        stack = [(root, iter(root.before))]
-        while stack:
-            task, operands = stack[-1]
-            operand = next((one for one in operands if one not in order), None)
-            if operand is None:
-                order.setdefault(task)
-                stack.pop()
-            else:
-                stack.append((operand, iter(operand.before)))
-    return list(order)
 
 
 def combine(flights: Sequence[Flight], roots: Iterable[Task]) -> list[list[Flight]]:

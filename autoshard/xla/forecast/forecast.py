@@ -48,7 +48,7 @@ from autoshard.plan.memory_events import UnderWay, occupied_bytes
 from autoshard.program.graph import Region
 from autoshard.xla.facts import reordered
 from autoshard.xla.forecast.collective_dim_order import FirstDimensions, results_beside
-from autoshard.xla.forecast.combine_collectives import Flight, combine, in_post_order
+from autoshard.xla.forecast.combine_collectives import Flight, combine
 from autoshard.xla.forecast.event_marks import CopyBegins, SumEnds
 from autoshard.xla.forecast.exposed_time import Run, waited_seconds
 from autoshard.xla.forecast.occupants import (
@@ -67,7 +67,7 @@ from autoshard.xla.forecast.task_graph import TaskGraph
 from autoshard.xla.forecast.tpu_kernels import late_products, whole_sums, with_softmaxes
 from autoshard.xla.fusion import Fusion, fuse
 from autoshard.xla.kernel_orders import Kernel
-from autoshard.xla.latency_hiding import Task, hide
+from autoshard.xla.latency_hiding import Task, hide, in_post_order
 from autoshard.xla.op_order import Mark, arranged, depth_first_in_loops, least_memory
 
 

@@ -40,10 +40,11 @@ from autoshard.xla.forecast.event_marks import (
 )
 from autoshard.xla.forecast.gpu_collective_estimate import CollectiveEstimate, estimate
 from autoshard.xla.forecast.planned_collectives import Collectives, Decided, region_read_in
+from autoshard.xla.forecast.task_order import TaskOrder
 from autoshard.xla.forecast.zero_cost_nodes import Views
 from autoshard.xla.fusion import Fusion
 from autoshard.xla.kernel_orders import Kernel
-from autoshard.xla.latency_hiding import Role, Task, any_needs
+from autoshard.xla.latency_hiding import Role, Task
 
 HIGH_COST, MEDIUM_COST = 5e-3, 1e-3
 """Seconds that XLA:TPU estimates for a product and for any other kernel, in its unit of a
@@ -179,18 +180,30 @@ class TaskGraph:
             number = self.maker[result]
             for value in addition.inputs:
                 if value != result:
-                    array = self._written(addition, value)
-                    for task in self._makers(addition.index, (value,), number):
-                        array.reads(task)
-                    self.tasks[number].reads(array)
+                    makers = list(self._makers(addition.index, (value,), number))
+                    self._wait_for(number, makers, self._written(addition, value))
 
     def _wait(self, kernel: Kernel) -> None:
         """Make the convolution of an error depend on the optimizer update of its weight."""
         renewal = self.decided.renewal(self.program.ops[kernel.first])
         if renewal is not None and kernel.inner is None:
-            error = self.program.ops[renewal.error]
+            number = self.maker[self.program.ops[renewal.error].outputs[0]]
             for result in renewal.results:
-                self.tasks[self.maker[error.outputs[0]]].reads(self.views.made(result))
+                self._wait_for(number, [self.views.made(result)])
+
+    def _wait_for(self, number: int, makers: Sequence[Task], through: Task | None = None) -> bool:
+        """Make a kernel wait for more tasks, if none of them depends on it; return whether it does.
+
+        `through` is a task between the kernel and those that it waits for.
+        """
+        task = self.tasks[number]
+        if any(one.needs(task) for one in makers):
+            return False
+        for one in makers:
+            (through or task).reads(one)
+        if through:
+            task.reads(through)
+        return True
 
     def _pick(self, kernel: Kernel) -> None:
         """Add a kernel that finds the positions to which the gradient of a pool is scattered."""
@@ -207,10 +220,8 @@ class TaskGraph:
         size = INDEX_BYTES * elements * arrays
         picks = Task(Picks(op.index, size), Role.KERNEL, size / self.chip.memory_rate)
         number = self.maker[op.outputs[0]]
-        for one in self._makers(op.index, (pooled,), number):
-            picks.reads(one)
-        self.tasks[number].reads(picks)
-        self.picking.append(picks)
+        if self._wait_for(number, list(self._makers(op.index, (pooled,), number)), picks):
+            self.picking.append(picks)
 
     def _written(self, op: Op, value: int) -> Task:
         """Return a task that writes an operand of `op`."""
@@ -229,6 +240,7 @@ class TaskGraph:
     def _join(self) -> None:
         """Merge the tasks of kernels that run as one, unless a collective stands between them."""
         number = {kernel.first: k for k, kernel in enumerate(self.kernels) if kernel.inner is None}
+        order = TaskOrder([*self.tasks, *(one.end for one in self.flights)])
         for op, first in self.fusion.joined.items():
             if op not in number or first not in number:
                 continue
@@ -239,25 +251,12 @@ class TaskGraph:
             for view in own:
                 task.before.remove(view)
                 view.after.remove(task)
-            if self._is_between(leader, task, number[first]):
+            if not order.merge(leader, task):
                 for view in own:
                     task.reads(view)
                 continue
-            leader.takes_in(task)
-            for kernel in task.kernels:
+            for kernel in leader.kernels:
                 self.tasks[kernel] = leader
-
-    def _is_between(self, leader: Task, task: Task, first: int) -> bool:
-        """Whether one of two tasks depends on the other through a third; `first` is the leader's.
-
-        No kernel before `first` depends on the leader, so the search stops there.
-        """
-
-        def waits(other: Task) -> bool:
-            return max(other.kernels, default=first) >= first
-
-        through = [one for one in task.before if one is not leader]
-        return any_needs(through, leader, waits) or any_needs(leader.before, task, waits)
 
     def _task(self, number: int, kernel: Kernel) -> Task:
         decided, ops = self.decided, self.program.ops[kernel.first : kernel.last]

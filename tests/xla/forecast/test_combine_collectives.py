@@ -6,8 +6,8 @@ import hypothesis
 import hypothesis.strategies as st
 
 from autoshard.cost.combined import GPU_BYTES
-from autoshard.xla.forecast.combine_collectives import Flight, combine, in_post_order
-from autoshard.xla.latency_hiding import Role, Task
+from autoshard.xla.forecast.combine_collectives import Flight, combine
+from autoshard.xla.latency_hiding import Role, Task, in_post_order
 
 
 def flight(size: float = 1.0, kin: object = "gather") -> Flight:
