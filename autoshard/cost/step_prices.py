@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.cost.combined import settled_seconds
 from autoshard.cost.corrections import NONE, Corrections
+from autoshard.cost.ragged import mask_seconds, masked_bytes, times_computed
 from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.roofline import op_seconds
@@ -146,16 +147,20 @@ class StepPrices:
         traffic = self._traffic(op, strategies)
         if transposed:
             traffic = traffic + transposing(self, op, strategies)[0]
+        if op.groups > 1:
+            traffic = traffic + masked_bytes(self, op, strategies)
         busy = self._busy(op, self._flops(op) / strategies.shards, traffic)
+        if op.groups > 1:
+            busy = busy + mask_seconds(self, op, strategies) * self.corrections.factor(op)
         if op.index in self.dataflow.rows:
             return np.where(strategies.reduced.any(axis=1), busy, 0.0)  # else its readers do it
         return busy
 
     def _flops(self, op: Op) -> float:
         """FLOP of `op`, with those of the transcendental functions that are fused into it."""
-        denies = self.machine.chip.compiler.denies
-        if is_matrix_op(op.primitive) or denies(*EXPONENTIALS):
-            return op.flops + 0.0
+        compiler = self.machine.chip.compiler
+        if is_matrix_op(op.primitive) or compiler.denies(*EXPONENTIALS):
+            return op.flops * times_computed(compiler, op)
         return op.flops + self.dataflow.exponentials[op.index] * self.machine.chip.exponential_flops
 
     def _busy(self, op: Op, flops: Floats, traffic: Floats) -> Floats:

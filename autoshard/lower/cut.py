@@ -1,13 +1,16 @@
-"""How one op is cut over the mesh, as the explicit lowering sees it."""
+"""How one op is cut over the mesh, as what runs on parts sees it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoshard.lower.interpret import LoweringError
 from autoshard.lower.manual import Devices
 from autoshard.program.layout import Layout, local_shape
 from autoshard.program.trace import Op
+
+
+class LoweringError(ValueError):
+    """A plan that cannot be written down for the compiler."""
 
 
 @dataclass(frozen=True, slots=True)

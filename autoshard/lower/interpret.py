@@ -15,13 +15,17 @@ from typing import Any
 
 from autoshard import compat
 from autoshard.lower.calls import Calls
+from autoshard.lower.cut import Cut, LoweringError
+from autoshard.lower.manual import Devices
 from autoshard.lower.planned_arrays import nothing_of
 from autoshard.lower.products import product_in_order
+from autoshard.lower.ragged import ragged_dot_in_parts
 from autoshard.lower.regions import Regions
 from autoshard.lower.terms import terms_of_product
 from autoshard.program.dim_order import ProductOrder, operand_groups
 from autoshard.program.flatten import makes_nothing
 from autoshard.program.layout import UNREDUCED, local_shape
+from autoshard.program.ragged import RAGGED
 from autoshard.program.trace import Op
 from autoshard.program.vocabulary import BARRIER, INLINED
 
@@ -29,10 +33,6 @@ _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxp
 _REMAT = frozenset({"remat", "remat2", "checkpoint"})
 _DECIDED = frozenset({"sharding_constraint", "shard_alike"})
 _OPAQUE = frozenset({"pallas_call", "shard_map", "ffi_call", "pure_callback", "io_callback"})
-
-
-class LoweringError(ValueError):
-    """A plan that cannot be written down for the compiler."""
 
 
 class Interpreter(Calls, Regions):
@@ -94,10 +94,28 @@ class Interpreter(Calls, Regions):
             return [
                 terms_of_product(equation, arrays, op.rule, assigned, axes, sizes, self._lay_out)
             ]
+        if op.primitive == RAGGED:
+            cut = self._cut(op)
+            if cut is not None and not (cut.is_whole and not cut.partial):
+                return [ragged_dot_in_parts(equation, arrays, cut, self.mesh)]
         if op.index in self.product_orders:
             told = self.product_orders[op.index]
             return [product_in_order(equation, arrays, told, kept=self._undone(op, told))]
         return compat.bind_equation(equation, arrays)
+
+    def _cut(self, op: Op) -> Cut | None:
+        """How the plan cuts an op; None for what is computed wherever it is read."""
+        if self.decisions.assignment[op.index] is None:
+            return None
+        strategy = self.chosen(op)
+        reads, written = (
+            tuple(tuple(layout[0].tolist()) for layout in side)
+            for side in (strategy.reads, strategy.written)
+        )
+        partial = tuple(axis for axis, summed in enumerate(strategy.reduced[0]) if summed)
+        shapes = tuple(self.program.values[value].shape for value in op.outputs)
+        devices = Devices(self.names, tuple(self.mesh.shape[name] for name in self.names))
+        return Cut(op, reads, written, partial, shapes, devices)
 
     def _undone(self, op: Op, told: ProductOrder) -> bool:
         """Whether XLA would undo the order in which a product is told to be computed.

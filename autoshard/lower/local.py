@@ -18,14 +18,16 @@ from autoshard import compat
 from autoshard.lower.cut import Cut, refused
 from autoshard.lower.indexed import gather, scatter, update_slice
 from autoshard.lower.manual import own_part
+from autoshard.lower.ragged import ragged_dot
 from autoshard.lower.windows import convolution, pooling
 from autoshard.program.layout import UNREDUCED, dimension_axes
+from autoshard.program.ragged import RAGGED
 from autoshard.program.trace import Op
 from autoshard.program.vocabulary import ALGORITHMS
 
 AS_IT_IS = frozenset(
     {
-        *("dot_general", "ragged_dot_general", "transpose", "squeeze", "rev", "concatenate"),
+        *("dot_general", "transpose", "squeeze", "rev", "concatenate"),
         *("split", "clamp", "select_n", "copy"),
         *("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"),
         *("reduce_xor", "reduce", "reduce_window"),
@@ -164,6 +166,7 @@ _ADAPTED: Mapping[str, Callable[[Any, Sequence[Any], Cut], list[Any]]] = {
     "conv_general_dilated": convolution,
     **dict.fromkeys((f"reduce_window_{kind}" for kind in ("sum", "max", "min")), pooling),
     "gather": gather,
+    RAGGED: ragged_dot,
     "dynamic_update_slice": update_slice,
     **dict.fromkeys(
         (

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.cost.ragged import masked_bytes
 from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.copies import copy_intervals
@@ -63,6 +64,9 @@ def op_events(
             events.append((life.start, copy[0]))
             events.append((life.reduced, held[0] - copy[0]))
             events.append((life.stop, -held[0]))
+    masked = float(masked_bytes(prices, op, strategy)[0]) * prices.scratch_factor
+    if masked:
+        events += passing(flow.when[op.index], masked)
     if strategy.scattered[0]:
         at = flow.when[op.index]
         until = max(flights.settled.get(op.index, at), at + 1)

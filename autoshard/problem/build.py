@@ -39,7 +39,8 @@ Constraints, each with the function that makes it
     memory, for t in T    sum of what chosen layouts occupy at t <= limit, less constants:
                           values while they live, copies from first to last
                           reader of a phase                                   `_value_usages`
-                          a partial sum beside what it is scattered into      `_op_usages`
+                          a partial sum beside what it is scattered into,
+                          a ragged product's rows once per group              `_op_usages`
                           operands in another order of dimensions             `_scratch`
     requirements          choices removed, hubs and rows added               `requirements.restrict`
 
@@ -55,6 +56,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.cost.ragged import masked_bytes
 from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.step_prices import StepPrices
 from autoshard.cost.tiling import padding
@@ -304,7 +306,8 @@ class _Pricer:
         whole = np.zeros(len(strategies))
         for k, output in enumerate(op.outputs):
             whole += self.prices.held_bytes(output, strategies.written[k])
-        extra = np.where(strategies.scattered, whole * self.prices.scratch_factor, 0.0)
+        whole = np.where(strategies.scattered, whole, 0.0)
+        extra = (whole + masked_bytes(self.prices, op, strategies)) * self.prices.scratch_factor
         if extra.any():
             for at in (self.flow.when[member] for member in members):
                 self.usages.append(Usage(self.domains.op_node[number], extra, at, at + 1))

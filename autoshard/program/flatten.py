@@ -20,6 +20,7 @@ from autoshard.program.boundary import boundary_rule
 from autoshard.program.flops import equation_flops
 from autoshard.program.graph import Region, Value
 from autoshard.program.place import Place
+from autoshard.program.ragged import groups_of
 from autoshard.program.vocabulary import BARRIER, FREE_PRIMITIVES, INLINED
 
 
@@ -198,6 +199,7 @@ class Flattener:
                 "trips": place.trips,
                 "region": place.region,
                 "flops": equation_flops(equation),
+                "groups": groups_of(equation),
                 "literal_shapes": tuple(
                     tuple(getattr(v.aval, "shape", ())) for v in equation.invars
                 ),

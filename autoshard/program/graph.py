@@ -42,7 +42,7 @@ class Op:
     """One equation or boundary op. `inputs` holds -1 where the operand is a literal.
 
     An op of the backward pass is `recomputed` when it makes a value of the forward pass again (of
-    `jax.checkpoint`).
+    `jax.checkpoint`). A ragged product has `groups`, see `autoshard.program.ragged`.
     """
 
     index: int
@@ -60,6 +60,7 @@ class Op:
     boundary: bool = False
     weight: float = 1.0
     literal_shapes: tuple[tuple[int, ...], ...] = ()
+    groups: int = 1
 
     def __str__(self) -> str:
         return f"{self.primitive} at {self.scope or '(top)'} ({self.line or 'no source line'})"

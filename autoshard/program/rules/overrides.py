@@ -13,6 +13,7 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn
 
+from autoshard.program.rules.ragged import ragged_rule
 from autoshard.program.rules.record import FactorKind, Rule
 from autoshard.program.rules.windows import convolution, pooling
 
@@ -137,28 +138,6 @@ def batched(core_rank: int) -> Callable[[JaxprEqn], Rule]:
     return rule
 
 
-def ragged_dot(equation: JaxprEqn) -> Rule:
-    """`[m, k] x [g, k, n] -> [m, n]`: rows of different groups, so `m` and `g` stay whole."""
-    numbers = equation.params["ragged_dot_dimension_numbers"]
-    contracting, batch = numbers.dot_dimension_numbers
-    operands, results = _unique(equation)
-    left, right = operands[0], operands[1]
-    for kind, pairs in (("contract", contracting), ("batch", batch)):
-        for n, (l, r) in enumerate(zip(*pairs, strict=True)):
-            left[l] = right[r] = (kind, n)
-    ragged = [left[d] for d in numbers.lhs_ragged_dimensions]
-    groups = [right[d] for d in numbers.rhs_group_dimensions]
-    shared = [("batch", n) for n in range(len(batch[0]))]
-    free_left = [label for label in left if label[0] == "operand"]
-    free_right = [label for label in right if label[0] == "operand" and label not in groups]
-    result = [*shared, *free_left, *free_right]
-    if len(result) != len(results[0]):  # the ragged dimension is contracted: one result per group
-        return replicated(equation)
-    whole = [*ragged, *groups, *operands[2]]
-    summed = [("contract", n) for n in range(len(contracting[0])) if ("contract", n) not in whole]
-    return _build(equation, operands, [result], replicate=whole, summed=summed)
-
-
 def partial_update(equation: JaxprEqn, rule: Rule) -> Rule:
     """`dynamic_update_slice`: a sharded dimension can be updated in place by one element alone."""
     operand, update = _shape(equation.invars[0]), _shape(equation.invars[1])
@@ -214,7 +193,7 @@ def _table() -> dict[str, Override]:
             replicated,
             "fft",
         ),
-        ("chlo.ragged_dot has no rule in Shardy", ragged_dot, "ragged_dot_general"),
+        ("chlo.ragged_dot has no rule in Shardy", ragged_rule, "ragged_dot_general"),
     ]
     return {
         primitive: Override(reason, build)

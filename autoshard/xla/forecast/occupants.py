@@ -12,6 +12,7 @@ from autoshard.cost.step_prices import StepPrices
 from autoshard.machine.chip import Chip
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.memory_events import UnderWay, buffer_events, op_events, passing
+from autoshard.program.ragged import RAGGED
 from autoshard.xla.forecast.collective_dim_order import FirstDimensions
 from autoshard.xla.forecast.event_marks import Passed, Passes, Picks, Replaces, Sent
 from autoshard.xla.forecast.planned_collectives import Decided
@@ -37,7 +38,8 @@ def workspaces(now: StepPrices, decisions: Decisions) -> Iterator[tuple[int, flo
     """Yield the memory events of the library's workspace for each product."""
     size = _workspace_bytes(now.machine.chip)
     for op in now.program.ops:
-        if op.primitive == "dot_general" and decisions.assignment[op.index] is not None:
+        called = op.primitive in ("dot_general", RAGGED)
+        if called and decisions.assignment[op.index] is not None:
             yield from passing(now.dataflow.when[op.index], size)
 
 

@@ -10,6 +10,7 @@ from autoshard.xla.habits import (
     gpu_orders,
     gpu_prices,
     gpu_products,
+    gpu_ragged,
     gpu_schedule,
 )
 from autoshard.xla.habits.records import Habit
@@ -18,6 +19,7 @@ HABITS: tuple[Habit, ...] = (
     *gpu_fusion.HABITS,
     *gpu_kernels.HABITS,
     *gpu_products.HABITS,
+    *gpu_ragged.HABITS,
     *gpu_orders.HABITS,
     *gpu_collectives.HABITS,
     *gpu_combined.HABITS,

@@ -1,0 +1,99 @@
+"""Ragged products on the parts of one device, see `autoshard.program.ragged`.
+
+XLA's partitioner gathers rows and groups. Here every device runs the product itself on its part:
+
+    rows cut      the part of each group that lies in the device's rows has the sizes
+                  clip(ends, first, last) - clip(starts, first, last)
+    groups cut    the rows of the device's own groups are rolled to the front, where their sizes
+                  find them; results are rolled back, and zero in all other rows
+
+What else is cut (columns, contracted and batch dimensions) leaves the product as it is. Results
+that are partial sums get a leading dimension of one term for each axis, so that their sum over all
+devices is the sum over the leading dimensions (`autoshard.lower.terms`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from autoshard import compat
+from autoshard.lower.cut import Cut
+from autoshard.program.layout import dimension_axes
+from autoshard.program.ragged import RaggedKind, RaggedProduct, ragged_product
+
+
+def ragged_dot(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
+    """The results of a ragged product on one device; partial where what it sums over is cut."""
+    product = ragged_product(equation)
+    left, right, sizes = arrays
+    if product.kind is RaggedKind.BATCH:
+        return compat.bind_equation(equation, arrays)
+    rows = cut.axes(0, product.ragged)
+    if rows:
+        sizes = _sizes_of_rows(sizes, cut.devices.place(rows), left.shape[product.ragged])
+    groups = _axes_of_groups(product, cut)
+    if not groups:
+        return compat.bind_equation(equation, [left, right, sizes])
+    count = sizes.shape[-1] // cut.devices.count(groups)
+    start = cut.devices.place(groups) * count
+    before = jnp.sum(jnp.where(jnp.arange(sizes.shape[-1]) < start, sizes, 0))
+    own = lax.dynamic_slice_in_dim(sizes, start, count)
+    left = jnp.roll(left, -before, product.ragged)
+    if product.kind is RaggedKind.CONTRACTED:
+        right = jnp.roll(right, -before, product.ragged_right)
+        return compat.bind_equation(equation, [left, right, own])
+    (result,) = compat.bind_equation(equation, [left, right, own])
+    row = lax.broadcasted_iota(own.dtype, result.shape, product.ragged_result)
+    result = jnp.where(row < jnp.sum(own), result, jnp.zeros((), result.dtype))
+    return [jnp.roll(result, before, product.ragged_result)]
+
+
+def _sizes_of_rows(sizes: Any, place: Any, count: int) -> Any:
+    """How many rows of each group lie in part `place` of `count` rows."""
+    first = place.astype(sizes.dtype) * count
+    ends = jnp.cumsum(sizes, axis=-1, dtype=sizes.dtype)
+    starts = ends - sizes
+    return jnp.clip(ends, first, first + count) - jnp.clip(starts, first, first + count)
+
+
+def _axes_of_groups(product: RaggedProduct, cut: Cut) -> tuple[int, ...]:
+    """The mesh axes that cut the groups, major first."""
+    if product.group is not None:
+        return cut.axes(1, product.group)
+    return tuple(axis for axis, d in enumerate(cut.written[0]) if d == 0)
+
+
+def ragged_dot_in_parts(equation: Any, arrays: Sequence[Any], cut: Cut, mesh: Any) -> Any:
+    """A ragged product on whole arrays, as one `jax.shard_map` over the mesh.
+
+    Returns its result; where that is a sum over axes, its terms, with one leading dimension for
+    each of `cut.partial`.
+    """
+    names = cut.devices.names
+
+    def spec(rank: int, layout: Sequence[int]) -> list[Any]:
+        axes = dimension_axes(rank, tuple(layout))
+        return [tuple(names[axis] for axis in here) or None for here in axes]
+
+    def body(*parts: Any) -> Any:
+        (part,) = ragged_dot(equation, parts, cut)
+        return lax.expand_dims(part, range(len(cut.partial)))
+
+    rank = len(cut.result_shapes[0])
+    terms = [names[axis] for axis in cut.partial]
+    return jax.shard_map(
+        body,
+        mesh=mesh,
+        in_specs=tuple(
+            PartitionSpec(*spec(array.ndim, layout))
+            for array, layout in zip(arrays, cut.reads, strict=True)
+        ),
+        out_specs=PartitionSpec(*terms, *spec(rank, cut.written[0])),
+        check_vma=False,  # along axes that cut nothing of it, every device computes the same
+    )(*arrays)

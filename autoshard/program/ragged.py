@@ -1,0 +1,112 @@
+"""Products of rows that lie in groups: `jax.lax.ragged_dot_general`, as numbers of dimensions.
+
+The left operand has one ragged dimension, and `group_sizes` says how many of its elements belong to
+each of `g` groups, one group after another. Which kind of dimension that is makes three products:
+
+    rows        [m, k] x [g, k, n] -> [m, n]      each row by its group's matrix: the forward pass
+    contracted  [m, k] x [m, n] -> [g, k, n]      one product per group: the matrices' gradient
+    batch       [b, m, k] x [b, k, n] -> [b, m, n]    the groups change nothing
+
+Every row belongs to one group at most, so a ragged product has `2 m k n` FLOP whatever the groups
+are. A compiler without a kernel for it computes the product of all rows with every group instead:
+`g` times as many.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+RAGGED = "ragged_dot_general"
+"""The name of the primitive."""
+
+
+class RaggedKind(Enum):
+    """Which kind of dimension is ragged; see the module docstring."""
+
+    ROWS = "rows"
+    CONTRACTED = "contracted"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True)
+class RaggedProduct:
+    """The dimension numbers of a ragged product.
+
+    Attributes:
+      kind: which kind of dimension is ragged.
+      ragged: the ragged dimension of the left operand.
+      group: the dimension of the right operand that has one matrix per group; None but for ROWS.
+      contracted, batch: pairs of dimensions, of the left and of the right operand.
+      left_free, right_free: the other dimensions of each.
+      before: the dimensions of the left operand for which `group_sizes` has sizes of its own, in
+        its order; empty where all have the same.
+    """
+
+    kind: RaggedKind
+    ragged: int
+    group: int | None
+    contracted: tuple[tuple[int, int], ...]
+    batch: tuple[tuple[int, int], ...]
+    left_free: tuple[int, ...]
+    right_free: tuple[int, ...]
+    before: tuple[int, ...]
+
+    @property
+    def ragged_right(self) -> int:
+        """The right operand's dimension that is contracted with the ragged one."""
+        return dict(self.contracted)[self.ragged]
+
+    @property
+    def ragged_result(self) -> int:
+        """The result's dimension that is the ragged one."""
+        return len(self.batch) + self.left_free.index(self.ragged)
+
+
+def ragged_product(equation: Any) -> RaggedProduct:
+    """The dimension numbers of an equation of `ragged_dot_general`."""
+    left, right, sizes = (len(atom.aval.shape) for atom in equation.invars[:3])
+    numbers = equation.params["ragged_dot_dimension_numbers"]
+    contracted, batch = (tuple(zip(*pairs, strict=True)) for pairs in numbers.dot_dimension_numbers)
+    (ragged,), groups = numbers.lhs_ragged_dimensions, tuple(numbers.rhs_group_dimensions)
+    bound = (*contracted, *batch)
+    left_free = tuple(d for d in range(left) if d not in [pair[0] for pair in bound])
+    taken = [*groups, *(pair[1] for pair in bound)]
+    right_free = tuple(d for d in range(right) if d not in taken)
+    lefts, batches = [pair[0] for pair in contracted], [pair[0] for pair in batch]
+    if ragged in left_free:
+        kind, before = RaggedKind.ROWS, [*batches, *left_free[: left_free.index(ragged)]]
+    elif ragged in lefts:
+        kind, before = RaggedKind.CONTRACTED, [*batches, *lefts[: lefts.index(ragged)]]
+    else:
+        kind, before = RaggedKind.BATCH, batches[: batches.index(ragged)]
+    return RaggedProduct(
+        kind,
+        ragged,
+        groups[0] if groups else None,
+        contracted,
+        batch,
+        left_free,
+        right_free,
+        tuple(before) if sizes > 1 else (),
+    )
+
+
+def ragged_flops(equation: Any) -> float:
+    """FLOP of a ragged product: two for each row, contracted element and column."""
+    product = ragged_product(equation)
+    left = equation.invars[0].aval.shape
+    result = equation.outvars[0].aval.shape
+    columns = result[1:] if product.kind is RaggedKind.CONTRACTED else result
+    return 2.0 * math.prod(columns) * math.prod(left[one] for one, _ in product.contracted)
+
+
+def groups_of(equation: Any) -> int:
+    """How many times its FLOP an op has where it is computed once per group; 1 of all else."""
+    if equation.primitive.name != RAGGED:
+        return 1
+    if ragged_product(equation).kind is RaggedKind.BATCH:
+        return 1
+    return max(int(equation.invars[2].aval.shape[-1]), 1)

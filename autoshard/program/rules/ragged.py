@@ -1,0 +1,58 @@
+"""The sharding rule of products of rows that lie in groups, see `autoshard.program.ragged`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from autoshard.program.ragged import RaggedKind, ragged_product
+from autoshard.program.rules.record import FactorKind, Rule
+
+
+def ragged_rule(equation: Any) -> Rule:
+    """The sharding rule of a ragged product.
+
+    Rows may be cut, since the part of each group that lies in a device's rows is known from the
+    sizes of all groups, which every device has. Groups may be cut, too: a device then computes its
+    own groups of all rows. What is contracted is summed, rows and groups as well.
+    """
+    product = ragged_product(equation)
+    left, right, sizes = (tuple(atom.aval.shape) for atom in equation.invars[:3])
+    on_left: list[Any] = [("left", d) for d in range(len(left))]
+    on_right: list[Any] = [("right", d) for d in range(len(right))]
+    for here, there in (*product.contracted, *product.batch):
+        on_right[there] = on_left[here]
+    group = ("group",)
+    if product.group is not None:
+        on_right[product.group] = group
+    shared = [on_left[here] for here, _ in product.batch]
+    result = [*shared, *(on_left[d] for d in product.left_free)]
+    result += [on_right[d] for d in product.right_free]
+    if product.kind is RaggedKind.CONTRACTED:
+        result = [group, *result]
+    on_sizes = [*(on_left[d] for d in product.before), ("size",)]
+    factors: dict[Any, tuple[int, FactorKind, str | None]] = {}
+    for labels, shape in ((on_left, left), (on_right, right), (on_sizes, sizes)):
+        factors |= {
+            one: (size, FactorKind.PASS, None) for one, size in zip(labels, shape, strict=True)
+        }
+    factors[group] = (sizes[-1], FactorKind.PASS, None)
+    factors["size",] = (sizes[-1], FactorKind.REPLICATE, None)
+    for label in [on_left[here] for here, _ in product.contracted]:
+        factors[label] = (factors[label][0], FactorKind.REDUCE, "sum")
+    if product.kind is RaggedKind.ROWS:
+        factors[group] = (sizes[-1], FactorKind.REDUCE, "sum")
+    if product.before:  # every part would begin at other rows
+        factors[group] = (sizes[-1], FactorKind.REPLICATE, None)
+    tensors = [[[label] for label in one] for one in (on_left, on_right, on_sizes)]
+    return Rule.build(tensors, [[[label] for label in result]], factors)
+
+
+def group_factor(rule: Rule) -> int | None:
+    """The factor of a ragged product's rule that counts its groups; None where none does.
+
+    It stands in the right operand or in the result, and nowhere else.
+    """
+    left, right = ({k for dimension in tensor for k in dimension} for tensor in rule.operands[:2])
+    result = {k for dimension in rule.results[0] for k in dimension}
+    alone = (right - left - result) | (result - left - right)
+    return next(iter(alone), None)

@@ -1,0 +1,135 @@
+"""Ragged products cut along every one of their dimensions compute what they compute whole."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+
+import autoshard
+from autoshard.lower.cut import Cut
+from autoshard.lower.manual import Devices
+from autoshard.lower.ragged import ragged_dot_in_parts
+from autoshard.lower.verify import verify
+from autoshard.program.ragged import RAGGED, RaggedKind
+from autoshard.program.rules.record import FactorKind
+from autoshard.program.strategies import project_assignment
+from tests.helpers import case, random_plan
+
+ROWS, INNER, COLUMNS, GROUPS = 16, 8, 4, 4
+
+
+def numbers(contracted, batch, ragged, groups):
+    return lax.RaggedDotDimensionNumbers((contracted, batch), [ragged], groups)
+
+
+NUMBERS = {
+    RaggedKind.ROWS: numbers(((1,), (1,)), ((), ()), 0, [0]),
+    RaggedKind.CONTRACTED: numbers(((0,), (0,)), ((), ()), 0, []),
+    RaggedKind.BATCH: numbers(((2,), (1,)), ((0,), (0,)), 0, []),
+}
+SHAPES = {
+    RaggedKind.ROWS: ((ROWS, INNER), (GROUPS, INNER, COLUMNS)),
+    RaggedKind.CONTRACTED: ((ROWS, INNER), (ROWS, COLUMNS)),
+    RaggedKind.BATCH: ((ROWS, 4, INNER), (ROWS, INNER, COLUMNS)),
+}
+SIZES = [(5, 0, 8, 3), (0, 0, 16, 0), (3, 1, 2, 4)]
+"""Groups that end within a device's rows, that have none, and that leave rows to nobody."""
+
+
+def product(kind):
+    return lambda left, right, sizes: lax.ragged_dot_general(left, right, sizes, NUMBERS[kind])
+
+
+def on_parts(fn, arrays, assignment, mesh_shape):
+    """The only ragged product of `fn`, cut as the factors of the mesh axes say."""
+    program = autoshard.trace(fn, *arrays)
+    (op,) = (op for op in program.ops if op.primitive == RAGGED)
+    (equation,) = (one for one in program.jaxpr.jaxpr.eqns if one.primitive.name == RAGGED)
+    chosen = np.array([assignment])
+    whole = tuple(np.full((1, len(mesh_shape)), -1) for _ in op.outputs)
+    strategy = project_assignment(op.rule, chosen, whole, mesh_shape)
+    names = "xyz"[: len(mesh_shape)]
+    cut = Cut(
+        op,
+        tuple(tuple(layout[0].tolist()) for layout in strategy.reads),
+        tuple(tuple(layout[0].tolist()) for layout in strategy.written),
+        tuple(np.flatnonzero(strategy.reduced[0]).tolist()),
+        tuple(program.values[value].shape for value in op.outputs),
+        Devices(tuple(names), mesh_shape),
+    )
+    devices = np.array(jax.devices()[: np.prod(mesh_shape)]).reshape(mesh_shape)
+    run = jax.jit(lambda *a: ragged_dot_in_parts(equation, a, cut, Mesh(devices, tuple(names))))
+    return run(*arrays).sum(tuple(range(len(cut.partial))))
+
+
+@pytest.mark.parametrize("kind", RaggedKind)
+def test_every_cut_over_two_axes_computes_the_whole_product(kind: RaggedKind) -> None:
+    keys = jax.random.split(jax.random.key(0), 2)
+    left, right = (
+        jax.random.normal(key, shape) for key, shape in zip(keys, SHAPES[kind], strict=True)
+    )
+    fn = product(kind)
+    program = autoshard.trace(fn, left, right, jnp.zeros(GROUPS, jnp.int32))
+    rule = next(op.rule for op in program.ops if op.primitive == RAGGED)
+    free = [k for k, f in enumerate(rule.factors) if f.kind is not FactorKind.REPLICATE]
+    for assignment in itertools.product([-1, *free], repeat=2):
+        if -1 in assignment and assignment != (-1, -1):
+            assignment = tuple(sorted(assignment))
+        for sizes in SIZES[:1] if assignment[0] != assignment[1] else SIZES:
+            arrays = left, right, jnp.array(sizes, jnp.int32)
+            found = on_parts(fn, arrays, assignment, (2, 2))
+            np.testing.assert_allclose(found, fn(*arrays), atol=1e-4, err_msg=str(assignment))
+
+
+def test_sizes_of_their_own_for_every_batch_are_cut_with_it() -> None:
+    batched = jax.vmap(product(RaggedKind.ROWS))
+    keys = jax.random.split(jax.random.key(0), 2)
+    left = jax.random.normal(keys[0], (2, ROWS, INNER))
+    right = jax.random.normal(keys[1], (2, GROUPS, INNER, COLUMNS))
+    arrays = left, right, jnp.array(SIZES[:2], jnp.int32)
+    rule = next(op.rule for op in autoshard.trace(batched, *arrays).ops if op.primitive == RAGGED)
+    batch, rows = (rule.results[0][d][0] for d in (0, 1))
+    for assignment in ((batch, rows), (rows, batch), (rows, rows), (-1, rows)):
+        found = on_parts(batched, arrays, assignment, (2, 2))
+        np.testing.assert_allclose(found, batched(*arrays), atol=1e-4)
+
+
+def test_groups_are_whole_where_every_batch_has_its_own_sizes() -> None:
+    """Each batch would have to be rolled by another count."""
+    s = jax.ShapeDtypeStruct
+    arrays = s((2, 8, 4), "float32"), s((2, 4, 4, 4), "float32"), s((2, 4), "int32")
+    program = autoshard.trace(jax.vmap(product(RaggedKind.ROWS)), *arrays)
+    rule = next(op.rule for op in program.ops if op.primitive == RAGGED)
+    assert str(rule).endswith("need_replication={m, n}")
+
+
+def experts(weights, x, sizes):
+    """The loss of two ragged products and its gradient: all modes but the batch."""
+
+    def loss(weights):
+        hidden = jnp.tanh(lax.ragged_dot(x, weights[0], sizes))
+        return jnp.sum(lax.ragged_dot(hidden, weights[1], sizes) ** 2)
+
+    return jax.value_and_grad(loss)(weights)
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_random_plans_of_a_step_are_what_shardy_makes_and_compute_the_same(
+    seed: int, explicit: bool
+) -> None:
+    keys = jax.random.split(jax.random.key(1), 3)
+    weights = tuple(
+        0.1 * jax.random.normal(key, shape)
+        for key, shape in zip(keys, ((GROUPS, 8, 16), (GROUPS, 16, 8)), strict=False)
+    )
+    arguments = weights, jax.random.normal(keys[2], (ROWS, 8)), jnp.array(SIZES[0], jnp.int32)
+    plan = random_plan(case(experts, *arguments, mesh={"x": 4, "y": 2}), seed)
+    verdict = verify(plan, experts, *arguments, concrete=arguments, explicit=explicit)
+    assert verdict, str(verdict)
