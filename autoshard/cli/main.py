@@ -260,13 +260,14 @@ def _add_verify(commands: Any) -> None:
         choices=("tpu", "gpu", "cpu"),
         help="compile the plan with this compiler too (extras: autoshard[tpu], autoshard[gpu])",
     )
-    parser.add_argument(
-        "--memory-tolerance",
-        metavar="SHARE",
-        type=cli_arguments.fraction,
-        default=0.2,
-        help="how far the compiled peak may be from the predicted one (default 20%%)",
-    )
+    for what, share, noun in (("memory", 20, "peak"), ("step", 50, "step")):
+        parser.add_argument(
+            f"--{what}-tolerance",
+            metavar="SHARE",
+            type=cli_arguments.fraction,
+            default=share / 100,
+            help=f"how far the compiled {noun} may be from the predicted one (default {share}%%)",
+        )
     parser.add_argument(
         "--compile-limit",
         metavar="S",

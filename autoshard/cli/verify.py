@@ -6,8 +6,8 @@
     numbers      on fake CPU devices the step computes the same numbers as unsharded
     explicit     with --explicit: written out for one device, the step calls exactly the planned
                  collectives, and computes the same numbers; no device is needed
-    compiled     with --compile: a real compiler creates no other collectives, and its peak equals
-                 the predicted one within a tolerance; no device is needed
+    compiled     with --compile: a real compiler creates no other collectives, and its peak and
+                 step equal the predicted ones within a tolerance; no device is needed
     device       with --compile gpu, if the GPUs are present: the step runs; its time is shown
 
 A plan for several meshes has its own judges; see `autoshard.cli.verify_meshes`.
@@ -223,7 +223,12 @@ def _compiled(plan: Plan, found: Found, options: argparse.Namespace) -> list[Ver
         )
     except (CompileError, MachineError) as error:
         raise CommandError(str(error)) from error
-    verdict = judge(plan, compiled, memory_tolerance=options.memory_tolerance)
+    verdict = judge(
+        plan,
+        compiled,
+        memory_tolerance=options.memory_tolerance,
+        step_tolerance=options.step_tolerance,
+    )
     text = "\n".join([*verdict.faults, *str(verdict).split("\n")])
     verdicts = [Verdict("compiled", verdict.agrees, text, verdict.to_json())]
     if options.compile == "gpu":

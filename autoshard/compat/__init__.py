@@ -9,6 +9,7 @@ user_code           the arrays that user code reads and makes while it is traced
 shardy              Shardy's passes inside of jaxlib: rules of ops, explicit collectives, layouts
 compile             modules as bytes, and their compilation by a compiler without its devices
 mpmd                Shardy:MPMD's passes inside of jaxlib
+primitives          the primitives that JAX knows
 process_wide        what is changed of JAX for the whole process
 quiet               JAX started without the words of a plugin for absent devices
 """
@@ -46,6 +47,7 @@ from autoshard.compat.mpmd import (
     MpmdMerge,
     partition_mpmd,
 )
+from autoshard.compat.primitives import registered_primitives
 from autoshard.compat.process_wide import no_user_lines
 from autoshard.compat.shardy import (
     LoweredModule,
@@ -120,6 +122,7 @@ __all__ = [
     "parse_sharding_rule",
     "partition_mpmd",
     "partitionable_random_bits",
+    "registered_primitives",
     "run_reading",
     "shape_struct",
     "shardy_layout",

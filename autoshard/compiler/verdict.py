@@ -1,8 +1,8 @@
 """Predicted beside compiled: collectives, memory and seconds of a plan, and what is wrong.
 
-Two things refute a plan: a collective right after partitioning that the plan does not have, and a
-peak that is off by more than a tolerance. The CPU's compiler judges no memory, since the plan is
-for another machine. Seconds are shown and refute nothing: both sides are estimates.
+Three things refute a plan: a collective right after partitioning that the plan does not have, and a
+peak or a step that is off by more than a tolerance. The CPU's compiler judges neither, since the
+plan is for another machine and it knows no times.
 """
 
 from __future__ import annotations
@@ -26,6 +26,13 @@ SMALLEST_DIFFERENCE = 2**24
 """Bytes by which peaks may always differ: what compilers take for themselves, however small the
 program (XLA:TPU keeps some MiB for spilled registers and semaphores)."""
 
+STEP_TOLERANCE = 0.5
+"""How far the compiled step may be from the predicted one, as a share of that. Both are estimates:
+plans of the built-in programs are within 20 %; what is counted wrongly is off by multiples."""
+
+SHORTEST_DIFFERENCE = 1e-4
+"""Seconds by which steps may always differ: what is launched beside the kernels that are priced."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompileVerdict:
@@ -35,12 +42,14 @@ class CompileVerdict:
       plan, compiled: the two sides.
       comparison: moves and collectives right after partitioning.
       memory_tolerance: a share of the predicted peak.
+      step_tolerance: a share of the predicted seconds.
     """
 
     plan: Plan
     compiled: Compiled
     comparison: Comparison
     memory_tolerance: float = MEMORY_TOLERANCE
+    step_tolerance: float = STEP_TOLERANCE
 
     @property
     def involuntary(self) -> tuple[Tally, ...]:
@@ -57,9 +66,19 @@ class CompileVerdict:
         return abs(self.compiled.memory.peak_bytes - predicted) <= allowed
 
     @property
+    def step_agrees(self) -> bool:
+        """Whether the seconds of a step are as near as they should be."""
+        timeline = self.compiled.timeline
+        if self.compiled.kind == "cpu" or timeline is None:
+            return True
+        predicted = self.plan.estimate.expected_seconds
+        allowed = max(self.step_tolerance * predicted, SHORTEST_DIFFERENCE)
+        return abs(timeline.seconds - predicted) <= allowed
+
+    @property
     def agrees(self) -> bool:
         """Whether nothing refutes the plan."""
-        return not self.involuntary and self.peak_agrees
+        return not self.involuntary and self.peak_agrees and self.step_agrees
 
     @property
     def faults(self) -> list[str]:
@@ -75,6 +94,12 @@ class CompileVerdict:
                 f"the compiled peak of {format_bytes(found)} is more than "
                 f"{self.memory_tolerance:.0%} from the predicted {format_bytes(predicted)}"
             )
+        if not self.step_agrees and self.compiled.timeline is not None:
+            expected, took = self.plan.estimate.expected_seconds, self.compiled.timeline.seconds
+            faults.append(
+                f"the compiled step of {format_seconds(took)} is more than "
+                f"{self.step_tolerance:.0%} from the predicted {format_seconds(expected)}"
+            )
         return faults
 
     def to_json(self) -> dict[str, Any]:
@@ -83,6 +108,7 @@ class CompileVerdict:
             "agrees": self.agrees,
             "faults": self.faults,
             "memory_tolerance": self.memory_tolerance,
+            "step_tolerance": self.step_tolerance,
             "predicted": asdict(self.plan.estimate),
             "compiled": self.compiled.to_json(),
             "collectives": [asdict(tally) for tally in self.comparison.tallies],
@@ -161,7 +187,11 @@ class CompileVerdict:
 
 
 def judge(
-    plan: Plan, compiled: Compiled, *, memory_tolerance: float = MEMORY_TOLERANCE
+    plan: Plan,
+    compiled: Compiled,
+    *,
+    memory_tolerance: float = MEMORY_TOLERANCE,
+    step_tolerance: float = STEP_TOLERANCE,
 ) -> CompileVerdict:
     """Hold a plan to what a compiler made of it.
 
@@ -169,9 +199,10 @@ def judge(
       plan: whose lowering was compiled.
       compiled: as `compile_plan` gives it.
       memory_tolerance: how far the peak may be off, as a share of the predicted one.
+      step_tolerance: how far the seconds of a step may be off, likewise.
     """
     comparison = compare_moves(plan.moves, compiled.partitioned, plan.mesh)
-    return CompileVerdict(plan, compiled, comparison, memory_tolerance)
+    return CompileVerdict(plan, compiled, comparison, memory_tolerance, step_tolerance)
 
 
 def _own_output(compiled: Compiled) -> int:

@@ -179,6 +179,7 @@ INSIDE = _names(
     "laid_out_tangent linear_call mpmd_map platform_index program_order remat2 remat_opt",
     "run_scoped run_state scan stage while xla_metadata_call unreachable create_linear",
     # collectives, and what stands with them, inside of a shard_map
+    "global_array_to_host_local_array host_local_array_to_global_array",
     "all_gather all_gather_done all_gather_invariant all_gather_reduced",
     "all_gather_reduced_start all_gather_start all_to_all all_to_all_done all_to_all_start",
     "axis_index pbroadcast pbroadcast_done pbroadcast_start pbroadcast_dynamic pmax pmin",

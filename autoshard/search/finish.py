@@ -11,6 +11,7 @@ from autoshard.plan.evaluate import Evaluation, evaluate
 from autoshard.plan.fits import fits, needed_bytes, refusal
 from autoshard.plan.plan import Baseline, Plan, Proof
 from autoshard.problem.requirements.demands import Demands
+from autoshard.program.notes import notes_of
 from autoshard.search.all_shapes import Explored, InfeasibleError
 from autoshard.search.alternatives import Priced, alternatives
 from autoshard.search.assemble import assemble, forecasted
@@ -56,7 +57,7 @@ def finish(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> lis
             baselines=tuple(baseline for baseline, _ in rows),
             options=options,
             requirements=demands.verdicts(paid, chosen, mesh),
-            notes=demands.notes(mesh),
+            notes=(*notes_of(searcher.program), *demands.notes(mesh)),
         )
 
     first = plan(best, proof)

@@ -19,6 +19,7 @@ from autoshard.cli.main import main
 from autoshard.compiler import compiled as module
 from autoshard.compiler.cache import Answer
 from autoshard.compiler.compiled import Compiled, compile_plan
+from autoshard.compiler.hlo.timeline import Timeline
 from autoshard.compiler.run import measure
 from autoshard.compiler.target import CompileError, why_missing
 from autoshard.compiler.verdict import judge
@@ -213,6 +214,22 @@ def test_a_peak_that_is_off_refutes_a_plan(cache):
         "the compiled peak of 16.0 GiB is more than 20% from the predicted 12.0 GiB"
     ]
     assert judge(plan, compiled, memory_tolerance=0.5).agrees
+
+
+def test_a_step_that_is_off_refutes_a_plan(cache):
+    low = lowered("mlp", (2, 4))
+    compiled = replace(compile_plan(low, load(CPU_MACHINE), cache=cache), kind="gpu")
+    compiled = replace(compiled, timeline=Timeline(0.5))
+    peak = compiled.memory.peak_bytes
+    for predicted, agrees in ((0.5, True), (0.35, True), (0.9, True), (0.0168, False), (4, False)):
+        estimate = replace(low.plan.estimate, step_seconds=predicted, peak_bytes=peak)
+        plan = replace(low.plan, estimate=estimate)
+        assert judge(plan, compiled).agrees is agrees
+        assert judge(plan, replace(compiled, kind="cpu")).agrees
+    assert judge(plan, compiled).faults == [
+        "the compiled step of 500.0 ms is more than 50% from the predicted 4.000 s"
+    ]
+    assert judge(plan, compiled, step_tolerance=0.9).agrees
 
 
 # -- on devices that are there ---------------------------------------------------------------------

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from autoshard import compat
+from autoshard.program.flops import FLOPS, INSIDE, MATRIX, MOVES, UNKNOWN
 from autoshard.program.trace import trace
 from tests.program.steps import f, of_kind, traced
 
@@ -51,3 +54,85 @@ def test_only_the_dearest_branch_is_priced() -> None:
     ]
     assert weights == [{0.0}, {1.0}, {0.0}]
     assert {op.weight for op in program.ops if op.region == 0} == {1.0}
+
+
+def test_every_primitive_of_jax_is_priced_or_known_to_be_free_or_listed_as_unknown() -> None:
+    """A new version of JAX may bring primitives: say of each in which of the tables it stands."""
+    known = {*FLOPS, *MOVES, *INSIDE, *UNKNOWN}
+    assert sorted(compat.registered_primitives() - known) == []
+
+
+def test_no_primitive_stands_in_two_tables() -> None:
+    tables = [set(FLOPS), MOVES, INSIDE, UNKNOWN]
+    assert sum(map(len, tables)) == len(set().union(*tables))
+    assert set(FLOPS) >= MATRIX
+
+
+def c64(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.complex64)
+
+
+def i32(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.int32)
+
+
+def general(contracted, batch, ragged, groups):
+    numbers = lax.RaggedDotDimensionNumbers((contracted, batch), [ragged], groups)
+    return lambda x, y, sizes: lax.ragged_dot_general(x, y, sizes, numbers)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "flops", "groups"),
+    [
+        (lax.ragged_dot, (f(64, 16), f(4, 16, 8), i32(4)), 2 * 64 * 16 * 8, 4),
+        (
+            general(((1,), (2,)), ((), ()), 0, [0]),  # the gradient of the rows
+            (f(64, 8), f(4, 16, 8), i32(4)),
+            2 * 64 * 16 * 8,
+            4,
+        ),
+        (
+            general(((0,), (0,)), ((), ()), 0, []),  # the gradient of the matrices
+            (f(64, 16), f(64, 8), i32(4)),
+            2 * 64 * 16 * 8,
+            4,
+        ),
+        (
+            general(((2,), (1,)), ((0,), (0,)), 0, []),  # the batch is ragged
+            (f(64, 5, 16), f(64, 16, 8), i32(4)),
+            2 * 64 * 5 * 16 * 8,
+            1,
+        ),
+        (
+            jax.vmap(lax.ragged_dot),
+            (f(3, 64, 16), f(3, 4, 16, 8), i32(3, 4)),
+            2 * 3 * 64 * 16 * 8,
+            4,
+        ),
+    ],
+)
+def test_a_ragged_product_multiplies_each_row_once(fn, shapes, flops, groups) -> None:
+    (op,) = of_kind(trace(fn, *shapes), "ragged_dot_general")
+    assert (op.flops, op.groups) == (flops, groups)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "primitive", "flops"),
+    [
+        (jnp.matmul, (c64(4, 8), c64(8, 2)), "dot_general", 4 * 2 * 4 * 8 * 2),
+        (
+            lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True),
+            (f(16, 16), f(16, 128)),
+            "triangular_solve",
+            16 * 16 * 128,
+        ),
+        (
+            lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (1, 3, 3), (1, 1, 1), "SAME"),
+            (f(4, 8, 8),),
+            "reduce_window_max",
+            4 * 8 * 8 * 9,
+        ),
+    ],
+)
+def test_flops_of_other_arithmetic(fn, shapes, primitive, flops) -> None:
+    assert of_kind(trace(fn, *shapes), primitive)[0].flops == flops

@@ -1,6 +1,7 @@
 """What an instruction does: floating-point operations, and bytes of device memory.
 
     dot            2 x elements of the result x sizes of the contracted dimensions
+    ragged kernel  2 x elements of the result x length of a row
     convolution    2 x elements of the output x elements of the kernel / output features
     fusion         the operations inside of it; what stands between them reaches no memory
 
@@ -107,6 +108,8 @@ def _flops(module: Module, computation: Computation, instruction: Instruction) -
             return _dot(computation, instruction, cublas[1])
         if target in _CONVOLUTION_TARGETS:
             return _convolution(computation, instruction, _CONVOLUTION_TARGETS[target])
+        if "ragged_dot_tiling=" in instruction.rest:
+            return _ragged(computation, instruction)
     return 0.0, ""
 
 
@@ -114,6 +117,12 @@ def _dot(computation: Computation, instruction: Instruction, contracted: str) ->
     left = computation.by_name[instruction.operands[0]].arrays[0]
     sizes = [left.dimensions[int(number)] for number in _NUMBER.findall(contracted)]
     return 2.0 * instruction.arrays[0].elements * math.prod(sizes), left.dtype
+
+
+def _ragged(computation: Computation, instruction: Instruction) -> tuple[float, str]:
+    """XLA:TPU's kernel of a ragged product: its last operands are rows and matrices."""
+    rows, result = computation.by_name[instruction.operands[-2]].arrays[0], instruction.arrays[0]
+    return 2.0 * result.elements * rows.dimensions[-1], rows.dtype
 
 
 def _convolution(

@@ -38,8 +38,8 @@ case(
     "ragged_dot",
     "ragged_dot_general",
     (
-        "([i, k], [l, k, j], [m])->([i, j]) {i=16, j=6, k=8, l=4, m=4} reduction={k} "
-        "need_replication={i, l, m}"
+        "([i, k], [l, k, j], [m])->([i, j]) {i=16, j=6, k=8, l=4, m=4} reduction={k, l} "
+        "need_replication={m}"
     ),
     lax.ragged_dot,
     f(16, 8),

@@ -1,0 +1,108 @@
+"""What ragged products are priced at, by what their compilers make of them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from autoshard.cost.ragged import masked_bytes, times_computed
+from autoshard.cost.roofline import op_seconds
+from autoshard.cost.step_prices import step_prices
+from autoshard.machine.load import load
+from autoshard.plan.evaluate import evaluate
+from autoshard.program.ragged import RAGGED
+from autoshard.program.strategies import project_assignment
+from autoshard.program.trace import trace
+from autoshard.search.search import search
+from autoshard.xla import analyse
+
+T, D, F, E = 8192, 1024, 2048, 8
+
+
+def bf16(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+
+SIZES = jax.ShapeDtypeStruct((E,), jnp.int32)
+GRADIENT = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), [0], [])
+
+
+def rows(x, w, sizes):
+    return lax.ragged_dot(x, w, sizes)
+
+
+def gradient(x, dy, sizes):
+    return lax.ragged_dot_general(x, dy, sizes, GRADIENT, preferred_element_type=jnp.bfloat16)
+
+
+STEPS = {"rows": (rows, bf16(E, D, F)), "gradient": (gradient, bf16(T, F))}
+
+
+def priced(name: str, machine: str):
+    fn, right = STEPS[name]
+    program = trace(fn, bf16(T, D), right, SIZES)
+    loaded = load(machine)
+    prices = step_prices(program, analyse(program, loaded.chip), loaded, (loaded.chips,))
+    return prices, next(op for op in program.ops if op.primitive == RAGGED)
+
+
+def cut_on(prices, op, factor):
+    whole = tuple(np.full((1, 1), -1) for _ in op.outputs)
+    return project_assignment(op.rule, np.array([[factor]]), whole, prices.mesh_shape)
+
+
+@pytest.mark.parametrize(
+    ("name", "machine", "times"),
+    [
+        ("rows", "h100-8", E),
+        ("gradient", "h100-8", E),
+        ("rows", "v5p-8", 1),
+        ("gradient", "v5p-8", E),
+    ],
+)
+def test_compilers_without_a_kernel_compute_once_per_group(name, machine, times) -> None:
+    prices, op = priced(name, machine)
+    assert times_computed(prices.machine.chip.compiler, op) == times
+    seconds = prices.compute_seconds(op, cut_on(prices, op, -1))[0]
+    product = op_seconds(prices.machine.chip, times * op.flops, 0.0)
+    assert product <= seconds <= 1.6 * product
+
+
+def test_rows_are_written_once_per_group_on_gpus_alone() -> None:
+    prices, op = priced("rows", "h100-8")
+    assert masked_bytes(prices, op, cut_on(prices, op, -1))[0] == E * T * D * 2
+    (row,), _ = op.rule.results[0]
+    assert masked_bytes(prices, op, cut_on(prices, op, row))[0] == E * T * D * 2 / 8
+    group = op.rule.operands[1][0][0]
+    assert masked_bytes(prices, op, cut_on(prices, op, group))[0] == T * D * 2
+    prices, op = priced("gradient", "h100-8")
+    assert masked_bytes(prices, op, cut_on(prices, op, -1))[0] == E * T * (D + F) * 2
+    for name in STEPS:
+        prices, op = priced(name, "v5p-8")
+        assert masked_bytes(prices, op, cut_on(prices, op, -1))[0] == 0
+
+
+def test_what_is_written_once_per_group_counts_in_the_peak() -> None:
+    program = trace(rows, bf16(T, D), bf16(E, D, F), SIZES)
+    plan = search(program, "h100-8", mesh={"x": 8}, time_limit=10)
+    assert plan.specs["inputs"]["[0]"][0] in ("x", ("x",))  # rows are cut, and nothing is gathered
+    assert plan.moves == ()
+    local = (T * D + T * F) * 2 / 8 + E * D * F * 2
+    assert plan.estimate.peak_bytes >= local + E * T * D * 2 / 8
+
+
+def test_weights_that_are_cut_over_all_chips_are_gathered_for_cut_rows() -> None:
+    program = trace(rows, bf16(8 * T, D), bf16(E, D, F), SIZES)
+    plan = search(
+        program,
+        "h100-8",
+        mesh={"x": 8},
+        time_limit=10,
+        requirements=["pin w [None, x, None]", "pin x [x, None]"],
+    )
+    assert [move.kind for move in plan.moves] == ["all_gather"]
+    prices = step_prices(program, analyse(program, load("h100-8").chip), load("h100-8"), (8,))
+    assert evaluate(prices, plan.decisions, ("x",)).estimate.peak_bytes == plan.estimate.peak_bytes
