@@ -91,12 +91,6 @@ def _solve(equation: Any) -> float:
     return float(_size(equation.invars[1].aval) * equation.invars[0].aval.shape[-1])
 
 
-def _window(equation: Any) -> float:
-    """Every element of the window for every result, or for every one that is picked."""
-    window = math.prod(equation.params.get("window_dimensions", ()))
-    return float(max(_by_elements(equation), _size(equation.outvars[0].aval) * window))
-
-
 def _by_elements(equation: Any) -> float:
     outputs = sum(_size(v.aval) for v in equation.outvars)
     inputs = sum(_size(v.aval) for v in equation.invars)
@@ -131,11 +125,6 @@ def _families() -> Iterator[tuple[Formula, str]]:
     )
     yield _solve, "triangular_solve"
     yield (
-        _window,
-        "reduce_window reduce_window_max reduce_window_min reduce_window_sum select_and_scatter "
-        "select_and_scatter_add select_and_gather_add",
-    )
-    yield (
         _by_elements,
         # arithmetic of single elements
         "abs acos acosh add add_any and asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt "
@@ -147,6 +136,8 @@ def _families() -> Iterator[tuple[Formula, str]]:
         "shift_right_arithmetic shift_right_logical sign sin sinh sqrt square sub tan tanh xor "
         "zeta "
         # along dimensions
+        "reduce_window reduce_window_max reduce_window_min reduce_window_sum select_and_scatter "
+        "select_and_scatter_add select_and_gather_add "
         "argmax argmin cumlogsumexp cummax cummin cumprod cumsum reduce reduce_and reduce_max "
         "reduce_min reduce_or reduce_prod reduce_sum reduce_xor tridiagonal_solve "
         "lu_pivots_to_permutation "
