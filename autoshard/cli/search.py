@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 def search_command(options: argparse.Namespace) -> int:
     """Run `autoshard search`."""
+    from autoshard.program.notes import dead_code
+
     if options.meshes is not None:
         from autoshard.cli.search_meshes import search_meshes_command
 
@@ -35,6 +37,8 @@ def search_command(options: argparse.Namespace) -> int:
     with ProgressLine(quiet=options.quiet) as line:
         line.show(f"tracing {options.program}", group="trace")
         found, program = find_program(options.program)
+        if dead := dead_code(program):
+            print(f"autoshard: {dead}", file=sys.stderr)
         plan = _search(options, machine, found, program, line)
     if options.output is not None:
         _save(plan, options.output)

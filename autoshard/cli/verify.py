@@ -1,5 +1,6 @@
 """`autoshard verify`: checks a plan with several judges, each of which may reject it.
 
+    program      only where it fails: most of what the step is given or computes is dead
     types        every value, op and collective has its type, and the types fit together
     price        the independent evaluator, on the whole program, finds the price in the file
     collectives  Shardy's own passes create exactly the planned collectives; no device is needed
@@ -47,6 +48,7 @@ def verify_command(options: argparse.Namespace) -> int:
     """Run `autoshard verify`."""
     from autoshard.cli.verify_meshes import is_for_meshes, verdicts_of
     from autoshard.plan.plan import PlanError
+    from autoshard.program.notes import dead_code
 
     if is_for_meshes(options.plan):
         return _conclude(verdicts_of(options), options)
@@ -58,7 +60,9 @@ def verify_command(options: argparse.Namespace) -> int:
     try:
         plan.check_program(program.fingerprint, reference)
         verdicts = [_types(plan, program), _price(plan, program, options.machine)]
-        if verdicts[0].agrees:  # a plan with wrong types cannot be lowered
+        if dead := dead_code(program):
+            verdicts.insert(0, Verdict("program", False, dead))
+        if verdicts[-2].agrees:  # a plan with wrong types cannot be lowered
             verdicts += [_collectives(plan, found), _numbers(plan, program, found, options.plan)]
             if options.explicit:
                 verdicts.append(_explicit(plan, program, found, options.plan))

@@ -82,7 +82,8 @@ class Region:
 class Program:
     """A step as a graph; see the module docstring. `ties` pairs positions of inputs and outputs.
 
-    `argument_names` are those of the function's parameters, by position.
+    `argument_names` are those of the function's parameters, by position. `dead_ops` of what the
+    function computes are left out, since no result depends on them.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Program:
     in_tree: Any = field(repr=False)
     out_tree: Any = field(repr=False)
     argument_names: tuple[str, ...] = ()
+    dead_ops: int = 0
 
     @property
     def input_paths(self) -> tuple[str, ...]:

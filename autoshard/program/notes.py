@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from autoshard.program.flops import is_known
 from autoshard.program.graph import Op, Program
+from autoshard.units import format_bytes
 
 
 def unknown_arithmetic(ops: Sequence[Op]) -> tuple[str, ...]:
@@ -25,6 +26,37 @@ def unknown_arithmetic(ops: Sequence[Op]) -> tuple[str, ...]:
     )
 
 
+def dead_code(program: Program) -> str:
+    """What is wrong with a step of which most is dead, or an empty string.
+
+    Most is dead where no result depends on more than half of the ops that it computes, or on more
+    than half of the bytes that it is given: as a rule, a step that changes its arguments in place
+    and does not return them.
+    """
+    read = {value for op in program.ops for value in op.inputs}
+    given = sum(program.values[value].bytes for value in program.inputs)
+    unread = [value for value in program.inputs if value not in read]
+    lost = sum(program.values[value].bytes for value in unread)
+    ops = sum(not op.boundary for op in program.ops)
+    if program.dead_ops <= ops and 2 * lost <= given:
+        return ""
+    parts = []
+    if program.dead_ops:
+        parts.append(f"{program.dead_ops:,} of its {program.dead_ops + ops:,} ops")
+    if unread:
+        first = program.values[unread[0]].path
+        parts.append(
+            f"{len(unread):,} of its {len(program.inputs):,} inputs ({format_bytes(lost)} of "
+            f"{format_bytes(given)}; the first is {first})"
+        )
+    return (
+        f"no result of {program.name} depends on {' and '.join(parts)}, so that they are no part "
+        "of the plan: return what the step changes (the new parameters and optimizer state), as in "
+        "`return loss, nnx.state((model, optimizer))`, or leave out what it does not need"
+    )
+
+
 def notes_of(program: Program) -> tuple[str, ...]:
     """All that there is to say of a program."""
-    return unknown_arithmetic(program.ops)
+    dead = dead_code(program)
+    return (*([dead] if dead else []), *unknown_arithmetic(program.ops))

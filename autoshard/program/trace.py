@@ -28,7 +28,7 @@ import jax
 import numpy as np
 
 from autoshard import compat
-from autoshard.program.flatten import Flattener
+from autoshard.program.flatten import Flattener, op_count
 from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.rules.ask_shardy import UserRule, rules_for
 
@@ -104,6 +104,7 @@ def trace(
         in_tree=jax.tree.structure(abstract),
         out_tree=jax.tree.structure(out_info),
         argument_names=argument_names(fn, len(args)),
+        dead_ops=max(op_count(traced.jaxpr.jaxpr) - op_count(closed.jaxpr), 0),
     )
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from autoshard.program.notes import notes_of
+from autoshard.program.notes import dead_code, notes_of
 from autoshard.program.trace import trace
 from autoshard.search.search import search
 from tests.helpers import toy_machine
@@ -28,3 +28,40 @@ def test_a_plan_says_of_which_ops_the_arithmetic_is_not_known() -> None:
 def test_nothing_is_said_of_what_is_priced() -> None:
     program = trace(lambda x: jax.lax.ragged_dot(x, x[None], jnp.array([8])), f(8, 8))
     assert notes_of(program) == ()
+
+
+def loss(weights, x):
+    return jnp.sum(jnp.tanh(x @ weights) ** 2)
+
+
+def forgets_the_update(weights, moments, x):
+    value, gradient = jax.value_and_grad(loss)(weights, x)
+    moments = 0.9 * moments + gradient
+    weights = weights - 0.1 * moments / (jnp.sqrt(moments**2) + 1e-8)
+    return value
+
+
+def returns_the_update(weights, moments, x):
+    value, gradient = jax.value_and_grad(loss)(weights, x)
+    moments = 0.9 * moments + gradient
+    return value, weights - 0.1 * moments, moments
+
+
+def test_a_step_that_forgets_what_it_computes_is_told_so() -> None:
+    program = trace(forgets_the_update, f(8, 8), f(8, 8), f(4, 8))
+    said = dead_code(program)
+    assert said.startswith(f"no result of forgets_the_update depends on {program.dead_ops} of its ")
+    assert "1 of its 3 inputs (256 B of 640 B; the first is [1])" in said
+    assert "return what the step changes" in said
+    assert notes_of(program) == (said,)
+
+
+def test_inputs_that_are_mostly_unread_are_said_too() -> None:
+    program = trace(lambda x, table: x + 1, f(4), f(64, 64))
+    assert "depends on 1 of its 2 inputs (16.0 KiB of 16.0 KiB" in dead_code(program)
+
+
+def test_steps_that_use_what_they_are_given_are_not_told_so() -> None:
+    assert dead_code(trace(returns_the_update, f(8, 8), f(8, 8), f(4, 8))) == ""
+    assert dead_code(trace(lambda x, unused: x * 2, f(8, 8), f(2))) == ""
+    assert dead_code(trace(lambda x: jax.value_and_grad(loss)(x, x)[1], f(8, 8))) == ""
