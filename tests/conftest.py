@@ -6,6 +6,8 @@ and no buffer.
 
 import os
 
+from autoshard import compat
+
 DEVICES = 8
 FLAGS = {
     "xla_force_host_platform_device_count": str(DEVICES),
@@ -15,7 +17,8 @@ FLAGS = {
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 given = os.environ.get("XLA_FLAGS", "")
-ours = [f"--{name}={value}" for name, value in FLAGS.items() if name not in given]
+known = compat.known_flags(FLAGS)
+ours = [f"--{name}={value}" for name, value in known.items() if name not in given]
 os.environ["XLA_FLAGS"] = " ".join([*given.split(), *ours])
 
 from hypothesis import settings  # noqa: E402, after the flags

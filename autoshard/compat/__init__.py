@@ -10,6 +10,7 @@ shardy              Shardy's passes inside of jaxlib: rules of ops, explicit col
 compile             modules as bytes, and their compilation by a compiler without its devices
 mpmd                Shardy:MPMD's passes inside of jaxlib
 primitives          the primitives that JAX knows
+flags               flags of XLA that a version of jaxlib knows
 process_wide        what is changed of JAX for the whole process
 quiet               JAX started without the words of a plugin for absent devices
 """
@@ -19,6 +20,7 @@ from autoshard.compat.compile import (
     module_bytecode,
     stablehlo_of_hlo,
 )
+from autoshard.compat.flags import known_flags
 from autoshard.compat.jaxprs import (
     array_facts,
     bind_checkpoint,
@@ -31,6 +33,7 @@ from autoshard.compat.jaxprs import (
     equation_scope,
     is_literal,
     is_tracer,
+    scan_counts,
     shape_struct,
     with_derivative_of,
 )
@@ -113,6 +116,7 @@ __all__ = [
     "is_literal",
     "is_own",
     "is_tracer",
+    "known_flags",
     "laid_out",
     "location_frames",
     "lower_equations",
@@ -124,6 +128,7 @@ __all__ = [
     "partitionable_random_bits",
     "registered_primitives",
     "run_reading",
+    "scan_counts",
     "shape_struct",
     "shardy_layout",
     "shardy_mesh_axes",

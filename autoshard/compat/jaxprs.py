@@ -46,6 +46,18 @@ def called_jaxpr_of(parameters: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
     return body, ()
 
 
+def scan_counts(parameters: Mapping[str, Any]) -> tuple[int, int]:
+    """(constants, carries): how many of the operands of a `scan` come first, and then.
+
+    Args:
+      parameters: of the equation. JAX from 0.11 on says both in `ft_in`.
+    """
+    if "ft_in" not in parameters:
+        return parameters["num_consts"], parameters["num_carry"]
+    constants, carries, _ = parameters["ft_in"].unpack()
+    return len(constants), len(carries)
+
+
 def closed(jaxpr: Any, consts: Sequence[Any]) -> Any:
     """A jaxpr with its constants as one closed jaxpr."""
     from jax.extend.core import ClosedJaxpr

@@ -41,7 +41,7 @@ from autoshard.program.vocabulary import UPDATES
 
 Floats = NDArray[np.float64]
 Settlement = tuple[Kind, tuple[int, ...], NDArray[np.int64]]
-PARTIAL = frozenset({"gather", "stack", *UPDATES})
+PARTIAL = frozenset({"gather", "scan_stack", *UPDATES})
 EXPONENTIALS = "gpu.functions-are-multiples", "gpu.exponentials-of-hopper"
 """What a compiler is expected to reckon with where a chip states what an exponential takes."""
 MOVES_NOTHING = frozenset(
@@ -49,7 +49,7 @@ MOVES_NOTHING = frozenset(
         *("enter", "carry", "yield", "join", "return"),
         *("sharding_constraint", "shard_alike", "optimization_barrier"),
         # Bitcasts, and slices, unless they are copied (`Facts.copied`).
-        *("reshape", "squeeze", "expand_dims", "unstack", "dynamic_slice"),
+        *("reshape", "squeeze", "expand_dims", "scan_slice", "dynamic_slice"),
     }
 )
 
@@ -315,7 +315,7 @@ class StepPrices:
         """Bytes per device of the slice that a partial op reads or writes."""
         if op.primitive == "gather":
             return self._bytes(op.outputs[0], strategies, "written")
-        if op.primitive == "stack":
+        if op.primitive == "scan_stack":
             return self._bytes(op.inputs[0], strategies, "reads")
         update = 1 if op.primitive == "dynamic_update_slice" else 2
         if update < len(op.inputs) and op.inputs[update] >= 0:

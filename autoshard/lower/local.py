@@ -28,7 +28,7 @@ from autoshard.program.vocabulary import ALGORITHMS
 AS_IT_IS = frozenset(
     {
         *("dot_general", "transpose", "squeeze", "rev", "concatenate"),
-        *("split", "clamp", "select_n", "copy"),
+        *("split", "stack", "unstack", "clamp", "select_n", "copy"),
         *("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"),
         *("reduce_xor", "reduce", "reduce_window"),
         *ALGORITHMS,

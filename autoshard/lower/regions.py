@@ -25,12 +25,12 @@ class Regions(Walk):
     def _scan(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
         params = equation.params
         closed = params["jaxpr"]
-        consts, carries = params["num_consts"], params["num_carry"]
+        consts, carries = compat.scan_counts(params)
         kinds = [
-            "enter" if k < consts else "carry" if k < consts + carries else "unstack"
+            "enter" if k < consts else "carry" if k < consts + carries else "scan_slice"
             for k in range(len(operands))
         ]
-        ends = ["yield" if k < carries else "stack" for k in range(len(equation.outvars))]
+        ends = ["yield" if k < carries else "scan_stack" for k in range(len(equation.outvars))]
         ops, outer = self._enter(kinds, operands)
 
         def body(*arrays: Any) -> list[Any]:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from autoshard import compat
 from autoshard.lower.collectives import explicit_collectives
 from autoshard.lower.compare import Comparison, compare
 from autoshard.lower.double import NotWidenedError, wide, widened
@@ -28,7 +29,9 @@ from autoshard.plan.plan import Plan
 DOUBLE_TOLERANCE = 1e-8
 DOUBLE_FLOOR = 1e-12
 # Soon compiled matters more than fast code; this changes no collective.
-_QUICK_ON_CPU = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+_QUICK_ON_CPU = compat.known_flags(
+    {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,15 +211,15 @@ class Flattener:
     def _scan(self, equation: Any, operands: Sequence[int], place: Place) -> list[int]:
         params = equation.params
         body = params["jaxpr"]
-        consts, carries = params["num_consts"], params["num_carry"]
+        consts, carries = compat.scan_counts(params)
         length = params["length"]
         region = self._open_region(place.region, place.trips * length, "scan")
         inside = place.within(region, place.trips * length)
         kinds = ["enter"] * consts + ["carry"] * carries
-        kinds += ["unstack"] * (len(operands) - len(kinds))
+        kinds += ["scan_slice"] * (len(operands) - len(kinds))
         arguments = self._enter_loop(kinds, operands, body.jaxpr.invars, place, inside)
         results = self._walk(body.jaxpr, body.consts, arguments, inside)
-        kinds = ["yield"] * carries + ["stack"] * (len(results) - carries)
+        kinds = ["yield"] * carries + ["scan_stack"] * (len(results) - carries)
         carried = arguments[consts : consts + carries]
         outputs = self._leave_loop(kinds, results, equation.outvars, carried, place, inside)
         self._close_region(region)
@@ -240,7 +240,7 @@ class Flattener:
                 kind,
                 [i if i >= 0 else self._literal(var, place)],
                 var.aval,
-                inside if kind == "unstack" else entry,
+                inside if kind == "scan_slice" else entry,
                 place.line,
                 value_trips=inside.trips,
                 may_free=kind != "carry",

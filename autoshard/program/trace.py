@@ -4,11 +4,13 @@
 `custom_vjp`, `checkpoint`) are inlined, and the bodies of `scan`, `while` and `cond` stand in
 place, between *boundary ops* that carry values across the edge of the region:
 
-    enter   a closed-over value becomes visible inside the region (no data is moved)
-    carry   the initial value of a loop's carry; the carry has one layout at entry and at exit
-    unstack one iteration's part of a scanned input;  stack: its inverse for a scanned output
-    yield   the carry at the end of an iteration;     join: one result out of `cond`'s branches
-    return  a result of the step, as it is handed back to the caller
+    enter       a closed-over value becomes visible inside the region (no data is moved)
+    carry       the initial value of a loop's carry, which has one layout at entry and at exit
+    scan_slice  one iteration's part of a scanned input
+    scan_stack  its inverse, for a scanned output
+    yield       the carry at the end of an iteration
+    join        one result out of `cond`'s branches
+    return      a result of the step, as it is handed back to the caller
 
 Every op knows its scope, its source line, whether it belongs to the backward pass and how often
 it runs (`trips`). Values that depend on constants and iotas alone are *free*: they are computed

@@ -26,17 +26,18 @@ INLINED = frozenset(
 FREE_PRIMITIVES = frozenset(
     {
         *("iota", "full", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"),
-        *("rev", "slice", "split", "concatenate", "pad", "copy", "stop_gradient"),
-        *("convert_element_type", "select_n", "clamp", "enter", "unstack"),
+        *("rev", "slice", "split", "concatenate", "stack", "unstack", "pad", "copy"),
+        *("stop_gradient", "square", "one_minus_square", "log2"),
+        *("convert_element_type", "select_n", "clamp", "enter", "scan_slice"),
         *("add", "sub", "mul", "div", "rem", "neg", "sign", "abs", "floor", "ceil", "max", "min"),
-        *("pow", "integer_pow", "square", "sqrt", "rsqrt", "exp", "expm1", "log", "log1p"),
+        *("pow", "integer_pow", "sqrt", "rsqrt", "exp", "expm1", "log", "log1p"),
         *("sin", "cos", "tanh", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "xor"),
         *("shift_left", "shift_right_logical", "shift_right_arithmetic"),
     }
 )
 """Ops so cheap that what they make of constants alone is computed wherever it is read."""
-STAY = frozenset({"enter", "unstack"})
-LEAVING = frozenset({"stack", "yield", "join"})
+STAY = frozenset({"enter", "scan_slice"})
+LEAVING = frozenset({"scan_stack", "yield", "join"})
 """Ops of a loop whose results are read around it."""
 SCATTERS = frozenset({"scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"})
 """Ops that write their last operand where indices say, into their first."""

@@ -51,7 +51,7 @@ PREFETCHED = frozenset(
     {
         "enter",
         "sharding_constraint",
-        "unstack",
+        "scan_slice",
         "slice",
         "convert_element_type",
         "reshape",
@@ -192,7 +192,7 @@ def _awaited(program: Program, readers: Sequence[Sequence[Reader]]) -> tuple[boo
     carried = {output: argument for argument, output in program.carries}
     for _ in range(2):  # twice, to follow a carry into the next iteration
         for op in reversed(program.ops):
-            if op.primitive == "stack":
+            if op.primitive == "scan_stack":
                 continue
             waits = is_matrix_op(op.primitive) or any(result[o] for o in op.outputs)
             if op.primitive == "yield":

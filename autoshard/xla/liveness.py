@@ -22,7 +22,7 @@ from autoshard.xla.dim_order.walk import Transposition, Transpositions
 from autoshard.xla.fusion import FUSING_REDUCTIONS, Fusion
 from autoshard.xla.in_place import carry_of, updated_in_place
 
-ALIASING = frozenset({"enter", "return", "unstack"})
+ALIASING = frozenset({"enter", "return", "scan_slice"})
 
 
 def find_temporary(program: Program, compiler: Compiler = LAWS) -> tuple[bool, ...]:
@@ -226,7 +226,7 @@ class _Lives:
         made = self.when[maker.index]
         stop = self._last(value, made)
         first, after = self.spans[maker.region]
-        if maker.primitive == "stack":
+        if maker.primitive == "scan_stack":
             return first, stop
         if maker.primitive == "yield":
             return after, max(stop, after)

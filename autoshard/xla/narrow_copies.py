@@ -15,7 +15,7 @@ from autoshard.program.facts import Narrowed
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.trace import Program
 
-_SLICES = frozenset({"unstack", "dynamic_slice"})
+_SLICES = frozenset({"scan_slice", "dynamic_slice"})
 _SHAPES = frozenset(
     {
         *("slice", "transpose", "rev", "reshape", "squeeze", "expand_dims", "broadcast_in_dim"),

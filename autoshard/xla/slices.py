@@ -17,7 +17,7 @@ from autoshard.program.trace import Program
 from autoshard.program.vocabulary import UPDATES
 from autoshard.xla.in_place import BITCASTS
 
-SLICING = frozenset({"unstack", "dynamic_slice"})
+SLICING = frozenset({"scan_slice", "dynamic_slice"})
 
 
 def find_copied(program: Program, compiler: Compiler) -> frozenset[int]:
@@ -50,7 +50,7 @@ def find_copied(program: Program, compiler: Compiler) -> frozenset[int]:
 def find_slices(program: Program, spans: Sequence[tuple[int, int]]) -> dict[int, Slice]:
     stack_of: dict[int, tuple[int, int]] = {}  # (stack, region)
     for op in program.ops:
-        if op.primitive == "unstack" and op.inputs[0] >= 0:
+        if op.primitive == "scan_slice" and op.inputs[0] >= 0:
             stack_of[op.outputs[0]] = op.inputs[0], op.region
         elif op.primitive == "convert_element_type" and op.inputs[0] in stack_of:
             stack, region = stack_of[op.inputs[0]]

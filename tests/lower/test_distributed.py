@@ -35,9 +35,7 @@ def run_processes(folder: Path) -> list[str]:
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "JAX_CPU_COLLECTIVES_IMPLEMENTATION": "gloo",
-        # Soon compiled matters more than fast code.
-        "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=4 "
-        "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+        "XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count=4",
     }
     port = free_port()
     processes = [

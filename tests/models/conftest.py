@@ -3,7 +3,11 @@
 import jax
 import pytest
 
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+from autoshard import compat
+
+QUICKLY = compat.known_flags(
+    {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+)
 
 
 @pytest.fixture(scope="session")

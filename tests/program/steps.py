@@ -131,7 +131,7 @@ def nested_jit(x):
     f(4, 8, 8),
     f(2, 8),
     f(2, 8),
-    sketch="""scan*4( enter carry unstack dot_general add tanh reduce_sum yield stack )
+    sketch="""scan*4( enter carry scan_slice dot_general add tanh reduce_sum yield scan_stack )
     return return""",
 )
 def scan(weights, x, bias):
@@ -141,7 +141,7 @@ def scan(weights, x, bias):
     return lax.scan(layer, x, weights)
 
 
-@step(f(4, 8), f(8), sketch="scan*4( carry unstack add yield stack ) return return")
+@step(f(4, 8), f(8), sketch="scan*4( carry scan_slice add yield scan_stack ) return return")
 def reverse_scan(rows, x):
     return lax.scan(lambda h, row: (h + row, h), x, rows, reverse=True)
 
@@ -149,7 +149,8 @@ def reverse_scan(rows, x):
 @step(
     f(3, 5, 8),
     f(8),
-    sketch="""scan*3( carry unstack scan*5( carry unstack mul yield stack ) yield stack )
+    sketch="""scan*3( carry scan_slice scan*5( carry scan_slice mul yield scan_stack ) yield
+    scan_stack )
     return return""",
 )
 def nested_scan(blocks, x):
@@ -162,10 +163,10 @@ def nested_scan(blocks, x):
 @step(
     f(4, 8, 8),
     f(2, 8),
-    sketch="""scan*4( carry unstack dot_general sin cos yield stack stack )
+    sketch="""scan*4( carry scan_slice dot_general sin cos yield scan_stack scan_stack )
     broadcast_in_dim'
-    scan*4( carry' unstack' unstack' unstack' mul' dot_general' transpose' dot_general'
-    yield' stack' ) return""",
+    scan*4( carry' scan_slice' scan_slice' scan_slice' mul' dot_general' transpose' dot_general'
+    yield' scan_stack' ) return""",
 )
 def gradient_of_scan(weights, x):
     def loss(w):
@@ -179,7 +180,7 @@ def counted_loop(x):
     return lax.fori_loop(0, 6, lambda _, h: h * 2.0, x)
 
 
-@step(f(0, 8), f(8), sketch="scan*0( carry unstack add yield ) return")
+@step(f(0, 8), f(8), sketch="scan*0( carry scan_slice add yield ) return")
 def scan_over_nothing(rows, x):
     return lax.scan(lambda h, row: (h + row, None), x, rows)[0]
 
@@ -250,7 +251,7 @@ def branches_within_a_branch(x, outer, inner):
     i(),
     sketch="""gt convert_element_type
     branch-( enter enter dot_general dot_general )
-    branch( enter enter scan*3( carry unstack dot_general yield ) ) join return""",
+    branch( enter enter scan*3( carry scan_slice dot_general yield ) ) join return""",
 )
 def loop_within_a_branch(weights, x, which):
     def loop():

@@ -150,9 +150,9 @@ def test_every_computed_op_is_needed_and_names_a_line_of_its_function(name: str)
             assert op.line in allowed, str(op)
 
 
-BOUNDARY = {"enter", "carry", "unstack", "yield", "stack", "join", "return"}
-INTO = {"enter", "carry", "unstack"}
-OUT_OF = {"yield", "stack"}
+BOUNDARY = {"enter", "carry", "scan_slice", "yield", "scan_stack", "join", "return"}
+INTO = {"enter", "carry", "scan_slice"}
+OUT_OF = {"yield", "scan_stack"}
 
 
 def derivative_lines() -> range:
@@ -183,7 +183,7 @@ def test_scopes_follow_the_name_stack_through_calls_and_loops() -> None:
     assert scopes == {
         "sin": "model",
         "carry": "model/stack",
-        "unstack": "model/stack",
+        "scan_slice": "model/stack",
         "cos": "model/stack/layer",
         "mul": "model/stack/layer",
         "yield": "model/stack",

@@ -160,7 +160,7 @@ def test_a_loop_keeps_what_it_reads_and_collects() -> None:
     flow = analyse(program)
     region = program.regions[1]
     assert region.trips == trips
-    stacked = result(program, "stack")
+    stacked = result(program, "scan_stack")
     assert flow.start[stacked] == region.start
     weight = program.inputs[1]
     entered = [use for use in flow.readers[weight] if program.ops[use.op].primitive == "enter"]

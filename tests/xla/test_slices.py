@@ -36,7 +36,7 @@ def flow_of(body: Any, *, library: bool = True) -> tuple[Program, Facts]:
 
 
 def slice_of(program: Program) -> int:
-    (op,) = [op for op in program.ops if op.primitive == "unstack"]
+    (op,) = [op for op in program.ops if op.primitive == "scan_slice"]
     return op.index
 
 

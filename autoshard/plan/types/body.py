@@ -242,7 +242,7 @@ class _Walk:
         )
 
     def _scan(self, params: Any, kinds: list[Type]) -> list[Type]:
-        consts, carries = params["num_consts"], params["num_carry"]
+        consts, carries = compat.scan_counts(params)
         body = params["jaxpr"]
 
         def once(carry: list[Type]) -> list[Type]:

@@ -110,6 +110,7 @@ RULES: Mapping[str, Callable[[Any, Sequence[Kind], str], Kind]] = {
     "pbroadcast": _to(V, V, I),
     "pvary": _to(V, I, V),
     "preduced": _to(R, I),
-    "vary_unreduced_cast_p": _to(P, V),
-    "reduced_vary_cast_p": _to(V, R),
+    # Two names each: the second is that of JAX before 0.12.
+    **dict.fromkeys(("vary_unreduced_cast", "vary_unreduced_cast_p"), _to(P, V)),
+    **dict.fromkeys(("reduced_vary_cast", "reduced_vary_cast_p"), _to(V, R)),
 }

@@ -132,7 +132,7 @@ def _between(prices: StepPrices, decisions: Decisions, sent: list[int]) -> tuple
     for value, reading in readers.items():
         producer = program.values[value].producer
         maker = kinds[producer] if producer >= 0 else None
-        ends = producer < 0 or program.ops[producer].primitive in ("stack", "yield")
+        ends = producer < 0 or program.ops[producer].primitive in ("scan_stack", "yield")
         if not ends and program.ops[producer].region in inside:
             continue  # local to one loop iteration; values that leave a loop are stacked or yielded
         if maker == "F" or value in sent:

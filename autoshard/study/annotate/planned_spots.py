@@ -215,7 +215,7 @@ class PlannedSpots:
         """The layouts in which ops read a value; or only those that keep it for another loop."""
         for number, position in marked.readers:
             op = self.program.ops[number]
-            if kept and op.primitive != "stack":
+            if kept and op.primitive != "scan_stack":
                 continue
             if self.plan.decisions.assignment[number] is not None:
                 layout = tuple(self.chosen(op).reads[position][0].tolist())

@@ -28,7 +28,7 @@ from autoshard.program.layout import local_shape
 from autoshard.program.trace import Op
 from autoshard.xla.fusion import Fusion
 
-ENTERING = frozenset({"enter", "carry", "unstack"})
+ENTERING = frozenset({"enter", "carry", "scan_slice"})
 """Ops through which a loop reads values from outside."""
 JOINING = {
     "all_gather": ("gpu.gathers-along-first-dimension", "gpu.gathers-as-it-lies"),
@@ -126,7 +126,7 @@ class FirstDimensions:
             return False
         program = self.prices.program
         stack = program.values[self.prices.dataflow.slices[value].stack]
-        if stack.producer < 0 or program.ops[stack.producer].primitive != "stack":
+        if stack.producer < 0 or program.ops[stack.producer].primitive != "scan_stack":
             return False
         written = self._of_read(program.ops[stack.producer], 0)
         return any(

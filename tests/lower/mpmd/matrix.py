@@ -18,6 +18,7 @@ import sys
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=32"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+from autoshard import compat
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.optimise import solve
 from autoshard.solve.schedule.task import Order
@@ -35,7 +36,9 @@ MODELS = {
 }
 MESHES = [(2, 4), (1, 2, 4, 2), (1,) * 8, (4, 4), (2, 1, 1, 4), (4,) * 8, (1, 1), (4, 2, 1, 1)]
 SCHEDULES = ["gpipe", "1f1b", "zb-h1", "zb-h2", "circular", "interleaved", "zb-v", "dualpipe-v"]
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICK = compat.known_flags(
+    {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+)
 
 
 SOLVED = "solved"

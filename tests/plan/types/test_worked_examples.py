@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
-from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -26,6 +25,7 @@ from autoshard.plan.types.plan_check import check_plan
 from autoshard.program.rules.ask_shardy import Rule
 from autoshard.program.subaxes import from_shardy_text, shardy_text, split
 from tests.helpers import concrete_like, toy_machine
+from tests.newer_jax import needs_shard_alike, shard_alike
 
 
 def f32(*shape):
@@ -201,6 +201,7 @@ def test_the_conflict_table_of_the_talk_has_no_cut_without_reshards():
 # -- shard as, and manual computation -------------------------------------------------------------
 
 
+@needs_shard_alike
 def test_values_that_are_sharded_alike_take_one_layout():
     mesh = auto(data=2, model=2)
 

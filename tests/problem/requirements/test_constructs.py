@@ -8,13 +8,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.experimental.shard_alike import shard_alike
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from autoshard.problem.requirements.records import LogicalRules
 from autoshard.program.select import RequirementError
 from autoshard.program.trace import trace
 from autoshard.search.search import InfeasibleError
+from tests.newer_jax import needs_shard_alike, shard_alike
 from tests.problem.requirements.programs import array, kept, kinds, plan_of, spec
 
 UP, DOWN, INPUTS, TARGETS = "[0]['up']", "[0]['down']", "[1]['inputs']", "[1]['targets']"
@@ -255,6 +255,7 @@ def test_shardings_of_a_jit_are_requirements():
         plan_of(program, "replicate x over model")
 
 
+@needs_shard_alike
 def test_shard_alike_is_a_tie():
     def step(x, y):
         a, b = shard_alike(x, y)

@@ -24,6 +24,7 @@ from autoshard.program.rules.ask_shardy import (
     Rule,
     rules_for,
 )
+from tests.newer_jax import shard_alike
 from tests.program.rules.equations import CALLBACKS, equations_of
 
 from .cases import CASES, Case
@@ -77,6 +78,8 @@ def test_every_hand_written_rule_has_a_case_and_a_need(
     cases = [case for case in CASES.values() if case.primitive == name]
     if name in ("reduce_window_min", "reduce_window_sum"):
         cases = [case for case in CASES.values() if case.primitive == "reduce_window_max"]
+    if name == "shard_alike" and shard_alike is None:
+        pytest.skip("jax.experimental.shard_alike is gone from this version of JAX")
     assert cases, f"add a case for {name}"
     monkeypatch.setattr(rules, "AMENDMENTS", {})
     monkeypatch.setattr(rules, "_REMEMBERED", {})

@@ -105,7 +105,7 @@ def test_what_checkpoint_gives_to_a_function_is_said_at_the_top_of_it():
     program = trace(step, *shapes)
     plan = search(program, toy_machine(8), mesh={"x": 8}, baselines=False)
     mesh = make_mesh(plan, None)
-    (kept,) = [op for op in program.ops if op.primitive == "stack" and not op.backward]
+    (kept,) = [op for op in program.ops if op.primitive == "scan_stack" and not op.backward]
     entered = [op for op in program.ops if op.primitive == "enter"]  # `scale`, into both loops
     assert [op.backward for op in entered] == [False, True]
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from autoshard import compat
 from autoshard.lower.mpmd.cut.graph import Graph, Node
 from autoshard.program.repeats import longest_run
 
@@ -90,10 +91,11 @@ def layer_scans(graph: Graph, paths: Sequence[tuple[str, ...]]) -> list[tuple[in
     """
     groups: dict[object, tuple[list[int], list[int]]] = {}
     for number, node in enumerate(graph.nodes):
-        if node.name != "scan" or not node.equation.params["num_carry"]:
+        params = node.equation.params
+        if node.name != "scan" or not compat.scan_counts(params)[1]:
             continue
-        if node.equation.params["length"] > 1:
-            key = paths[number], node.equation.params["length"]
+        if params["length"] > 1:
+            key = paths[number], params["length"]
             groups.setdefault(key, ([], []))[node.backward].append(number)
     result = []
     for forward, backward in groups.values():

@@ -86,7 +86,7 @@ def find_loop(closed: Any) -> MicrobatchedStep:
     loop = top.nodes[number]
     first = needed(top.nodes, loop.inputs)
     params = loop.equation.params
-    consts, carries = params["num_consts"], params["num_carry"]
+    consts, carries = compat.scan_counts(params)
     body, call = params["jaxpr"].jaxpr, _marked(loop)
     operands = {
         var: Operand(value, sliced=k >= consts + carries)

@@ -17,10 +17,11 @@ ELEMENTWISE = frozenset(
         "abs", "acos", "acosh", "add", "add_any", "and", "asin", "asinh", "atan", "atan2",
         "atanh", "cbrt", "ceil", "clamp", "convert_element_type", "copy", "cos", "cosh",
         "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor",
-        "ge", "gt", "imag", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p",
+        "ge", "gt", "imag", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "log2",
         "logistic", "lt", "max", "min", "mul", "ne", "neg", "nextafter", "not",
-        "optimization_barrier", "or", "pow", "real", "reduce_precision", "rem", "round",
-        "rsqrt", "select_n", "sign", "sin", "sinh", "sqrt", "square", "stop_gradient",
+        "one_minus_square", "optimization_barrier", "or", "polynomial", "pow", "real",
+        "reduce_precision", "rem", "round", "rsqrt", "select_n", "sign", "sin", "sinh", "sqrt",
+        "square", "stop_gradient",
         "sub", "tan", "tanh", "xor",
     }
 )  # fmt: skip

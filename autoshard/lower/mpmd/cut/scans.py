@@ -40,8 +40,7 @@ class Loop:
         """The loop of a scan node."""
         params = node.equation.params
         return cls(
-            params["num_consts"],
-            params["num_carry"],
+            *compat.scan_counts(params),
             params["length"],
             params["reverse"],
             params["jaxpr"],
