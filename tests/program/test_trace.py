@@ -237,3 +237,13 @@ def test_a_program_describes_itself() -> None:
         "f32[255,1024]",
     ]
     assert [program.values[v].bytes for v in program.inputs] == [4096, 4 * 1024**2, 255 * 4096]
+
+
+def test_a_programs_own_stack_is_no_edge_of_a_loop():
+    def step(x, y):
+        a, b = jnp.unstack(jnp.stack([x, y], axis=1), axis=1)
+        return a * b
+
+    made = [op.primitive for op in trace(step, f(8, 4), f(8, 4)).ops]
+    assert made == ["stack", "unstack", "mul", "return"]
+    assert not BOUNDARY & {"stack", "unstack"}
