@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.cost.cut_kernels import cut_seconds
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.consistency import check
-from autoshard.plan.copies import KEPT, VISIBLE
+from autoshard.plan.copies import KEPT, VISIBLE, value_trips
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.memory_events import buffer_events, occupied_bytes, op_events
 from autoshard.plan.moves import copy_moves, settlement_moves
@@ -143,7 +144,10 @@ class _Parts:
         return _Part(seconds, tuple(moves), tuple(events))
 
     def _copy(self, value: int) -> _Part:
-        return _Part(moves=tuple(copy_moves(self.prices, self.decisions, value, self.names)))
+        moves = tuple(copy_moves(self.prices, self.decisions, value, self.names))
+        stored = np.array([self.decisions.stored[value]])
+        cut = float(cut_seconds(self.prices, value, stored)[0])
+        return _Part(cut * value_trips(self.prices.program, value), moves)
 
     def _buffer(self, value: int) -> _Part:
         events = buffer_events(self.prices, self.decisions, value)

@@ -93,6 +93,10 @@ def buffer_events(
         events[stop] -= size
     if copy is None:
         return dict(events)
+    if flow.is_inside(prices.program, value):
+        at = flow.when[prices.program.values[value].producer]
+        for point, sent in passing(at, prices.scratch_bytes(value, layout)):
+            events[point] += sent
     size = prices.copied_bytes(value, copy)
     if value in flow.slices:
         one = flow.slices[value]

@@ -25,7 +25,8 @@ Objective: seconds of a step; every price is unary
     op       compute, and the exposed part of settling its sums; of a class the sum over its
              members (`_Pricer._op_seconds`)
     copies   the cheapest collectives from a to b, times how often mode m makes them
-             (`_Pricer._copy_seconds`); paid once, however many ops read the copy
+             (`_Pricer._copy_seconds`); paid once, however many ops read the copy; and what it
+             takes to cut a kernel in two for that
 
 So the objective is the plan's price, and not an approximation of it.
 
@@ -56,6 +57,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.cost.cut_kernels import cut_seconds
 from autoshard.cost.ragged import masked_bytes
 from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.step_prices import StepPrices
@@ -236,6 +238,9 @@ class _Pricer:
             seconds = self._reshard_seconds(term.value, choices.table)
             made = self._once("copied", (seconds, a, b), lambda s=seconds: s[a, b])
             total = total + self._copied_seconds(made, mode, term.times)
+            if term.cuts:
+                cut = cut_seconds(self.prices, term.value, choices.table.dimensions)[a]
+                total = total + np.where(mode > 0, term.cuts * cut, 0.0)
         return total
 
     def _copied_seconds(
@@ -282,6 +287,10 @@ class _Pricer:
                 stacks = stack_bytes(self.prices, value, dimensions[a], dimensions[b]) * (mode > 0)
                 if stacks.any():
                     self.usages.append(Usage(node, stacks, one.start, one.stop))
+            if self.flow.is_inside(self.program, value) and (mode > 0).any():
+                at = self.flow.when[self.program.values[value].producer]
+                sent = (bytes_of(value) * self.prices.scratch_factor)[a]
+                self.usages.append(Usage(node, np.where(mode > 0, sent, 0.0), at, at + 1))
             narrowed = self.flow.narrowed.get(value)
             for modes, (first, last) in life.copies:
                 copies = self._once(

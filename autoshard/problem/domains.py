@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from autoshard.plan.copies import ANEW, FIRST, KEPT, SECOND, VISIBLE, crosses_passes
 from autoshard.problem.folded_terms import Folded
 from autoshard.problem.memo import Mask, Shared
-from autoshard.problem.value_choices import Rows, ValueChoices, slicing_pairs
+from autoshard.problem.value_choices import Rows, ValueChoices, settled_pairs, slicing_pairs
 from autoshard.program.facts import Facts
 from autoshard.program.layout import LayoutTable
 from autoshard.program.readers import Phase
@@ -147,6 +147,7 @@ class _Finder:
                 strategy = self._shared.first_of(table, rows)
         readable, phases = self._readable(members, table)
         apart = any(crosses_passes(self.program, self.flow.readers[one]) for one in members)
+        apart = apart and not any(self.flow.is_inside(self.program, one) for one in members)
         considered = self._considered(value, table)
         a, b, mode = self._triples(considered, stored, readable, phases, apart)
         if strategy is not None:
@@ -194,6 +195,8 @@ class _Finder:
         if not self.flow.can_be_copied(self.program, value):
             return once("none", (), lambda: np.zeros((size, size), dtype=bool), size)
         pairs = self._shared.pairs(table)
+        if value in self.flow.parted:  # both layouts may be asked for
+            pairs = once("all", (table.dimensions,), lambda: settled_pairs(table.dimensions))
         if record.producer < 0 or self.program.ops[record.producer].primitive != "enter":
             return pairs
         # A closed-over value is gathered outside of the loop, where the compiler moves it; a

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autoshard.cost.cut_kernels import cut_bytes
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.copies import ANEW, FIRST, KEPT, SECOND, copy_intervals, value_trips
 from autoshard.plan.unreduced_sums import NO_SUMS, Sums, find_sums
@@ -35,11 +36,13 @@ class Term:
 class CopyTerm:
     """Members of a value class whose copies cost the same: one of them, and how often in all.
 
-    `times` says by mode of a copy how often it is waited for.
+    `times` says by mode of a copy how often it is waited for; `cuts`, how often a kernel is cut in
+    two for it, see `autoshard.cost.cut_kernels`.
     """
 
     value: int
     times: tuple[float, ...]
+    cuts: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ def _graph(program: Program, flow: Facts, classes: Classes) -> object:
         (classes.op_members, classes.value_members),
         [[(use.op, use.position, use.phase) for use in uses] for uses in flow.readers],
         [flow.can_be_copied(program, value.index) for value in program.values],
+        flow.parted,
     )
 
 
@@ -127,9 +131,12 @@ def _terms(prices: StepPrices, members: Sequence[int]) -> tuple[Term, ...]:
 
 def _copy_terms(prices: StepPrices, members: Sequence[int]) -> tuple[CopyTerm, ...]:
     flow = prices.dataflow
-    groups: dict[object, tuple[int, list[float]]] = {}
+    groups: dict[object, tuple[int, list[float], list[float]]] = {}
     for value in members:
-        _, times = groups.setdefault(flow.sending(value), (value, [0.0] * (ANEW + 1)))
+        key = flow.sending(value), cut_bytes(prices, value)
+        _, times, cuts = groups.setdefault(key, (value, [0.0] * (ANEW + 1), []))
+        if flow.is_inside(prices.program, value):
+            cuts.append(value_trips(prices.program, value))
         exposed = prices.exposed(flow.prefetchable[value])
         phases = {use.phase for use in flow.readers[value]}
         first, second = Phase.FIRST in phases, Phase.SECOND in phases
@@ -138,7 +145,7 @@ def _copy_terms(prices: StepPrices, members: Sequence[int]) -> tuple[CopyTerm, .
         times[SECOND] += once * second
         times[KEPT] += once * (first or second)
         times[ANEW] += once * (first + second)
-    return tuple(CopyTerm(value, tuple(times)) for value, times in groups.values())
+    return tuple(CopyTerm(value, tuple(times), sum(cuts)) for value, times, cuts in groups.values())
 
 
 def _life(prices: StepPrices, value: int) -> Life:

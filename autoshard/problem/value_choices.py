@@ -49,6 +49,12 @@ def sensible_pairs(dimensions: Rows) -> NDArray[np.bool_]:
     return changed.any(axis=2) & alike & few & settled
 
 
+def settled_pairs(dimensions: Rows) -> NDArray[np.bool_]:
+    """All pairs of two layouts in which nothing is a partial sum."""
+    settled = (dimensions != UNREDUCED).all(axis=1)
+    return settled[:, None] & settled[None, :] & ~np.eye(len(dimensions), dtype=bool)
+
+
 def slicing_pairs(dimensions: Rows) -> NDArray[np.bool_]:
     old, new = dimensions[:, None, :], dimensions[None, :, :]
     return ((old == new) | (old < 0)).all(axis=2)

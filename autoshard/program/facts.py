@@ -124,6 +124,8 @@ class Facts:
       `autoshard.xla.fusion_row_reductions`.
       innermost: by value, the dimensions of which two are innermost in memory where the compiler
         does not take any, see `autoshard.xla.dim_order.tpu_minor`.
+      parted: values that may be resharded although a kernel computes them along with others; it is
+        cut in two then. They are found from requirements.
     """
 
     chip: Chip | None
@@ -151,6 +153,7 @@ class Facts:
     product_orders: Mapping[int, ProductOrder]
     rows: frozenset[int]
     innermost: Mapping[int, tuple[int, ...]]
+    parted: frozenset[int] = frozenset()
 
     def is_of(self, chip: Chip) -> bool:
         """Whether the step was analysed for a chip of this kind, if not of its rates."""
@@ -158,10 +161,13 @@ class Facts:
 
     def can_be_copied(self, program: Program, value: int) -> bool:
         """Whether a resharded copy of a value can be made: it is in memory, or would be then."""
+        return value in self.parted or not self.is_inside(program, value)
+
+    def is_inside(self, program: Program, value: int) -> bool:
+        """Whether a copy of a value would cut the kernel in two that computes it."""
         maker = program.values[value].producer
-        return self.materialised[value] or (
-            maker >= 0 and is_matrix_op(program.ops[maker].primitive)
-        )
+        made_by_product = maker >= 0 and is_matrix_op(program.ops[maker].primitive)
+        return not self.materialised[value] and not made_by_product
 
     def sending(self, value: int) -> tuple[int, Narrowed | None]:
         """What is besides its shape, and changes the price of copies of a value."""

@@ -93,7 +93,7 @@ class Explainer:
         self._asked: list[Requirement] = asked
         self._as_searched = constraints or len(asked) == len(plan.requirements)
         self.demands = demands_of(program, asked, plan.mesh, constraints=own)
-        self.flow = analyse(program, machine.chip)
+        self.flow = self.demands.facts(analyse(program, machine.chip))
         self.prices: StepPrices = prices_of(plan, program, machine, analysed=self.flow)
         self._spaces: dict[frozenset[int], _Space] = {}
         self._about: dict[tuple[frozenset[int], int], SolvesAbout] = {}

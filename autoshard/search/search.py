@@ -123,6 +123,7 @@ def prepare(
     given = None if asked.mesh is None else shapes[0]
     demands = demands_of(program, asked.requirements, given, constraints=asked.constraints)
     flow = analyse(program, machine.chip) if known.facts is None else known.facts
+    flow = demands.facts(flow)
     classes = find_repeats(program, fold=asked.fold, marks=demands.marks())
     whole = step_prices(program, flow, machine, (machine.chips,), asked.corrections)
     start = asked.start

@@ -116,7 +116,8 @@ class Plans:
             while len(self._prices) >= PRICES:
                 del self._prices[next(iter(self._prices))]
             machine = self.box.at(point)
-            self._prices[key] = step_prices(self.program, self.flow, machine, sizes)
+            flow = self.demands.facts(self.flow)
+            self._prices[key] = step_prices(self.program, flow, machine, sizes)
         return self._prices[key]
 
     def evaluation(self, point: Point, plan: int) -> Evaluation:

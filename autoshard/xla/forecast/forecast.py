@@ -156,19 +156,23 @@ def _sizes(prices: StepPrices, decisions: Decisions) -> list[float]:
 def _fused(decided: Decided) -> Fusion:
     """Return the fusion under this plan, including products if the compiler generates those itself.
 
-    Partial sums that a collective reduces are always written, whatever else they are fused with.
+    Partial sums that a collective reduces, and what is resharded, are always written, whatever else
+    they are fused with.
     """
     prices, decisions = decided.prices, decided.decisions
     program, chip, has = prices.program, prices.machine.chip, prices.machine.chip.compiler.has
+    resharded = (v for v, copy in enumerate(decisions.copy) if copy is not None)
+    cut = {v for v in resharded if prices.dataflow.is_inside(program, v)}
     if has("gpu.products-are-calls"):
         ops = (op for op in program.ops if decided.of_sum(op))
-        return fuse(program, chip, written={output for op in ops for output in op.outputs})
+        sums = {output for op in ops for output in op.outputs}
+        return fuse(program, chip, written=sums | cut)
     into_products, late = set[int](), frozenset[int]()
     if has("tpu.elementwise-into-products"):
         into_products = {v for v, copy in enumerate(decisions.copy) if copy is None}
     if has("tpu.late-products"):
         late = frozenset(late_products(decided))
-    return with_softmaxes(program, chip, into_products, decisions, prices.mesh_shape, late)
+    return with_softmaxes(program, chip, into_products, decisions, prices.mesh_shape, late, cut)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,15 +74,16 @@ def with_softmaxes(
     decisions: Decisions,
     mesh_shape: tuple[int, ...],
     unwritten: Collection[int] = (),
+    written: Collection[int] = (),
 ) -> Fusion:
     """Return the fusion under some decisions, where softmaxes may be one kernel.
 
     Args:
-      program, chip, into_products, unwritten: see `autoshard.xla.fusion.fuse`.
+      program, chip, into_products, unwritten, written: see `autoshard.xla.fusion.fuse`.
       decisions: how values are sharded.
       mesh_shape: sizes of the mesh axes.
     """
-    plain = fuse(program, chip, into_products, unwritten=unwritten)
+    plain = fuse(program, chip, into_products, written=written, unwritten=unwritten)
     every = list(_softmaxes(program, plain))
     sizes = {
         one: _sizes(program, decisions, mesh_shape, one.exponentials)
@@ -100,9 +101,10 @@ def with_softmaxes(
         turned = {one.scores for one in others if _turns(program, plain, one, sizes[one])}
         shares = set(_shares(program, plain, turned))
     into_products = set(into_products) - shares
-    written = {one.exponentials for one in found} | shares
-    if not written:
+    more = {one.exponentials for one in found} | shares
+    if not more:
         return plain
+    written = more.union(written)
     again = fuse(program, chip, into_products, written=written, unwritten=unwritten)
     readers = _kernels_that_read(program, again)
     alone = {
