@@ -31,6 +31,9 @@ from autoshard.cli.parsers.schedule import add_schedule
 from autoshard.cli.parsers.serving import add_serving
 from autoshard.cli.parsers.whatif import add_whatif
 
+DEEPEST_CALLS = 10_000
+"""Functions that may call each other: JAX traces each of nested loops with some twenty calls."""
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -43,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
       arguments: the words after `autoshard`; by default those of this process.
     """
+    calls = sys.getrecursionlimit()
     try:
+        sys.setrecursionlimit(max(calls, DEEPEST_CALLS))
         with warnings.catch_warnings():
             # Show warnings for users; hide those that libraries address to developers.
             warnings.simplefilter("ignore")
@@ -59,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    finally:
+        sys.setrecursionlimit(calls)
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

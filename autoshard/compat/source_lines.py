@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sysconfig
 import traceback
 from typing import Any
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
 """The files of `autoshard.compat`: what they bind is no line of the user's."""
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(OWN_FOLDER))
+_PYTHON = os.path.join(sysconfig.get_paths()["stdlib"], "")
 _MODELS = os.path.join(PACKAGE_FOLDER, "models")
 
 
@@ -28,10 +30,11 @@ def source_line(equation: Any) -> str:
 
 
 def user_line_of_error(error: BaseException) -> str:
-    """`file.py:12` of the innermost frame of `error` outside of JAX and of this package."""
+    """`file.py:12` of the innermost frame of `error` outside of Python, JAX and this package."""
     found = ""
     for frame in traceback.extract_tb(error.__traceback__):
         path = os.path.abspath(frame.filename)
-        if "site-packages" not in path and not is_own(path):
+        theirs = "site-packages" in path or path.startswith(_PYTHON) or is_own(path)
+        if not theirs:
             found = f"{frame.filename}:{frame.lineno}"
     return found

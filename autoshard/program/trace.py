@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -116,9 +117,15 @@ def _traced(fn: Callable[..., Any], abstract: Any) -> Any:
         return jax.jit(fn).trace(*abstract)
     except Exception as error:
         where = compat.user_line_of_error(error)
+        why = f"{type(error).__name__}: {error}"
+        if isinstance(error, RecursionError):
+            limit = sys.getrecursionlimit()
+            why = (
+                f"it nests deeper than the {limit} calls that Python allows within each other; "
+                f"allow more of them: sys.setrecursionlimit({10 * limit})"
+            )
         raise TraceError(
-            f"{_name_of(fn)} does not trace{' at ' + where if where else ''}: "
-            f"{type(error).__name__}: {error}"
+            f"{_name_of(fn)} does not trace{' at ' + where if where else ''}: {why}"
         ) from error
 
 

@@ -23,17 +23,17 @@ the array that its result is added to, see `autoshard.xla.fusion_accumulate`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.machine.chip import Chip
 from autoshard.machine.compiler import LAWS, Compiler
-from autoshard.program.flops import TRANSCENDENTAL, is_matrix_op
+from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import Op, Program, Value
 from autoshard.program.strategies import is_layout_determined
 from autoshard.program.vocabulary import ALGORITHMS, BARRIER, SCATTERS, UPDATES
 from autoshard.xla.fusion_accumulate import find_accumulated
+from autoshard.xla.fusion_functions import NONE, Functions, FusedFunctions
 from autoshard.xla.fusion_siblings import Joined, at_hand
 
 FUSING_REDUCTIONS = frozenset(
@@ -237,13 +237,16 @@ class _Walk:
     into_products: frozenset[int]
     materialised: list[bool] = field(default_factory=list)
     sources: list[frozenset[int]] = field(default_factory=list)
-    inside: list[frozenset[int]] = field(default_factory=list)
+    inside: FusedFunctions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inside = FusedFunctions(self.program)
 
     def add(self, value: Value) -> None:
         """Decide whether a value is written; its operands must have been decided before."""
         self.materialised.append(not value.free)
         self.sources.append(frozenset() if value.free else frozenset((value.index,)))
-        self.inside.append(frozenset())
+        self.inside.of_value.append(NONE)
         if value.producer < 0:
             return
         maker = self.program.ops[value.producer]
@@ -252,10 +255,10 @@ class _Walk:
         fuses = self.elementwise[maker.index] and not value.free
         if not fuses or not self._can_be_fused(value, maker):
             return
-        computed = _inside(self.program, maker, self.inside)
+        computed = self.inside.of(maker)
         if self._is_made_anew(value, maker, computed):
             self.materialised[-1], self.sources[-1] = False, self._read_by(maker)
-            self.inside[-1] = computed
+            self.inside.of_value[-1] = computed
 
     def _read_by(self, op: Op) -> frozenset[int]:
         """Return the values that a kernel of `op` reads from memory."""
@@ -280,18 +283,18 @@ class _Walk:
             return True
         return self.rules.computes(reader, position, self.elementwise[reader.index])
 
-    def _is_made_anew(self, value: Value, maker: Op, computed: Collection[int]) -> bool:
+    def _is_made_anew(self, value: Value, maker: Op, computed: Functions) -> bool:
         """Whether every reader recomputes the value instead of reading it from memory."""
         again = len(self.readers[value.index]) - 1
         if not again:
             return True
-        functions = {self.program.ops[index].primitive for index in computed}
-        if not self.rules.may_make_anew(functions):
+        if not self.rules.may_make_anew(computed.names):
             return False
+        if not self.rules.by_bytes:
+            return True
         once = sum(self.program.values[source].bytes for source in self._read_by(maker))
-        anew = self.anew_bytes * _exponentials(self.program, computed)
-        dear = (again + 1) * once + again * anew > once + (2 + again) * value.bytes
-        return not (dear and self.rules.by_bytes)
+        anew = self.anew_bytes * self.inside.exponentials(computed)
+        return (again + 1) * once + again * anew <= once + (2 + again) * value.bytes
 
     def joining(self, accumulated: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
         """Return the iteration shape of each kernel that may be merged with others, by op."""
@@ -316,21 +319,7 @@ class _Walk:
 
     def exponentials(self, op: Op) -> float:
         """Return the transcendental work of an op's kernel; 0 if the op is no kernel."""
-        computed = _inside(self.program, op, self.inside)
-        return _exponentials(self.program, computed) * self._launches(op)
+        return self.inside.exponentials(self.inside.of(op)) if self._launches(op) else 0.0
 
     def _launches(self, op: Op) -> bool:
         return any(self.materialised[o] for o in op.outputs)
-
-
-def _inside(program: Program, op: Op, inside: Sequence[frozenset[int]]) -> frozenset[int]:
-    """Return the transcendental ops that a kernel of `op` computes: its own and those fused in."""
-    own = frozenset((op.index,)) if op.primitive in TRANSCENDENTAL else frozenset[int]()
-    return own.union(*(inside[i] for i in op.inputs if i >= 0))
-
-
-def _exponentials(program: Program, computed: Iterable[int]) -> float:
-    ops = (program.ops[index] for index in computed)
-    return sum(
-        TRANSCENDENTAL[op.primitive] * math.prod(program.values[op.outputs[0]].shape) for op in ops
-    )

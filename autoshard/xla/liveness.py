@@ -260,16 +260,9 @@ class _Lives:
         of a tuple.
         """
         values, ops = self.program.values, self.program.ops
-        operands, seen = list(maker.inputs), set[int]()
-        while operands:
-            operand = operands.pop()
-            if operand < 0 or operand in seen or values[operand].free:
-                continue
-            seen.add(operand)
+        operands = (self.fusion.sources[value] for value in maker.inputs if value >= 0)
+        for operand in set[int]().union(*operands):
             producer = values[operand].producer
-            if not self.fusion.materialised[operand]:
-                operands += ops[producer].inputs
-                continue
             of_product = producer >= 0 and is_matrix_op(ops[producer].primitive)
             if values[operand].bytes != value.bytes or (
                 of_product and not self.rules.over_products

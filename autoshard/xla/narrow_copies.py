@@ -54,36 +54,34 @@ def narrowed(program: Program, awaited: Sequence[bool], compiler: Compiler) -> d
     if not passed:
         return {}
     consumers = program.consumers()
-    found: dict[int, int | None] = {}
-
-    def width(value: int) -> int | None:
-        """Return the bytes per element to which all readers convert, if fewer; otherwise None."""
-        if value not in found:
-            found[value] = None
-            widths = {read_as(value, op, position) for op, position in consumers[value]}
-            found[value] = widths.pop() if len(widths) == 1 else None
-        return found[value]
+    width: dict[int, int | None] = {}
+    """By value, the bytes per element to which all readers convert, if fewer; otherwise None."""
 
     def read_as(value: int, op: int, position: int) -> int | None:
         reader = program.ops[op]
         result = program.values[reader.outputs[0]]
         if reader.primitive == "convert_element_type":
             return _narrower(program, value, result.index)
-        return width(result.index) if reader.primitive in passed and position == 0 else None
+        moves = reader.primitive in passed and position == 0
+        return width.get(result.index) if moves else None
+
+    for value in reversed(program.values):  # readers come first
+        widths = {read_as(value.index, op, position) for op, position in consumers[value.index]}
+        width[value.index] = widths.pop() if len(widths) == 1 else None
 
     result: dict[int, Narrowed] = {}
     for value in program.values:
-        widths, is_table = set[int](), False
+        narrow, is_table = set[int](), False
         for op, position in consumers[value.index]:
             one = read_as(value.index, op, position)
             if one is not None:
-                widths.add(one)
+                narrow.add(one)
                 is_table = is_table or program.ops[op].primitive == "gather"
             elif not _is_aside(program, op, awaited):
-                widths.clear()
+                narrow.clear()
                 break
-        if len(widths) == 1:
-            result[value.index] = Narrowed(widths.pop(), is_table)
+        if len(narrow) == 1:
+            result[value.index] = Narrowed(narrow.pop(), is_table)
     return result
 
 

@@ -104,7 +104,8 @@ class _Walk:
             else:
                 for op in range(one.first, one.last):
                     for value in self.program.ops[op].inputs:
-                        self._emit_maker(value, region)
+                        if (maker := self._unemitted_maker(value, region)) >= 0:
+                            self._emit(maker, region)
                 self.region(one.inner)
         for op in range(region.start, region.stop):  # ops that nothing reads
             self._emit(op, region)
@@ -123,18 +124,26 @@ class _Walk:
                 first += 1
 
     def _emit(self, op: int, region: Region) -> None:
-        if self.emitted[op]:
-            return
-        self.emitted[op] = True
-        for value in self.program.ops[op].inputs:
-            self._emit_maker(value, region)
-        self.order.append(op)
+        """Emit an op after the ops that make what it reads; fused and free ops go before it."""
+        stack: list[tuple[int, Iterator[int]]] = []
+        if not self.emitted[op]:
+            self.emitted[op] = True
+            stack.append((op, iter(self.program.ops[op].inputs)))
+        while stack:
+            op, unread = stack[-1]
+            maker = next((m for v in unread if (m := self._unemitted_maker(v, region)) >= 0), -1)
+            if maker < 0:
+                self.order.append(op)
+                stack.pop()
+            else:
+                self.emitted[maker] = True
+                stack.append((maker, iter(self.program.ops[maker].inputs)))
 
-    def _emit_maker(self, value: int, region: Region) -> None:
-        """Emit the producer of a value: a fused or free op goes before its first reader."""
+    def _unemitted_maker(self, value: int, region: Region) -> int:
+        """Return the op of the region that makes a value, if it is not emitted yet; else -1."""
         maker = self.program.values[value].producer if value >= 0 else -1
-        if maker >= 0 and self.program.ops[maker].region == region.index:
-            self._emit(maker, region)
+        here = maker >= 0 and self.program.ops[maker].region == region.index
+        return maker if here and not self.emitted[maker] else -1
 
     def _kernels(self, region: Region) -> list[Kernel]:
         kernels: list[Kernel] = []

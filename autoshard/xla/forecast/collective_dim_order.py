@@ -73,7 +73,7 @@ class FirstDimensions:
         self._cuts_first = not own.denies("gpu.all-to-alls-cut-first-dimension")
         self._scatters_first = not own.denies("gpu.scatters-along-first-dimension")
         self._joining = {kind for kind, habits in JOINING.items() if not own.denies(*habits)}
-        self._of_value: dict[int, int | None] = {}
+        self._of_value: list[int | None] = []
         self._served: dict[int, frozenset[tuple[int, int]]] = {}
 
     def is_turned(self, op: Op) -> bool:
@@ -177,9 +177,9 @@ class FirstDimensions:
         return None
 
     def _of(self, value: int) -> int | None:
-        if value not in self._of_value:
-            self._of_value[value] = None  # the answer if it depends on itself by a carry
-            self._of_value[value] = self._found(value)
+        """Return the first dimension of a value, found for all before it too: they come first."""
+        for one in range(len(self._of_value), value + 1):
+            self._of_value.append(self._found(one))
         return self._of_value[value]
 
     def _found(self, value: int) -> int | None:
