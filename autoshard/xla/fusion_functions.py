@@ -30,7 +30,8 @@ class Functions:
 
     def ops(self) -> set[int]:
         """Return all ops, each once."""
-        seen, waiting = {self}, [self]
+        seen: set[Functions] = {self}
+        waiting: list[Functions] = [self]
         while waiting:
             fresh = set(waiting.pop().before) - seen
             seen |= fresh
