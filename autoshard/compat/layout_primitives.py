@@ -62,7 +62,7 @@ def _laid_out_primitives() -> tuple[Any, Any]:
     for primitive in (values, tangents):
         primitive.def_impl(run)
         mlir.register_lowering(primitive, mlir.lower_fun(run, multiple_results=False))
-        batching.primitive_batchers[primitive] = functools.partial(_batched, primitive)
+        batching.fancy_primitive_batchers[primitive] = functools.partial(_batched, primitive)
     values.def_abstract_eval(lambda array, **_: array)
     tangents.def_abstract_eval(lambda *_, call_jaxpr, **__: call_jaxpr.out_avals[0])
     ad.primitive_jvps[values] = differentiated
@@ -72,23 +72,26 @@ def _laid_out_primitives() -> tuple[Any, Any]:
     return values, tangents
 
 
-def _batched(primitive: Any, arrays: Any, dimensions: Any, **bodies: Any) -> Any:
-    """The primitive on many arrays at once: so are its bodies."""
+def _batched(primitive: Any, vmapped: Any, arrays: Any, dimensions: Any, **bodies: Any) -> Any:
+    """The primitive on many arrays at once: so are its bodies, over the same mesh axes."""
     import jax
     from jax.extend.core import jaxpr_as_fun
 
     axes: list[Any] = list(dimensions)
-    count = next(a.shape[d] for a, d in zip(arrays, axes, strict=True) if d is not None)
+    if all(axis is None for axis in axes):
+        return primitive.bind(*arrays, **bodies), None
     array, *others = arrays
     if axes[0] is None:
-        array, axes[0] = jax.numpy.broadcast_to(array, (count, *array.shape)), 0
+        array, axes[0] = jax.numpy.broadcast_to(array, (vmapped.size, *array.shape)), 0
     shapes = [shape_struct(jax.typeof(one)) for one in (array, *others)]
-    result = jax.eval_shape(jax.vmap(jaxpr_as_fun(bodies["call_jaxpr"]), axes, axes[0]), *shapes)
+    mapped = functools.partial(
+        jax.vmap, in_axes=axes, out_axes=axes[0], spmd_axis_name=vmapped.spmd_name
+    )
+    result = jax.eval_shape(mapped(jaxpr_as_fun(bodies["call_jaxpr"])), *shapes)
     many = {}
     for name, body in bodies.items():
         given = result if name == "back" else shapes[:1]
-        mapped = jax.vmap(jaxpr_as_fun(body), axes, axes[0])
-        many[name] = jax.make_jaxpr(mapped)(*given, *shapes[1:])
+        many[name] = jax.make_jaxpr(mapped(jaxpr_as_fun(body)))(*given, *shapes[1:])
     return primitive.bind(array, *others, **many), axes[0]
 
 

@@ -60,7 +60,7 @@ class Lowered:
         defaults = {
             "in_shardings": self.in_shardings,
             "out_shardings": self.out_shardings,
-            "donate_argnums": tuple(self.plan.options.get("donate_argnums", ())),
+            "donate_argnums": tuple(self.program.options.get("donate_argnums", ())),
         }
         return jax.jit(self.fn, **{**defaults, **options})
 

@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import Any
 
 from autoshard import compat, models
+from autoshard.program.trace import TraceError, donated_positions
 
 OPTIONS = ("donate_argnums", "trip_counts", "user_rules")
 
@@ -242,6 +243,12 @@ def _checked(reference: str, result: Any) -> Found:
             for key in options
             if key not in OPTIONS
         ]
+        if isinstance(args, tuple | list) and "donate_argnums" in options:
+            try:
+                given = donated_positions(options["donate_argnums"], len(args))
+                options = {**options, "donate_argnums": given}
+            except TraceError as error:
+                faults.append(str(error))
     if faults:
         raise ProgramError("\n  ".join([f"{reference}: {form}:", *faults]))
     return Found(reference, fn, tuple(args), dict(options))

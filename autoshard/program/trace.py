@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import operator
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -66,12 +67,7 @@ def trace(
       TraceError: `fn` does not trace; the message names the user's source line.
       autoshard.program.rules.ask_shardy.NoRuleError: an op has no sharding rule.
     """
-    donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
-    for number in donate:
-        if not 0 <= number < len(args):
-            raise TraceError(
-                f"donate_argnums holds {number}, but the function is given {len(args)} arguments"
-            )
+    donate = donated_positions(donate_argnums, len(args))
     abstract = jax.tree.map(_abstract, args)
     traced = _traced(fn, abstract)
     closed, out_info = compat.drop_dead_code(traced.jaxpr), traced.out_info
@@ -109,6 +105,32 @@ def trace(
         argument_names=argument_names(fn, len(args)),
         dead_ops=max(op_count(traced.jaxpr.jaxpr) - op_count(closed.jaxpr), 0),
     )
+
+
+def donated_positions(donate_argnums: Any, count: int) -> tuple[int, ...]:
+    """The positions of the donated arguments of a function that is given `count` of them.
+
+    As in `jax.jit`, one number may stand for a sequence of one, and -1 is the last argument.
+
+    Raises:
+      TraceError: there is no such argument, or it is no number.
+    """
+    try:
+        numbers = [operator.index(donate_argnums)]
+    except TypeError:
+        try:
+            numbers = [operator.index(one) for one in donate_argnums]
+        except TypeError as error:
+            raise TraceError(
+                f"donate_argnums is {donate_argnums!r}, neither a position of an argument nor a "
+                "sequence of positions"
+            ) from error
+    for number in numbers:
+        if not -count <= number < count:
+            raise TraceError(
+                f"donate_argnums holds {number}, but the function is given {count} arguments"
+            )
+    return tuple(dict.fromkeys(number % count for number in numbers))
 
 
 def _traced(fn: Callable[..., Any], abstract: Any) -> Any:

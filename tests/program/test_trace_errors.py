@@ -38,12 +38,22 @@ def test_a_function_that_does_not_trace(fn: Callable[..., Any], offset: int, kin
     assert str(caught.value) == f"{fn.__name__} does not trace at {where}: {kind}: {cause}"
 
 
-@pytest.mark.parametrize(("donate", "named"), [(2, 2), (-1, -1), ((0, 5), 5)])
+@pytest.mark.parametrize(("donate", "named"), [(2, 2), (-3, -3), ((0, 5), 5)])
 def test_donating_an_argument_that_is_not_there(donate: Any, named: int) -> None:
     with pytest.raises(TraceError) as caught:
         trace(base, f(8, 16), f(16, 4), donate_argnums=donate)
     assert str(caught.value) == (
         f"donate_argnums holds {named}, but the function is given 2 arguments"
+    )
+
+
+@pytest.mark.parametrize("donate", ["x", 0.5, (0, None)])
+def test_donating_what_is_no_position(donate: Any) -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(base, f(8, 16), f(16, 4), donate_argnums=donate)
+    assert str(caught.value) == (
+        f"donate_argnums is {donate!r}, neither a position of an argument nor a sequence of "
+        "positions"
     )
 
 

@@ -25,7 +25,7 @@ from autoshard.lower.mpmd.cut.meshes import Around, place_around
 from autoshard.lower.mpmd.cut.outer import Outer, outer_of
 from autoshard.lower.mpmd.instructions import Script
 from autoshard.lower.mpmd.script import write_script
-from autoshard.program.trace import argument_names, state_ties
+from autoshard.program.trace import argument_names, donated_positions, state_ties
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.task import Order
 
@@ -247,7 +247,7 @@ def trace_step(
     Raises:
       LoopError: the step has no microbatch loop.
     """
-    donate = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
+    donate = donated_positions(donate_argnums, len(args))
     abstract = jax.tree.map(lambda leaf: compat.shape_struct(jax.typeof(leaf)), args)
     traced = jax.jit(fn).trace(*abstract)
     leaves = [len(jax.tree.leaves(arg)) for arg in args]

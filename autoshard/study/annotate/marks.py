@@ -53,6 +53,9 @@ class Marked:
       scope, trips: where that is, and how often.
       made, read: whether an op makes it there, and one reads it there, with no spot in between.
       order: how many marks of the program are before it.
+      mapped: dimensions of the value that the user's code there does not see: those of
+        `jax.vmap`s around it. A line there leaves them open.
+      taken: mesh axes that `jax.vmap` itself lays such dimensions over (`spmd_axis_name`).
     """
 
     value: int
@@ -66,6 +69,8 @@ class Marked:
     made: bool = True
     read: bool = True
     order: int = 0
+    mapped: tuple[int, ...] = ()
+    taken: frozenset[str] = frozenset()
 
 
 def marked_values(
@@ -94,6 +99,7 @@ def marked_values(
         op, kind = mark.op, mark.constraint
         straight = op["outputs"][0] in direct
         if mark.behind in same and (mark.made or straight):
+            mapped, taken = _mapped(flat.equations[op["index"]])
             marks[mark.number].append(
                 Marked(
                     value=same[mark.behind],
@@ -107,9 +113,27 @@ def marked_values(
                     made=mark.made,
                     read=straight,
                     order=order,
+                    mapped=mapped,
+                    taken=taken,
                 )
             )
     return marks
+
+
+def _mapped(mark: Any) -> tuple[tuple[int, ...], frozenset[str]]:
+    """The dimensions that `jax.vmap` gave to a mark, and the axes that it laid them over.
+
+    A mark asks for a whole array, and `jax.vmap` leaves what it maps open, or lays it over the axes
+    that it is told.
+    """
+    unconstrained = mark.params.get("unconstrained_dims") or ()
+    cut = {
+        number: entry if isinstance(entry, tuple) else (entry,)
+        for number, entry in enumerate(mark.params["sharding"].spec)
+        if entry is not None and entry is not PartitionSpec.UNCONSTRAINED
+    }
+    taken = frozenset(name for names in cut.values() for name in names)
+    return tuple(sorted({*unconstrained, *cut})), taken
 
 
 def _marker(mesh: Any, numbers: Mapping[Spot, int]) -> Callable[[Spot, Any], Any]:

@@ -10,7 +10,8 @@ import itertools
 import math
 import operator
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 from jax.sharding import PartitionSpec
 
@@ -27,6 +28,7 @@ LAYOUTS = 4
 """So many layouts are tried at a spot."""
 Turns = tuple[PartitionSpec, ...]
 """Layouts that an array has in turn."""
+_T = TypeVar("_T")
 NOTHING = Constraint(None, None)
 """Says nothing."""
 
@@ -59,6 +61,21 @@ def origin(program: Program, value: int) -> tuple[str, int | None]:
 def _cuts(layout: Layout) -> tuple[int, Layout]:
     """Of several layouts those that are cut by fewer axes come first."""
     return sum(dimension >= 0 for dimension in layout), layout
+
+
+def _unmapped(marked: Marked, dimensions: Iterable[_T]) -> tuple[_T, ...]:
+    """What is said by dimension, of those alone that the user's code sees."""
+    return tuple(one for k, one in enumerate(dimensions) if k not in marked.mapped)
+
+
+def _seen(marked: Marked, turns: Turns) -> Turns:
+    """Layouts in turn as the user's code can write them."""
+    if not marked.mapped:
+        return turns
+    entries = (_unmapped(marked, spec) for spec in turns)
+    return tuple(
+        _spec([names_of(entry) for entry in spec]) for spec, _ in itertools.groupby(entries)
+    )
 
 
 class PlannedSpots:
@@ -116,18 +133,21 @@ class PlannedSpots:
 
     def _said(self, marked: Sequence[Marked], *, read: bool) -> list[tuple[Said, float]]:
         """What fits all of these values, with the bytes, that of most bytes first."""
-        shapes = {self.program.values[one.value].shape for one in marked}
+        shapes = {_unmapped(one, self.program.values[one.value].shape) for one in marked}
+        taken = frozenset[str]().union(*(one.taken for one in marked))
         return [
             (turns[0] if len(turns) == 1 else turns, size)
             for turns, size in self._turns(marked, read=read).items()
-            if all(self._fits(spec, shape) for spec in turns for shape in shapes)
+            if all(self._fits(spec, shape, taken) for spec in turns for shape in shapes)
         ]
 
-    def _fits(self, spec: PartitionSpec, shape: tuple[int, ...]) -> bool:
-        """Whether an array of this shape can be cut so."""
+    def _fits(self, spec: PartitionSpec, shape: tuple[int, ...], taken: Collection[str]) -> bool:
+        """Whether an array of this shape can be cut so, without the axes that are taken."""
         sizes = dict(zip(self.plan.mesh.names, self.plan.mesh.sizes, strict=True))
-        counts = [math.prod(sizes[name] for name in names_of(entry)) for entry in spec]
-        return len(counts) <= len(shape) and not any(map(operator.mod, shape, counts))
+        cut = [names_of(entry) for entry in spec]
+        counts = [math.prod(sizes[name] for name in names) for names in cut]
+        fits = len(counts) <= len(shape) and not any(map(operator.mod, shape, counts))
+        return fits and not any(name in taken for names in cut for name in names)
 
     def _turns(self, marked: Sequence[Marked], *, read: bool) -> Mapping[Turns, float]:
         """The layouts in turn that a plan gives these values, those of most bytes first."""
@@ -140,14 +160,14 @@ class PlannedSpots:
                 kept = set(self._reads(one, kept=True))
                 for layout in sorted(set(self._reads(one)), key=_cuts):  # others are its slices
                     if not one.given or layout != stored:
-                        turns = self._way(one.value, stored, layout)[1:]
+                        turns = _seen(one, self._way(one.value, stored, layout)[1:])
                         found[turns] += 2 * size if layout in kept else size
                 continue
             if stored is not None and UNREDUCED not in stored:
-                found[self._all(one, stored)] += 2 * size
-                found[self._specs(stored)] += size
+                found[_seen(one, self._all(one, stored))] += 2 * size
+                found[_seen(one, self._specs(stored))] += size
             if copy is not None:
-                found[self._specs(copy)] += size / 2
+                found[_seen(one, self._specs(copy))] += size / 2
         most = sorted(found, key=lambda turns: -found[turns])[:LAYOUTS]
         return {turns: found[turns] for turns in most}
 
