@@ -55,6 +55,7 @@ def annotate_command(options: argparse.Namespace) -> int:
     from autoshard.lower.interpret import LoweringError
     from autoshard.lower.spmd import lower
     from autoshard.plan.plan import PlanError
+    from autoshard.plan.same_program import for_program
     from autoshard.study.annotate.fewest import fewest
 
     plan = load_plan(options.plan)
@@ -63,7 +64,7 @@ def annotate_command(options: argparse.Namespace) -> int:
     machine = find_machine(options.machine or plan.machine)
     checks = 0
     try:
-        plan.check_program(program.fingerprint, reference)
+        plan = for_program(plan, program, reference)
         with ProgressLine(quiet=options.quiet) as line:
 
             def heard(count: int, enough: bool) -> None:

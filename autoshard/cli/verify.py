@@ -48,6 +48,7 @@ def verify_command(options: argparse.Namespace) -> int:
     """Run `autoshard verify`."""
     from autoshard.cli.verify_meshes import is_for_meshes, verdicts_of
     from autoshard.plan.plan import PlanError
+    from autoshard.plan.same_program import for_program
     from autoshard.program.notes import dead_code
 
     if is_for_meshes(options.plan):
@@ -58,7 +59,7 @@ def verify_command(options: argparse.Namespace) -> int:
     reference = options.program or plan.program
     found, program = find_program(reference)
     try:
-        plan.check_program(program.fingerprint, reference)
+        plan = for_program(plan, program, reference)
         verdicts = [_types(plan, program), _price(plan, program, options.machine)]
         if dead := dead_code(program):
             verdicts.insert(0, Verdict("program", False, dead))

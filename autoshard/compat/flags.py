@@ -8,7 +8,7 @@ from typing import TypeVar
 
 _Value = TypeVar("_Value")
 
-_GONE = {"xla_cpu_use_fusion_emitters": (0, 12)}
+_GONE = {"xla_cpu_use_fusion_emitters": (0, 11)}
 """First jaxlib without a flag. XLA ends the process on a flag that it does not know."""
 
 

@@ -24,6 +24,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from autoshard.lower.explicit import manual_step
 from autoshard.lower.interpret import Interpreter, LoweringError
 from autoshard.plan.plan import Plan
+from autoshard.plan.same_program import for_program
 from autoshard.plan.types.plan_check import check_plan
 from autoshard.program.rules.ask_shardy import UserRule
 from autoshard.program.trace import Program, trace
@@ -113,7 +114,7 @@ def lower(
       ValueError: the number of devices is not that of the mesh.
     """
     program = trace(fn, *args, **_trace_options(plan))
-    plan.check_program(program.fingerprint, program.name)
+    plan = for_program(plan, program)
     check_plan(program, plan)
     mesh = make_mesh(plan, devices)
     flat_in = [NamedSharding(mesh, plan.specs["inputs"][path]) for path in program.input_paths]

@@ -167,6 +167,7 @@ class Plan:
       product_orders: by op index, how products are computed that are not as JAX writes them.
       belief: what of the machine's compiler it rests on, in a few words.
       notes: what else its reader should know, a sentence each.
+      marks: of what of the program it needs; see `autoshard.program.fingerprint`.
       requirements: for every requirement its `text`, `source`, whether it is `kept`, `how` it is
         broken, and the `requirement` itself; see `autoshard.problem.requirements.demands`.
     """
@@ -191,6 +192,7 @@ class Plan:
     product_orders: Mapping[int, ProductOrder] = field(default_factory=dict)
     belief: str = ""
     notes: tuple[str, ...] = ()
+    marks: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with a schema version."""
@@ -221,6 +223,7 @@ class Plan:
             ],
             "belief": self.belief,
             "notes": list(self.notes),
+            "marks": self.marks,
         }
 
     @classmethod
@@ -238,7 +241,7 @@ class Plan:
                 f"the plan has schema version {data['schema_version']!r}, this autoshard reads "
                 f"{SCHEMA_VERSION}: search again"
             )
-        newer = {"corrections": NONE.to_json(), "compiled": None, "belief": ""} | {
+        newer = {"corrections": NONE.to_json(), "compiled": None, "belief": "", "marks": ""} | {
             name: [] for name in ("requirements", "product_orders", "notes")
         }
         data = {**newer, **data}
@@ -274,6 +277,7 @@ class Plan:
                 requirements=tuple(dict(one) for one in data["requirements"]),
                 belief=str(data["belief"]),
                 notes=tuple(map(str, data["notes"])),
+                marks=str(data["marks"]),
                 product_orders={
                     int(one["op"]): ProductOrder(tuple(one["result"]), tuple(one["contracted"]))
                     for one in data["product_orders"]
@@ -325,19 +329,6 @@ class Plan:
             return cls.from_json(data)
         except PlanError as error:
             raise PlanError(f"{os.fspath(path)!r}: {error}") from error
-
-    def check_program(self, fingerprint: str, name: str) -> None:
-        """Refuse a program that is not the one that was planned.
-
-        Raises:
-          PlanError: the fingerprints differ.
-        """
-        if fingerprint != self.fingerprint:
-            raise PlanError(
-                f"the plan was made for program {self.program!r} ({self.fingerprint}), but "
-                f"{name!r} traces to {fingerprint}: other shapes, other code or another version of "
-                "JAX; search again"
-            )
 
 
 def _faults(plan: Plan) -> Iterator[str]:

@@ -82,8 +82,9 @@ class Region:
 class Program:
     """A step as a graph; see the module docstring. `ties` pairs positions of inputs and outputs.
 
-    `argument_names` are those of the function's parameters, by position. `dead_ops` of what the
-    function computes are left out, since no result depends on them.
+    `outline` is what of it a plan needs (`autoshard.program.fingerprint`), and `fingerprint` is
+    made of that. `argument_names` are those of the function's parameters, by position. `dead_ops`
+    of what the function computes are left out, since no result depends on them.
     """
 
     name: str
@@ -101,6 +102,7 @@ class Program:
     jaxpr: Any = field(repr=False)
     in_tree: Any = field(repr=False)
     out_tree: Any = field(repr=False)
+    outline: tuple[str, ...] = field(default=(), repr=False)
     argument_names: tuple[str, ...] = ()
     dead_ops: int = 0
 

@@ -20,7 +20,6 @@ elements, whatever they come from.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import operator
 import sys
@@ -32,6 +31,7 @@ import jax
 import numpy as np
 
 from autoshard import compat
+from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener, op_count
 from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.rules.ask_shardy import UserRule, rules_for
@@ -86,6 +86,7 @@ def trace(
     ties = state_ties(abstract, out_info, donate)
     ops = _price_dearest_branch_only(ops, graph.regions, graph.branches)
     values = tuple(graph.values)
+    lines = outline(values, ops, graph.inputs)
     return Program(
         name=name or _name_of(fn),
         values=values,
@@ -98,7 +99,8 @@ def trace(
         donated=donated,
         options=_options(donate, trip_counts),
         constant_bytes=graph.constant_bytes,
-        fingerprint=_fingerprint(values, ops),
+        fingerprint=fingerprint(lines),
+        outline=lines,
         jaxpr=closed,
         in_tree=jax.tree.structure(abstract),
         out_tree=jax.tree.structure(out_info),
@@ -256,20 +258,6 @@ def state_ties(args: Sequence[Any], out: Any, donate: Sequence[int]) -> tuple[tu
         match(arg, start, number in donate, 2)
         start += len(jax.tree.leaves(arg))
     return tuple(sorted(ties))
-
-
-_FINGERPRINTED_AS = {"scan_slice": "unstack", "scan_stack": "stack"}
-"""Names of boundary ops in fingerprints: those of the plans that are kept."""
-
-
-def _fingerprint(values: Sequence[Value], ops: Sequence[Op]) -> str:
-    digest = hashlib.sha256()
-    for value in values:
-        digest.update(f"{value.shape}{value.dtype}{value.producer};".encode())
-    for op in ops:
-        name = _FINGERPRINTED_AS.get(op.primitive, op.primitive)
-        digest.update(f"{name}{op.inputs}{op.outputs}{op.trips}{op.rule};".encode())
-    return digest.hexdigest()[:16]
 
 
 def _price_dearest_branch_only(

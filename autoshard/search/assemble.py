@@ -14,6 +14,7 @@ from autoshard.plan.evaluate import Evaluation, evaluate
 from autoshard.plan.fits import within
 from autoshard.plan.plan import Baseline, MeshShape, Plan, Proof
 from autoshard.program.facts import Facts
+from autoshard.program.fingerprint import marks
 from autoshard.program.layout import to_partition_spec
 from autoshard.program.trace import Program
 from autoshard.xla import analyse, forecast
@@ -71,6 +72,7 @@ def assemble(
         product_orders=prices.dataflow.product_orders,
         belief=belief(prices.machine.chip.compiler.name),
         notes=notes,
+        marks=marks(program.outline),
     )
 
 

@@ -26,6 +26,7 @@ from autoshard.machine.machine import Machine
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import Evaluation, evaluate, tidy
 from autoshard.plan.plan import Plan, PlanError
+from autoshard.plan.same_program import for_program
 from autoshard.problem.build import Built, build
 from autoshard.problem.requirements.bind import Bound, shown_layout, shown_value
 from autoshard.problem.requirements.demands import Demands, demands_of
@@ -86,7 +87,7 @@ class Explainer:
         gap: float = 0.0,
     ) -> None:
         machine = load(machine) if isinstance(machine, str) else machine
-        plan.check_program(program.fingerprint, program.name)
+        plan = for_program(plan, program)
         self.program, self.plan, self.gap = program, plan, gap
         asked = [from_json(one["requirement"]) for one in plan.requirements if "requirement" in one]
         own = constraints and any("requirement" not in one for one in plan.requirements)
@@ -186,7 +187,7 @@ class Explainer:
         Raises:
           PlanError: the plan is for another program or mesh.
         """
-        other.check_program(self.program.fingerprint, self.program.name)
+        other = for_program(other, self.program)
         if other.mesh != self.plan.mesh:
             raise PlanError(f"the plans are on different meshes: {self.plan.mesh} and {other.mesh}")
         there = evaluate(self.prices, other.decisions, self.plan.mesh.names).estimate

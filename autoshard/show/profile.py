@@ -17,6 +17,7 @@ from autoshard.plan.copies import ANEW, FIRST, SECOND
 from autoshard.plan.evaluate import Evaluation, compute_seconds, evaluate
 from autoshard.plan.moves import copy_moves, settlement_moves
 from autoshard.plan.plan import Move, Plan, PlanError
+from autoshard.plan.same_program import for_program
 from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.program.readers import Phase
 from autoshard.program.trace import Program
@@ -73,7 +74,7 @@ def profile(plan: Plan, program: Program, machine: Machine) -> Profile:
       PlanError: the program is another one, or at the prices of this machine the plan costs
         otherwise than it says; the figures that differ are listed.
     """
-    plan.check_program(program.fingerprint, program.name)
+    plan = for_program(plan, program)
     try:
         prices = prices_of(plan, program, machine)
         found = evaluate(prices, plan.decisions, plan.mesh.names)

@@ -11,6 +11,7 @@ import sys
 
 from autoshard.plan.consistency import InconsistentPlanError
 from autoshard.plan.plan import Plan
+from autoshard.plan.same_program import renumbered
 from autoshard.units import format_gap, format_seconds
 from tests.corpus.cases import CASES, Case
 from tests.corpus.kept import FOLDER, SAME, kept, path_of, priced, read, solve, write
@@ -67,7 +68,7 @@ def _before(case: Case) -> Plan | None:
     if old.fingerprint != program.fingerprint:
         return None
     try:
-        return priced(case, old.decoded())
+        return priced(case, renumbered(old.decoded(), program))
     except InconsistentPlanError:
         return None  # the rules of some operation have changed
 

@@ -1,0 +1,88 @@
+"""What of a traced program a plan needs, as text: where all of it is equal, so are the programs.
+
+Left out is what no decision depends on and what versions of JAX write in different ways: values
+that are computed wherever they are needed, and the ops that make them; names and kinds of the
+factors of rules, and all of those of one element.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+
+from autoshard.program.graph import Op, Program, Value
+from autoshard.program.rules.record import Rule
+
+_MARK = 4
+_SAID_BY_SHAPES = frozenset({"reshape"})
+"""Primitives whose rules follow from the shapes of what they read and make."""
+
+
+def deciding_ops(values: Sequence[Value], ops: Sequence[Op]) -> list[Op]:
+    """The ops of which a plan decides something: those that do not make free values alone."""
+    return [op for op in ops if not all(values[output].free for output in op.outputs)]
+
+
+def outline(values: Sequence[Value], ops: Sequence[Op], inputs: Sequence[int]) -> tuple[str, ...]:
+    """A line for every input, and then one for every op of which a plan decides something."""
+    kept = [value.index for value in values if not value.free]
+    number = {value: k for k, value in enumerate(kept)}
+
+    def lines() -> Iterator[str]:
+        for value in inputs:
+            yield f"{number.get(value, -1)}: {values[value]}"
+        for op in deciding_ops(values, ops):
+            read = ",".join(str(number.get(value, -1)) for value in op.inputs)
+            made = ",".join(str(values[value]) for value in op.outputs)
+            rule = "" if op.primitive in _SAID_BY_SHAPES else _dimensions(op.rule)
+            yield f"{op.primitive}({read})->{made} x{op.trips} {rule}"
+
+    return tuple(lines())
+
+
+def fingerprint(lines: Sequence[str]) -> str:
+    """16 hexadecimal digits of an outline."""
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def marks(lines: Sequence[str]) -> str:
+    """Four hexadecimal digits of each line of an outline, one after the other."""
+    return "".join(hashlib.sha256(line.encode()).hexdigest()[:_MARK] for line in lines)
+
+
+def first_difference(kept: str, program: Program) -> str:
+    """Where a program differs from the one of which `marks` were kept, for a reader.
+
+    Args:
+      kept: what `marks` made of the outline of the other program; empty where nobody kept it.
+      program: of another fingerprint.
+    """
+    if not kept:
+        return ""
+    ours = marks(program.outline)
+    count = len(program.outline)
+    same = next(
+        (k for k in range(count) if ours[k * _MARK :][:_MARK] != kept[k * _MARK :][:_MARK]), count
+    )
+    if same == count:
+        return "it ends where the planned one goes on"
+    if same < len(program.inputs):
+        value = program.values[program.inputs[same]]
+        return f"the first difference is the input {value.path}, here {value}"
+    op = deciding_ops(program.values, program.ops)[same - len(program.inputs)]
+    made = ", ".join(str(program.values[value]) for value in op.outputs)
+    return f"the first difference is {op}, which makes {made} here"
+
+
+def _dimensions(rule: Rule) -> str:
+    """The factors of each dimension of a rule, numbered as they first appear."""
+    names: dict[int, int] = {}
+
+    def dimension(factors: Sequence[int]) -> str:
+        longer = (factor for factor in factors if rule.factors[factor].size > 1)
+        return ".".join(str(names.setdefault(factor, len(names))) for factor in longer)
+
+    def side(tensors: Sequence[Sequence[Sequence[int]]]) -> str:
+        return "".join(f"[{' '.join(map(dimension, tensor))}]" for tensor in tensors)
+
+    return f"{side(rule.operands)}{side(rule.results)}"
