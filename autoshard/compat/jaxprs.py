@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,6 +57,17 @@ def scan_counts(parameters: Mapping[str, Any]) -> tuple[int, int]:
         return parameters["num_consts"], parameters["num_carry"]
     constants, carries, _ = parameters["ft_in"].unpack()
     return len(constants), len(carries)
+
+
+@functools.lru_cache(maxsize=1)
+def loops_are_inlined() -> bool:
+    """Whether JAX writes the body of a loop into the loop, and not into a function of its own."""
+    import jax
+
+    def loop(x: Any) -> Any:
+        return jax.lax.scan(lambda x, _: (jax.lax.sin(x), None), x, length=2)[0]
+
+    return "call @" not in jax.jit(loop).lower(0.0).as_text(dialect="stablehlo")
 
 
 def closed(jaxpr: Any, consts: Sequence[Any]) -> Any:

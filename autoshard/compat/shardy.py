@@ -268,6 +268,13 @@ def is_block_argument(value: Any) -> int | None:
     return ir.BlockArgument(value).arg_number if isinstance(value.owner, ir.Block) else None
 
 
+def integers(attribute: Any) -> tuple[int, ...]:
+    """The numbers of an array attribute of 64-bit integers."""
+    from jaxlib.mlir import ir
+
+    return tuple(int(number) for number in ir.DenseI64ArrayAttr(attribute))
+
+
 def splat_integer(attribute: Any) -> int | None:
     """The integer of a constant's scalar value, or None where it is not one integer."""
     from jaxlib.mlir import ir

@@ -25,7 +25,9 @@ from autoshard.program.trace import Op
 Unit = Literal["matrix", "vector"]
 Part = tuple[str, Unit]
 
-_STRUCTURE = frozenset({"while", "body", "cond", "closed_call", "checkpoint", "remat", "pjit"})
+_STRUCTURE = frozenset(
+    {"while", "body", "cond", "closed_call", "eval_jaxpr", "checkpoint", "remat", "pjit"}
+)
 _NAME = re.compile(r"[\w().\[\]\-#]+")
 
 

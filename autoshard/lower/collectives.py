@@ -205,6 +205,8 @@ class _Reader:
                 call = _Call(callee, operands, results, scope, line, count, unknown)
                 events.append(call)
                 continue
+            if name == "stablehlo.reduce" and len(operation.results) > 1:
+                events += self._reduction(operation, count, unknown)
             inner, once = count, unknown
             if name == "stablehlo.while":
                 trips, text = self._trips(operation)
@@ -269,6 +271,44 @@ class _Reader:
             counted_once=unknown,
         )
         return _Found(template, operand, result, _used_once(operand))
+
+    def _reduction(self, operation: Any, count: int, unknown: tuple[str, ...]) -> Iterator[_Found]:
+        """The `all_reduce`s of a reduction with several results, where Shardy wrote none.
+
+        Shardy of jaxlib 0.12 leaves them to the partitioner.
+        """
+        users = [use.owner.name for result in operation.results for use in result.uses]
+        operand = operation.operands[0]
+        sharding = compat.shardy_sharding_of(operand)
+        if sharding is None or "sdy.all_reduce" in users:
+            return
+        mesh_axes, before = self._layout(sharding)
+        sizes = dict(mesh_axes)
+        reduced = compat.integers(operation.attributes["dimensions"])
+        axes = tuple(axis for dimension in reduced for axis in before[dimension])
+        if not axes:
+            return
+        scope, line = _where(operation)
+        for result in operation.results:
+            after = compat.shardy_sharding_of(result)
+            layout = ((),) * len(result.type.shape) if after is None else self._layout(after)[1]
+            local = [
+                -(-size // math.prod(axis_size(axis, sizes) for axis in dimension))
+                for size, dimension in zip(result.type.shape, layout, strict=True)
+            ]
+            dtype, bits = element_type(str(result.type.element_type))
+            template = Collective(
+                kind="all_reduce",
+                axes=printed_axes(axes, sizes),
+                bytes=-(-math.prod(local) * bits // 8),
+                count=count,
+                scope=scope,
+                line=line,
+                shape=tuple(result.type.shape),
+                dtype=dtype,
+                counted_once=unknown,
+            )
+            yield _Found(template, operand, result, _used_once(operand))
 
     def _expand(
         self,

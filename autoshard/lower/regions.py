@@ -137,7 +137,13 @@ class Regions(Walk):
             value = op.outputs[0]
             stored = self.decisions.stored[value]
             if stored is not None:
-                self.arrays[value] = self._constrain(array, stored)
+                array = self._constrain(array, stored)
+                moved = self.decisions.copy[value] is not None
+                if op.primitive == "enter" and moved and compat.loops_are_inlined():
+                    # Shardy lays what a loop hands on to its next turn as the last constraint in
+                    # a chain says. This one is to be the last.
+                    array = jax.lax.optimization_barrier(array)
+                self.arrays[value] = array
                 continue
             again = self._again(op.inputs[0], made) if op.primitive == "enter" else None
             if again is None:

@@ -16,7 +16,7 @@ ALGORITHMS = frozenset(
 BARRIER = "optimization_barrier"
 INLINED = frozenset(
     {
-        *("jit", "pjit", "closed_call", "core_call"),
+        *("jit", "pjit", "closed_call", "core_call", "eval_jaxpr"),
         *("remat", "remat2", "checkpoint"),
         *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
         *("laid_out", "laid_out_tangent"),

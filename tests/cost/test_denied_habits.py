@@ -124,11 +124,18 @@ def looked_up(table: Any, tokens: Any, x: Any) -> Any:
     return x @ table[tokens].astype(jnp.bfloat16).T
 
 
+def by_group(x: Any, w: Any) -> Any:
+    """The gradient of what every group's matrix makes of its rows."""
+    sizes = jnp.full(w.shape[:1], x.shape[0] // w.shape[0], jnp.int32)
+    return jax.grad(lambda w: jnp.sum(jnp.sin(jax.lax.ragged_dot(x, w, sizes))))(w)
+
+
 FOURS = array(4, 64, 32), array(4, 32, 4), array(4, 4, 32), array(4, 32, 64)
 HEADS = array(2, 64, 8, 4, 32), array(2, 64, 8, 32), array(2, 64, 8, 32)
 GROUPED = planned(attention, *HEADS)
 WEIGHTS = planned(layers, array(3, 64, 64), array(64, 64), seeds=10)
 POWERS = planned(lambda x: jnp.exp(jnp.sin(jnp.exp(x))), array(4096, 4096, dtype=jnp.bfloat16))
+RAGGED = planned(by_group, array(8192, 512), array(8, 512, 512))
 TABLE = planned(
     looked_up,
     *(array(64, 64), array(32, dtype=jnp.int32), array(16, 64, dtype=jnp.bfloat16)),
@@ -153,6 +160,8 @@ PRICES: dict[str, dict[str, Price]] = {
         "gpu.transposes-through-tiles": GROUPED,
         "gpu.tiles-of-sixteen-elements": transposed(attention, *HEADS),
         "gpu.stacks-put-in-order": WEIGHTS,
+        "gpu.ragged-once-per-group": RAGGED,
+        "gpu.ragged-gradients-once-per-group": RAGGED,
     },
     "v5e-8": {"tpu.v5e-hides-gathers": exposed},
     "v5e-16": {"tpu.no-scatter-over-whole-square": rate("reduce_scatter", 4, 4)},
@@ -163,6 +172,7 @@ PRICES: dict[str, dict[str, Price]] = {
         "tpu.no-scatter-onto-two-dimensions": settled((4, 4, 4), (0, 1, -1), 0, 1, together=1),
     },
     "v5p-8": {
+        "tpu.ragged-gradients-once-per-group": RAGGED,
         "tpu.few-rows-turned-for-gathers": resharded(64, 16),
         "tpu.sums-are-combined": shared("all_reduce"),
         "tpu.gradients-are-combined": shared("all_reduce"),

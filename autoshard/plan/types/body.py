@@ -274,7 +274,9 @@ class _Walk:
         return _Walk(self.axes).run(closed.jaxpr, closed.consts, kinds)
 
 
-_CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "checkpoint", "remat", "remat2"})
+_CALLS = frozenset(
+    {*("jit", "pjit", "closed_call", "core_call", "eval_jaxpr"), "checkpoint", "remat", "remat2"}
+)
 
 
 def _settle(once: Callable[[list[Type]], list[Type]], carry: list[Type]) -> list[Type]:

@@ -45,13 +45,17 @@ def test_instructions_are_those_of_jaxlibs_parser(both, final):
     assert set(module.computations) == names
     instructions = 0
     for computation in theirs.computations():
-        mine = module.computations[computation.name].by_name
+        # Their parser writes elements of tuples by number in another way: `param#0` as `param_0`.
+        mine = {
+            i.name.replace("#", "_"): i for i in module.computations[computation.name].instructions
+        }
         assert len(mine) == len(computation.instructions())
         for instruction in computation.instructions():
             read = mine[instruction.name]
             opcode = str(instruction.opcode).rsplit("k", 1)[-1].lower()
             assert read.opcode.replace("-", "") in (opcode, f"{opcode}start", f"{opcode}done")
-            assert read.operands == tuple(o.name for o in instruction.operands())
+            operands = tuple(name.replace("#", "_") for name in read.operands)
+            assert operands == tuple(o.name for o in instruction.operands())
             instructions += 1
     assert instructions > 100
 
@@ -178,3 +182,27 @@ def test_records_print_themselves(both):
     root = module.computations[module.entry].root
     assert str(root) == f"{root.name} = {root.opcode}"
     assert str(parse_shape("f32[8,4]{1,0}")) == "f32[8, 4]"
+
+
+ELEMENTS = """\
+HloModule elements, is_scheduled=true, num_partitions=1
+
+ENTRY %main (p: (f32[2], (s32[], f32[3]{0}))) -> f32[3] {
+  %p = (f32[2]{0}, (s32[], /*index=1*/f32[3]{0})) parameter(0)
+  %negate = f32[2]{0} negate(%p#0)
+  ROOT %copy = f32[3]{0} copy(f32[3]{0} %p#1#1)
+}
+"""
+
+
+def test_elements_of_tuples_by_number_are_instructions():
+    computation = read_module(ELEMENTS).computations["main"]
+    assert [(i.name, i.opcode, i.operands, i.shape_text) for i in computation.instructions] == [
+        ("p", "parameter", (), "(f32[2]{0}, (s32[], /*index=1*/f32[3]{0}))"),
+        ("p#0", "get-tuple-element", ("p",), "f32[2]{0}"),
+        ("p#1", "get-tuple-element", ("p",), "(s32[], f32[3]{0})"),
+        ("p#1#1", "get-tuple-element", ("p#1",), "f32[3]{0}"),
+        ("negate", "negate", ("p#0",), "f32[2]{0}"),
+        ("copy", "copy", ("p#1#1",), "f32[3]{0}"),
+    ]
+    assert computation.by_name["p#1#1"].attributes()["index"] == "1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from autoshard.plan.plan import MeshShape, Plan
@@ -14,6 +14,10 @@ from autoshard.problem.requirements.from_program import constraints_of, own_mesh
 from autoshard.program.layout_pattern import parse_pattern
 from autoshard.program.trace import Program, trace
 from tests.problem.requirements.programs import array, plan_of, spec
+
+
+def auto(sizes: tuple[int, ...], names: tuple[str, ...]) -> AbstractMesh:
+    return AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
 
 
 def constrained(mesh: AbstractMesh, *entries: object) -> Program:
@@ -30,8 +34,8 @@ def seconds(plan: Plan) -> float:
     return plan.estimate.step_seconds
 
 
-ONE = AbstractMesh((1, 1), ("data", "model"))
-PART = AbstractMesh((4, 1), ("data", "model"))
+ONE = auto((1, 1), ("data", "model"))
+PART = auto((4, 1), ("data", "model"))
 
 
 @pytest.mark.parametrize("entries", [(), ("data", "model"), (None, ("data", "model"))])
@@ -62,7 +66,7 @@ def test_of_an_axis_of_one_device_nothing_is_asked():
     (cut,) = plan_of(constrained(PART, ("data", "model"))).requirements
     assert "[data, None] free(model)" in cut["text"]
     # The same axes with devices along both leave nothing open.
-    both = plan_of(constrained(AbstractMesh((2, 4), ("data", "model")), None, "model"))
+    both = plan_of(constrained(auto((2, 4), ("data", "model")), None, "model"))
     assert seconds(both) > seconds(whole)
     assert both.notes == ()
 
@@ -81,7 +85,7 @@ def test_shardings_of_jit_on_one_device_ask_for_nothing():
 
 
 def test_a_mesh_of_other_sizes_is_matched_by_name():
-    program = constrained(AbstractMesh((4, 2, 1), ("data", "model", "pod")), "data", "pod")
+    program = constrained(auto((4, 2, 1), ("data", "model", "pod")), "data", "pod")
     plan = plan_of(program)
     assert plan.notes == (
         "1 sharding of the program is on a mesh (data=4, model=2, pod=1), the plan's is (data=2, "

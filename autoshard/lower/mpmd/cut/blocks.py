@@ -91,11 +91,10 @@ def layer_scans(graph: Graph, paths: Sequence[tuple[str, ...]]) -> list[tuple[in
     """
     groups: dict[object, tuple[list[int], list[int]]] = {}
     for number, node in enumerate(graph.nodes):
-        params = node.equation.params
-        if node.name != "scan" or not compat.scan_counts(params)[1]:
+        if node.name != "scan" or not compat.scan_counts(node.equation.params)[1]:
             continue
-        if params["length"] > 1:
-            key = paths[number], params["length"]
+        if node.equation.params["length"] > 1:
+            key = paths[number], node.equation.params["length"]
             groups.setdefault(key, ([], []))[node.backward].append(number)
     result = []
     for forward, backward in groups.values():
