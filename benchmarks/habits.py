@@ -9,28 +9,44 @@ program is compiled for a machine that need not be there, and the module read.
     not installed   the compiler is not there
 
 With `--without NAME` and the plans that `bench fidelity --keep FOLDER` kept, it says what each of
-these habits buys: errors of predicted steps and peaks without it, less those with it.
+these habits buys. Errors of predictions grow where a habit is denied; a group is a program on a
+machine and a mesh (`autoshard.study.worth`):
+
+    changed         plans that are predicted otherwise without it
+    moved           plans whose collectives, or bytes on the wire, are others without it
+    step, peak      growth of these errors, the mean over all plans of its compiler and chips
+    wire            likewise, of bytes that a device sends
+    buys, group     the most that the error of steps or peaks grows in one group, and in which
+    worth it        yes, from 0.5 % on; no; collectives: it decides those, and is not judged by
+                    steps and peaks; no plan asks: it cannot be judged by these plans
+
+The last row denies them all at once. Every group is a process of its own
+(`benchmarks/habits_group.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
-import json
+import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autoshard.study.habits import Group
+    from autoshard.study.worth import Effect
     from autoshard.xla import Habit
 
 COLUMNS = ("habit", "status", "seconds", "version")
 WIDTHS = (44, 13, 7, 26)
-WORTH = ("habit", "plans", "changed", "step", "peak", "worth it")
-WORTH_WIDTHS = (44, 6, 8, 9, 9, 9)
+WORTH = (
+    "habit", "plans", "changed", "moved", "step", "peak", "wire", "buys", "worth it", "group",
+)  # fmt: skip
+WORTH_WIDTHS = (44, 5, 7, 5, 8, 8, 8, 8, 12, 0)
+GROUP = Path(__file__).with_name("habits_group.py")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -77,59 +93,69 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
-    from autoshard.cli.common import CommandError
+    from autoshard.cli.common import FAILED, CommandError
     from autoshard.cli.rows import Rows
-    from autoshard.study.habits import worth
+    from autoshard.study.worth import TOGETHER, worth
 
     if options.kept is None:
         raise CommandError(
             "--without needs --kept FOLDER, with the plans of `autoshard bench fidelity --keep`"
         )
-    groups = list(kept_groups(Path(options.kept)))
-    if not groups:
+    names = [habit.name for habit in habits]
+    effects, errors = measured(Path(options.kept), names, options.plans, options.workers)
+    if not effects and not errors:
         raise CommandError(f"{options.kept!r} has no compiled plans that are still in the cache")
     rows = Rows(WORTH, WORTH_WIDTHS)
-    for one in worth(groups, [habit.name for habit in habits]):
+    for name in (*names, TOGETHER):
+        one = worth(name, effects)
+        if name == TOGETHER and not one.plans:
+            continue
         rows.add(
             {
-                "habit": one.name, "plans": one.plans, "changed": one.changed,
-                "step": f"{one.step:+.2%}", "peak": f"{one.peak:+.2%}",
-                "worth it": "yes" if one.is_worth_it else "no",
+                "habit": one.habit, "plans": one.plans, "changed": one.changed, "moved": one.moved,
+                "step": f"{one.step:+.2%}", "peak": f"{one.peak:+.2%}", "wire": f"{one.wire:+.2%}",
+                "buys": f"{one.buys:.2%}", "worth it": one.verdict, "group": one.group,
             }
         )  # fmt: skip
     rows.write(options.csv)
-    return 0
+    counts = Counter(worth(name, effects).verdict for name in names)
+    groups = len({effect.group for effect in effects})
+    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    print(f"\nof {len(names)} habits over {groups} groups: {said}")
+    for error in errors:
+        print(f"autoshard: {error}", file=sys.stderr)
+    return FAILED if errors else 0
 
 
-def kept_groups(folder: Path) -> Iterator[Group]:
-    """The groups whose plans `bench fidelity --keep` kept in a folder, with what was compiled."""
-    import autoshard
-    from autoshard import models
-    from autoshard.study.habits import Group
+def measured(
+    folder: Path, names: Sequence[str], plans: int | None, workers: int | None
+) -> tuple[list[Effect], list[str]]:
+    """Effects of denying habits in every group, and what went wrong.
 
-    for place in sorted(folder.iterdir()):
-        question = place / "question.json"
-        if not question.exists():
-            continue
-        asked = json.loads(question.read_text())
-        step = models.build(asked["program"], **asked["arguments"])
-        program = autoshard.trace(step.fn, *step.args, **step.options)
-        machine = autoshard.load_machine(asked["machine"])
-        plans = tuple(_kept(place, machine))
-        if plans:
-            yield Group(place.name, program, machine, plans)
+    Args:
+      folder: where `bench fidelity --keep` kept its plans.
+      names: of habits.
+      plans: how many of each group, the best first; all by default.
+      workers: processes at once; as many as there are cores by default.
+    """
+    from autoshard.cli.rows import measure
+    from autoshard.study.worth import Effect
 
+    places = [place for place in sorted(folder.iterdir()) if (place / "question.json").exists()]
 
-def _kept(place: Path, machine: Any) -> Iterator[Any]:
-    from autoshard.compiler.compiled import recall
-    from autoshard.plan.plan import Plan
-    from autoshard.study.habits import Kept
+    def ask(place: Path) -> dict[str, Any]:
+        question = {"folder": str(place), "habits": list(names), "plans": plans}
+        found = measure(str(GROUP), question)
+        said = found.get("error") or f"{found['seconds']:.0f} s"
+        print(f"autoshard: {place.name}: {said}", file=sys.stderr, flush=True)
+        return found
 
-    for answer in sorted(place.glob("*.answer.json")):
-        said = json.loads(answer.read_text())
-        if "key" not in said:
-            continue
-        plan = Plan.load(place / answer.name.replace(".answer", ""))
-        compiled = recall(said["key"], plan.mesh, machine)
-        if compiled is not None and compiled.timeline is not None:
-            yield Kept(plan, compiled.timeline.seconds, compiled.memory.peak_bytes)
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        answers = list(pool.map(ask, places))
+    effects = [Effect(**row) for answer in answers for row in answer.get("effects", ())]
+    errors = [
+        f"{place.name}: {answer['error']}"
+        for place, answer in zip(places, answers, strict=True)
+        if "error" in answer
+    ]
+    return effects, errors

@@ -8,7 +8,7 @@ plan is for another machine and it knows no times.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,6 +32,17 @@ plans of the built-in programs are within 20 %; what is counted wrongly is off b
 
 SHORTEST_DIFFERENCE = 1e-4
 """Seconds by which steps may always differ: what is launched beside the kernels that are priced."""
+
+
+def planned_wire_bytes(plan: Plan) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Bytes that a device sends in a step, by the axes of each of the plan's collectives."""
+    sizes = dict(zip(plan.mesh.names, plan.mesh.sizes, strict=True))
+    for move in plan.moves:
+        if move.kind != "all_slice":
+            group = math.prod(sizes[axis] for axis in move.axes)
+            share = WIRE_SHARES.get(move.kind, lambda _: 1.0)(group)
+            sent = move.bytes if move.sent_bytes is None else move.sent_bytes
+            yield _in_order(move.axes, sizes), move.count * sent * share
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,18 +131,8 @@ class CompileVerdict:
 
     def wire_bytes(self) -> Mapping[tuple[str, ...], tuple[float, float, float]]:
         """Bytes that a device sends in a step by axes: predicted, partitioned and final."""
-        sizes = dict(zip(self.plan.mesh.names, self.plan.mesh.sizes, strict=True))
-
-        def planned() -> Iterable[tuple[tuple[str, ...], float]]:
-            for move in self.plan.moves:
-                if move.kind != "all_slice":
-                    group = math.prod(sizes[axis] for axis in move.axes)
-                    share = WIRE_SHARES.get(move.kind, lambda _: 1.0)(group)
-                    sent = move.bytes if move.sent_bytes is None else move.sent_bytes
-                    yield _in_order(move.axes, sizes), move.count * sent * share
-
         columns = [
-            planned(),
+            planned_wire_bytes(self.plan),
             *(
                 ((one.axes, one.count * one.wire_bytes) for one in side)
                 for side in (self.compiled.partitioned, self.compiled.final)

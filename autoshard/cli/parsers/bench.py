@@ -139,6 +139,18 @@ def _add_habits(kinds: Any) -> None:
     habits.add_argument(
         "--kept", metavar="FOLDER", help="where `bench fidelity --keep` kept its plans"
     )
+    habits.add_argument(
+        "--plans",
+        metavar="N",
+        type=cli_arguments.count,
+        help="at most so many of each group, the best first (default all)",
+    )
+    habits.add_argument(
+        "--workers",
+        metavar="N",
+        type=cli_arguments.count,
+        help="groups at once (default one a core)",
+    )
     habits.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
 
 
