@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,8 @@ from typing import Any
 def measure(script: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of a child of `script` for `row`, with `peak_gib` of that child.
 
-    If the child fails, the result has `error` with the last line that it wrote.
+    If the child fails, the result has `error` with the last line that it wrote, or the signal that
+    ended it.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         child = subprocess.Popen(
@@ -40,6 +42,8 @@ def measure(script: str, row: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = {"peak_gib": usage.ru_maxrss * unit / 2**30}
     if child.returncode == 0:
         answer.update(json.loads(lines[-1]))
+    elif child.returncode < 0:
+        answer["error"] = f"ended by {signal.Signals(-child.returncode).name}"
     else:
         answer["error"] = complaints[-1] or f"exit code {child.returncode}"
     return answer

@@ -45,21 +45,21 @@ def test_what_is_denied_is_no_habit_any_more_and_nothing_else():
 
 
 @pytest.mark.parametrize(
-    ("name", "machine", "sizes"),
+    ("name", "machine", "sizes", "every"),
     [
-        ("mlp", "h100-8", {"x": 2, "y": 4}),
-        ("llama3-1b", "h100-8", {"x": 8}),
-        ("llama3-1b", "v5e-8", {"x": 8}),
-        ("gnn", "v5p-8", {"x": 4, "y": 2}),
+        ("mlp", "h100-8", {"x": 2, "y": 4}, 1),
+        ("llama3-1b", "h100-8", {"x": 8}, 4),
+        ("llama3-1b", "v5e-8", {"x": 8}, 4),
+        ("gnn", "v5p-8", {"x": 4, "y": 2}, 2),
     ],
 )
-def test_every_effect_is_that_of_deriving_and_pricing_anew(name, machine, sizes):
+def test_effects_are_those_of_deriving_and_pricing_anew(name, machine, sizes, every):
     """Few are derived anew, by who asks about what; all are as if each were."""
     group = group_of(name, machine, **sizes)
     (kept,), usual = group.plans, without(group)
     *each, _ = effects(group, HABITS)
     assert len(each) > 60
-    for one in each:
+    for one in each[::every]:
         other = without(group, one.habit)
         ours, theirs = other.estimate, usual.estimate
         assert one.changed == (other.moves != usual.moves or ours != theirs) or not one.changed
