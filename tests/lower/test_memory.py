@@ -111,7 +111,9 @@ def test_activations_are_never_more_than_the_schedule_has(schedule):
         for mesh in range(2):
             taken = [s for s in used if s.mesh == mesh and s.microbatch >= 0 and not s.total]
             most[mesh] = max(most[mesh], sum(graph.bytes(slot.value) for slot in taken))
-    assert all(taken <= peak for taken, peak in zip(most, peaks, strict=True))
+    sent = instance.static_memory  # of one microbatch, until it has been sent
+    assert all(taken <= peak + more for taken, peak, more in zip(most, peaks, sent, strict=True))
     assert most[0] > 0
     if schedule == "1f1b":  # two microbatches in flight, of six
-        assert 3 * most[0] <= simulate(instance, watched("gpipe")[0].order).peak_memory[0]
+        every = simulate(instance, watched("gpipe")[0].order).peak_memory[0]
+        assert 3 * (most[0] - sent[0]) <= every

@@ -76,7 +76,9 @@ class Partition:
         """The schedule problem: times in FLOP, memory in bytes, transfers free.
 
         Memory of a microbatch is what F keeps for the backward pass and B for W, of whole values.
-        Where B hands on more than F keeps, F counts for that, too.
+        Where B hands on more than F keeps, F counts for that, too. What F sends on and does not
+        keep is there until it has been sent, of one microbatch at a time: it is counted among the
+        static memory of its stage.
 
         Args:
           meshes: how many meshes there are.
@@ -101,6 +103,7 @@ class Partition:
             "memory_forward": tuple(after_f),
             "memory_backward": tuple(b - f for f, b in zip(after_f, after_b, strict=True)),
             "memory_weight": tuple(-b for b in after_b),
+            "static_memory": tuple(cut.bytes(self._sent(s) - kept[s]) for s in stages),
             "transfer": ((0,) * meshes,) * meshes,
             "time_scale": (1,) * meshes,
         }
@@ -111,6 +114,12 @@ class Partition:
             name=self.name,
             **{**fields, **changed},
         )
+
+    def _sent(self, stage: int) -> set[int]:
+        """What other stages read of what F of this one makes."""
+        readers = (f for (s, _), f in self.cut.fragments.items() if s != stage)
+        read = {one.value for f in readers for one in f.inputs if one.stage == stage}
+        return read & set(self.cut.fragments[stage, "F"].outputs)
 
     def around(self, placement: Sequence[int]) -> Around:
         """What is done around the loop, on the meshes of the stages."""
