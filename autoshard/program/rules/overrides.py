@@ -141,14 +141,14 @@ def batched(core_rank: int) -> Callable[[JaxprEqn], Rule]:
 def partial_update(equation: JaxprEqn, rule: Rule) -> Rule:
     """`dynamic_update_slice`: a sharded dimension can be updated in place by one element alone."""
     operand, update = _shape(equation.invars[0]), _shape(equation.invars[1])
-    whole = {
-        index
+    kinds = {
+        index: FactorKind.PASS if part == 1 else FactorKind.REPLICATE
         for dimension, (size, part) in enumerate(zip(operand, update, strict=True))
-        if 1 < part < size
+        if part < size
         for index in rule.operands[0][dimension]
     }
     factors = tuple(
-        replace(factor, kind=FactorKind.REPLICATE) if index in whole else factor
+        replace(factor, kind=kinds.get(index, factor.kind))
         for index, factor in enumerate(rule.factors)
     )
     return replace(rule, factors=factors)
@@ -206,8 +206,8 @@ OVERRIDES: Mapping[str, Override] = _table()
 
 AMENDMENTS: Mapping[str, Amendment] = {
     "dynamic_update_slice": Amendment(
-        "a dimension passes through for Shardy, but XLA's partitioner gathers it if the update "
-        "is longer than one element",
+        "a dimension passes through for Shardy, or is permuted from jaxlib 0.11 on; XLA's "
+        "partitioner gathers it if the update is longer than one element, and else passes it on",
         partial_update,
     ),
     "conv_general_dilated": Amendment(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -55,12 +56,26 @@ def false_promises(function: Any, first: Any, second: Any, primitive: str | None
     return broken
 
 
+def known_as(rule: Rule) -> str:
+    """The text of a rule, without the kinds of factors of one element, which cannot be cut.
+
+    Shardy says them of a reshape or not, by its version.
+    """
+    factors = (
+        replace(factor, kind=FactorKind.PASS, operator=None) if factor.size == 1 else factor
+        for factor in rule.factors
+    )
+    return str(replace(rule, factors=tuple(factors)))
+
+
 def test_rules_of_all_families() -> None:
     equations = {name: equation_of(case) for name, case in CASES.items()}
     found = dict(zip(equations, rules_for(list(equations.values())), strict=True))
-    assert {name: str(rule) for name, rule in found.items()} == {
-        name: case.rule for name, case in CASES.items()
-    }
+    others = {name: known_as(rule) for name, rule in found.items()}
+    expected = {name: known_as(Rule.parse(case.rule)) for name, case in CASES.items()}
+    newer = {name: known_as(Rule.parse(case.newer)) for name, case in CASES.items() if case.newer}
+    expected |= {name: text for name, text in newer.items() if text == others[name]}
+    assert others == expected
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -54,13 +54,21 @@ class Case:
     rule: str
     function: Callable[..., Any]
     operands: tuple[Drawn, ...]
+    newer: str = ""
+    """The rule that Shardy has in a later version."""
 
 
 class Family(dict[str, Case]):
     """Cases by their names."""
 
     def case(
-        self, name: str, primitive: str, rule: str, function: Callable[..., Any], *operands: Drawn
+        self,
+        name: str,
+        primitive: str,
+        rule: str,
+        function: Callable[..., Any],
+        *operands: Drawn,
+        newer: str = "",
     ) -> None:
         assert name not in self, f"two cases are called {name}"
-        self[name] = Case(primitive, rule, function, operands)
+        self[name] = Case(primitive, rule, function, operands, newer)

@@ -31,6 +31,7 @@ case(
     "([im, nl])->([ij, kl]) {i=2, j=3, k=2, l=2, m=2, n=3} need_replication={m, n}",
     lambda a: a.reshape(6, 4),
     f(4, 6),
+    newer="([ij, ml])->([ij, kl]) {i=2, j=2, k=2, l=2, m=3} need_replication={i, j, k, m}",
 )
 case(
     "squeeze",
