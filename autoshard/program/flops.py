@@ -160,6 +160,8 @@ MOVES = _names(
     "sharding_constraint shape_assertion shard_alike split squeeze stack stop_gradient tie tile",
     "to_edtype transpose unstack with_memory_space_constraint pin unpin xla_metadata_value",
     "inspect_sharding dce_sink debug_callback debug_print check",
+    # within kernels
+    "bitcast einshape_lo max_contiguous remove_memory_space roll",
 )
 """What makes, moves, renames or prints elements, and computes none."""
 
@@ -189,6 +191,7 @@ UNKNOWN = _names(
     "bcoo_transpose bcsr_dot_general bcsr_extract bcsr_fromdense bcsr_todense coo_fromdense",
     "coo_matmat coo_matvec coo_spmm coo_spmv coo_todense csr_fromdense csr_matmat csr_matvec",
     "csr_spmm csr_spmv csr_todense spsolve todense",
+    "buffer_callback compute_on custom_fusion fusible mosaic_gpu_p rnn_fwd rnn_bwd",
 )
 """What is opaque, or depends on data: the arithmetic of these is not known from outside."""
 

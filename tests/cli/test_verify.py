@@ -67,7 +67,8 @@ def test_verify_refuses_another_program(plan_file, folder, capsys):
         f"the plan was made for program 'mlp:tiny' ({plan.fingerprint}), but 'steps.py:good' "
         "traces to "
     )
-    assert message.endswith(": other shapes, other code or another version of JAX; search again")
+    assert ": the first difference is the input [0], here f32[8,16]; " in message
+    assert message.endswith("; other shapes, other code or another version of JAX; search again")
 
 
 def test_damaged_plans(folder, plan_file, capsys):
