@@ -25,6 +25,7 @@ import numpy as np
 
 from autoshard import compat
 from autoshard.lower.mpmd.accumulate import LOOP, MICROBATCH, named
+from autoshard.lower.rounding import Nudge
 from autoshard.program.vocabulary import INLINED
 
 _TYPE_PARAMETERS = ("dtype", "new_dtype", "preferred_element_type", "out_dtype")
@@ -74,8 +75,10 @@ def wide(tree: Any) -> Any:
     return jax.tree.map(leaf_of, tree)
 
 
-def widened(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
+def widened(fn: Callable[..., Any], *args: Any, nudge: Nudge | None = None) -> Callable[..., Any]:
     """`fn` in double precision, for arguments shaped like `args`; call it with 64 bits enabled.
+
+    Where `nudge` is given, it changes what is read and made as rounding might.
 
     Raises:
       NotWidenedError: `fn` holds an opaque operation (a Pallas kernel, a callback).
@@ -89,7 +92,9 @@ def widened(fn: Callable[..., Any], *args: Any) -> Callable[..., Any]:
     @functools.wraps(fn)  # names of parameters stay
     def run(*arguments: Any) -> Any:
         flat = jax.tree.leaves(arguments)
-        return jax.tree.unflatten(tree, _run(closed.jaxpr, closed.consts, flat))
+        if nudge is not None:
+            flat = [nudge.nudged(leaf) for leaf in flat]
+        return jax.tree.unflatten(tree, _run(closed.jaxpr, closed.consts, flat, nudge))
 
     return run
 
@@ -115,7 +120,9 @@ def _check(jaxpr: Any) -> None:
                 _check(body)
 
 
-def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+def _run(
+    jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any], nudge: Nudge | None
+) -> list[Any]:
     environment: dict[Any, Any] = dict(zip(jaxpr.constvars, map(wide, consts), strict=True))
     environment.update(zip(jaxpr.invars, arguments, strict=True))
 
@@ -127,29 +134,34 @@ def _run(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[An
 
     for equation in jaxpr.eqns:
         with compat.equation_scope(equation):
-            results = _equation(equation, [read(atom) for atom in equation.invars])
+            results = _equation(equation, [read(atom) for atom in equation.invars], nudge)
+            name = equation.primitive.name
+            if nudge is not None and name not in INLINED:
+                results = nudge(name, results)
         environment.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _equation(equation: Any, operands: list[Any]) -> list[Any]:
+def _equation(equation: Any, operands: list[Any], nudge: Nudge | None) -> list[Any]:
     name = equation.primitive.name
     params = equation.params
     if name in INLINED:
         body, consts = compat.called_jaxpr(equation)
         if params.get("name") in (LOOP, MICROBATCH):
-            return named(lambda *arrays: _run(body, consts, arrays), params["name"])(*operands)
-        return _run(body, consts, operands)
+            return named(lambda *arrays: _run(body, consts, arrays, nudge), params["name"])(
+                *operands
+            )
+        return _run(body, consts, operands, nudge)
     if name == "scan":
-        return compat.bind_equation(equation, operands, jaxpr=_body(params["jaxpr"]))
+        return compat.bind_equation(equation, operands, jaxpr=_body(params["jaxpr"], nudge))
     if name == "while":
-        bodies = {key: _body(params[key]) for key in ("cond_jaxpr", "body_jaxpr")}
+        bodies = {key: _body(params[key], nudge) for key in ("cond_jaxpr", "body_jaxpr")}
         return compat.bind_equation(equation, operands, **bodies)
     if name == "cond":
-        branches = tuple(map(_body, params["branches"]))
+        branches = tuple(_body(branch, nudge) for branch in params["branches"])
         return compat.bind_equation(equation, operands, branches=branches)
     if name == "shard_map":
-        return _manual(params, operands)
+        return _manual(params, operands, nudge)
     if name in _OWN_TYPES:
         own = [
             _cast(operand, atom.aval.dtype)
@@ -170,13 +182,13 @@ def _equation(equation: Any, operands: list[Any]) -> list[Any]:
 def _combiner(jaxpr: Any, consts: Sequence[Any]) -> Any:
     """What a scatter does with an old and a new element, in double precision."""
     scalars = [jax.ShapeDtypeStruct((), wide_dtype(var.aval.dtype)) for var in jaxpr.invars]
-    return jax.make_jaxpr(lambda *elements: _run(jaxpr, consts, elements))(*scalars)
+    return jax.make_jaxpr(lambda *elements: _run(jaxpr, consts, elements, None))(*scalars)
 
 
-def _manual(params: Any, operands: list[Any]) -> list[Any]:
+def _manual(params: Any, operands: list[Any], nudge: Nudge | None) -> list[Any]:
     """The body of a `shard_map` in double precision, on the same parts."""
     mapped = jax.shard_map(
-        lambda *parts: _run(params["jaxpr"], (), parts),
+        lambda *parts: _run(params["jaxpr"], (), parts, nudge),
         mesh=params["mesh"],
         in_specs=tuple(params["in_specs"]),
         out_specs=list(params["out_specs"]),
@@ -186,7 +198,7 @@ def _manual(params: Any, operands: list[Any]) -> list[Any]:
     return list(mapped(*operands))
 
 
-def _body(closed: Any) -> Any:
+def _body(closed: Any, nudge: Nudge | None) -> Any:
     """A region's body in double precision, as a closed jaxpr."""
     shapes = [jax.ShapeDtypeStruct(aval.shape, wide_dtype(aval.dtype)) for aval in closed.in_avals]
-    return jax.make_jaxpr(lambda *arrays: _run(closed.jaxpr, closed.consts, arrays))(*shapes)
+    return jax.make_jaxpr(lambda *arrays: _run(closed.jaxpr, closed.consts, arrays, nudge))(*shapes)

@@ -4,6 +4,7 @@ A device's part of a dimension starts at its own place times the part's length. 
 start is an index into the part; where it falls outside, the place is another device's.
 
     gather           zeros for places of others, so that the sum over the devices is the whole
+    dynamic slice    likewise, of one place
     scatter          what belongs to others is dropped; where the updates are cut, one device adds
                      to the operand and the others to neutral elements
     dynamic update   the device that has the place writes, the others write back what is there
@@ -105,7 +106,18 @@ def scatter(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     numbers, mode = params["dimension_numbers"], params["mode"]
     operand, indices, updates = arrays
     shape = equation.invars[0].aval.shape
-    looked_up = [d for d in numbers.scatter_dims_to_operand_dims if cut.axes(0, d)]
+    window = iter(numbers.update_window_dims)
+    widths = {
+        d: 1 if d in numbers.inserted_window_dims else equation.invars[2].aval.shape[next(window)]
+        for d in range(len(shape))
+        if d not in numbers.operand_batching_dims
+    }
+    # A window of all of a dimension starts at 0, or is dropped: so it does on each part.
+    looked_up = [
+        d
+        for d in numbers.scatter_dims_to_operand_dims
+        if cut.axes(0, d) and (d in numbers.inserted_window_dims or widths[d] < shape[d])
+    ]
     if cut.partial:
         name = equation.primitive.name
         if name.endswith("add"):
@@ -115,15 +127,9 @@ def scatter(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
             raise refused(cut, "of several updates of a place, one would have to be chosen")
     if not looked_up:
         return compat.bind_equation(equation, [operand, indices, updates])
-    wide = [d for d in looked_up if d not in numbers.inserted_window_dims]
+    wide = [d for d in looked_up if widths[d] > 1]
     if wide:
         raise refused(cut, f"it updates windows of dimension {wide[0]}, which is cut")
-    window = iter(numbers.update_window_dims)
-    widths = {
-        d: 1 if d in numbers.inserted_window_dims else equation.invars[2].aval.shape[next(window)]
-        for d in range(len(shape))
-        if d not in numbers.operand_batching_dims
-    }
     columns = []
     for column, d in enumerate(numbers.scatter_dims_to_operand_dims):
         index = indices[..., column]
@@ -139,6 +145,27 @@ def scatter(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
         [operand, jnp.stack(columns, axis=-1), updates],
         mode=GatherScatterMode.FILL_OR_DROP,
     )
+
+
+def slice_of_place(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
+    """`lax.dynamic_slice` on parts: zeros where a place is another device's."""
+    operand, *starts = arrays
+    shape, sizes = equation.invars[0].aval.shape, list(equation.params["slice_sizes"])
+    mine: Any = True
+    for d, size in enumerate(shape):
+        if not cut.axes(0, d):
+            continue
+        if sizes[d] == size:
+            sizes[d] = operand.shape[d]
+            continue
+        if sizes[d] != 1:
+            raise refused(cut, f"it slices dimension {d}, which is cut")
+        start = jnp.clip(starts[d], 0, size - 1)
+        start = start - _start(cut, 0, d, operand.shape[d]).astype(start.dtype)
+        mine = mine & (start >= 0) & (start < operand.shape[d])
+        starts[d] = jnp.clip(start, 0, operand.shape[d] - 1)
+    (found,) = compat.bind_equation(equation, [operand, *starts], slice_sizes=tuple(sizes))
+    return [found if mine is True else jnp.where(mine, found, jnp.zeros((), found.dtype))]
 
 
 def update_slice(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
@@ -158,6 +185,6 @@ def update_slice(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
         here = here & (start >= 0) & (start < operand.shape[d])
         starts[d] = jnp.clip(start, 0, operand.shape[d] - 1)
     if here is not True:
-        there = lax.dynamic_slice(operand, starts, update.shape)
+        there = lax.dynamic_slice(operand, starts, update.shape, allow_negative_indices=False)
         update = jnp.where(here, update, there)
     return compat.bind_equation(equation, [operand, update, *starts])

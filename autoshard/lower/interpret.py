@@ -16,6 +16,7 @@ from typing import Any
 from autoshard import compat
 from autoshard.lower.calls import Calls
 from autoshard.lower.cut import Cut, LoweringError
+from autoshard.lower.looked_up import bind_looked_up
 from autoshard.lower.manual import Devices
 from autoshard.lower.planned_arrays import nothing_of
 from autoshard.lower.products import product_in_order
@@ -101,7 +102,10 @@ class Interpreter(Calls, Regions):
         if op.index in self.product_orders:
             told = self.product_orders[op.index]
             return [product_in_order(equation, arrays, told, kept=self._undone(op, told))]
-        return compat.bind_equation(equation, arrays)
+        assigned = self.decisions.assignment[op.index]
+        cut = frozenset(self._reads(op, 0)) - {-1} if assigned and op.inputs else frozenset()
+        found = bind_looked_up(equation, arrays, cut)
+        return compat.bind_equation(equation, arrays) if found is None else found
 
     def _cut(self, op: Op) -> Cut | None:
         """How the plan cuts an op; None for what is computed wherever it is read."""

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from autoshard import compat
 from autoshard.lower.cut import Cut, refused
-from autoshard.lower.indexed import gather, scatter, update_slice
+from autoshard.lower.indexed import gather, scatter, slice_of_place, update_slice
 from autoshard.lower.manual import own_part
 from autoshard.lower.ragged import ragged_dot
 from autoshard.lower.windows import convolution, pooling
@@ -39,6 +39,7 @@ AS_IT_IS = frozenset(
 PARTIAL = frozenset(
     {
         *("dot_general", "ragged_dot_general", "conv_general_dilated", "gather"),
+        "dynamic_slice",
         *("reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or"),
         *("scatter-add", "scatter-min", "scatter-max", "scatter_add", "scatter_min"),
         "scatter_max",
@@ -133,16 +134,6 @@ def _limits(equation: Any, arrays: Sequence[Any], cut: Cut) -> tuple[int, ...]:
     return tuple(limits)
 
 
-def _slice_sizes(equation: Any, arrays: Sequence[Any], cut: Cut) -> tuple[int, ...]:
-    shape, sizes = equation.invars[0].aval.shape, list(equation.params["slice_sizes"])
-    for d, size in enumerate(shape):
-        if cut.axes(0, d):
-            if sizes[d] != size:
-                raise refused(cut, f"it slices dimension {d}, which is cut")
-            sizes[d] = arrays[0].shape[d]
-    return tuple(sizes)
-
-
 def _padding(equation: Any, arrays: Sequence[Any], cut: Cut) -> Any:
     config = equation.params["padding_config"]
     for d, pad in enumerate(config):
@@ -161,7 +152,7 @@ _ADAPTED: Mapping[str, Callable[[Any, Sequence[Any], Cut], list[Any]]] = {
     "broadcast_in_dim": _with(shape=_result_shape),
     "reshape": _reshape,
     "slice": _with(limit_indices=_limits),
-    "dynamic_slice": _with(slice_sizes=_slice_sizes),
+    "dynamic_slice": slice_of_place,
     "pad": _with(padding_config=_padding),
     "conv_general_dilated": convolution,
     **dict.fromkeys((f"reduce_window_{kind}" for kind in ("sum", "max", "min")), pooling),

@@ -23,7 +23,8 @@ from jax import lax
 from autoshard.plan.types.hops import Hop, permutation
 
 _REDUCTIONS = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}
-_ON_BOOLEANS = {"or": lax.pmax, "and": lax.pmin}
+_ON_BOOLEANS = {"or": lax.pmax, "and": lax.pmin, "sum": lax.pmax}
+"""A sum of booleans is that of a gather: one term of it is not false at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ def reduce_scatter(array: Any, onto: Mapping[int, Sequence[int]], devices: Devic
       devices: the mesh.
     """
     axes = [axis for dimension in sorted(onto) for axis in onto[dimension]]
+    if array.dtype == bool:  # of a gather
+        return reduce_scatter(array.astype(jnp.uint8), onto, devices).astype(bool)
     if len(onto) == 1:
         (dimension,) = onto
         return lax.psum_scatter(array, devices.named(axes), scatter_dimension=dimension, tiled=True)

@@ -77,6 +77,7 @@ def compare_outputs(
     *,
     tolerances: Mapping[str, float] | None = None,
     floor: float = 0.0,
+    rounding: Mapping[str, np.ndarray] | None = None,
 ) -> list[Difference]:
     """Every leaf in which two pytrees of arrays differ; an empty list where they agree.
 
@@ -85,6 +86,8 @@ def compare_outputs(
         actual: the result to check, sharded or not.
         tolerances: relative errors by dtype name, over `TOLERANCES`.
         floor: an error of a floating-point element that is always allowed.
+        rounding: by path, a further error of each element that is allowed, see
+            `autoshard.lower.rounding`.
     """
     allowed = {**TOLERANCES, **(tolerances or {})}
     wanted, got = _leaves(expected), _leaves(actual)
@@ -92,7 +95,8 @@ def compare_outputs(
     differences += [Difference(path, "not expected") for path in got if path not in wanted]
     for path, leaf in wanted.items():
         if path in got:
-            difference = _leaf_difference(path, leaf, got[path], allowed, floor)
+            more = None if rounding is None else rounding.get(path)
+            difference = _leaf_difference(path, leaf, got[path], allowed, floor, more)
             if difference is not None:
                 differences.append(difference)
     return differences
@@ -169,7 +173,12 @@ def _array(leaf: Any) -> np.ndarray:
 
 
 def _leaf_difference(
-    path: str, expected: Any, actual: Any, tolerances: Mapping[str, float], floor: float
+    path: str,
+    expected: Any,
+    actual: Any,
+    tolerances: Mapping[str, float],
+    floor: float,
+    rounding: np.ndarray | None,
 ) -> Difference | None:
     wanted, got = _array(expected), _array(actual)
     if wanted.shape != got.shape:
@@ -185,6 +194,8 @@ def _leaf_difference(
         if name != "bool":
             error = np.abs(np.atleast_1d(wanted).astype(np.float64) - got.astype(np.float64))
         limit = np.zeros_like(error)
+        if rounding is not None:
+            off &= ~np.isinf(np.atleast_1d(rounding))
     else:
         wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
         reference, value = np.atleast_1d(wanted.astype(wide)), np.atleast_1d(got.astype(wide))
@@ -192,6 +203,8 @@ def _leaf_difference(
         size = np.where(finite, np.abs(reference), 0.0)
         scale = float(np.sqrt(np.mean(size**2))) if size.size else 0.0
         limit = tolerance * (size + scale) + floor
+        if rounding is not None:
+            limit = limit + np.atleast_1d(rounding)
         same = (reference == value) | (np.isnan(reference) & np.isnan(value))
         with np.errstate(invalid="ignore"):
             error = np.where(same, 0.0, np.abs(value - reference))

@@ -112,7 +112,8 @@ class FusionRules:
         apart = op.boundary or is_matrix_op(op.primitive) or op.primitive in WRITTEN
         if apart or (op.primitive == BARRIER and not self.over_barriers):
             return False
-        return is_layout_determined(op.rule)
+        # One place of a cut dimension is looked up, and summed; any other slice is read in place.
+        return op.primitive == "dynamic_slice" or is_layout_determined(op.rule)
 
     def computes(self, op: Op, position: int, elementwise: bool) -> bool:
         """Whether the op recomputes its elementwise operand at `position` in its own kernel."""

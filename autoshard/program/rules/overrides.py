@@ -16,6 +16,7 @@ from jax.extend.core import JaxprEqn
 from autoshard.program.rules.ragged import ragged_rule
 from autoshard.program.rules.record import FactorKind, Rule
 from autoshard.program.rules.windows import convolution, pooling
+from autoshard.program.vocabulary import SCATTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,46 @@ def partial_update(equation: JaxprEqn, rule: Rule) -> Rule:
     return replace(rule, factors=factors)
 
 
+def single_places(equation: JaxprEqn, rule: Rule) -> Rule:
+    """A scatter whose windows have one place in a dimension: as where they have no such dimension.
+
+    The lowering writes it so (`autoshard.lower.looked_up`).
+    """
+    numbers = equation.params["dimension_numbers"]
+    operand, updates = _shape(equation.invars[0]), _shape(equation.invars[2])
+    gone = {*numbers.inserted_window_dims, *numbers.operand_batching_dims}
+    windowed = [d for d in range(len(operand)) if d not in gone]
+    single = {
+        index
+        for d, window in zip(windowed, numbers.update_window_dims, strict=True)
+        if d in numbers.scatter_dims_to_operand_dims and updates[window] == 1 < operand[d]
+        for index in rule.operands[0][d]
+    }
+    factors = tuple(
+        replace(factor, kind=FactorKind.PASS, operator=None) if index in single else factor
+        for index, factor in enumerate(rule.factors)
+    )
+    return replace(rule, factors=factors)
+
+
+def single_place(equation: JaxprEqn, rule: Rule) -> Rule:
+    """A dynamic slice of one place of a dimension: of the devices' parts one has it, others zeros.
+
+    The lowering writes it as a gather (`autoshard.lower.looked_up`).
+    """
+    operand, sizes = _shape(equation.invars[0]), equation.params["slice_sizes"]
+    factors: dict[Hashable, tuple[int, FactorKind, str | None]] = {
+        index: (factor.size, factor.kind, factor.operator)
+        for index, factor in enumerate(rule.factors)
+    }
+    first: list[Sequence[Hashable]] = list(rule.operands[0])
+    for d, size in enumerate(operand):
+        if sizes[d] == 1 < size:
+            first[d] = [("place", d)]
+            factors["place", d] = size, FactorKind.REDUCE, "sum"
+    return Rule.build([first, *rule.operands[1:]], rule.results, factors)
+
+
 def _table() -> dict[str, Override]:
     """The overrides, family by family: reason, builder, primitives."""
     families: list[tuple[str, Callable[[JaxprEqn], Rule], str]] = [
@@ -209,6 +250,18 @@ AMENDMENTS: Mapping[str, Amendment] = {
         "a dimension passes through for Shardy, or is permuted from jaxlib 0.11 on; XLA's "
         "partitioner gathers it if the update is longer than one element, and else passes it on",
         partial_update,
+    ),
+    "dynamic_slice": Amendment(
+        "XLA's partitioner gathers what it slices; one place of a dimension can be looked up as a "
+        "gather does",
+        single_place,
+    ),
+    **dict.fromkeys(
+        sorted(SCATTERS),
+        Amendment(
+            "windows of one place keep their dimension whole, though it can be left out of them",
+            single_places,
+        ),
     ),
     "conv_general_dilated": Amendment(
         "windows that tile the dimension need no neighbours; a kernel's gradient is no plain sum",

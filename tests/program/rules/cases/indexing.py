@@ -15,6 +15,9 @@ def gather(*offset: int, collapsed: tuple[int, ...] = (), mapped: tuple[int, ...
     return lax.GatherDimensionNumbers(offset, collapsed, mapped)
 
 
+ROW = lax.ScatterDimensionNumbers(
+    (0, 1), inserted_window_dims=(), scatter_dims_to_operand_dims=(0,)
+)
 INDEXING = Family()
 case = INDEXING.case
 
@@ -123,3 +126,36 @@ case(
     f(8, 4),
     i(8),
 )
+case(
+    "gather_row",
+    "gather",
+    (
+        "([i, l, k], [i, m])->([i, j, k]) {i=4, j=1, k=6, l=8, m=2} reduction={l} "
+        "need_replication={j, m}"
+    ),
+    jax.vmap(lambda a, n: lax.dynamic_slice(a, (n, 0), (1, 6))),
+    f(4, 8, 6),
+    i(4),
+)
+case(
+    "scatter_row",
+    "scatter",
+    (
+        "([i, j, k], [i, l], [i, m, k])->([i, j, k]) {i=4, j=8, k=6, l=2, m=1} "
+        "need_replication={l, m}"
+    ),
+    jax.vmap(lambda a, u, n: lax.dynamic_update_slice(a, u, (n, 0))),
+    f(4, 8, 6),
+    f(4, 1, 6),
+    i(4),
+)
+for kind in ("add", "max", "min", "mul"):
+    case(
+        f"scatter_{kind}_row",
+        f"scatter-{kind}",
+        "([i, j], [k], [l, j])->([i, j]) {i=8, j=6, k=1, l=1} need_replication={k, l}",
+        lambda a, n, u, kind=kind: getattr(lax, f"scatter_{kind}")(a, n, u, ROW),
+        f(8, 6),
+        i(1),
+        f(1, 6),
+    )

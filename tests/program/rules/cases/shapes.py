@@ -96,6 +96,14 @@ case(
     i(),
 )
 case(
+    "dynamic_slice_one",
+    "dynamic_slice",
+    "([k, j], [], [])->([i, j]) {i=1, j=6, k=8} reduction={k} need_replication={i}",
+    lambda a, n: lax.dynamic_slice(a, (n, 0), (1, 6)),
+    f(8, 6),
+    i(),
+)
+case(
     "dynamic_update_slice_long",
     "dynamic_update_slice",
     "([i, j], [i, k], [], [])->([i, j]) {i=4, j=8, k=2} need_replication={j, k}",

@@ -1,0 +1,107 @@
+"""Ops that look up single places of a dimension that is cut, in the forms that XLA cuts rightly.
+
+XLA's partitioner gives each device the places that lie in its own part, but not for every form of
+an op that says the same. What a cut dimension asks for is written in the form for which it does:
+
+    dynamic_update_slice  a start beyond an end is dropped where a part ends: clamped before; of
+                          a short type, places of parts are computed in it and overflow: widened
+    scatter               a window of one place keeps the dimension whole: a place without window
+    dynamic_slice         of one place gathers the operand: a gather of that place
+    gather                takes what is cut in windows of one place as it is
+
+The lowering for one device (`autoshard.lower.indexed`) needs none of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.lax import GatherDimensionNumbers, GatherScatterMode
+
+from autoshard import compat
+from autoshard.program.vocabulary import SCATTERS
+
+
+def bind_looked_up(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) -> list[Any] | None:
+    """The results of an op whose first operand is cut along some dimensions, in the right form.
+
+    Args:
+      equation: of the op.
+      arrays: its operands.
+      cut: the dimensions of the first one that are cut.
+
+    Returns None where the op is right as it is.
+    """
+    form = _FORMS.get(equation.primitive.name)
+    return form(equation, arrays, cut) if form is not None and cut else None
+
+
+def _clamped(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) -> list[Any] | None:
+    operand, update, *starts = arrays
+    if 0 in update.shape or not any(update.shape[d] < operand.shape[d] for d in cut):
+        return None
+    lasts = [size - taken for size, taken in zip(operand.shape, update.shape, strict=True)]
+    return compat.bind_equation(equation, [operand, update, *map(_start_within, starts, lasts)])
+
+
+def _start_within(start: Any, last: int) -> Any:
+    """A start from 0 to `last`, in a type in which the partitioner can subtract parts' places."""
+    limits = np.iinfo(jnp.result_type(start))
+    first, last = np.asarray(0, limits.dtype), np.asarray(min(last, int(limits.max)), limits.dtype)
+    within = lax.clamp(first, jnp.asarray(start), last)
+    return within.astype(jnp.int32) if limits.bits < 32 else within
+
+
+def _without_window(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) -> list[Any] | None:
+    operand, indices, updates = arrays
+    numbers = equation.params["dimension_numbers"]
+    windowed = [
+        d
+        for d in range(operand.ndim)
+        if d not in numbers.inserted_window_dims and d not in numbers.operand_batching_dims
+    ]
+    place = dict(zip(windowed, numbers.update_window_dims, strict=True))
+    single = {
+        d: place[d]
+        for d in cut & place.keys() & set(numbers.scatter_dims_to_operand_dims)
+        if updates.shape[place[d]] == 1 < operand.shape[d]
+    }
+    if not single:
+        return None
+    gone = sorted(single.values())
+    kept = tuple(
+        int(d - sum(other < d for other in gone))
+        for d in numbers.update_window_dims
+        if d not in gone
+    )
+    new = numbers._replace(
+        update_window_dims=kept,
+        inserted_window_dims=tuple(sorted({*numbers.inserted_window_dims, *single})),
+    )
+    return compat.bind_equation(
+        equation, [operand, indices, lax.squeeze(updates, gone)], dimension_numbers=new
+    )
+
+
+def _gathered(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) -> list[Any] | None:
+    operand, *starts = arrays
+    sizes = equation.params["slice_sizes"]
+    if not any(sizes[d] == 1 < operand.shape[d] for d in cut):
+        return None
+    places = jnp.stack([jnp.asarray(start, jnp.int32) for start in starts])
+    every = tuple(range(operand.ndim))
+    numbers = GatherDimensionNumbers(
+        offset_dims=every, collapsed_slice_dims=(), start_index_map=every
+    )
+    return [lax.gather(operand, places, numbers, sizes, mode=GatherScatterMode.CLIP)]
+
+
+_FORMS: Mapping[str, Callable[[Any, Sequence[Any], frozenset[int]], list[Any] | None]] = {
+    "dynamic_update_slice": _clamped,
+    "dynamic_slice": _gathered,
+    **dict.fromkeys(SCATTERS, _without_window),
+}

@@ -1,0 +1,103 @@
+"""How far rounding carries in a step: the judge's measure of which differences are none.
+
+A sharded program adds in another order, so that its results differ by rounding. Mostly that is far
+below any tolerance, but a step may divide rounding by rounding (the gradient of a bias before a
+norm is zero but for it, and Adam's first step is the gradient's sign). Monte Carlo arithmetic
+measures it: the unsharded step runs again, with the result of every operation that rounds changed
+at random by one part in `2^46` at most, which is 128 times the rounding of double precision and so
+more than the order of a sum makes. By how much a result changes then is what rounding can make
+there.
+
+    D. S. Parker, Monte Carlo Arithmetic, UCLA CSD-970002, 1997
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+EXACT = frozenset(
+    {
+        *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice"),
+        *("split", "concatenate", "pad", "copy", "stop_gradient", "convert_element_type"),
+        *("select_n", "clamp", "neg", "sign", "abs", "floor", "ceil", "round", "max", "min"),
+        *("real", "imag", "complex", "conj", "iota", "full", "reduce_precision"),
+        *("gather", "scatter", "scatter-min", "scatter-max"),
+        *("dynamic_slice", "dynamic_update_slice", "sort", "top_k", "approx_top_k"),
+        *("reduce_max", "reduce_min", "cummax", "cummin", "reduce_window_max"),
+        *("reduce_window_min", "select_and_gather_add", "optimization_barrier"),
+        *("sharding_constraint", "shard_alike", "bitcast_convert_type"),
+        *("scan", "while", "cond", "shard_map"),
+    }
+)
+"""What moves numbers, compares them or holds other equations, and rounds nothing."""
+RELATIVE = 2.0**-46
+SAMPLES = 4
+"""Runs with other random changes; the largest of their deviations counts."""
+
+
+class Nudge:
+    """Changes what an equation made at random by a few units in the last places."""
+
+    def __init__(self, seed: int) -> None:
+        self.key = jax.random.key(seed)
+        self.count = 0
+
+    def __call__(self, primitive: str, arrays: list[Any]) -> list[Any]:
+        if primitive in EXACT:
+            return arrays
+        return [self.nudged(array) for array in arrays]
+
+    def nudged(self, array: Any) -> Any:
+        """An array with every element changed by `RELATIVE` of itself at most."""
+        if not jax.numpy.issubdtype(array.dtype, np.inexact):
+            return array
+        self.count += 1
+        key = jax.random.fold_in(self.key, self.count)
+        noise = jax.random.uniform(key, array.shape, "float64", -RELATIVE, RELATIVE)
+        return array * (1 + noise).astype(array.dtype)
+
+
+def deviations(expected: Any, run: Callable[[Nudge], Any]) -> dict[str, np.ndarray]:
+    """By path of a result's leaf, by how much rounding may change each of its elements.
+
+    Args:
+      expected: the result without changes.
+      run: the same with the changes that it is given.
+
+    Where an integer changes it is infinite: a rounded number decided which one it is.
+    """
+    exact = dict(_leaves(expected))
+    worst = {path: np.zeros(np.shape(leaf)) for path, leaf in exact.items()}
+    for seed in range(SAMPLES):
+        for path, leaf in _leaves(run(Nudge(seed))):
+            worst[path] = np.maximum(worst[path], _distance(exact[path], leaf))
+    # Of an element that happened to change little, as much as of its neighbours.
+    return {path: 8 * error + 4 * _size(error) for path, error in worst.items()}
+
+
+def _leaves(tree: Any) -> list[tuple[str, np.ndarray]]:
+    found = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        found.append((jax.tree_util.keystr(path), np.asarray(leaf)))
+    return found
+
+
+def _distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    if not np.issubdtype(one.dtype, np.inexact):
+        return np.where(one != other, np.inf, 0.0)
+    with np.errstate(invalid="ignore"):
+        error = np.abs(one - other)
+    same = (one == other) | (np.isnan(one) & np.isnan(other))
+    return np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
+
+
+def _size(errors: np.ndarray) -> float:
+    """The root mean square of what is finite."""
+    finite = errors[np.isfinite(errors)]
+    return float(np.sqrt(np.mean(finite**2))) if finite.size else 0.0
