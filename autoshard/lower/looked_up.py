@@ -51,8 +51,8 @@ def _clamped(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) -> list[
 def _start_within(start: Any, last: int) -> Any:
     """A start from 0 to `last`, in a type in which the partitioner can subtract parts' places."""
     limits = np.iinfo(jnp.result_type(start))
-    first, last = np.asarray(0, limits.dtype), np.asarray(min(last, int(limits.max)), limits.dtype)
-    within = lax.clamp(first, jnp.asarray(start), last)
+    end = np.asarray(min(last, int(limits.max)), limits.dtype)
+    within = lax.clamp(np.asarray(0, limits.dtype), jnp.asarray(start), end)
     return within.astype(jnp.int32) if limits.bits < 32 else within
 
 
