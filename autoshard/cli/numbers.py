@@ -18,7 +18,7 @@ from autoshard.models.find import Found
 
 def main(arguments: Sequence[str]) -> int:
     """Run the step of a plan on fake devices and compare it with the unsharded run."""
-    from autoshard.lower.numeric import differences_message
+    from autoshard.lower.numbers.numeric import differences_message
     from autoshard.lower.verify import verify
     from autoshard.models import find as reference
     from autoshard.plan.plan import Plan

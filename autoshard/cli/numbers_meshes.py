@@ -17,8 +17,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the step of a plan on fake devices and compare it with the step on one device."""
     from autoshard.cli.numbers import concrete
     from autoshard.cli.verify_meshes import step_of
-    from autoshard.lower.double import NotWidenedError
-    from autoshard.lower.numeric import differences_message
+    from autoshard.lower.numbers.double import NotWidenedError
+    from autoshard.lower.numbers.numeric import differences_message
     from autoshard.search.meshes.plan import PipelinePlan
     from autoshard.search.meshes.verify import numeric_differences
 

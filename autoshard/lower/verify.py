@@ -3,7 +3,7 @@
 Level 1: Shardy's own passes turn the lowered module into explicit collectives, with no device;
 their kinds, counts, bytes and axes must be those of the plan's moves.
 Level 2: the program on (fake) devices computes, in double precision, what the unsharded program
-computes (`autoshard.lower.unsharded`).
+computes (`autoshard.lower.numbers.unsharded`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import jax
 from autoshard.lower.collectives import explicit_collectives
 from autoshard.lower.compare import Comparison, compare
 from autoshard.lower.explicit import loop_trips, written_collectives
-from autoshard.lower.numeric import Difference, differences_message
-from autoshard.lower.spmd import Lowered, lower
-from autoshard.lower.unsharded import (
+from autoshard.lower.numbers.numeric import Difference, differences_message
+from autoshard.lower.numbers.unsharded import (
     DOUBLE_FLOOR,
     DOUBLE_TOLERANCE,
     Reference,
     numeric_differences,
     reference,
 )
+from autoshard.lower.spmd import Lowered, lower
 from autoshard.plan.plan import Plan
 
 __all__ = [

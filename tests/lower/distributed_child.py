@@ -17,7 +17,7 @@ from jax.experimental import multihost_utils
 
 import autoshard
 from autoshard import models
-from autoshard.lower.numeric import TOLERANCES, compare_outputs
+from autoshard.lower.numbers.numeric import TOLERANCES, compare_outputs
 from autoshard.lower.verify import numeric_differences
 
 README = Path(__file__).parents[2] / "README.md"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from autoshard.lower.numeric import require_same_outputs
+from autoshard.lower.numbers.numeric import require_same_outputs
 from autoshard.lower.spmd import LoweringError, lower
 from autoshard.lower.verify import verify
 from autoshard.plan.plan import PlanError

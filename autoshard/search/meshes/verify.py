@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from autoshard.lower.double import wide, widened
 from autoshard.lower.mpmd.recording import Recording
-from autoshard.lower.numeric import Difference, compare_outputs
+from autoshard.lower.numbers.double import wide, widened
+from autoshard.lower.numbers.numeric import Difference, compare_outputs
 from autoshard.lower.verify import DOUBLE_FLOOR, DOUBLE_TOLERANCE
 from autoshard.search.meshes.lower import lower_plan
 from autoshard.search.meshes.plan import PipelinePlan

@@ -9,9 +9,9 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from autoshard.lower.double import wide, widened
 from autoshard.lower.mpmd.place import LoweredMpmd
-from autoshard.lower.numeric import Difference, compare_outputs
+from autoshard.lower.numbers.double import wide, widened
+from autoshard.lower.numbers.numeric import Difference, compare_outputs
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.machine.network import Switch

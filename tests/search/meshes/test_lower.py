@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax
 import pytest
 
-from autoshard.lower.double import wide, widened
 from autoshard.lower.interpret import LoweringError
-from autoshard.lower.numeric import compare_outputs
+from autoshard.lower.numbers.double import wide, widened
+from autoshard.lower.numbers.numeric import compare_outputs
 from autoshard.machine.cluster import load_cluster
 from autoshard.models import training
 from autoshard.plan.plan import PlanError

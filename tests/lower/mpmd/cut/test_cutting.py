@@ -13,7 +13,7 @@ from autoshard.lower.mpmd.cut.fragments import SHARED
 from autoshard.lower.mpmd.cut.graph import run
 from autoshard.lower.mpmd.cut.inference import PlacementError
 from autoshard.lower.mpmd.cut.stages import StageError
-from autoshard.lower.numeric import compare_outputs
+from autoshard.lower.numbers.numeric import compare_outputs
 from tests.lower.mpmd.cases import cut_of, run_cut, small_step, taken_apart, tiny_llama
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from autoshard import compat
 from autoshard.lower.mpmd.accumulate import LOOP, MICROBATCH, named
-from autoshard.lower.rounding import Nudge
+from autoshard.lower.numbers.rounding import Nudge
 from autoshard.program.vocabulary import INLINED
 
 _TYPE_PARAMETERS = ("dtype", "new_dtype", "preferred_element_type", "out_dtype")

@@ -1,9 +1,9 @@
 """The numbers of a lowered step beside those of the unsharded one, both in double precision.
 
 What differs by more than a tolerance is held to what rounding can make there
-(`autoshard.lower.rounding`) before it counts. Where the plan cuts dimensions of which slices are
-read or written, both run again with slices that start at, beyond and below the ends of these
-dimensions (`autoshard.lower.starts`).
+(`autoshard.lower.numbers.rounding`) before it counts. Where the plan cuts dimensions of which
+slices are read or written, both run again with slices that start at, beyond and below the ends of
+these dimensions (`autoshard.lower.numbers.starts`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from autoshard import compat
-from autoshard.lower.double import NotWidenedError, wide, widened
-from autoshard.lower.numeric import TOLERANCES, Difference, compare_outputs
-from autoshard.lower.rounding import Nudge, deviations
+from autoshard.lower.numbers.double import NotWidenedError, wide, widened
+from autoshard.lower.numbers.numeric import TOLERANCES, Difference, compare_outputs
+from autoshard.lower.numbers.rounding import Nudge, deviations
+from autoshard.lower.numbers.starts import arguments_at_ends
 from autoshard.lower.spmd import Lowered
-from autoshard.lower.starts import arguments_at_ends
 
 DOUBLE_TOLERANCE = 1e-8
 DOUBLE_FLOOR = 1e-12
@@ -70,8 +70,8 @@ class Reference:
 def reference(fn: Callable[..., Any], concrete: Sequence[Any], *, device: Any = None) -> Reference:
     """`fn(*concrete)` on one device (default: the first), in double precision if that can be.
 
-    Rounding neither hides an error nor feigns one there (`autoshard.lower.double`); steps with
-    opaque operations run as they are.
+    Rounding neither hides an error nor feigns one there (`autoshard.lower.numbers.double`); steps
+    with opaque operations run as they are.
     """
     device = jax.local_devices()[0] if device is None else device
     try:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from autoshard.lower.numeric import compare_outputs
-from autoshard.lower.rounding import deviations
-from autoshard.lower.unsharded import DOUBLE_FLOOR, DOUBLE_TOLERANCE, reference
+from autoshard.lower.numbers.numeric import compare_outputs
+from autoshard.lower.numbers.rounding import deviations
+from autoshard.lower.numbers.unsharded import DOUBLE_FLOOR, DOUBLE_TOLERANCE, reference
 
 
 def sign_of_nothing(x):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from autoshard.lower.numeric import (
+from autoshard.lower.numbers.numeric import (
     OutputsDifferError,
     compare_outputs,
     cpu_mesh,

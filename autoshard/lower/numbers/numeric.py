@@ -87,7 +87,7 @@ def compare_outputs(
         tolerances: relative errors by dtype name, over `TOLERANCES`.
         floor: an error of a floating-point element that is always allowed.
         rounding: by path, a further error of each element that is allowed, see
-            `autoshard.lower.rounding`.
+            `autoshard.lower.numbers.rounding`.
     """
     allowed = {**TOLERANCES, **(tolerances or {})}
     wanted, got = _leaves(expected), _leaves(actual)
