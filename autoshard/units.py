@@ -1,4 +1,4 @@
-"""Numbers with their units, as people read them."""
+"""Numbers with their units, and text, as people read them."""
 
 from __future__ import annotations
 
@@ -67,3 +67,11 @@ def format_gap(gap: float) -> str:
 
 def _magnitude(number: float) -> int:
     return math.floor(math.log10(abs(number))) if number else 0
+
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
+
+
+def visible(text: str) -> str:
+    """Text with what no reader sees, and no XML may hold, written out: `\\x1b`, `\\ud800`."""
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)

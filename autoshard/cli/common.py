@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -76,14 +77,20 @@ class Verdict:
 
 
 def child_json(module: str, words: list[str], environment: dict[str, str]) -> dict[str, Any] | str:
-    """Return the JSON that a child process prints last, or the last line of its error output."""
+    """Return the JSON that a child process prints last, or in words why there is none."""
     child = subprocess.run(
         [sys.executable, "-m", module, *words],
         env=environment,
         capture_output=True,
         text=True,
+        errors="replace",
         check=False,
     )
+    if child.returncode < 0:
+        return f"killed by {signal.Signals(-child.returncode).name}"
     if child.returncode != 0:
         return child.stderr.strip().split("\n")[-1]
-    return json.loads(child.stdout.strip().split("\n")[-1])
+    try:
+        return json.loads(child.stdout.strip().split("\n")[-1])
+    except ValueError:
+        return "the program ends Python before there is an answer"

@@ -11,6 +11,7 @@ import argparse
 from autoshard.cli.common import CommandError
 from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import find_machine, find_program, load_plan
+from autoshard.cli.trust import program_of
 
 MOST = 6
 NOT_REACHED = 5
@@ -24,7 +25,7 @@ def explain_command(options: argparse.Namespace) -> int:
     from autoshard.search.explain import Explainer, values_to_explain
 
     plan = load_plan(options.plan)
-    reference = options.program or plan.program
+    reference = program_of(options, plan.program)
     _, program = find_program(reference)
     machine = find_machine(options.machine or plan.machine)
     targets = [*options.value, *(f"line {line}" for line in options.line)]
@@ -59,7 +60,7 @@ def annotate_command(options: argparse.Namespace) -> int:
     from autoshard.study.annotate.fewest import fewest
 
     plan = load_plan(options.plan)
-    reference = options.program or plan.program
+    reference = program_of(options, plan.program)
     found, program = find_program(reference)
     machine = find_machine(options.machine or plan.machine)
     checks = 0

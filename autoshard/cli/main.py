@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from autoshard.cli.common import INTERRUPTED, CommandError, command
+from autoshard.cli.common import INTERRUPTED, USAGE, CommandError, command
 from autoshard.cli.parsers import arguments as cli_arguments
 from autoshard.cli.parsers.bench import add_bench
 from autoshard.cli.parsers.calibrate import add_calibrate
@@ -30,6 +30,7 @@ from autoshard.cli.parsers.robust import add_robust
 from autoshard.cli.parsers.schedule import add_schedule
 from autoshard.cli.parsers.serving import add_serving
 from autoshard.cli.parsers.whatif import add_whatif
+from autoshard.units import visible
 
 DEEPEST_CALLS = 10_000
 """Functions that may call each other: JAX traces each of nested loops with some twenty calls."""
@@ -56,11 +57,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning
             return _run(sys.argv[1:] if arguments is None else list(arguments))
     except CommandError as error:
-        print(f"autoshard: error: {error}", file=sys.stderr)
+        print(visible(f"autoshard: error: {error}"), file=sys.stderr)
         return error.code
     except KeyboardInterrupt:
         print("autoshard: interrupted before any plan was found", file=sys.stderr)
         return INTERRUPTED
+    except SystemExit as error:  # a user's function has ended Python
+        from autoshard.compat.source_lines import user_line_of_error
+
+        where = user_line_of_error(error)
+        at = f" at {where}" if where else ""
+        print(f"autoshard: error: the program ends Python{at}: exit {error}", file=sys.stderr)
+        return USAGE
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -246,6 +254,7 @@ def _add_verify(commands: Any) -> None:
         ),
     )
     parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    cli_arguments.add_trust(parser)
     parser.add_argument(
         "program", metavar="PROGRAM", nargs="?", help=f"{_PROGRAM}; default: what the plan names"
     )
@@ -295,6 +304,7 @@ def _add_explain(commands: Any) -> None:
         epilog="example: autoshard explain plan.json params.layers[*].w1 --line model.py:41",
     )
     parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    cli_arguments.add_trust(parser)
     parser.add_argument(
         "value", metavar="VALUE", nargs="*", help="such as params.w1, or 'scope mlp:dot_general'"
     )
@@ -325,6 +335,7 @@ def _add_annotate(commands: Any) -> None:
         "print the few with_sharding_constraints with which Shardy makes the plan by itself",
     )
     parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    cli_arguments.add_trust(parser)
     parser.add_argument(
         "program", metavar="PROGRAM", nargs="?", help=f"{_PROGRAM}; default: what the plan names"
     )
@@ -340,6 +351,7 @@ def _add_check(commands: Any) -> None:
         "price a plan anew, without a solver, and hold it to its requirements",
     )
     parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    cli_arguments.add_trust(parser)
     parser.add_argument(
         "program",
         metavar="PROGRAM",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import FAILED, CommandError
 from autoshard.cli.search import find_machine, find_program, load_plan, requirements_of_words
+from autoshard.cli.trust import program_of
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine
@@ -51,7 +52,7 @@ def check_command(options: argparse.Namespace) -> int:
     from autoshard.units import format_bytes, format_seconds
 
     plan = load_plan(options.plan)
-    reference = options.program or plan.program
+    reference = program_of(options, plan.program)
     _, program = find_program(reference)
     machine = find_machine(options.machine or plan.machine)
     words = [one["requirement"] for one in plan.requirements if "requirement" in one]

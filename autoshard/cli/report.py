@@ -20,8 +20,10 @@ from autoshard.cli.search import (
     require_writable,
     write_files,
 )
+from autoshard.cli.trust import program_of
 
 if TYPE_CHECKING:
+    from autoshard.machine.machine import Machine
     from autoshard.plan.plan import Plan
     from autoshard.show.profile import Profile
     from autoshard.study.robust.record import Robust
@@ -103,22 +105,30 @@ def _profile(plan: Plan, options: argparse.Namespace) -> tuple[Profile | None, t
     from autoshard.show.profile import profile
 
     parts: list[Any] = []
-    for named, kept, find, repair in (
-        (options.program, plan.program, find_program, "give PROGRAM"),
-        (options.machine, plan.machine, find_machine, "give --machine"),
+    for named, find in (
+        (options.program, lambda: find_program(program_of(options, plan.program))),
+        (options.machine, lambda: _machine(options, plan)),
     ):
         try:
-            parts.append(find(named or kept))
+            parts.append(find())
         except CommandError as error:
             if named is not None:
                 raise
-            first = str(error).splitlines()[0]
-            return None, (f"{first}; {repair}",)
+            return None, (str(error).splitlines()[0],)
     (_, program), machine = parts
     try:
         return profile(plan, program, machine), ()
     except PlanError as error:
         raise CommandError(str(error)) from error
+
+
+def _machine(options: argparse.Namespace, plan: Plan) -> Machine:
+    try:
+        return find_machine(options.machine or plan.machine)
+    except CommandError as error:
+        if options.machine is not None:
+            raise
+        raise CommandError(f"{str(error).splitlines()[0]}; give --machine") from error
 
 
 def _machine_text(options: argparse.Namespace, plan: Plan) -> str | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli.parsers.arguments import why_unwritable
 from autoshard.cli.progress import ProgressLine
+from autoshard.cli.trust import remember
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine
@@ -65,8 +66,9 @@ def _save(plan: Plan, path: str) -> None:
 def show_command(options: argparse.Namespace) -> int:
     """Run `autoshard show`."""
     from autoshard.plan.text.page import format_plan
+    from autoshard.units import visible
 
-    print(format_plan(load_plan(options.plan), dearest=options.moves), end="")
+    print(visible(format_plan(load_plan(options.plan), dearest=options.moves)), end="")
     return 0
 
 
@@ -110,6 +112,7 @@ def find_program(reference: str) -> tuple[Found, Program]:
 
     try:
         found = find(reference)
+        remember(reference)
         return found, trace(found.fn, *found.args, name=reference, **found.options)
     except (ProgramError, TraceError, NoRuleError) as error:
         raise CommandError(str(error)) from error

@@ -107,7 +107,11 @@ def _steps(options: argparse.Namespace) -> tuple[dict[int, Any], Any]:
         found = find(options.program, {} if count is None else {"microbatches": count})
         return found.fn, found.args, found.options
 
-    if "microbatches" not in size_names(options.program):
+    from autoshard.cli.trust import remember
+
+    names = size_names(options.program)
+    remember(options.program)
+    if "microbatches" not in names:
         if options.microbatches:
             raise CommandError(
                 f"{options.program} has its microbatches built in; give its function a parameter "

@@ -37,6 +37,7 @@ from autoshard.cli.common import (
     child_json,
 )
 from autoshard.cli.search import find_machine, find_program, load_plan
+from autoshard.cli.trust import program_of
 
 if TYPE_CHECKING:
     from autoshard.models.find import Found
@@ -56,7 +57,7 @@ def verify_command(options: argparse.Namespace) -> int:
     if options.trace:
         raise CommandError("--trace: only for a plan for several meshes; leave it out")
     plan = load_plan(options.plan)
-    reference = options.program or plan.program
+    reference = program_of(options, plan.program)
     found, program = find_program(reference)
     try:
         plan = for_program(plan, program, reference)

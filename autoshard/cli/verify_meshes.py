@@ -24,6 +24,7 @@ from autoshard.cli.common import (
     Verdict,
     child_json,
 )
+from autoshard.cli.trust import program_of, remember
 
 if TYPE_CHECKING:
     from autoshard.models.find import Found
@@ -71,9 +72,11 @@ def step_of(plan: PipelinePlan, reference: str) -> Found:
 
     try:
         sizes = size_names(reference)
-        return find(
+        found = find(
             reference, {"microbatches": plan.microbatches} if "microbatches" in sizes else {}
         )
+        remember(reference)
+        return found
     except ProgramError as error:
         raise CommandError(str(error)) from error
 
@@ -109,7 +112,7 @@ def _order(plan: PipelinePlan, path: str) -> Verdict:
 
 
 def _numbers(plan: PipelinePlan, options: argparse.Namespace) -> Verdict:
-    reference = options.program or plan.program
+    reference = program_of(options, plan.program)
     devices = sum(math.prod(shape.sizes) for shape in plan.shapes)
     why = _too_large(plan, step_of(plan, reference), devices)
     if why:

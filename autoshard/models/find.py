@@ -101,9 +101,14 @@ def call(factory: Callable[..., Any], sizes: Mapping[str, Any], reference: str) 
     """
     try:
         result = factory(**sizes)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ProgramError(f"{reference} fails{_failure(error)}") from error
     return _checked(reference, result)
+
+
+def is_builtin(reference: str) -> bool:
+    """Whether a reference names a built-in program, which runs no code but autoshard's own."""
+    return bool(_builtin(reference)[0])
 
 
 def size_names(program: str | Callable[..., Any]) -> tuple[str, ...]:
@@ -178,7 +183,7 @@ def _load_file(path: Path) -> ModuleType:
     mine = sys.modules.setdefault(path.stem, module) is module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if mine:
             del sys.modules[path.stem]
         raise ProgramError(f"{path} cannot be imported{_failure(error)}") from error
@@ -195,11 +200,11 @@ def _load_module(name: str) -> ModuleType:
             hint = _near(name, models.names())
             raise ProgramError(f"there is no module {name!r}{hint}") from error
         raise ProgramError(f"{name} cannot be imported{_failure(error)}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ProgramError(f"{name} cannot be imported{_failure(error)}") from error
 
 
-def _failure(error: Exception) -> str:
+def _failure(error: BaseException) -> str:
     """` at file:line: Type: message`, with the innermost line that is the user's own."""
     where = ""
     if isinstance(error, SyntaxError) and error.filename:

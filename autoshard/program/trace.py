@@ -139,7 +139,7 @@ def _traced(fn: Callable[..., Any], abstract: Any) -> Any:
     """What JAX makes of the function. Raises TraceError."""
     try:
         return jax.jit(fn).trace(*abstract)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         where = compat.user_line_of_error(error)
         why = f"{type(error).__name__}: {error}"
         if isinstance(error, RecursionError):

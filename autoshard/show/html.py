@@ -9,6 +9,8 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from autoshard.units import visible
+
 VOID = frozenset({"meta", "wbr", "br"})
 
 
@@ -32,7 +34,7 @@ def element(tag: str, *children: Child, **attributes: str | float | bool | None)
             continue
         written = name.rstrip("_").replace("_", "-")
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
-        opened.append(written if value is True else f'{written}="{html.escape(text)}"')
+        opened.append(written if value is True else f'{written}="{html.escape(visible(text))}"')
     start = f"<{' '.join(opened)}>"
     return Markup(start if tag in VOID else f"{start}{join(*children)}</{tag}>")
 
@@ -43,7 +45,7 @@ def join(*children: Child) -> Markup:
 
 
 def _escaped(child: str) -> str:
-    return child if isinstance(child, Markup) else html.escape(child)
+    return child if isinstance(child, Markup) else html.escape(visible(child))
 
 
 @dataclass(frozen=True, slots=True)

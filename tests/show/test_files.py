@@ -190,7 +190,8 @@ def test_what_needs_the_program_says_so(tmp_path, capsys):
     words = ["--trace", str(tmp_path / "t"), "--rules", str(tmp_path / "r")]
     assert main(["report", str(tmp_path / "plan.json"), *words]) == 2
     assert capsys.readouterr().err.startswith(
-        "autoshard: error: --trace need the program and the machine: no built-in program is called"
+        f"autoshard: error: --trace need the program and the machine: '{tmp_path}/plan.json' names "
+        "the program 'toy', which is not run"
     )
     assert not (tmp_path / "r").exists()
     assert main(["report", str(tmp_path / "plan.json"), "--rules", str(tmp_path / "r")]) == 0

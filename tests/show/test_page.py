@@ -209,8 +209,8 @@ def test_without_the_program_the_page_says_what_is_left_out(tmp_path, capsys):
     toy(machine="gone.toml").save(tmp_path / "plan.json")
     assert main(["report", str(tmp_path / "plan.json"), "-o", str(tmp_path / "p.html")]) == 0
     assert (
-        "warning: left out: memory over time, compute and sensitivity: no built-in program is"
-        in (capsys.readouterr().err)
+        f"warning: left out: memory over time, compute and sensitivity: '{tmp_path}/plan.json' "
+        "names the program 'toy', which is not run" in (capsys.readouterr().err)
     )
     assert "Left out: memory over time" in read((tmp_path / "p.html").read_text()).all_text()
 

@@ -85,6 +85,16 @@ def counts(text: str) -> tuple[int, ...]:
     return tuple(count(part) for part in text.split(","))
 
 
+def add_trust(parser: Any) -> None:
+    """Add `--trust`."""
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run the program that the file names, and remember it; without, that is done for "
+        "built-ins and for what you have named yourself in the same folder",
+    )
+
+
 def add_meshes(parser: argparse.ArgumentParser, where: Any) -> None:
     """Add the options of `autoshard search` for several meshes; `--meshes` goes into `where`."""
     where.add_argument(

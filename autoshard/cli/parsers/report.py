@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autoshard.cli.common import command
+from autoshard.cli.parsers import arguments as cli_arguments
 
 
 def add_report(commands: Any) -> None:
@@ -29,6 +30,7 @@ def add_report(commands: Any) -> None:
         nargs="?",
         help="the program of the plan; default: what the plan names",
     )
+    cli_arguments.add_trust(parser)
     parser.add_argument(
         "--machine", metavar="MACHINE", help="the machine of the plan; default: what it names"
     )

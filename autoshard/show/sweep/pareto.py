@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from autoshard.show.html import Markup, element, join
 from autoshard.study.whatif.answers import HOUR, efficient, work_of
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.table import WhatIf
+from autoshard.units import visible
 
 COLOURS = ("#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0", "#9498a0", "#97bbf5")
 """The page's `--c0` to `--c7` in light."""
@@ -100,7 +102,8 @@ def drawn(plot: Callable[[Any, bool], None]) -> list[Markup]:
             "ytick.color": SOFT, "legend.frameon": False, "grid.color": LINE,
             "grid.linewidth": 0.6, "text.parse_math": False,
         }  # fmt: skip
-        with matplotlib.rc_context(settings):
+        with matplotlib.rc_context(settings), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph")  # the reader's fonts are drawn, not ours
             figure = Figure(figsize=size, layout="constrained")
             FigureCanvasSVG(figure)
             plot(figure, name == "wide-plot")
@@ -163,7 +166,7 @@ def _inline(written: str) -> Markup:
 
     The words of the sweep are escaped already, by Matplotlib.
     """
-    text = written[written.index("<svg") :]
+    text = visible(written[written.index("<svg") :])
     for tag in ("metadata", "style"):
         text = re.sub(rf"<{tag}\b.*?</{tag}>", "", text, flags=re.DOTALL)
     text = re.sub(r'(<svg\b[^>]*?) width="[^"]*"', r"\1", text)

@@ -17,6 +17,7 @@ from xml.sax.saxutils import escape
 
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.timeline import Run, Timeline, memory_over_time
+from autoshard.units import visible
 
 LETTERS = {"F": "F", "B": "B", "W": "W", "BW": "X"}
 COLOURS = {
@@ -102,7 +103,7 @@ def _legend(
         yield f'<rect x="{x}" y="8" width="12" height="12" fill="{COLOURS[kind][0]}"/>'
         yield f'<text x="{x + 16}" y="18" font-size="11">{kind}, {NAMES[kind]}</text>'
         x += 130
-    known = escape(instance.name)
+    known = escape(visible(instance.name))
     yield (
         f'<text x="{x}" y="18" font-size="11">{known} makespan {written(timeline.makespan)}, '
         f"span {written(timeline.span)}, bubble {timeline.bubble:.1%}</text>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -19,11 +20,13 @@ from autoshard.show.pipeline.gantt import MEMORY_COLUMNS, memory_columns
 from autoshard.show.pipeline.page import picture_of, pipeline_page
 from autoshard.show.pipeline.schedule_page import schedule_page
 from autoshard.show.pipeline.verdict import pipeline_verdict
+from autoshard.solve.schedule.drawing import draw_svg
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.named import NAMED
 from autoshard.solve.schedule.optimise import solve
 from autoshard.solve.schedule.optimise.outcome_json import choice_to_json, outcome_from_json
 from autoshard.solve.schedule.optimise.placements import PlacementChoice
+from autoshard.units import visible
 from tests.show.reading import read
 from tests.show.test_page import HOSTILE, titles
 
@@ -140,10 +143,10 @@ def test_memory_is_that_of_the_simulator():
     assert np.all(columns[1][-10:] == 0.0)
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", [HOSTILE, "a\x00b\x1b[31m", "$\\frac{$"])
 def test_no_name_breaks_the_page(name):
     found = read(pipeline_page(pipeline(program=name, stages=((name,), (name, name)))))
-    assert name in "".join(found.text)
+    assert visible(name) in "".join(found.text)
 
 
 def test_the_command_line(tmp_path: Path, capsys, monkeypatch):
@@ -188,3 +191,19 @@ def test_the_page_of_a_schedule(tmp_path: Path, capsys):
     path.write_text(json.dumps({**json.loads(path.read_text()), "schema_version": 0}))
     assert main(["report", str(path), "-o", str(tmp_path / "order.html")]) == 2
     assert "it has schema version 0, this autoshard reads 1: solve again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [HOSTILE, "a\x00b\x1b[31m"])
+def test_no_name_breaks_the_page_of_a_schedule_or_its_drawing(name):
+    instance = replace(INSTANCE, weight=(MILLI, MILLI), name=name, memory_limit=None)
+    outcome = solve(instance, time_limit=5)
+    considered = [{"name": name, "value": None, "bound": None, "note": name}]
+    page = schedule_page(outcome, considered)
+    assert read(page).tags.count("script") == 1
+    assert outcome.timeline is not None
+    drawing = ElementTree.fromstring(draw_svg(instance, outcome.timeline))
+    assert {one.tag.rpartition("}")[2] for one in drawing.iter()} == {
+        "svg", "rect", "text", "title", "polyline"
+    }  # fmt: skip
+    for control in ("\x00", "\x1b"):
+        assert control not in page
