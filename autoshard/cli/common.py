@@ -45,6 +45,30 @@ class CommandError(Exception):
         self.code = code
 
 
+def program_of(options: argparse.Namespace, kept: str) -> str:
+    """Return the program that a command runs: as named on its command line, or in its plan file.
+
+    Args:
+      options: `plan`, `program`, and `trust`, of the command line.
+      kept: what the plan file names.
+
+    Raises:
+      CommandError: only the file names it, and nobody has said that it may run.
+    """
+    from autoshard.models.trusted import is_trusted
+
+    if options.program is not None:
+        return options.program
+    if not kept:
+        raise CommandError(f"{options.plan!r} names no program; give PROGRAM")
+    if options.trust or is_trusted(kept):
+        return kept
+    raise CommandError(
+        f"{options.plan!r} names the program {kept!r}, which is not run for a file's word alone; "
+        "give PROGRAM, or --trust"
+    )
+
+
 MOST_DEVICES = 16
 MOST_BYTES = 2**30
 MOST_FLOPS = 1e11

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import argparse
 
-from autoshard.cli.common import CommandError
+from autoshard.cli.common import CommandError, program_of
 from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import find_machine, find_program, load_plan
-from autoshard.cli.trust import program_of
 
 MOST = 6
 NOT_REACHED = 5

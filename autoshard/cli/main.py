@@ -253,8 +253,7 @@ def _add_verify(commands: Any) -> None:
             "numbers      as above; --trace keeps what every program and transfer took"
         ),
     )
-    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
-    cli_arguments.add_trust(parser)
+    cli_arguments.add_plan(parser)
     parser.add_argument(
         "program", metavar="PROGRAM", nargs="?", help=f"{_PROGRAM}; default: what the plan names"
     )
@@ -303,8 +302,7 @@ def _add_explain(commands: Any) -> None:
         "say why a value is laid out as it is, and what another layout costs",
         epilog="example: autoshard explain plan.json params.layers[*].w1 --line model.py:41",
     )
-    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
-    cli_arguments.add_trust(parser)
+    cli_arguments.add_plan(parser)
     parser.add_argument(
         "value", metavar="VALUE", nargs="*", help="such as params.w1, or 'scope mlp:dot_general'"
     )
@@ -334,8 +332,7 @@ def _add_annotate(commands: Any) -> None:
         "explain:annotate_command",
         "print the few with_sharding_constraints with which Shardy makes the plan by itself",
     )
-    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
-    cli_arguments.add_trust(parser)
+    cli_arguments.add_plan(parser)
     parser.add_argument(
         "program", metavar="PROGRAM", nargs="?", help=f"{_PROGRAM}; default: what the plan names"
     )
@@ -350,8 +347,7 @@ def _add_check(commands: Any) -> None:
         "replan:check_command",
         "price a plan anew, without a solver, and hold it to its requirements",
     )
-    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
-    cli_arguments.add_trust(parser)
+    cli_arguments.add_plan(parser)
     parser.add_argument(
         "program",
         metavar="PROGRAM",

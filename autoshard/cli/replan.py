@@ -7,9 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from autoshard.cli.common import FAILED, CommandError
+from autoshard.cli.common import FAILED, CommandError, program_of
 from autoshard.cli.search import find_machine, find_program, load_plan, requirements_of_words
-from autoshard.cli.trust import program_of
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autoshard.cli.common import CommandError
+from autoshard.cli.common import CommandError, program_of
 from autoshard.cli.report_pages import other_files, read_verification
 from autoshard.cli.search import (
     find_machine,
@@ -20,7 +20,6 @@ from autoshard.cli.search import (
     require_writable,
     write_files,
 )
-from autoshard.cli.trust import program_of
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli.parsers.arguments import why_unwritable
 from autoshard.cli.progress import ProgressLine
-from autoshard.cli.trust import remember
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine
@@ -107,6 +106,7 @@ def find_machine(name: str) -> Machine:
 def find_program(reference: str) -> tuple[Found, Program]:
     """Return the step that a user names, and its trace."""
     from autoshard.models.find import ProgramError, find
+    from autoshard.models.trusted import remember
     from autoshard.program.rules.ask_shardy import NoRuleError
     from autoshard.program.trace import TraceError, trace
 

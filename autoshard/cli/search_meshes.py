@@ -102,12 +102,11 @@ def _steps(options: argparse.Namespace) -> tuple[dict[int, Any], Any]:
     from autoshard.lower.mpmd.accumulate import MicrobatchError
     from autoshard.lower.mpmd.partition import trace_step
     from autoshard.models.find import find, size_names
+    from autoshard.models.trusted import remember
 
     def step(count: int | None) -> Any:
         found = find(options.program, {} if count is None else {"microbatches": count})
         return found.fn, found.args, found.options
-
-    from autoshard.cli.trust import remember
 
     names = size_names(options.program)
     remember(options.program)

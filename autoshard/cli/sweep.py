@@ -24,8 +24,11 @@ def sweeping(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     While the context is open, a progress line shows the rows as they are computed. Errors of sweeps
     and programs become errors of the command line.
     """
+    from autoshard.models.trusted import remember
+
     for path in (options.csv, options.output):
         require_writable(path)
+    remember(options.program)
     workers = options.workers or len(os.sched_getaffinity(0))
     with ProgressLine(quiet=options.quiet) as line, _told():
         line.show(f"sweeping {options.program} with {workers} processes", group="start")

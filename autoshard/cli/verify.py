@@ -35,9 +35,9 @@ from autoshard.cli.common import (
     CommandError,
     Verdict,
     child_json,
+    program_of,
 )
 from autoshard.cli.search import find_machine, find_program, load_plan
-from autoshard.cli.trust import program_of
 
 if TYPE_CHECKING:
     from autoshard.models.find import Found

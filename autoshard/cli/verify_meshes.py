@@ -23,8 +23,8 @@ from autoshard.cli.common import (
     CommandError,
     Verdict,
     child_json,
+    program_of,
 )
-from autoshard.cli.trust import program_of, remember
 
 if TYPE_CHECKING:
     from autoshard.models.find import Found
@@ -69,6 +69,7 @@ def step_of(plan: PipelinePlan, reference: str) -> Found:
       CommandError: there is no such program.
     """
     from autoshard.models.find import ProgramError, find, size_names
+    from autoshard.models.trusted import remember
 
     try:
         sizes = size_names(reference)

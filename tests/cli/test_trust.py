@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from autoshard.cli import trust
 from autoshard.cli.main import main
+from autoshard.models.trusted import remember
 from tests.cli.helpers import refused
 
 SEARCHED = "search steps.py:good --machine v5e-8 --mesh x=8 --quiet --no-baselines -o plan.json"
@@ -104,7 +104,7 @@ def test_a_damaged_memory_remembers_nothing(plan, capsys, text, folder):
 def test_a_cache_that_cannot_be_written_asks_each_time(plan, capsys, folder, monkeypatch):
     (folder / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "file"))
-    trust.remember("steps.py:good")
+    remember("steps.py:good")
     assert "is not run" in refused_now(capsys, "check plan.json")
 
 

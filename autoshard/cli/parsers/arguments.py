@@ -85,6 +85,12 @@ def counts(text: str) -> tuple[int, ...]:
     return tuple(count(part) for part in text.split(","))
 
 
+def add_plan(parser: Any) -> None:
+    """Add `PLAN` and `--trust`."""
+    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
+    add_trust(parser)
+
+
 def add_trust(parser: Any) -> None:
     """Add `--trust`."""
     parser.add_argument(

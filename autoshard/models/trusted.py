@@ -1,4 +1,4 @@
-"""The programs that may run: those that the user names, and never one for a file's word alone.
+"""The programs that a file may name and that run nonetheless: built-ins, and what the user named.
 
 A plan names its program. To import that name is to run code that whoever wrote the file has
 chosen, so a command takes the program from its own command line. Where that names none, the name in
@@ -10,43 +10,22 @@ deleted at any time.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
 from pathlib import Path
 
-from autoshard.cli.common import CommandError
+from autoshard.files import write_whole
+from autoshard.models.find import is_builtin
 
 
-def program_of(options: argparse.Namespace, kept: str) -> str:
-    """Return the program that a command runs: as named on its command line, or in its plan file.
-
-    Args:
-      options: `plan`, `program`, and `trust`, of the command line.
-      kept: what the plan file names.
-
-    Raises:
-      CommandError: only the file names it, and nobody has said that it may run.
-    """
-    from autoshard.models.find import is_builtin
-
-    if options.program is not None:
-        return options.program
-    if not kept:
-        raise CommandError(f"{options.plan!r} names no program; give PROGRAM")
-    if is_builtin(kept) or options.trust or _entry(kept) in _remembered():
-        return kept
-    raise CommandError(
-        f"{options.plan!r} names the program {kept!r}, which is not run for a file's word alone; "
-        "give PROGRAM, or --trust"
-    )
+def is_trusted(reference: str) -> bool:
+    """Whether this program may run because a file names it."""
+    return is_builtin(reference) or _entry(reference) in _remembered()
 
 
 def remember(reference: str) -> None:
     """Keep that the user has named this program, if its folder is the user's own."""
-    from autoshard.models.find import is_builtin
-
     entry = _entry(reference)
     folder = Path(entry[0])
     if is_builtin(reference) or not _is_own(folder):
@@ -54,8 +33,6 @@ def remember(reference: str) -> None:
     known = _remembered()
     if entry in known:
         return
-    from autoshard.files import write_whole
-
     here = {one for one in known if os.path.isdir(one[0])}
     text = json.dumps(sorted({*here, entry}), indent=1)
     with contextlib.suppress(OSError):  # it is asked again then
