@@ -10,7 +10,7 @@ shardy              Shardy's passes inside of jaxlib: rules of ops, explicit col
 compile             modules as bytes, and their compilation by a compiler without its devices
 mpmd                Shardy:MPMD's passes inside of jaxlib
 primitives          the primitives that JAX knows
-flags               flags of XLA that a version of jaxlib knows
+versions            versions of jaxlib that are tested, and the flags that they know
 process_wide        what is changed of JAX for the whole process
 quiet               JAX started without the words of a plugin for absent devices
 """
@@ -20,7 +20,6 @@ from autoshard.compat.compile import (
     module_bytecode,
     stablehlo_of_hlo,
 )
-from autoshard.compat.flags import known_flags
 from autoshard.compat.jaxprs import (
     array_facts,
     bind_checkpoint,
@@ -85,6 +84,7 @@ from autoshard.compat.user_code import (
     arrays_of_user_code,
     in_checkpoint,
 )
+from autoshard.compat.versions import known_flags, warn_if_untested
 
 __all__ = [
     "ARGUMENT",
@@ -141,6 +141,7 @@ __all__ = [
     "splat_integer",
     "stablehlo_of_hlo",
     "user_line_of_error",
+    "warn_if_untested",
     "with_derivative_of",
     "with_explicit_collectives",
 ]

@@ -67,6 +67,7 @@ def trace(
       TraceError: `fn` does not trace; the message names the user's source line.
       autoshard.program.rules.ask_shardy.NoRuleError: an op has no sharding rule.
     """
+    compat.warn_if_untested()
     donate = donated_positions(donate_argnums, len(args))
     abstract = jax.tree.map(_abstract, args)
     traced = _traced(fn, abstract)
