@@ -14,6 +14,8 @@ UNTESTED = (0, 13)
 """The first jaxlib with which nothing has been tested."""
 _GONE = {"xla_cpu_use_fusion_emitters": (0, 11)}
 """First jaxlib without a flag. XLA ends the process on a flag that it does not know."""
+_NEW = {"xla_gpu_experimental_use_collective_kernels": (0, 11)}
+"""First jaxlib with a flag."""
 
 
 def known_flags(flags: Mapping[str, _Value]) -> dict[str, _Value]:

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from autoshard import compat
 from autoshard.cost.collective import MeshTopology
 from autoshard.machine.compiler import told_microseconds
 from autoshard.machine.machine import Machine
@@ -238,8 +239,11 @@ def _gpu(machine: Machine, coordinates: np.ndarray) -> Target:
         "xla_gpu_enable_triton_gemm": False,
         "xla_gpu_enable_analytical_sol_latency_estimator": True,
         "xla_dump_latency_hiding_schedule": True,
+        # Sums within a host by NCCL: of those by a kernel of its own its timeline knows no time.
+        "xla_gpu_experimental_use_collective_kernels": "",
     }
-    return Target("gpu", options, _rows(numbers[:, None]), compiler, flags=_network(machine))
+    known = compat.known_flags(compiler)
+    return Target("gpu", options, _rows(numbers[:, None]), known, flags=_network(machine))
 
 
 def _network(machine: Machine) -> tuple[str, ...]:

@@ -20,7 +20,13 @@ from dataclasses import dataclass, field, replace
 
 from autoshard import compat
 from autoshard.compiler.hlo.axes import AxisSet
-from autoshard.compiler.hlo.events import Event, events, kind_between_slices, opcode_of
+from autoshard.compiler.hlo.events import (
+    WRAPPING,
+    Event,
+    events,
+    kind_between_slices,
+    opcode_of,
+)
 from autoshard.compiler.hlo.module import Instruction, Module, user_frame
 from autoshard.compiler.hlo.partitions import Partitions
 from autoshard.compiler.hlo.places import Place, walk
@@ -134,7 +140,7 @@ def find(module: Module, mesh: MeshShape, *, slices: Sequence[int] | None = None
     ]
 
 
-_LOOKED_INTO = ("fusion", "async-start")
+_LOOKED_INTO = ("fusion", *WRAPPING)
 """Callers whose collectives are events of the caller's own computation."""
 
 

@@ -5,6 +5,7 @@ A collective is one instruction, or a pair that lets others run in between:
     %g = all-gather(%x)                                             whole
     %s = all-gather-start(%x) ... %d = all-gather-done(%s)          start, done
     %s = async-start(%x), calls=%wrapped ... %d = async-done(%s)    start, done
+    %s = fusion-start(%x), calls=%kernel ... %d = fusion-done(%s)   start, done
 
 XLA:TPU also hides them inside of fusions:
 
@@ -39,6 +40,9 @@ OPCODES = (
     "collective-permute",
     "collective-broadcast",
 )
+
+WRAPPING = ("async-start", "fusion-start")
+"""What starts a collective that stands in a computation of its own."""
 
 _BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 
@@ -86,7 +90,7 @@ def events(place: Place) -> Iterator[Event]:
     by_channel: dict[str, Event] = {}
     for instruction in place.computation.instructions:
         opcode = instruction.opcode
-        if opcode_of(instruction) or opcode == "async-start":
+        if opcode_of(instruction) or opcode in WRAPPING:
             found = _wrapped(place, instruction)
             if found is None:
                 continue

@@ -22,7 +22,7 @@ but no attributes, and is what the tests compare this with.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from autoshard.compiler.hlo.module import (
     Computation,
@@ -32,6 +32,7 @@ from autoshard.compiler.hlo.module import (
     split_attributes,
     split_top,
 )
+from autoshard.compiler.hlo.newer_forms import as_known
 
 _HEAD = re.compile(r"\s+(ROOT )?%?([^\s=(),]+) = ")
 _ARRAY = re.compile(r"[a-z]\w*\[[^\]]*\](?:\{[^{}]*\})? ")
@@ -89,7 +90,7 @@ def read_module(text: str) -> Module:
         if ended:
             if not body:
                 raise HloTextError(f"line {number + 1}: computation {opened[0]!r} is empty")
-            computations[opened[0]] = Computation(opened[0], _with_elements(body), opened[1])
+            computations[opened[0]] = Computation(opened[0], as_known(body), opened[1])
             if opened[1]:
                 entry = opened[0]
             opened, pending = None, ""
@@ -124,48 +125,6 @@ def _read_instruction(text: str, number: int) -> Instruction:
         rest=text[close:],
         is_root=bool(head[1]),
     )
-
-
-def _with_elements(body: Sequence[Instruction]) -> tuple[Instruction, ...]:
-    """The instructions, with one for every element of a tuple that another reads by its number.
-
-    XLA from jaxlib 0.12 on writes `%param#0` where it wrote a `get-tuple-element`.
-    """
-    shapes = {one.name: one.shape_text for one in body}
-    wanted: dict[str, dict[str, Instruction]] = {}
-
-    def element(name: str) -> None:
-        maker, _, index = name.rpartition("#")
-        if not maker or name in shapes:
-            return
-        element(maker)  # an element of an element
-        shape = split_top(shapes[maker].strip()[1:-1])[int(index)]
-        shapes[name] = _COMMENT.sub("", shape).strip()
-        wanted.setdefault(maker, {})[name] = Instruction(
-            name=name,
-            opcode="get-tuple-element",
-            shape_text=shapes[name],
-            operands=(maker,),
-            argument=f"%{maker}",
-            rest=f", index={index}",
-            is_root=False,
-        )
-
-    for one in body:
-        for operand in one.operands:
-            element(operand)
-    if not wanted:
-        return tuple(body)
-    result: list[Instruction] = []
-
-    def put(one: Instruction) -> None:
-        result.append(one)
-        for made in wanted.get(one.name, {}).values():
-            put(made)
-
-    for one in body:
-        put(one)
-    return tuple(result)
 
 
 def _operand(text: str) -> str:
