@@ -22,7 +22,9 @@ def known_flags(flags: Mapping[str, _Value]) -> dict[str, _Value]:
     """Those of `flags`, by name, that the XLA of the installed jaxlib knows."""
     installed = _installed()
     return {
-        name: value for name, value in flags.items() if name not in _GONE or installed < _GONE[name]
+        name: value
+        for name, value in flags.items()
+        if _NEW.get(name, installed) <= installed < _GONE.get(name, (*installed, 0))
     }
 
 

@@ -54,3 +54,12 @@ def test_flags_that_are_gone_are_left_out(installed):
 def test_loops_are_written_as_the_installed_version_does():
     loop = jax.jit(lambda x: jax.lax.fori_loop(0, 3, lambda _, x: jnp.sin(x), x))
     assert compat.loops_are_inlined() == ("call @" not in loop.lower(1.0).as_text())
+
+
+def test_flags_that_are_new_are_left_out_before(installed):
+    flags = {"xla_gpu_experimental_use_collective_kernels": ""}
+    installed("0.10.2")
+    assert compat.known_flags(flags) == {}
+    for later in ("0.11.0", "0.12.0.1", "0.14"):
+        installed(later)
+        assert compat.known_flags(flags) == flags
