@@ -104,7 +104,7 @@ def child_json(module: str, words: list[str], environment: dict[str, str]) -> di
     """Return the JSON that a child process prints last, or in words why there is none."""
     child = subprocess.run(
         [sys.executable, "-m", module, *words],
-        env=environment,
+        env={**environment, "JAX_TRACEBACK_FILTERING": "off"},  # the error's own line is the last
         capture_output=True,
         text=True,
         errors="replace",

@@ -5,6 +5,7 @@ Everything else in this package uses JAX's public API.
 jaxprs              what an equation calls and is made of; equations bound again elsewhere
 source_lines        the line of the user's source that an equation or an error comes from
 layout_primitives   layouts of an array, its cotangent and what is computed again
+explicit_types      shardings in types, taken out of what was traced with them
 user_code           the arrays that user code reads and makes while it is traced
 shardy              Shardy's passes inside of jaxlib: rules of ops, explicit collectives, layouts
 compile             modules as bytes, and their compilation by a compiler without its devices
@@ -19,6 +20,14 @@ from autoshard.compat.compile import (
     compile_bytecode,
     module_bytecode,
     stablehlo_of_hlo,
+)
+from autoshard.compat.explicit_types import (
+    RESHARD,
+    explicit_sharding,
+    no_other_mesh,
+    said_axes,
+    without_reshards,
+    without_types,
 )
 from autoshard.compat.jaxprs import (
     array_facts,
@@ -92,6 +101,7 @@ __all__ = [
     "PACKAGE_FOLDER",
     "PRODUCTS",
     "REMAT",
+    "RESHARD",
     "Change",
     "Frame",
     "LoweredModule",
@@ -113,6 +123,7 @@ __all__ = [
     "elements",
     "equation_context",
     "equation_scope",
+    "explicit_sharding",
     "in_checkpoint",
     "integers",
     "is_block_argument",
@@ -126,12 +137,14 @@ __all__ = [
     "lower_equations",
     "make_collectives_explicit",
     "module_bytecode",
+    "no_other_mesh",
     "no_user_lines",
     "parse_sharding_rule",
     "partition_mpmd",
     "partitionable_random_bits",
     "registered_primitives",
     "run_reading",
+    "said_axes",
     "scan_counts",
     "shape_struct",
     "shardy_layout",
@@ -144,4 +157,6 @@ __all__ = [
     "warn_if_untested",
     "with_derivative_of",
     "with_explicit_collectives",
+    "without_reshards",
+    "without_types",
 ]

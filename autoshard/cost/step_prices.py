@@ -37,7 +37,7 @@ from autoshard.program.flops import is_matrix_op
 from autoshard.program.layout import shards_of
 from autoshard.program.strategies import Strategies, project_assignment
 from autoshard.program.trace import Op, Program
-from autoshard.program.vocabulary import UPDATES
+from autoshard.program.vocabulary import RESHARDS, UPDATES
 
 Floats = NDArray[np.float64]
 Settlement = tuple[Kind, tuple[int, ...], NDArray[np.int64]]
@@ -47,7 +47,7 @@ EXPONENTIALS = "gpu.functions-are-multiples", "gpu.exponentials-of-hopper"
 MOVES_NOTHING = frozenset(
     {
         *("enter", "carry", "yield", "join", "return"),
-        *("sharding_constraint", "shard_alike", "optimization_barrier"),
+        *("shard_alike", "optimization_barrier", *RESHARDS),
         # Bitcasts, and slices, unless they are copied (`Facts.copied`).
         *("reshape", "squeeze", "expand_dims", "scan_slice", "dynamic_slice"),
     }

@@ -28,11 +28,11 @@ from autoshard.program.flatten import makes_nothing
 from autoshard.program.layout import UNREDUCED, local_shape
 from autoshard.program.ragged import RAGGED
 from autoshard.program.trace import Op
-from autoshard.program.vocabulary import BARRIER, INLINED
+from autoshard.program.vocabulary import BARRIER, INLINED, RESHARDS
 
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 _REMAT = frozenset({"remat", "remat2", "checkpoint"})
-_DECIDED = frozenset({"sharding_constraint", "shard_alike"})
+_DECIDED = frozenset({"shard_alike", *RESHARDS})
 _OPAQUE = frozenset({"pallas_call", "shard_map", "ffi_call", "pure_callback", "io_callback"})
 
 

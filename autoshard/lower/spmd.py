@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
+from autoshard import compat
 from autoshard.lower.explicit import manual_step
 from autoshard.lower.interpret import Interpreter, LoweringError
 from autoshard.plan.plan import Plan
@@ -38,7 +39,8 @@ class Lowered:
 
     Attributes:
       plan, program: what was lowered.
-      mesh: a `Mesh` of devices, or an `AbstractMesh` where there are not as many.
+      mesh: a `Mesh` of devices, or an `AbstractMesh` where there are not as many; of Explicit axes
+        if the step was written for such.
       fn: the step as a function of the same arguments, to be jitted; it may be differentiated.
       in_shardings, out_shardings: pytrees of `NamedSharding` shaped like the arguments (a tuple)
         and the result.
@@ -67,12 +69,13 @@ class Lowered:
 
     def lower(self, *, platforms: Sequence[str] | None = None) -> Any:
         """The `jax.stages.Lowered` of the step; needs no devices when `platforms` are given."""
-        traced = self.jit().trace(*self.in_shapes)
-        return (
-            traced.lower()
-            if platforms is None
-            else traced.lower(lowering_platforms=tuple(platforms))
-        )
+        with compat.no_other_mesh(self.mesh):
+            traced = self.jit().trace(*self.in_shapes)
+            return (
+                traced.lower()
+                if platforms is None
+                else traced.lower(lowering_platforms=tuple(platforms))
+            )
 
     def mlir_text(self, *, platform: str = "tpu") -> str:
         """The StableHLO module with Shardy annotations, as text."""
@@ -82,7 +85,8 @@ class Lowered:
         """`jax.export` bytes of the step for `platforms`."""
         from jax import export
 
-        exported = export.export(self.jit(), platforms=tuple(platforms))(*self.in_shapes)
+        with compat.no_other_mesh(self.mesh):
+            exported = export.export(self.jit(), platforms=tuple(platforms))(*self.in_shapes)
         return bytes(exported.serialize())
 
 
@@ -116,14 +120,15 @@ def lower(
     program = trace(fn, *args, **_trace_options(plan))
     plan = for_program(plan, program)
     check_plan(program, plan)
-    mesh = make_mesh(plan, devices)
+    mesh = make_mesh(plan, devices, AxisType.Explicit if program.explicit else AxisType.Auto)
+    auto = make_mesh(plan, devices)
     flat_in = [NamedSharding(mesh, plan.specs["inputs"][path]) for path in program.input_paths]
     flat_out = [NamedSharding(mesh, plan.specs["outputs"][path]) for path in program.output_paths]
 
     def planned(*flat: Any) -> list[Any]:
         if explicit:
-            return manual_step(program, plan, mesh)(*flat)
-        return Interpreter(program, plan, mesh).run(*flat)
+            return manual_step(program, plan, auto)(*flat)
+        return Interpreter(program, plan, auto).run(*flat)
 
     def step(*arguments: Any) -> Any:
         flat, tree = jax.tree.flatten(arguments)
@@ -131,7 +136,9 @@ def lower(
             raise TypeError(
                 f"{program.name} was planned for arguments {program.in_tree}, but got {tree}"
             )
-        return jax.tree.unflatten(program.out_tree, planned(*flat))
+        run = jax.sharding.auto_axes(planned, out_sharding=flat_out)
+        results = run(*flat) if program.explicit else planned(*flat)
+        return jax.tree.unflatten(program.out_tree, results)
 
     step.__name__ = program.name
     shapes = [
@@ -149,11 +156,11 @@ def lower(
     )
 
 
-def make_mesh(plan: Plan, devices: Sequence[Any] | None) -> Any:
-    """The plan's mesh over `devices`; see `lower`."""
+def make_mesh(plan: Plan, devices: Sequence[Any] | None, kind: AxisType = AxisType.Auto) -> Any:
+    """The plan's mesh over `devices`, of axes of one kind; see `lower`."""
     sizes, names = plan.mesh.sizes, plan.mesh.names
     needed = math.prod(sizes)
-    kinds = (AxisType.Auto,) * len(sizes)
+    kinds = (kind,) * len(sizes)
     if devices is None:
         found = jax.devices()
         if len(found) != needed:

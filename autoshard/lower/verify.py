@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from autoshard import compat
 from autoshard.lower.collectives import explicit_collectives
 from autoshard.lower.compare import Comparison, compare
 from autoshard.lower.explicit import loop_trips, written_collectives
@@ -86,7 +87,8 @@ def verify_written(lowered: Lowered) -> Comparison:
     Raises:
       LoweringError: the step cannot be written out for one device.
     """
-    jaxpr = jax.make_jaxpr(lowered.fn)(*lowered.in_shapes)
+    with compat.no_other_mesh(lowered.mesh):
+        jaxpr = jax.make_jaxpr(lowered.fn)(*lowered.in_shapes)
     found = written_collectives(jaxpr, loop_trips=loop_trips(lowered.program))
     return compare(lowered.plan.moves, found)
 

@@ -84,7 +84,9 @@ class Program:
 
     `outline` is what of it a plan needs (`autoshard.program.fingerprint`), and `fingerprint` is
     made of that. `argument_names` are those of the function's parameters, by position. `dead_ops`
-    of what the function computes are left out, since no result depends on them.
+    of what the function computes are left out, since no result depends on them. `explicit` says
+    whether it was written for Explicit mesh axes, and `argument_shardings` how its flat inputs lie
+    over these.
     """
 
     name: str
@@ -105,6 +107,8 @@ class Program:
     outline: tuple[str, ...] = field(default=(), repr=False)
     argument_names: tuple[str, ...] = ()
     dead_ops: int = 0
+    explicit: bool = False
+    argument_shardings: tuple[Any, ...] = ()
 
     @property
     def input_paths(self) -> tuple[str, ...]:

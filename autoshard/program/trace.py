@@ -71,7 +71,8 @@ def trace(
     donate = donated_positions(donate_argnums, len(args))
     abstract = jax.tree.map(_abstract, args)
     traced = _traced(fn, abstract)
-    closed, out_info = compat.drop_dead_code(traced.jaxpr), traced.out_info
+    untyped, explicit = compat.without_types(traced.jaxpr)
+    closed, out_info = compat.drop_dead_code(untyped), traced.out_info
     graph = Flattener(trip_counts)
     graph.run(closed, _paths(abstract), _paths(out_info))
     rules = rules_for(
@@ -106,7 +107,9 @@ def trace(
         in_tree=jax.tree.structure(abstract),
         out_tree=jax.tree.structure(out_info),
         argument_names=argument_names(fn, len(args)),
-        dead_ops=max(op_count(traced.jaxpr.jaxpr) - op_count(closed.jaxpr), 0),
+        dead_ops=max(op_count(untyped.jaxpr) - op_count(closed.jaxpr), 0),
+        explicit=explicit,
+        argument_shardings=tuple(map(compat.explicit_sharding, jax.tree.leaves(args))),
     )
 
 
@@ -175,10 +178,9 @@ def _options(
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=leaf.weak_type)
-    aval = jax.typeof(leaf)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
+    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+    typed = compat.explicit_sharding(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=typed)
 
 
 def _name_of(fn: Callable[..., Any]) -> str:

@@ -39,6 +39,8 @@ FREE_PRIMITIVES = frozenset(
 STAY = frozenset({"enter", "scan_slice"})
 LEAVING = frozenset({"scan_stack", "yield", "join"})
 """Ops of a loop whose results are read around it."""
+RESHARDS = frozenset({"sharding_constraint", "reshard"})
+"""Ops that only ask how an array lies."""
 SCATTERS = frozenset({"scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"})
 """Ops that write their last operand where indices say, into their first."""
 UPDATES = frozenset({"dynamic_update_slice", *SCATTERS})

@@ -32,6 +32,7 @@ from autoshard.program.facts import Facts, Slice, Turned
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.readers import Phase, Reader, find_readers, region_spans, through_fusion
 from autoshard.program.trace import Program
+from autoshard.program.vocabulary import RESHARDS
 from autoshard.xla.combinable import gathered_together, summed_together
 from autoshard.xla.dim_order.choose_products import product_orders
 from autoshard.xla.dim_order.tpu_minor import innermost_dimensions
@@ -49,8 +50,8 @@ __all__ = ["Facts", "Phase", "Reader", "Slice", "Turned", "analyse", "reordered"
 
 PREFETCHED = frozenset(
     {
+        *RESHARDS,
         "enter",
-        "sharding_constraint",
         "scan_slice",
         "slice",
         "convert_element_type",

@@ -14,12 +14,13 @@ from autoshard.machine.compiler import Compiler
 from autoshard.program.facts import Narrowed
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.trace import Program
+from autoshard.program.vocabulary import RESHARDS
 
 _SLICES = frozenset({"scan_slice", "dynamic_slice"})
 _SHAPES = frozenset(
     {
         *("slice", "transpose", "rev", "reshape", "squeeze", "expand_dims", "broadcast_in_dim"),
-        *("copy", "enter", "sharding_constraint"),
+        *("copy", "enter", *RESHARDS),
     }
 )
 _MOVES = frozenset({"gather", *_SLICES, *_SHAPES})

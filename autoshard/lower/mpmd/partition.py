@@ -20,7 +20,7 @@ from autoshard.lower.mpmd.cut.cutting import cut_microbatch
 from autoshard.lower.mpmd.cut.fragments import Cut
 from autoshard.lower.mpmd.cut.homes import Homes, find_homes
 from autoshard.lower.mpmd.cut.inference import FLOPS_PER_BYTE
-from autoshard.lower.mpmd.cut.loop import MicrobatchedStep, find_loop
+from autoshard.lower.mpmd.cut.loop import LoopError, MicrobatchedStep, find_loop
 from autoshard.lower.mpmd.cut.meshes import Around, place_around
 from autoshard.lower.mpmd.cut.outer import Outer, outer_of
 from autoshard.lower.mpmd.instructions import Script
@@ -254,16 +254,23 @@ def trace_step(
     """Trace a step and find its microbatch loop; arguments are those of `partition_step`.
 
     Raises:
-      LoopError: the step has no microbatch loop.
+      LoopError: the step has no microbatch loop, or is written for Explicit mesh axes.
     """
     donate = donated_positions(donate_argnums, len(args))
     abstract = jax.tree.map(lambda leaf: compat.shape_struct(jax.typeof(leaf)), args)
     traced = jax.jit(fn).trace(*abstract)
+    untyped, explicit = compat.without_types(traced.jaxpr)
+    if explicit:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise LoopError(
+            f"{name} is written for the Explicit axes of one mesh, and cannot be cut over several: "
+            "trace it with no mesh set, or on a mesh of Auto axes"
+        )
     leaves = [len(jax.tree.leaves(arg)) for arg in args]
     starts = [sum(leaves[:k]) for k in range(len(args))]
     return TracedStep(
         name=getattr(fn, "__name__", type(fn).__name__),
-        step=find_loop(compat.drop_dead_code(traced.jaxpr)),
+        step=find_loop(compat.drop_dead_code(untyped)),
         ties=state_ties(abstract, traced.out_info, donate),
         donated=frozenset(i for k in donate for i in range(starts[k], starts[k] + leaves[k])),
         in_tree=jax.tree.structure(abstract),

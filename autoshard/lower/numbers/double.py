@@ -133,7 +133,7 @@ def _run(
         return _cast(value, wide_dtype(value.dtype))
 
     for equation in jaxpr.eqns:
-        with compat.equation_scope(equation):
+        with compat.equation_context(equation):
             results = _equation(equation, [read(atom) for atom in equation.invars], nudge)
             name = equation.primitive.name
             if nudge is not None and name not in INLINED:

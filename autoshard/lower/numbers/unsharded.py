@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 
 from autoshard import compat
 from autoshard.lower.numbers.double import NotWidenedError, wide, widened
@@ -22,6 +23,7 @@ from autoshard.lower.numbers.numeric import TOLERANCES, Difference, compare_outp
 from autoshard.lower.numbers.rounding import Nudge, deviations
 from autoshard.lower.numbers.starts import arguments_at_ends
 from autoshard.lower.spmd import Lowered
+from autoshard.program.trace import Program
 
 DOUBLE_TOLERANCE = 1e-8
 DOUBLE_FLOOR = 1e-12
@@ -54,7 +56,7 @@ class Reference:
 
     def at(self, arguments: Sequence[Any]) -> Reference:
         """The same function with other arguments of the same shapes."""
-        with jax.enable_x64(self.double):
+        with jax.set_mesh(None), jax.enable_x64(self.double):
             given = wide(arguments) if self.double else arguments
             return replace(self, arguments=given, outputs=self.run(given))
 
@@ -78,7 +80,7 @@ def reference(fn: Callable[..., Any], concrete: Sequence[Any], *, device: Any = 
         plain = widened(fn, *concrete)
     except NotWidenedError:
         return _plain_reference(fn, concrete, device)
-    with jax.enable_x64(True):
+    with jax.set_mesh(None), jax.enable_x64(True):
         arguments, run = wide(concrete), _on_one(plain, device)
         return Reference(
             arguments,
@@ -107,6 +109,25 @@ def numeric_differences(
     widened to double precision are held to the tolerance of their types. `expected` is
     `reference(fn, concrete)`, where that is known.
     """
+    if lowered.program.explicit:  # one device has none of the meshes that it is typed with
+        fn, concrete = _untyped(lowered.program), jax.tree.map(_on_host, concrete)
+    with compat.no_other_mesh(lowered.mesh):
+        return _differences(lowered, fn, concrete, expected)
+
+
+def _untyped(program: Program) -> Callable[..., Any]:
+    """A step that was written for Explicit mesh axes, as JAX traced it, without these."""
+    step = jaxpr_as_fun(compat.without_reshards(program.jaxpr))
+
+    def run(*arguments: Any) -> Any:
+        return jax.tree.unflatten(program.out_tree, step(*jax.tree.leaves(arguments)))
+
+    return run
+
+
+def _differences(
+    lowered: Lowered, fn: Callable[..., Any], concrete: Sequence[Any], expected: Reference | None
+) -> list[Difference]:
     device = lowered.mesh.local_devices[0]
     known = reference(fn, concrete, device=device) if expected is None else expected
     try:
@@ -146,7 +167,12 @@ def _held(lowered: Lowered, run: Run, known: Reference) -> list[Difference]:
 def _on_one(fn: Callable[..., Any], device: Any) -> Run:
     """A function compiled for one device."""
     jitted = jax.jit(fn, compiler_options=_options(device))
-    return lambda arguments: jitted(*jax.device_put(tuple(arguments), device))
+
+    def run(arguments: Sequence[Any]) -> Any:
+        with jax.set_mesh(None):
+            return jitted(*jax.device_put(tuple(arguments), device))
+
+    return run
 
 
 def _on_mesh(fn: Callable[..., Any], lowered: Lowered, device: Any) -> Run:

@@ -1,12 +1,16 @@
-"""What a program itself demands: `with_sharding_constraint`, shardings of `jit`, `shard_alike`.
+"""What a program itself demands: constraints, shardings of `jit` and in types, `shard_alike`.
 
 A sharding that the user wrote is a pin: dimensions that are UNCONSTRAINED are open, all others are
 closed (https://docs.jax.dev/en/latest/jax.lax.html#jax.lax.with_sharding_constraint). Its axes are
 those of the plan that have the same names, whatever their sizes; but an axis that has one device in
 the user's own mesh cuts nothing there, so that nothing is said of it (`own_mesh_notes`). The
 `in_shardings` and `out_shardings` of a `jax.jit` pin what goes in and what comes out;
-`jax.experimental.shard_alike` ties its two results. An `optimization_barrier` demands that
-each of its arrays comes out as it goes in, which is its rule; it stays where it is.
+`jax.experimental.shard_alike` ties its two results. An `optimization_barrier` demands that each of
+its arrays comes out as it goes in, which is its rule; it stays where it is.
+
+On a mesh with Explicit axes, the shardings of the arguments, `out_sharding=` and `reshard` are pins
+too, and say nothing of Auto axes. The types that JAX works out from them are none, and neither are
+those of cotangents (`autoshard.compat.explicit_types`).
 """
 
 from __future__ import annotations
@@ -21,9 +25,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 from autoshard import compat
 from autoshard.plan.plan import MeshShape
 from autoshard.program.layout_pattern import Dimension, LayoutPattern
-from autoshard.program.select import RequirementError
+from autoshard.program.select import RequirementError, shown_path
 from autoshard.program.trace import Program
-from autoshard.program.vocabulary import INLINED
+from autoshard.program.vocabulary import INLINED, RESHARDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +63,21 @@ def _constraints(program: Program) -> Iterator[Constraint]:
         if op.primitive == "shard_alike":
             yield Constraint(op.outputs, None, (), f"shard_alike at {op.line or '(no line)'}")
             continue
-        source = f"with_sharding_constraint at {op.line or '(no line)'}"
         rank = len(program.values[op.outputs[0]].shape)
+        if op.primitive == compat.RESHARD:
+            if rank and (op.recomputed or not op.backward):
+                source = f"{equation.params['asked_by']} at {op.line or '(no line)'}"
+                yield _typed(op.outputs[0], rank, equation.params["dst_sharding"], source)
+            continue
+        source = f"with_sharding_constraint at {op.line or '(no line)'}"
         unconstrained = equation.params.get("unconstrained_dims") or ()
         found = _pattern(equation.params["sharding"], rank, unconstrained, source)
         yield Constraint(op.outputs, *found, source)
+    for value, sharding in zip(program.inputs, program.argument_shardings, strict=False):
+        if sharding is not None:
+            record = program.values[value]
+            source = f"sharding of the argument {shown_path(program, value)}"
+            yield _typed(value, len(record.shape), sharding, source)
     jaxpr = program.jaxpr.jaxpr
     inputs = dict(zip(jaxpr.invars, program.inputs, strict=True))
     outputs: dict[Any, list[int]] = {}
@@ -84,7 +98,19 @@ def _constraints(program: Program) -> Iterator[Constraint]:
                     yield Constraint((value,), *_pattern(sharding, rank, (), source), source)
 
 
-_ASKING = ("sharding_constraint", "shard_alike")
+_ASKING = ("shard_alike", *RESHARDS)
+
+
+def _typed(value: int, rank: int, sharding: NamedSharding, source: str) -> Constraint:
+    """What a sharding in a type asks for: of Auto axes nothing."""
+    if sharding.spec.unreduced:
+        raise RequirementError(
+            f"{source}: {sharding.spec} leaves sums unreduced, which a plan decides by itself; "
+            "leave `unreduced` out, or plan with `--ignore-constraints`"
+        )
+    said = compat.said_axes(sharding.mesh)
+    silent = tuple(name for name in sharding.mesh.axis_names if name not in said)
+    return Constraint((value,), *_pattern(sharding, rank, (), source, silent), source)
 
 
 def _equations(jaxpr: Any) -> Iterator[Any]:
@@ -106,14 +132,14 @@ def _equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def _pattern(
-    sharding: Any, rank: int, unconstrained: Any, source: str
+    sharding: Any, rank: int, unconstrained: Any, source: str, silent: tuple[str, ...] = ()
 ) -> tuple[LayoutPattern, tuple[tuple[str, int], ...]]:
     if not isinstance(sharding, NamedSharding):
         raise RequirementError(
             f"{source}: a {type(sharding).__name__} names no axes; write a NamedSharding"
         )
     mesh = tuple(zip(sharding.mesh.axis_names, sharding.mesh.axis_sizes, strict=True))
-    free = tuple(name for name, size in mesh if size == 1)
+    free = tuple(name for name, size in mesh if size == 1 or name in silent)
     if len(free) == len(mesh):  # one device: nothing is said
         return LayoutPattern((), more=True, free=free), mesh
     dimensions = []

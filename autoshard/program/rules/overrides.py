@@ -13,6 +13,7 @@ from typing import Any
 
 from jax.extend.core import JaxprEqn
 
+from autoshard import compat
 from autoshard.program.rules.ragged import ragged_rule
 from autoshard.program.rules.record import FactorKind, Rule
 from autoshard.program.rules.windows import convolution, pooling
@@ -211,6 +212,7 @@ def _table() -> dict[str, Override]:
         ),
         ("chlo.top_k has no rule in Shardy", along("axis"), "top_k"),
         ("lowers to one custom call for each of its two values", alike, "shard_alike"),
+        ("is of types alone, and never lowered", elementwise, compat.RESHARD),
         (
             "Shardy's rule of the custom call forgets the searched dimension",
             along("reduction_dimension"),

@@ -23,6 +23,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from autoshard.lower.compare import Tally
+from autoshard.lower.cut import LoweringError
 from autoshard.lower.spmd import Lowered, lower
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
@@ -128,7 +129,14 @@ def fewest(
 
     Raises:
       MachineError: the plan's machine is not found.
+      LoweringError: the step is written for Explicit mesh axes, on which nothing is propagated.
     """
+    if lowered.program.explicit:
+        raise LoweringError(
+            f"{lowered.program.name} is written for Explicit mesh axes, where types say how arrays "
+            "lie and Shardy propagates nothing: run its plan with `autoshard.lower`, or trace it "
+            "on a mesh of Auto axes to be told the lines for these"
+        )
     plan = _said(lowered.program, lowered.plan, machine)
     if plan is not lowered.plan:
         lowered = _relowered(lowered, plan, fn)

@@ -1,0 +1,207 @@
+"""Shardings in types (Explicit mesh axes), taken out of a jaxpr that was traced with them.
+
+On a mesh with Explicit axes every array's type says how it lies over these, and JAX works out the
+types of all arrays from those of the arguments. A plan decides that anew. So what the user says is
+kept as equations of `reshard`, and all that follows from it is dropped:
+
+    y:f32[8@data,4] = dot_general[out_sharding=P('data', None)] x w
+ -> z:f32[8,4] = dot_general x w; y:f32[8,4] = reshard[dst_sharding=P('data', None)] z
+
+An equation of `reshard` speaks of the Explicit axes of its mesh alone, and says in `asked_by` what
+the user wrote. Nobody binds it. What differentiation transposed asks for nothing: it is typed after
+what it is the cotangent of.
+
+https://docs.jax.dev/en/latest/notebooks/explicit-sharding.html
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+
+from autoshard.compat.jaxprs import is_literal
+
+RESHARD = "reshard"
+_MADE_ANYWHERE = frozenset({"iota", "broadcast_in_dim"})
+"""What is computed of nothing or copied, in whatever layout; JAX itself types most of these."""
+
+
+def explicit_sharding(leaf: Any) -> NamedSharding | None:
+    """The sharding in the type of an argument, or None where nobody gave it one."""
+    sharding = getattr(leaf, "sharding", None)
+    typed = isinstance(sharding, NamedSharding) and _explicit(sharding.mesh)
+    return sharding if typed else None
+
+
+def said_axes(mesh: Any) -> frozenset[str]:
+    """The axes that shardings in types speak of."""
+    return frozenset(_explicit(mesh))
+
+
+def without_types(closed: Any) -> tuple[Any, bool]:
+    """A closed jaxpr of the same equations without shardings in types, and whether it had any."""
+    if not any(_explicit(mesh) for mesh in _meshes(closed.jaxpr)):
+        return closed, False
+    return _Untyped().closed(closed), True
+
+
+def without_reshards(closed: Any) -> Any:
+    """What `without_types` made, with nothing said of shardings, so that it runs anywhere."""
+    return _Untyped(reshards=False).closed(closed)
+
+
+def no_other_mesh(mesh: Any) -> Any:
+    """A context in which arrays may lie on `mesh`, whatever mesh is set around it.
+
+    Args:
+      mesh: a `Mesh` or an `AbstractMesh`.
+    """
+    around = jax.sharding.get_abstract_mesh()
+    kinds = mesh.axis_sizes, mesh.axis_names, mesh.axis_types
+    if around.empty or (around.axis_sizes, around.axis_names, around.axis_types) == kinds:
+        return contextlib.nullcontext()
+    return jax.set_mesh(None)
+
+
+def _explicit(mesh: Any) -> tuple[str, ...]:
+    kinds = getattr(mesh, "axis_types", None) or ()
+    pairs = zip(mesh.axis_names, kinds, strict=True)
+    return tuple(name for name, kind in pairs if kind == AxisType.Explicit)
+
+
+def _meshes(jaxpr: Any) -> Iterator[Any]:
+    """The meshes of all types in a jaxpr."""
+    equations = [atom for one in jaxpr.eqns for atom in (*one.invars, *one.outvars)]
+    for atom in (*jaxpr.invars, *jaxpr.constvars, *equations):
+        sharding = getattr(atom.aval, "sharding", None)
+        if sharding is not None:
+            yield sharding.mesh
+    for one in jaxpr.eqns:
+        for body in jax.tree.leaves(list(one.params.values()), is_leaf=_is_jaxpr):
+            if _is_jaxpr(body):
+                yield from _meshes(getattr(body, "jaxpr", body))
+
+
+def _is_jaxpr(value: Any) -> bool:
+    return hasattr(value, "eqns") or hasattr(getattr(value, "jaxpr", None), "eqns")
+
+
+def _kinds_of(mesh: Any, said: Any) -> AbstractMesh:
+    """The mesh on which all axes but those that are said are Auto."""
+    kinds = [AxisType.Explicit if name in said else AxisType.Auto for name in mesh.axis_names]
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=tuple(kinds))
+
+
+class _Untyped:
+    """Copies jaxprs, each once; with equations of `reshard`, or without."""
+
+    def __init__(self, *, reshards: bool = True) -> None:
+        self.reshards = reshards
+        self.known: dict[int, tuple[Any, Any]] = {}
+
+    def closed(self, closed: Any) -> Any:
+        return closed.replace(jaxpr=self.jaxpr(closed.jaxpr))
+
+    def jaxpr(self, jaxpr: Any) -> Any:
+        if id(jaxpr) not in self.known:
+            self.known[id(jaxpr)] = jaxpr, _Body(self).copy(jaxpr)
+        return self.known[id(jaxpr)][1]
+
+    def parameter(self, value: Any) -> Any:
+        """A parameter of an equation, with the jaxprs in it copied."""
+        if _is_jaxpr(value):
+            return self.closed(value) if hasattr(value, "consts") else self.jaxpr(value)
+        if isinstance(value, tuple | list) and any(map(_is_jaxpr, value)):
+            return type(value)(map(self.parameter, value))
+        return value
+
+
+class _Body:
+    """Copies the equations of one jaxpr."""
+
+    def __init__(self, whole: _Untyped) -> None:
+        self.whole = whole
+        self.variables: dict[Any, Any] = {}
+
+    def copy(self, jaxpr: Any) -> Any:
+        inputs = {
+            "invars": [self.variable(var) for var in jaxpr.invars],
+            "constvars": [self.variable(var) for var in jaxpr.constvars],
+        }
+        equations = [new for one in jaxpr.eqns for new in self.copies(one)]
+        outputs = [self.variable(var) for var in jaxpr.outvars]
+        return jaxpr.replace(**inputs, eqns=equations, outvars=outputs)
+
+    def variable(self, var: Any) -> Any:
+        from jax._src import core
+
+        if is_literal(var):
+            return core.Literal(var.val, _untyped(var.aval))
+        if type(var).__name__ == "DropVar":
+            return core.DropVar(_untyped(var.aval))
+        if var not in self.variables:
+            self.variables[var] = core.Var(_untyped(var.aval))
+        return self.variables[var]
+
+    def copies(self, equation: Any) -> list[Any]:
+        """The equation, and one of `reshard` behind it if the user says how its result lies."""
+        from jax._src import core, mesh
+
+        if equation.primitive.name == RESHARD and not self._said(equation):
+            (self.variables[equation.outvars[0]],) = map(self.variable, equation.invars)
+            return []
+        name, params = equation.primitive.name, dict(equation.params)
+        operands = [self.variable(var) for var in equation.invars]
+        results = [self.variable(var) for var in equation.outvars]
+        with equation.ctx.manager, mesh.use_abstract_mesh(mesh.empty_abstract_mesh):
+            context = core.JaxprEqnContext()
+        copied = equation.replace(ctx=context, invars=operands, outvars=results)
+        if name == RESHARD:
+            return [_reshard(copied, params["dst_sharding"], RESHARD)]
+        if name == "sharding_constraint":
+            sharding = params["sharding"]
+            if not isinstance(sharding, NamedSharding) or not _explicit(sharding.mesh):
+                return [copied]
+            # It speaks of the other axes.
+            said = frozenset(sharding.mesh.axis_names) - said_axes(sharding.mesh)
+            sharding = NamedSharding(_kinds_of(sharding.mesh, said), sharding.spec)
+            return [_reshard(copied, sharding, "with_sharding_constraint")]
+        if name == "shard_map":
+            return [copied]
+        asked = None
+        for key in ("out_sharding", "sharding"):
+            sharding = params.get(key)
+            if isinstance(sharding, NamedSharding):
+                params[key] = None
+                asked = sharding if said_axes(sharding.mesh) else None
+        params = {key: self.whole.parameter(value) for key, value in params.items()}
+        transposed = "transpose" in str(equation.source_info.name_stack)
+        if asked is None or name in _MADE_ANYWHERE or transposed or len(results) != 1:
+            return [copied.replace(params=params)]
+        inner = core.Var(_untyped(equation.outvars[0].aval))
+        made = copied.replace(params=params, outvars=[inner])
+        return [made, _reshard(copied.replace(invars=[inner]), asked, "out_sharding")]
+
+    def _said(self, reshard: Any) -> bool:
+        """Whether an equation of `reshard` stays: one that enters Auto mode says nothing."""
+        return self.whole.reshards and bool(_explicit(reshard.params["dst_sharding"].mesh))
+
+
+def _reshard(equation: Any, sharding: Any, asked_by: str) -> Any:
+    """An equation of `reshard` in the place of another one."""
+    from jax._src import pjit
+
+    params: Mapping[str, Any] = {"dst_sharding": sharding, "asked_by": asked_by}
+    return equation.replace(primitive=pjit.reshard_p, params=params, effects=frozenset())
+
+
+def _untyped(aval: Any) -> Any:
+    """An abstract value that says nothing of its sharding."""
+    sharding = getattr(aval, "sharding", None)
+    if sharding is None or sharding.mesh.empty:
+        return aval
+    return aval.update(sharding=None)
