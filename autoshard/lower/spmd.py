@@ -136,9 +136,10 @@ def lower(
             raise TypeError(
                 f"{program.name} was planned for arguments {program.in_tree}, but got {tree}"
             )
-        run = jax.sharding.auto_axes(planned, out_sharding=flat_out)
-        results = run(*flat) if program.explicit else planned(*flat)
-        return jax.tree.unflatten(program.out_tree, results)
+        run: Any = planned
+        if program.explicit:
+            run = jax.sharding.auto_axes(planned, out_sharding=flat_out)
+        return jax.tree.unflatten(program.out_tree, run(*flat))
 
     step.__name__ = program.name
     shapes = [
