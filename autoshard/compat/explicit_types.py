@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import jax
-from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from typing import TYPE_CHECKING, Any
 
 from autoshard.compat.jaxprs import is_literal
+
+if TYPE_CHECKING:
+    from jax.sharding import AbstractMesh, NamedSharding
 
 RESHARD = "reshard"
 _MADE_ANYWHERE = frozenset({"iota", "broadcast_in_dim"})
@@ -32,6 +32,8 @@ _MADE_ANYWHERE = frozenset({"iota", "broadcast_in_dim"})
 
 def explicit_sharding(leaf: Any) -> NamedSharding | None:
     """The sharding in the type of an argument, or None where nobody gave it one."""
+    from jax.sharding import NamedSharding
+
     sharding = getattr(leaf, "sharding", None)
     typed = isinstance(sharding, NamedSharding) and _explicit(sharding.mesh)
     return sharding if typed else None
@@ -60,6 +62,8 @@ def no_other_mesh(mesh: Any) -> Any:
     Args:
       mesh: a `Mesh` or an `AbstractMesh`.
     """
+    import jax
+
     around = jax.sharding.get_abstract_mesh()
     kinds = mesh.axis_sizes, mesh.axis_names, mesh.axis_types
     if around.empty or (around.axis_sizes, around.axis_names, around.axis_types) == kinds:
@@ -68,6 +72,8 @@ def no_other_mesh(mesh: Any) -> Any:
 
 
 def _explicit(mesh: Any) -> tuple[str, ...]:
+    from jax.sharding import AxisType
+
     kinds = getattr(mesh, "axis_types", None) or ()
     pairs = zip(mesh.axis_names, kinds, strict=True)
     return tuple(name for name, kind in pairs if kind == AxisType.Explicit)
@@ -75,6 +81,8 @@ def _explicit(mesh: Any) -> tuple[str, ...]:
 
 def _meshes(jaxpr: Any) -> Iterator[Any]:
     """The meshes of all types in a jaxpr."""
+    import jax
+
     equations = [atom for one in jaxpr.eqns for atom in (*one.invars, *one.outvars)]
     for atom in (*jaxpr.invars, *jaxpr.constvars, *equations):
         sharding = getattr(atom.aval, "sharding", None)
@@ -92,6 +100,8 @@ def _is_jaxpr(value: Any) -> bool:
 
 def _kinds_of(mesh: Any, said: Any) -> AbstractMesh:
     """The mesh on which all axes but those that are said are Auto."""
+    from jax.sharding import AbstractMesh, AxisType
+
     kinds = [AxisType.Explicit if name in said else AxisType.Auto for name in mesh.axis_names]
     return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=tuple(kinds))
 
@@ -150,6 +160,7 @@ class _Body:
     def copies(self, equation: Any) -> list[Any]:
         """The equation, and one of `reshard` behind it if the user says how its result lies."""
         from jax._src import core, mesh
+        from jax.sharding import NamedSharding
 
         if equation.primitive.name == RESHARD and not self._said(equation):
             (self.variables[equation.outvars[0]],) = map(self.variable, equation.invars)
