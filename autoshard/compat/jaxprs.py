@@ -22,6 +22,19 @@ def drop_dead_code(closed: Any) -> Any:
     )
 
 
+def live_part(
+    jaxpr: Any, used_outputs: Sequence[bool], kept_inputs: Sequence[bool]
+) -> tuple[Any, list[bool]]:
+    """`jaxpr` with its used outputs alone, and with the inputs that they need or that are kept.
+
+    Returns it, and which inputs it has; equations with effects stay.
+    """
+    from jax._src.interpreters import partial_eval
+
+    live, inputs = partial_eval.dce_jaxpr(jaxpr, list(used_outputs), list(kept_inputs))
+    return live, list(inputs)
+
+
 def is_literal(atom: Any) -> bool:
     """Whether an operand of an equation is a literal and not a variable."""
     return hasattr(atom, "val")
@@ -96,6 +109,13 @@ def equation_scope(equation: Any) -> Any:
     info = equation.source_info
     stack = source_info_util.current_name_stack() + info.name_stack
     return source_info_util.user_context(info.traceback, name_stack=stack)
+
+
+def equation_line(equation: Any) -> Any:
+    """A context in which new equations keep the source line of `equation`, but not its scope."""
+    from jax._src import source_info_util
+
+    return source_info_util.user_context(equation.source_info.traceback)
 
 
 def equation_context(equation: Any) -> Any:

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ from autoshard.compiler.hlo.timeline import Timeline, timeline
 from autoshard.compiler.prices import MachinePrices
 from autoshard.compiler.request import Request
 from autoshard.compiler.target import CompileError, Kind, Target, kind_of, target_of, why_missing
+from autoshard.lower.loop_trips import LoopTrips, loop_trips
 from autoshard.lower.spmd import Lowered
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape
@@ -146,6 +147,7 @@ def compile_plan(
         cache=cache,
         use_cache=use_cache,
         time_limit=time_limit,
+        loops=loop_trips(lowered.program),
     )
 
 
@@ -158,15 +160,17 @@ def compile_lowered(
     cache: Path | None = None,
     use_cache: bool = True,
     time_limit: float = TIME_LIMIT,
+    loops: Sequence[LoopTrips] = (),
 ) -> Compiled:
     """Compile a `jax.stages.Lowered` whose inputs and outputs all carry shardings on `mesh`.
 
     It must have been lowered for the target's platform: `trace(...).lower(lowering_platforms=...)`.
-    The rest is as for `compile_plan`.
+    `loops` are those of its program, for trip counts that the compiler cannot tell. The rest is as
+    for `compile_plan`.
     """
     target = target or target_of(machine, mesh, kind_of(machine))
     asked = ask(stage, target, cache=cache, use_cache=use_cache, time_limit=time_limit)
-    found = read(asked.answer, target, mesh, machine, from_cache=asked.from_cache)
+    found = read(asked.answer, target, mesh, machine, from_cache=asked.from_cache, loops=loops)
     return replace(found, key=asked.key)
 
 
@@ -219,14 +223,21 @@ def recall(
 
 
 def read(
-    answer: Answer, target: Target, mesh: MeshShape, machine: Machine, *, from_cache: bool = False
+    answer: Answer,
+    target: Target,
+    mesh: MeshShape,
+    machine: Machine,
+    *,
+    from_cache: bool = False,
+    loops: Sequence[LoopTrips] = (),
 ) -> Compiled:
     """The record of a compiler's answer."""
-    final = read_module(answer.final)
+    final = replace(read_module(answer.final), loops=tuple(loops))
     found = find(final, mesh, slices=target.slices)
     partitioned: list[HloCollective] = []
     if answer.partitioned:
-        partitioned = collectives(read_module(answer.partitioned), mesh, slices=target.slices)
+        module = replace(read_module(answer.partitioned), loops=tuple(loops))
+        partitioned = collectives(module, mesh, slices=target.slices)
     schedule = read_schedule(answer.schedule) if answer.schedule else None
     schedule = schedule if schedule is not None and schedule.is_measured else None
     estimate = None

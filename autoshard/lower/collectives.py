@@ -34,12 +34,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autoshard import compat
 from autoshard.lower.axes import Axis, axes_in, axis_size, permuted, printed_axes
+from autoshard.lower.loop_trips import LoopsOfModule, LoopTrips
 from autoshard.lower.module_facts import constant_trips, element_type
 
 KINDS = (
@@ -97,7 +98,10 @@ class Collective:
 
 
 def explicit_collectives(
-    module_or_lowered: Any, *, trip_counts: Mapping[str, int] | None = None
+    module_or_lowered: Any,
+    *,
+    trip_counts: Mapping[str, int] | None = None,
+    loops: Sequence[LoopTrips] = (),
 ) -> list[Collective]:
     """Every collective that Shardy makes of a lowered module, in program order.
 
@@ -107,20 +111,25 @@ def explicit_collectives(
         trip_counts: trip counts of `while` loops without a constant bound, by a piece of the
             loop's name stack or its source line (`"file.py:12"`). A loop that is not found is
             counted once, and its collectives say so in `counted_once`.
+        loops: the same, as the program has it that was lowered (`loop_trips.loop_trips`).
 
     A function's collectives are counted at each call, those of all branches of a `cond` once.
     """
     module = module_or_lowered
     if hasattr(module, "compiler_ir"):
         module = module.compiler_ir("stablehlo")
-    return read_collectives(compat.with_explicit_collectives(module), trip_counts=trip_counts)
+    explicit = compat.with_explicit_collectives(module)
+    return read_collectives(explicit, trip_counts=trip_counts, loops=loops)
 
 
 def read_collectives(
-    explicit: Any, *, trip_counts: Mapping[str, int] | None = None
+    explicit: Any,
+    *,
+    trip_counts: Mapping[str, int] | None = None,
+    loops: Sequence[LoopTrips] = (),
 ) -> list[Collective]:
     """The same of a module in which Shardy has made every collective an operation already."""
-    return _Reader(dict(trip_counts or {})).read(explicit)
+    return _Reader(dict(trip_counts or {}), LoopsOfModule(loops)).read(explicit)
 
 
 # -- reading a module ----------------------------------------------------------------------------
@@ -161,8 +170,8 @@ _Origin = tuple[int, bool]
 class _Reader:
     """Reads functions once each, then writes out their collectives call by call."""
 
-    def __init__(self, trip_counts: dict[str, int]) -> None:
-        self.trip_counts = trip_counts
+    def __init__(self, trip_counts: dict[str, int], loops: LoopsOfModule) -> None:
+        self.trip_counts, self.loops = trip_counts, loops
         self.mesh_axes: dict[str, tuple[tuple[str, int], ...]] = {}
         self.layouts: dict[Any, tuple[tuple[tuple[str, int], ...], tuple[tuple[Axis, ...], ...]]]
         self.layouts = {}
@@ -220,7 +229,10 @@ class _Reader:
         for key, trips in self.trip_counts.items():
             if key in scope or key == line:
                 return trips, scope
-        return constant_trips(loop), f"{scope} {line}".strip() or "a while loop"
+        trips = constant_trips(loop)
+        if trips is None:
+            trips = self.loops.trips(scope, line)
+        return trips, f"{scope} {line}".strip() or "a while loop"
 
     def _layout(
         self, sharding: Any

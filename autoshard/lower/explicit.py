@@ -205,12 +205,3 @@ def _written(jaxpr: Any, count: int, trips: Iterator[int]) -> Iterator[Collectiv
             for body in value if isinstance(value, tuple | list) else (value,):
                 if hasattr(body, "eqns") or hasattr(body, "jaxpr"):
                     yield from _written(body, count * times, trips)
-
-
-def loop_trips(program: Program) -> list[int]:
-    """How often each `while` loop of a program runs when it is reached, in program order."""
-    return [
-        region.trips // max(program.regions[region.parent].trips, 1)
-        for region in program.regions
-        if region.kind == "while"
-    ]

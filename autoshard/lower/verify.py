@@ -18,7 +18,8 @@ import jax
 from autoshard import compat
 from autoshard.lower.collectives import explicit_collectives
 from autoshard.lower.compare import Comparison, compare
-from autoshard.lower.explicit import loop_trips, written_collectives
+from autoshard.lower.explicit import written_collectives
+from autoshard.lower.loop_trips import loop_trips
 from autoshard.lower.numbers.numeric import Difference, differences_message
 from autoshard.lower.numbers.unsharded import (
     DOUBLE_FLOOR,
@@ -77,7 +78,8 @@ class Verification:
 
 def verify_collectives(lowered: Lowered) -> Comparison:
     """Level 1 for a lowered plan; needs no device."""
-    found = explicit_collectives(lowered.lower(platforms=("tpu",)))
+    loops = loop_trips(lowered.program)
+    found = explicit_collectives(lowered.lower(platforms=("tpu",)), loops=loops)
     return compare(lowered.plan.moves, found)
 
 
@@ -89,7 +91,8 @@ def verify_written(lowered: Lowered) -> Comparison:
     """
     with compat.no_other_mesh(lowered.mesh):
         jaxpr = jax.make_jaxpr(lowered.fn)(*lowered.in_shapes)
-    found = written_collectives(jaxpr, loop_trips=loop_trips(lowered.program))
+    trips = [loop.trips for loop in loop_trips(lowered.program)]
+    found = written_collectives(jaxpr, loop_trips=trips)
     return compare(lowered.plan.moves, found)
 
 

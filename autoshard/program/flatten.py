@@ -9,8 +9,7 @@ see `autoshard.lower.walk`.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,15 +18,17 @@ from autoshard import compat
 from autoshard.program.boundary import boundary_rule
 from autoshard.program.flops import equation_flops
 from autoshard.program.graph import Region, Value
+from autoshard.program.loops import constant_trips
 from autoshard.program.place import Place
 from autoshard.program.ragged import groups_of
+from autoshard.program.trip_counts import TripCounts, WhileTrips
 from autoshard.program.vocabulary import BARRIER, FREE_PRIMITIVES, INLINED
 
 
 class Flattener:
     """One walk over a closed jaxpr, recording values and ops in program order."""
 
-    def __init__(self, trip_counts: int | Sequence[int] | Mapping[str, int]) -> None:
+    def __init__(self, trip_counts: TripCounts) -> None:
         self.values: list[Value] = []
         self.ops: list[dict[str, Any]] = []
         self.equations: list[Any] = []
@@ -38,8 +39,7 @@ class Flattener:
         self.outputs: list[int] = []
         self.constant_bytes = 0
         self._constants_seen: set[int] = set()
-        self._trip_counts = trip_counts
-        self._whiles_seen = 0
+        self.while_trips = WhileTrips(trip_counts)
 
     def run(self, closed: Any, in_paths: Sequence[str], out_paths: Sequence[str]) -> None:
         self._open_region(-1, 1, "step")
@@ -275,7 +275,7 @@ class Flattener:
 
     def _while(self, equation: Any, operands: Sequence[int], place: Place) -> list[int]:
         params = equation.params
-        length = self._while_trips(place)
+        length = self.while_trips.of_next(place, constant_trips(equation))
         cond_consts, body_consts = params["cond_nconsts"], params["body_nconsts"]
         cond, body = params["cond_jaxpr"], params["body_jaxpr"]
         region = self._open_region(place.region, place.trips * length, "while")
@@ -335,25 +335,6 @@ class Flattener:
             )
             for k, var in enumerate(equation.outvars)
         ]
-
-    def _while_trips(self, place: Place) -> int:
-        number = self._whiles_seen
-        self._whiles_seen += 1
-        given = self._trip_counts
-        if isinstance(given, int):
-            return given
-        if isinstance(given, Mapping):
-            for part, count in given.items():
-                if part in place.scope:
-                    return count
-        elif number < len(given):
-            return given[number]
-        warnings.warn(
-            f"while loop {number} at {place.scope or '(top)'} ({place.line}) has no trip count and "
-            f"is counted once: pass trip_counts=… with its number of iterations",
-            stacklevel=2,
-        )
-        return 1
 
 
 def has_no_elements(aval: Any) -> bool:

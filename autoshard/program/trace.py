@@ -34,7 +34,9 @@ from autoshard import compat
 from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener, op_count
 from autoshard.program.graph import Op, Program, Region, Value
+from autoshard.program.loops import plain_loops
 from autoshard.program.rules.ask_shardy import UserRule, rules_for
+from autoshard.program.trip_counts import TripCounts, checked
 
 __all__ = ["Op", "Program", "Region", "TraceError", "Value", "trace"]
 
@@ -47,7 +49,7 @@ def trace(
     fn: Callable[..., Any],
     *args: Any,
     donate_argnums: int | Sequence[int] = (),
-    trip_counts: int | Sequence[int] | Mapping[str, int] = (),
+    trip_counts: TripCounts = (),
     user_rules: Mapping[str, UserRule] | None = None,
     name: str | None = None,
 ) -> Program:
@@ -58,8 +60,9 @@ def trace(
       *args: pytrees of arrays or `jax.ShapeDtypeStruct`s; no device and no data is needed.
       donate_argnums: positions of arguments that the step may overwrite (state).
       trip_counts: how often each `while` loop runs: one number for all, a sequence in program
-        order, or a mapping from a part of the loop's scope to the number. A loop without one is
-        counted once, with a warning.
+        order, or a mapping from a loop's place in this order (from 0), or from a part of its scope,
+        to the number. Loops from one literal to another need none; others are counted once without
+        one, with a warning.
       user_rules: sharding rules of opaque ops (`shard_map`, Pallas, FFI), by name.
       name: what the program is called in reports (default: the function's name).
 
@@ -72,9 +75,13 @@ def trace(
     abstract = jax.tree.map(_abstract, args)
     traced = _traced(fn, abstract)
     untyped, explicit = compat.without_types(traced.jaxpr)
-    closed, out_info = compat.drop_dead_code(untyped), traced.out_info
-    graph = Flattener(trip_counts)
-    graph.run(closed, _paths(abstract), _paths(out_info))
+    closed, out_info = plain_loops(untyped), traced.out_info
+    try:
+        graph = Flattener(trip_counts)
+        graph.run(closed, _paths(abstract), _paths(out_info))
+        graph.while_trips.check_all_met()
+    except ValueError as error:
+        raise TraceError(str(error)) from error
     rules = rules_for(
         [equation for equation in graph.equations if equation is not None],
         user_rules=user_rules or {},
@@ -161,19 +168,14 @@ def _paths(tree: Any) -> list[str]:
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def _options(
-    donate: tuple[int, ...], trip_counts: int | Sequence[int] | Mapping[str, int]
-) -> dict[str, Any]:
+def _options(donate: tuple[int, ...], trip_counts: TripCounts) -> dict[str, Any]:
     """What `trace` was told, in the form in which a plan keeps it."""
     options: dict[str, Any] = {}
     if donate:
         options["donate_argnums"] = list(donate)
-    if isinstance(trip_counts, Mapping):
-        options["trip_counts"] = dict(trip_counts)
-    elif isinstance(trip_counts, int):
-        options["trip_counts"] = trip_counts
-    elif trip_counts:
-        options["trip_counts"] = list(trip_counts)
+    counts = checked(trip_counts)
+    if counts or isinstance(counts, int):
+        options["trip_counts"] = counts
     return options
 
 

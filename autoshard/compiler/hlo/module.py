@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.compiler.hlo.shapes import ArrayShape, Shape, leaves, parse_shape, total_bytes
+from autoshard.lower.loop_trips import LoopTrips
 
 _SPLIT = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{},]')
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
@@ -136,6 +137,7 @@ class Module:
       computations: by name.
       entry: name of the computation at which it starts.
       frames: chains of source lines by `stack_frame_id`, innermost first.
+      loops: of the program that it was made of, for trip counts that it does not tell.
     """
 
     name: str
@@ -143,6 +145,7 @@ class Module:
     computations: Mapping[str, Computation]
     entry: str
     frames: Mapping[int, tuple[Frame, ...]] = field(default_factory=dict)
+    loops: tuple[LoopTrips, ...] = ()
 
     @property
     def devices(self) -> int:

@@ -10,7 +10,8 @@ three constants: the counter's start, the bound in the condition and the step in
 
     for (i = start; i < bound; i += step):    ceil((bound - start) / step)
 
-A loop for which neither gives a number is counted once and named in `unknown`.
+A loop for which neither gives a number turns as often as in the program that was compiled
+(`Module.loops`). One that is not found there is counted once and named in `unknown`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from autoshard.compiler.hlo.module import Computation, Instruction, Module
+from autoshard import compat
+from autoshard.compiler.hlo.module import Computation, Instruction, Module, user_frame
+from autoshard.lower.loop_trips import LoopsOfModule
 
 _KNOWN = re.compile(r'known_trip_count[^\d]*"?(\d+)')
 DATA_MOVEMENT = frozenset(
@@ -135,6 +138,15 @@ def trip_count(place: Place, loop: Instruction) -> int | None:
     known = _KNOWN.search(loop.rest)
     if known:
         return int(known[1])
+    counted = _counted(place, loop)
+    if counted is not None or not loop.op_name:
+        return counted
+    line = user_frame(place.module.source(loop), compat.is_own)
+    return LoopsOfModule(place.module.loops).trips(loop.op_name, line)
+
+
+def _counted(place: Place, loop: Instruction) -> int | None:
+    """What the loop's start, bound and step say, where all three are constants."""
     conditions, bodies = loop.called("condition"), loop.called("body")
     if not conditions or not bodies:
         return None

@@ -26,8 +26,10 @@ from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.lower.collectives import KINDS, read_collectives
 from autoshard.lower.compare import Tally, compare
 from autoshard.lower.inlined import run_inlined
+from autoshard.lower.loop_trips import loop_trips
 from autoshard.lower.spmd import Lowered
 from autoshard.machine.machine import Machine
+from autoshard.program.loops import plain_loops
 from autoshard.study.annotate.lines import Line
 from autoshard.study.annotate.marks import mark_of
 from autoshard.study.annotate.sites import Sites, written
@@ -108,7 +110,8 @@ class LineChecks:
     def _judged(self, explicit: Any) -> Mismatch:
         _merge_equal(explicit)
         _drop_constants(explicit)
-        found = compare(self.lowered.plan.moves, read_collectives(explicit))
+        loops = loop_trips(self.lowered.program)
+        found = compare(self.lowered.plan.moves, read_collectives(explicit, loops=loops))
         cuts, lines = _cuts(explicit), set[str]()
         if len(cuts) == len(self.products):
             odd = [a for a, b in zip(cuts, self.products, strict=True) if a.cut != b.cut]
@@ -135,7 +138,7 @@ def inlined(lowered: Lowered, fn: Callable[..., Any]) -> Lowered:
     program = lowered.program
 
     def step(*arguments: Any) -> Any:
-        closed = compat.drop_dead_code(jax.jit(fn).trace(*arguments).jaxpr)
+        closed = plain_loops(jax.jit(fn).trace(*arguments).jaxpr)
         results = run_inlined(closed, jax.tree.leaves(arguments))
         return jax.tree.unflatten(program.out_tree, results)
 

@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
 from autoshard.program.flatten import Flattener
+from autoshard.program.loops import plain_loops
 from autoshard.program.trace import Program
 from autoshard.study.annotate.source_lines import Spot, with_lines
 
@@ -86,9 +87,7 @@ def marked_values(
     """
     traced = jax.jit(with_lines(fn, _marker(mesh, numbers))).trace(*args)
     flat = Flattener(program.options.get("trip_counts", 1))
-    flat.run(
-        compat.drop_dead_code(traced.jaxpr), [""] * len(program.inputs), [""] * len(program.outputs)
-    )
+    flat.run(plain_loops(traced.jaxpr), [""] * len(program.inputs), [""] * len(program.outputs))
     ops, at = _without_marks(flat)
     same, readers = _found_in(program, flat, ops)
     for mark in reversed(at):  # what reads a mark of a mark reads both

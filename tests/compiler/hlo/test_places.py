@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,8 @@ from autoshard.compiler.hlo.places import Place, trip_count, walk
 from autoshard.compiler.hlo.scalars import depends_on_device, per_device
 from autoshard.compiler.hlo.text import read_module
 from autoshard.compiler.hlo.uses import readers
+from autoshard.lower.loop_trips import loop_trips
+from autoshard.program.trace import trace
 from tests.compiler.hlo.dumps import compiled, mesh_of, on
 
 X = jax.ShapeDtypeStruct((64,), jnp.float32)
@@ -101,6 +105,14 @@ def test_a_loop_of_unknown_length_counts_once_and_says_so():
     ]
     assert inside.count == 1
     assert ["until_small" in name for name in inside.unknown] == [True]
+    program = trace(run, X, trip_counts=9)
+    module = replace(read_module(text), loops=tuple(loop_trips(program)))
+    (inside,) = [
+        place
+        for place in walk(module)
+        if any(i.opcode == "tanh" for i in place.computation.instructions)
+    ]
+    assert (inside.count, inside.unknown) == (9, ())
 
 
 def test_branches_run_once_each():
