@@ -28,12 +28,11 @@ from autoshard.program.flatten import makes_nothing
 from autoshard.program.layout import UNREDUCED, local_shape
 from autoshard.program.ragged import RAGGED
 from autoshard.program.trace import Op
-from autoshard.program.vocabulary import BARRIER, INLINED, RESHARDS
+from autoshard.program.vocabulary import BARRIER, INLINED, RESHARDS, UNCUT
 
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 _REMAT = frozenset({"remat", "remat2", "checkpoint"})
 _DECIDED = frozenset({"shard_alike", *RESHARDS})
-_OPAQUE = frozenset({"pallas_call", "shard_map", "ffi_call", "pure_callback", "io_callback"})
 
 
 class Interpreter(Calls, Regions):
@@ -77,11 +76,11 @@ class Interpreter(Calls, Regions):
         assigned = self.decisions.assignment[op.index] or ()
         factors = op.rule.factors
         cut = [f"{self.names[a]} on {factors[k].name}" for a, k in enumerate(assigned) if k >= 0]
-        if op.primitive in _OPAQUE and cut:
+        if op.primitive in UNCUT and cut:
             raise LoweringError(
-                f"{op} is sharded by the plan ({', '.join(cut)}), but the compiler cannot cut what "
-                "it cannot look into: give it a user rule that replicates these factors, or wrap "
-                "the kernel in jax.experimental.custom_partitioning, whose rule is then used"
+                f"{op} is sharded by the plan ({', '.join(cut)}), but it cannot be looked into and "
+                "stays whole: search for a plan again, or wrap the kernel in "
+                "jax.experimental.custom_partitioning, whose rule is then used"
             )
 
     def _bind(self, equation: Any, op: Op, arrays: Sequence[Any]) -> list[Any]:

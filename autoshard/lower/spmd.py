@@ -179,7 +179,11 @@ def _trace_options(plan: Plan) -> dict[str, Any]:
         key: plan.options[key] for key in ("donate_argnums", "trip_counts") if key in plan.options
     }
     rules = {
-        name: rule if isinstance(rule, str | UserRule) else UserRule(**rule)
-        for name, rule in plan.options.get("user_rules", {}).items()
+        name: [_user_rule(one) for one in (given if isinstance(given, list | tuple) else [given])]
+        for name, given in plan.options.get("user_rules", {}).items()
     }
     return {**options, "user_rules": rules} if rules else options
+
+
+def _user_rule(rule: Any) -> str | UserRule:
+    return rule if isinstance(rule, str | UserRule) else UserRule(**rule)

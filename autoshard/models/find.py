@@ -61,14 +61,21 @@ class Found:
         """
         options = dict(self.options)
         rules: dict[str, Any] = {}
-        for name, rule in dict(options.pop("user_rules", None) or {}).items():
-            if not isinstance(rule, str) and not is_dataclass(rule):
-                raise ProgramError(
-                    f"{self.reference}: the user rule of {name!r} is of type "
-                    f"{type(rule).__name__!r}; a plan file can only keep a text or a UserRule"
-                )
-            rules[name] = rule if isinstance(rule, str) else asdict(rule)  # type: ignore[arg-type]
+        for name, given in dict(options.pop("user_rules", None) or {}).items():
+            several = isinstance(given, list | tuple)
+            kept = [self._plain(name, rule) for rule in (given if several else [given])]
+            rules[name] = kept if several else kept[0]
         return {**options, "user_rules": rules} if rules else options
+
+    def _plain(self, name: str, rule: Any) -> Any:
+        if isinstance(rule, str):
+            return rule
+        if not is_dataclass(rule) or isinstance(rule, type):
+            raise ProgramError(
+                f"{self.reference}: the user rule of {name!r} is of type "
+                f"{type(rule).__name__!r}; a plan file can only keep a text or a UserRule"
+            )
+        return asdict(rule)
 
 
 def find(reference: str, sizes: Mapping[str, Any] | None = None) -> Found:

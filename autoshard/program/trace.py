@@ -23,7 +23,7 @@ from __future__ import annotations
 import inspect
 import operator
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,8 @@ from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener, op_count
 from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.loops import plain_loops
-from autoshard.program.rules.ask_shardy import UserRule, rules_for
+from autoshard.program.rules.ask_shardy import rules_for
+from autoshard.program.rules.choose import UserRules
 from autoshard.program.trip_counts import TripCounts, checked
 
 __all__ = ["Op", "Program", "Region", "TraceError", "Value", "trace"]
@@ -50,7 +51,7 @@ def trace(
     *args: Any,
     donate_argnums: int | Sequence[int] = (),
     trip_counts: TripCounts = (),
-    user_rules: Mapping[str, UserRule] | None = None,
+    user_rules: UserRules | None = None,
     name: str | None = None,
 ) -> Program:
     """Trace `fn(*args)` to a `Program`.
@@ -63,7 +64,8 @@ def trace(
         order, or a mapping from a loop's place in this order (from 0), or from a part of its scope,
         to the number. Loops from one literal to another need none; others are counted once without
         one, with a warning.
-      user_rules: sharding rules of opaque ops (`shard_map`, Pallas, FFI), by name.
+      user_rules: sharding rules of opaque ops (`shard_map`, Pallas, FFI), by name; several for a
+        name that stands for ops of several signatures.
       name: what the program is called in reports (default: the function's name).
 
     Raises:

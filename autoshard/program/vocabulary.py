@@ -39,6 +39,13 @@ FREE_PRIMITIVES = frozenset(
 STAY = frozenset({"enter", "scan_slice"})
 LEAVING = frozenset({"scan_stack", "yield", "join"})
 """Ops of a loop whose results are read around it."""
+UNCUT = frozenset(
+    {
+        *("shard_map", "pallas_call", "ffi_call", "tpu_custom_call"),
+        *("pure_callback", "io_callback"),
+    }
+)
+"""Calls that nobody can look into, and that lowering runs whole on every device."""
 RESHARDS = frozenset({"sharding_constraint", "reshard"})
 """Ops that only ask how an array lies."""
 SCATTERS = frozenset({"scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"})

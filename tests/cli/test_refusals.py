@@ -77,7 +77,7 @@ def test_an_op_without_a_rule(folder, capsys):
         "no sharding rule for 1 equation(s):\n"
         "  - pallas_call 'double': (float32[32,8]) -> (float32[32,8]) at "
     )
-    assert 'user_rules={"double": UserRule(' in message
+    assert 'user_rules={\n    "double": UserRule(' in message
 
 
 def test_unknown_machines(capsys):

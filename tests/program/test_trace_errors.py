@@ -73,9 +73,12 @@ def test_an_op_without_a_rule_says_how_to_add_one() -> None:
         f"  - ffi_call 'fold': (float32[8,4]) -> (float32[8]) at test_trace_errors.py:{line}: "
         "what it computes inside is opaque\n"
         "Say for each which dimensions may be split, with one name per dimension and the same "
-        "name where dimensions go together, for example "
-        'user_rules={"rotate": UserRule("d0 d1 -> d2 d3", replicate=("d0", "d1", "d2", "d3"))}, '
-        "where every dimension must stay whole until you say otherwise."
+        "name where dimensions go together. With these every dimension stays whole until you say "
+        "otherwise:\n"
+        "user_rules={\n"
+        '    "rotate": UserRule("d0 d1 -> d2 d3", replicate=("d0", "d1", "d2", "d3")),\n'
+        '    "fold": UserRule("d0 d1 -> d2", replicate=("d0", "d1", "d2")),\n'
+        "}"
     )
 
 
@@ -88,7 +91,8 @@ def test_the_rule_that_the_message_proposes_is_taken() -> None:
     first, second, fold = of_kind(program, "ffi_call")
     assert first.rule == second.rule
     assert {factor.kind for factor in first.rule.factors} == {FactorKind.REPLICATE}
+    # Lowering runs it whole on every device.
     assert [(f.size, f.kind) for f in fold.rule.factors] == [
-        (8, FactorKind.PASS),
-        (4, FactorKind.REDUCE),
+        (8, FactorKind.REPLICATE),
+        (4, FactorKind.REPLICATE),
     ]

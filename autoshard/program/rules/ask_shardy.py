@@ -8,7 +8,8 @@ of them. What Shardy has no rule for, or a wrong one, stands with the reason in 
 
 Calls whose inside is opaque (`shard_map`, Pallas kernels, FFI calls, `custom_partitioning`) need a
 rule from the user, by primitive name, or by the name of the kernel, function or FFI target, in the
-grammar of `jax.experimental.custom_partitioning`:
+grammar of `jax.experimental.custom_partitioning`, and several where a name has several signatures
+(`autoshard.program.rules.choose`):
 
     rules_for(equations, user_rules={
         "rotate": "batch sequence width -> batch sequence width",
@@ -26,10 +27,17 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from autoshard import compat
+from autoshard.program.rules.choose import (
+    UserRules,
+    chosen_rule,
+    no_rule_message,
+    refuse_unused,
+)
 from autoshard.program.rules.join import join_rules
 from autoshard.program.rules.overrides import AMENDMENTS, OVERRIDES, Amendment, Override
 from autoshard.program.rules.record import Factor, FactorKind, Rule, factor_name
-from autoshard.program.rules.user import AnyUserRule, UserRule, apply_user_rule
+from autoshard.program.rules.user import NoRuleError, UserRule, apply_user_rule, whole
+from autoshard.program.vocabulary import UNCUT
 
 __all__ = [
     "AMENDMENTS",
@@ -56,23 +64,21 @@ _REMEMBERED: dict[Any, Rule] = {}
 """Memo of rules by `_question`; a rule is a pure function of that key."""
 
 
-class NoRuleError(ValueError):
-    """Some equations have no rule; the message lists all of them and what to add."""
-
-
 def rules_for(
     equations: Sequence[JaxprEqn],
     *,
-    user_rules: Mapping[str, AnyUserRule] | None = None,
+    user_rules: UserRules | None = None,
     overrides: Mapping[str, Override] = OVERRIDES,
 ) -> list[Rule]:
     """The rule of every equation, in order; equal equations share one `Rule` object.
 
     `operands` of a rule follow `equation.invars` (literals too), `results` follow
     `equation.outvars`. Sought in this order: `user_rules` (keyed by primitive name, or by the name
-    of a kernel, function or FFI target), `overrides` (keyed by primitive name), Shardy.
+    of a kernel, function or FFI target; one rule or several), `overrides` (keyed by primitive
+    name), Shardy. What lowering cannot cut stays whole, whatever the user's rule says.
 
-    Raises `NoRuleError` with all equations that have none.
+    Raises:
+      NoRuleError: with all equations that have none, or all user rules that do not fit.
 
     >>> import jax, jax.numpy as jnp
     >>> jaxpr = jax.make_jaxpr(jnp.dot)(jnp.ones((8, 4)), jnp.ones((4, 2)))
@@ -80,6 +86,7 @@ def rules_for(
     '([i, k], [k, j])->([i, j]) {i=8, j=2, k=4} reduction={k}'
     """
     user_rules = user_rules or {}
+    refuse_unused(equations, user_rules)
     found: dict[Any, Rule] = {}
     asked: dict[Any, JaxprEqn] = {}
     failed: dict[Any, str] = {}
@@ -89,9 +96,10 @@ def rules_for(
         if question in found or question in asked or question in failed:
             continue
         name = equation.primitive.name
-        user_rule = _user_rule(equation, user_rules)
+        user_rule = chosen_rule(equation, user_rules)
         if user_rule is not None:
-            found[question] = apply_user_rule(user_rule, equation)
+            rule = apply_user_rule(user_rule, equation)
+            found[question] = whole(rule) if name in UNCUT else rule
         elif name in overrides:
             found[question] = overrides[name].rule(equation)
         elif name in OPAQUE:
@@ -106,15 +114,11 @@ def rules_for(
         else:
             failed[question] = f"it does not lower: {rule}"
     if failed:
-        raise NoRuleError(
-            _message(
-                [
-                    (equation, failed[question])
-                    for question, equation in zip(questions, equations, strict=True)
-                    if question in failed
-                ]
-            )
-        )
+        pairs = zip(equations, questions, strict=True)
+        unruled = [
+            (equation, failed[question]) for equation, question in pairs if question in failed
+        ]
+        raise NoRuleError(no_rule_message(unruled, user_rules))
     return [found[question] for question in questions]
 
 
@@ -196,28 +200,6 @@ def _shape(atom: Any) -> tuple[int, ...]:
     return tuple(getattr(atom.aval, "shape", ()))
 
 
-def _user_rule(equation: JaxprEqn, user_rules: Mapping[str, AnyUserRule]) -> AnyUserRule | None:
-    if user_rules:
-        for name in (*called_names(equation), equation.primitive.name):
-            if name in user_rules:
-                return user_rules[name]
-    if equation.primitive.name == "custom_partitioning":
-        carried = equation.params.get("sharding_rule")
-        return None if callable(carried) else carried
-    return None
-
-
-def called_names(equation: JaxprEqn) -> list[str]:
-    """The names by which a user knows what `equation` calls: kernel, function, FFI target."""
-    parameters = equation.params
-    names = [parameters.get("target_name"), parameters.get("name")]
-    for key in ("jaxpr", "call"):
-        body = parameters.get(key)
-        if isinstance(body, Jaxpr | ClosedJaxpr) and body.debug_info is not None:
-            names.append(body.debug_info.func_name)
-    return [name for name in names if isinstance(name, str)]
-
-
 def _question(equation: JaxprEqn, texts: dict[int, str]) -> Any:
     """A key that two equations share only if they have the same rule."""
     parameters = equation.params
@@ -240,41 +222,3 @@ def _hashable(parameter: Any, texts: dict[int, str]) -> Any:
     except TypeError:
         return repr(parameter)
     return parameter
-
-
-def _message(failed: Sequence[tuple[JaxprEqn, str]]) -> str:
-    counts: dict[str, int] = {}
-    for equation, reason in failed:
-        operands = ", ".join(atom.aval.str_short() for atom in equation.invars)
-        results = ", ".join(atom.aval.str_short() for atom in equation.outvars)
-        named = "".join(f" {name!r}" for name in called_names(equation)[:1])
-        line = compat.source_line(equation) or "an unknown line"
-        what = f"{equation.primitive.name}{named}: ({operands}) -> ({results}) at {line}: {reason}"
-        counts[what] = counts.get(what, 0) + 1
-    first = failed[0][0]
-    example = _example((*called_names(first), first.primitive.name)[0], first)
-    return "\n".join(
-        [
-            f"no sharding rule for {len(failed)} equation(s):",
-            *(f"  - {what}" + (f" ({n} times)" if n > 1 else "") for what, n in counts.items()),
-            "Say for each which dimensions may be split, with one name per dimension and the same "
-            f"name where dimensions go together, for example user_rules={{{example}}}, where "
-            "every dimension must stay whole until you say otherwise.",
-        ]
-    )
-
-
-def _example(name: str, equation: JaxprEqn) -> str:
-    """A correct if useless user rule: every dimension of its own and replicated."""
-    count = 0
-    sides = []
-    for atoms in (equation.invars, equation.outvars):
-        tensors = []
-        for atom in atoms:
-            rank = len(_shape(atom))
-            tensors.append(" ".join(f"d{count + d}" for d in range(rank)))
-            count += rank
-        sides.append(", ".join(tensors))
-    replicate = ", ".join(f'"d{d}"' for d in range(count))
-    comma = "," if count == 1 else ""
-    return f'"{name}": UserRule("{sides[0]} -> {sides[1]}", replicate=({replicate}{comma}))'

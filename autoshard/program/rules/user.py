@@ -8,7 +8,7 @@ operands have must be a reduction or replicated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,35 +35,69 @@ class UserRule:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
+class NoRuleError(ValueError):
+    """Ops that have no rule, or a rule of the user that is not for them; says what to add."""
+
+
 AnyUserRule = str | UserRule | SdyShardingRule | Callable[[JaxprEqn], Rule]
 
 
-def apply_user_rule(user_rule: AnyUserRule, equation: JaxprEqn) -> Rule:
-    """The rule for `equation` that `user_rule` means; its factors keep the user's names.
+def parsed_rule(user_rule: AnyUserRule) -> Any:
+    """A rule as `custom_partitioning` keeps it; None for a function, which says nothing of itself.
 
-    Raises `ValueError` where ranks or sizes of the equation's arrays do not fit the text.
+    Raises:
+      NoRuleError: the text cannot be read.
     """
     if isinstance(user_rule, str):
         user_rule = UserRule(user_rule)
-    operators: Mapping[str, str] = {}
-    if isinstance(user_rule, UserRule):
-        operators = user_rule.reduction
-        parsed: Any = compat.parse_sharding_rule(
+    if isinstance(user_rule, SdyShardingRule):
+        return user_rule
+    if not isinstance(user_rule, UserRule):
+        return None
+    try:
+        return compat.parse_sharding_rule(
             user_rule.text,
             reduction_factors=tuple(user_rule.reduction),
             need_replication_factors=tuple(user_rule.replicate),
             permutation_factors=tuple(user_rule.permute),
             **user_rule.sizes,
         )
-    elif isinstance(user_rule, SdyShardingRule):
-        parsed = user_rule
-    else:
+    except ValueError as error:
+        raise NoRuleError(f"the user rule {user_rule.text!r} cannot be read: {error}") from error
+
+
+def tensors_of(mapping: Sequence[Any], count: int) -> Sequence[Any]:
+    """One side of a rule for so many tensors: an empty text stands for a scalar, or for none."""
+    return () if not count and len(mapping) == 1 and not mapping[0] else mapping
+
+
+def whole(rule: Rule) -> Rule:
+    """The same rule where nothing may be cut."""
+    factors = (Factor(one.name, one.size, FactorKind.REPLICATE) for one in rule.factors)
+    return Rule(tuple(factors), rule.operands, rule.results)
+
+
+def apply_user_rule(user_rule: AnyUserRule, equation: JaxprEqn) -> Rule:
+    """The rule for `equation` that `user_rule` means; its factors keep the user's names.
+
+    Raises:
+      NoRuleError: ranks or sizes of the equation's arrays do not fit the text.
+    """
+    parsed = parsed_rule(user_rule)
+    if parsed is None:
+        assert callable(user_rule)
         return user_rule(equation)
+    operators = user_rule.reduction if isinstance(user_rule, UserRule) else {}
     shapes = [
         [tuple(getattr(atom.aval, "shape", ())) for atom in atoms]
         for atoms in (equation.invars, equation.outvars)
     ]
-    mappings = [parsed.operand_mappings, parsed.result_mappings]
+    mappings = [
+        tensors_of(mapping, len(given))
+        for mapping, given in zip(
+            (parsed.operand_mappings, parsed.result_mappings), shapes, strict=True
+        )
+    ]
     wrong = [
         f"{len(mapping)} {side} in the rule, {len(given)} in the equation"
         for side, mapping, given in zip(("operands", "results"), mappings, shapes, strict=True)
@@ -92,7 +126,7 @@ def apply_user_rule(user_rule: AnyUserRule, equation: JaxprEqn) -> Rule:
             tensors.append(labels)
         sides.append(tensors)
     lost = _lost(sides, sizes, parsed)
-    if lost and isinstance(user_rule, UserRule):
+    if lost and isinstance(user_rule, str | UserRule):
         wrong.append(
             f"{', '.join(lost)}: in operands only; say how parts are combined, "
             f"reduction={{{lost[0]!r}: 'sum'}}, or replicate=({lost[0]!r},)"
@@ -166,8 +200,15 @@ def _rule(
     return Rule(tuple(factor(name) for name in order), operands, results)
 
 
-def _misfit(equation: JaxprEqn, parsed: Any, wrong: list[str]) -> ValueError:
-    text = (
+def text_of(user_rule: AnyUserRule) -> str:
+    """A rule as its user wrote it."""
+    if isinstance(user_rule, str):
+        return user_rule
+    return user_rule.text if isinstance(user_rule, UserRule) else _text(parsed_rule(user_rule))
+
+
+def _text(parsed: Any) -> str:
+    return (
         " -> ".join(
             ", ".join(
                 " ".join(d if isinstance(d, str) else f"({' '.join(d)})" for d in tensor)
@@ -178,8 +219,12 @@ def _misfit(equation: JaxprEqn, parsed: Any, wrong: list[str]) -> ValueError:
         .replace(f"{BATCHING}0", "...")
         .replace(BATCHING, "...")
     )
+
+
+def _misfit(equation: JaxprEqn, parsed: Any, wrong: list[str]) -> NoRuleError:
+    text = _text(parsed)
     line = compat.source_line(equation) or "an unknown line"
-    return ValueError(
+    return NoRuleError(
         f"the user rule {text!r} does not fit {equation.primitive.name} at {line}:\n"
         + "\n".join(f"  - {problem}" for problem in wrong)
         + "\nName each dimension of each operand and result once, or start with '...'."

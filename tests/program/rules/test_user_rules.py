@@ -48,9 +48,12 @@ def foreign(a: Any) -> Any:
     ],
 )
 def test_user_rules_by_primitive_and_by_name(function: Any, name: str) -> None:
+    """What lowering runs whole on every device stays whole."""
     equations = equations_of(function, OPERAND)
     found = rules_for(equations, user_rules={name: "row column -> row column"})
-    assert str(found[0]) == "([row, column])->([row, column]) {row=8, column=6}"
+    assert str(found[0]) == (
+        "([row, column])->([row, column]) {row=8, column=6} need_replication={row, column}"
+    )
 
 
 def test_user_rules_with_kinds_sizes_and_leading_dimensions() -> None:
@@ -86,20 +89,84 @@ def test_custom_partitioning_carries_its_rule() -> None:
 
 def test_user_rules_that_do_not_fit() -> None:
     equations = equations_of(kernel, OPERAND)
-    with pytest.raises(ValueError, match="does not fit pallas_call") as error:
-        rules_for(equations, user_rules={"copy_kernel": "i -> i j"})
-    assert re.sub(r"at \S+:\d+", "at LINE", str(error.value)) == (
-        "the user rule 'i -> i j' does not fit pallas_call at LINE:\n"
-        "  - operand 0 of shape (8, 6) has 1 dimensions in the rule\n"
-        "Name each dimension of each operand and result once, or start with '...'."
-    )
-    with pytest.raises(ValueError, match="2 operands in the rule, 1 in the equation"):
-        rules_for(equations, user_rules={"copy_kernel": "i j, i j -> i j"})
-    with pytest.raises(ValueError, match="k: in operands only; say how parts are combined"):
+    with pytest.raises(NoRuleError, match="k: in operands only; say how parts are combined"):
         rules_for(equations, user_rules={"copy_kernel": "i k -> i j"})
     rule = UserRule("(a c) j -> (a c) j", sizes={"a": 2, "c": 2})
-    with pytest.raises(ValueError, match=re.escape("(a c) has 4 elements, the dimension 8")):
+    with pytest.raises(NoRuleError, match="does not fit pallas_call") as error:
         rules_for(equations, user_rules={"copy_kernel": rule})
+    assert re.sub(r"at \S+:\d+", "at LINE", str(error.value)) == (
+        "the user rule '(a c) j -> (a c) j' does not fit pallas_call at LINE:\n"
+        "  - operand 0 of shape (8, 6): (a c) has 4 elements, the dimension 8\n"
+        "  - result 0 of shape (8, 6): (a c) has 4 elements, the dimension 8\n"
+        "Name each dimension of each operand and result once, or start with '...'."
+    )
+    with pytest.raises(NoRuleError, match=re.escape("the user rule 'i - i' cannot be read: ")):
+        rules_for(equations, user_rules={"copy_kernel": "i - i"})
+
+
+@pytest.mark.parametrize("given", ["i -> i j", ["i j -> i j", "i -> i j"]])
+def test_a_rule_of_a_signature_that_no_op_of_its_name_has_is_refused(given: Any) -> None:
+    with pytest.raises(NoRuleError) as error:
+        rules_for(equations_of(kernel, OPERAND), user_rules={"copy_kernel": given})
+    assert re.sub(r"at \S+:\d+", "at LINE", str(error.value)) == (
+        "these user rules have other numbers of dimensions, of operands or of results than what "
+        "they are given for:\n"
+        "  - 'i -> i j' for 'copy_kernel' says (1 -> 2), but 'copy_kernel' has (2 -> 2) (at LINE)\n"
+        "Name each dimension of each operand and result once, or start with '...'."
+    )
+
+
+def several(a: Any) -> Any:
+    """Ops of one name and four signatures, as a call and its derivatives are."""
+
+    def call(operands: list[Any], *shapes: tuple[int, ...]) -> Any:
+        out = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+        return jax.ffi.ffi_call("several", out)(*operands)
+
+    (forward,) = call([a], (8, 6))
+    loss, kept = call([forward, a], (), (8,))
+    (back,) = call([loss, kept], (8, 6))
+    (made,) = call([], (6,))
+    return back + made
+
+
+def test_of_several_rules_the_one_with_the_signature_is_taken() -> None:
+    equations = [one for one in equations_of(several, OPERAND) if one.primitive.name == "ffi_call"]
+    summed = UserRule("i j, i j -> , i", replicate=("j",))
+    rules = ["i j -> i j", summed, UserRule(", i -> i j"), "-> i"]
+    found = rules_for(equations, user_rules={"several": rules})
+    assert [str(rule).split(" {")[0] for rule in found] == [
+        "([i, j])->([i, j])",
+        "([i, j], [i, j])->([], [i])",
+        "([], [i])->([i, j])",
+        "()->([i])",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "given"),
+    [
+        (several, {}),
+        (several, {"several": "i j -> i j"}),
+        (several, {"several": ["i j -> i j", UserRule(", i -> i j")]}),
+        (lambda a: foreign(kernel(a)), {}),
+        (lambda a: foreign(kernel(a)), {"my_target": "... -> ..."}),
+    ],
+)
+def test_what_the_message_proposes_can_be_pasted(function: Any, given: Any) -> None:
+    """Rules that were given already stand in it too, so that it may take their place."""
+    equations = [
+        one
+        for one in equations_of(function, OPERAND)
+        if one.primitive.name in ("ffi_call", "pallas_call")
+    ]
+    with pytest.raises(NoRuleError, match="no sharding rule") as error:
+        rules_for(equations, user_rules=given)
+    code = str(error.value).split("user_rules=")[1]
+    pasted = eval(code, {"UserRule": UserRule})
+    found = rules_for(equations, user_rules={**given, **pasted})
+    kinds = {factor.kind for rule in found for factor in rule.factors}
+    assert kinds == {FactorKind.REPLICATE}
 
 
 def test_equations_without_a_rule_are_all_listed() -> None:
@@ -118,14 +185,12 @@ def test_equations_without_a_rule_are_all_listed() -> None:
         "  - ffi_call 'my_target': (float32[8,6]) -> (float32[8,6]) at LINE: "
         "what it computes inside is opaque\n"
         "Say for each which dimensions may be split, with one name per dimension and the same "
-        'name where dimensions go together, for example user_rules={"copy_kernel": '
-        'UserRule("d0 d1 -> d2 d3", replicate=("d0", "d1", "d2", "d3"))}, where every dimension '
-        "must stay whole until you say otherwise."
+        "name where dimensions go together. With these every dimension stays whole until you say "
+        "otherwise:\n"
+        "user_rules={\n"
+        '    "copy_kernel": UserRule("d0 d1 -> d2 d3", replicate=("d0", "d1", "d2", "d3")),\n'
+        '    "double": UserRule("d0 d1 -> d2 d3", replicate=("d0", "d1", "d2", "d3")),\n'
+        '    "my_target": UserRule("d0 d1 -> d2 d3", replicate=("d0", "d1", "d2", "d3")),\n'
+        "}"
     )
     assert "test_user_rules.py:" in str(error.value)
-
-
-def test_the_example_of_the_error_is_a_rule() -> None:
-    rule = UserRule("d0 d1 -> d2 d3", replicate=("d0", "d1", "d2", "d3"))
-    found = rules_for(equations_of(kernel, OPERAND), user_rules={"copy_kernel": rule})
-    assert {factor.kind for factor in found[0].factors} == {FactorKind.REPLICATE}
