@@ -24,11 +24,12 @@ from autoshard.compiler.hlo.schedule import Schedule, read_schedule
 from autoshard.compiler.hlo.text import read_module
 from autoshard.compiler.request import versions
 from autoshard.compiler.target import Kind, target_of, why_missing
+from autoshard.machine.compiler import LOST, installed_release, lost
 from autoshard.machine.load import load
 from autoshard.plan.plan import MeshShape
 from autoshard.xla import Habit, Kernel, Probe
 
-Status = Literal["holds", "broken", "no probe", "not installed"]
+Status = Literal["holds", "lost", "broken", "no probe", "not installed"]
 
 TIME_LIMIT = 300.0
 """Seconds that the compile of a probe may take."""
@@ -74,6 +75,7 @@ def run_probe(habit: Habit, *, cache: Path | None = None, use_cache: bool = True
     if habit.probe is None:
         return Outcome(habit.name, "no probe")
     kind = KINDS[habit.compiler]
+    gone = lost(habit.name, installed_release())
     missing = why_missing(kind)
     if missing:
         return Outcome(habit.name, "not installed", missing)
@@ -84,8 +86,11 @@ def run_probe(habit: Habit, *, cache: Path | None = None, use_cache: bool = True
         detail = "" if holds else "the module says otherwise"
     except Exception as error:  # a reading may fail in any way where the module is unlike the claim
         holds, detail = False, f"{type(error).__name__}: {error}"
+    if gone:
+        detail = f"believed to be lost from jaxlib {LOST[habit.name]} on"
+    status: Status = ("broken" if holds else "lost") if gone else ("holds" if holds else "broken")
     seconds = time.perf_counter() - start
-    return Outcome(habit.name, "holds" if holds else "broken", detail, version_of(kind), seconds)
+    return Outcome(habit.name, status, detail, version_of(kind), seconds)
 
 
 def version_of(kind: Kind) -> str:

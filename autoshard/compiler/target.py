@@ -259,6 +259,7 @@ def _network(machine: Machine) -> tuple[str, ...]:
     assert isinstance(outer, Switch)
     figures = {
         "gpus_per_node": machine.network[0].chips,
+        "partition_size": machine.network[0].chips,  # its name for the same since jaxlib 0.11
         "nic_speed_gbps": f"{outer.efficiency * outer.chip_bandwidth / 1e9:g}",  # in GB/s
         "rtt_us": told_microseconds(outer.latency_seconds),
         "nccl_op_launch_us": told_microseconds(machine.chip.launch_seconds),

@@ -10,7 +10,11 @@ probes, are `autoshard.xla.HABITS`. A machine whose file names none gets laws al
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import metadata
+from typing import Any
 
 PREFIXES = {"xla:gpu": "gpu.", "xla:tpu": "tpu."}
 """Compilers that are known, and what the names of their habits begin with."""
@@ -29,6 +33,7 @@ class Compiler:
         that: gaps between buffers, and an order of its own.
       workspace_bytes: what one call of its library of products takes in memory beside its arrays.
       without: habits that it is taken not to have, by name.
+      release: the jaxlib that it belongs to, as ``0.12.0``; empty stands for the first tested one.
     """
 
     name: str = ""
@@ -36,6 +41,7 @@ class Compiler:
     heap_overhead: float = 0.0
     workspace_bytes: float = 0.0
     without: frozenset[str] = frozenset()
+    release: str = ""
 
     def has(self, habit: str) -> bool:
         """Whether it has a habit: it is of that compiler, and not denied."""
@@ -63,6 +69,34 @@ def told_microseconds(seconds: float) -> int:
     return max(round(1e6 * seconds), 1)
 
 
+LOST: Mapping[str, str] = {
+    "gpu.slices-written-for-products": "0.11",
+    "gpu.workspace-of-hopper": "0.12",
+    "gpu.workspace-of-blackwell": "0.12",
+    "gpu.loop-edges-as-numbered": "0.12",
+    "gpu.made-of-gathered-lies-so": "0.12",
+    "tpu.long-functions-made-anew": "0.12",
+    "tpu.shares-of-turned-scores-made-anew": "0.11",
+    "tpu.ragged-gradients-once-per-group": "0.11",
+}
+"""Habits that compilers had once, and the first jaxlib whose compiler was seen without."""
+
+
+def lost(habit: str, release: str) -> bool:
+    """Whether the compiler of a jaxlib, as ``0.12.0``, no longer has a habit."""
+    return habit in LOST and bool(release) and _ordered(release) >= _ordered(LOST[habit])
+
+
+def of_release(compiler: Compiler, release: str) -> Compiler:
+    """The compiler as it came with a jaxlib: without the habits that were lost by then."""
+    gone = {name for name in LOST if compiler.has(name) and lost(name, release)}
+    return replace(compiler, release=release, without=compiler.without | gone)
+
+
+def _ordered(release: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", release)[:3]))
+
+
 LAWS = Compiler()
 """Of which nothing is known."""
 
@@ -73,3 +107,17 @@ DEFAULTS = {
     "xla:tpu": Compiler("xla:tpu", False, 0.03),
 }
 """What is taken of a compiler that a machine file names, and says no more of."""
+
+
+def of_table(table: Mapping[str, Any]) -> Compiler:
+    """The compiler of a machine file, from its checked table.
+
+    Where the table names no release, it is the one of the installed jaxlib.
+    """
+    compiler = replace(DEFAULTS[table["name"]], **table)
+    return of_release(compiler, compiler.release or installed_release())
+
+
+def installed_release() -> str:
+    """The version of the installed jaxlib, with which compilers are released."""
+    return metadata.version("jaxlib")

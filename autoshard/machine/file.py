@@ -34,10 +34,10 @@ import itertools
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from autoshard.machine.compiler import DEFAULTS, LAWS, Compiler
+from autoshard.machine.compiler import DEFAULTS, LAWS, Compiler, of_table
 
 
 class MachineError(ValueError):
@@ -170,6 +170,7 @@ _COMPILER = {
     "hides_collectives": _Key("boolean", required=False),
     "heap_overhead": _Key("number", required=False),
     "workspace_bytes": _Key("number", required=False),
+    "release": _Key("text", required=False),
 }
 _OF_COMPILERS = {
     "library_products": 'say `compiler = "xla:gpu"` instead',
@@ -248,7 +249,7 @@ def read(toml: str, *, where: str) -> MachineFile:
         sources=tuple(content.get("sources", ())),
         overlap=float(content["overlap"]),
         topology=content.get("topology") or (str(content["chips"]) if "chips" in content else None),
-        compiler=replace(DEFAULTS[compiler["name"]], **compiler) if compiler else LAWS,
+        compiler=of_table(compiler) if compiler else LAWS,
         chip=chip,
         levels=tuple(map(_rules, tables)),
         slices=content.get("slices", 1),

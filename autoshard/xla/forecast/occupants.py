@@ -19,12 +19,13 @@ from autoshard.xla.forecast.planned_collectives import Decided
 from autoshard.xla.forecast.tpu_vector_memory import Life, spared
 
 WORKSPACES = (
-    "gpu.products-are-calls",
     "gpu.workspace-of-ampere",
     "gpu.workspace-of-hopper",
     "gpu.workspace-of-blackwell",
 )
 """Habits by which a library call takes the workspace bytes that a machine file names."""
+_SHARE = 1 / 8
+"""Of the workspace, what calls take without those habits: the 4 MiB of Ampere, for 32."""
 
 
 def of_ops(now: StepPrices, decided: Decided, flights: UnderWay) -> Iterator[tuple[int, float]]:
@@ -36,17 +37,21 @@ def of_ops(now: StepPrices, decided: Decided, flights: UnderWay) -> Iterator[tup
 
 def workspaces(now: StepPrices, decisions: Decisions) -> Iterator[tuple[int, float]]:
     """Yield the memory events of the library's workspace for each product."""
-    size = _workspace_bytes(now.machine.chip)
+    size, slices = _workspace_bytes(now.machine.chip), now.dataflow.slices
+    most = now.machine.chip.compiler.workspace_bytes if size else size
     for op in now.program.ops:
         called = op.primitive in ("dot_general", RAGGED)
         if called and decisions.assignment[op.index] is not None:
-            yield from passing(now.dataflow.when[op.index], size)
+            sliced = any(value in slices for value in op.inputs)
+            yield from passing(now.dataflow.when[op.index], most if sliced else size)
 
 
 def _workspace_bytes(chip: Chip) -> float:
-    """Return the workspace bytes of a library call."""
+    """Return the workspace bytes of a library call that reads whole arrays."""
     own = chip.compiler
-    return own.workspace_bytes if all(map(own.has, WORKSPACES)) else 0.0
+    if not own.has("gpu.products-are-calls"):
+        return 0.0
+    return own.workspace_bytes * (1.0 if all(map(own.has, WORKSPACES)) else _SHARE)
 
 
 def of_values(

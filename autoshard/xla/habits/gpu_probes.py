@@ -8,9 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from autoshard.xla.habits.records import Built, Habit, Kernel, Probe
+from autoshard.xla.habits.records import Built, Habit, Kernel, Probe, seen
 
-SEEN = ("jax-cuda12-plugin 0.10.2",)
+PROBED = {
+    "0.10.2": "jax-cuda12-plugin 0.10.2",
+    "0.11.2": "jax-cuda12-plugin 0.11.2",
+    "0.12.0.1": "jax-cuda13-plugin 0.12.0.1",
+}
+"""Compilers that were asked, by the release of jaxlib that they belong to."""
 X = ("x",)
 """The first dimension over all devices."""
 INNER = (None, "x")
@@ -59,7 +64,8 @@ def habit(
         reading=reading,
         donated=donated,
     )
-    return Habit(f"gpu.{name}", "xla:gpu", claim, source, SEEN, probe, chips)
+    name = f"gpu.{name}"
+    return Habit(name, "xla:gpu", claim, source, seen(name, PROBED), probe, chips)
 
 
 def unprobed(name: str, claim: str, source: str) -> Habit:

@@ -6,7 +6,8 @@ source, the versions with which it was seen, and a **probe** where one could be 
 program, a machine and what to read off the compiled module. The compiler is the judge:
 
     holds      the probe's program compiles, and the module says what the habit claims
-    broken     it says otherwise
+    lost       it says otherwise, as is known of the installed release (`machine.compiler.LOST`)
+    broken     it says otherwise, or has again what is believed to be lost
     no probe   nobody asked
 
 `autoshard bench habits` asks the installed compilers.
@@ -17,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from autoshard.machine.compiler import lost
 
 
 class Kernel(Protocol):
@@ -150,3 +153,8 @@ class Habit:
     seen: tuple[str, ...] = ()
     probe: Probe | None = None
     chips: tuple[str, ...] = field(default=())
+
+
+def seen(habit: str, releases: Mapping[str, str]) -> tuple[str, ...]:
+    """Packages with which a habit was seen, of those probed, by their jaxlib's release."""
+    return tuple(package for release, package in releases.items() if not lost(habit, release))

@@ -14,9 +14,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from autoshard.xla.habits.records import Built, Habit, Kernel, Probe
+from autoshard.xla.habits.records import Built, Habit, Kernel, Probe, seen
 
-SEEN = ("libtpu 0.0.42.1",)
+PROBED = {
+    "0.10.2": "libtpu 0.0.42.1",
+    "0.11.2": "libtpu 0.0.48.1",
+    "0.12.0.1": "libtpu 0.0.50.1",
+}
+"""Compilers that were asked, by the release of jaxlib that they belong to."""
 X = ("x",)
 """The first dimension over all devices."""
 INNER = (None, "x")
@@ -70,7 +75,8 @@ def habit(
         outputs=outputs,
         reading=reading,
     )
-    return Habit(f"tpu.{name}", "xla:tpu", claim, source, SEEN, probe, chips)
+    name = f"tpu.{name}"
+    return Habit(name, "xla:tpu", claim, source, seen(name, PROBED), probe, chips)
 
 
 def alone(
@@ -96,7 +102,8 @@ def alone(
         reading=reading,
         donated=donated,
     )
-    return Habit(f"tpu.{name}", "xla:tpu", claim, source, SEEN, probe, chips)
+    name = f"tpu.{name}"
+    return Habit(name, "xla:tpu", claim, source, seen(name, PROBED), probe, chips)
 
 
 def unprobed(name: str, claim: str, source: str = "observed", chips: tuple[str, ...] = ()) -> Habit:
