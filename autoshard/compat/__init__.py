@@ -61,7 +61,11 @@ from autoshard.compat.mpmd import (
     MpmdMerge,
     partition_mpmd,
 )
-from autoshard.compat.primitives import registered_primitives
+from autoshard.compat.primitives import (
+    has_lowering,
+    registered_primitives,
+    single_device_effects,
+)
 from autoshard.compat.process_wide import no_user_lines
 from autoshard.compat.shardy import (
     LoweredModule,
@@ -127,6 +131,7 @@ __all__ = [
     "equation_line",
     "equation_scope",
     "explicit_sharding",
+    "has_lowering",
     "in_checkpoint",
     "integers",
     "is_block_argument",
@@ -154,6 +159,7 @@ __all__ = [
     "shardy_layout",
     "shardy_mesh_axes",
     "shardy_sharding_of",
+    "single_device_effects",
     "source_line",
     "splat_integer",
     "stablehlo_of_hlo",

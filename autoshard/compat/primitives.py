@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 def registered_primitives() -> frozenset[str]:
     """Names of all primitives that JAX can lower on some platform.
@@ -12,3 +14,24 @@ def registered_primitives() -> frozenset[str]:
 
     tables = [mlir._lowerings, *mlir._platform_specific_lowerings.values()]
     return frozenset(primitive.name for table in tables for primitive in table)
+
+
+def has_lowering(name: str, platform: str) -> bool:
+    """Whether JAX lowers a primitive on a platform (`cpu`, `cuda`, `tpu`).
+
+    A primitive of which no platform knows is not JAX's, and is taken to have one.
+    """
+    from jax._src.interpreters import mlir
+
+    own = mlir._platform_specific_lowerings.get(platform, {})
+    if any(primitive.name == name for table in (mlir._lowerings, own) for primitive in table):
+        return True
+    return name not in registered_primitives()
+
+
+def single_device_effects(equation: Any) -> bool:
+    """Whether an equation has an ordered effect that JAX runs in programs for one device alone."""
+    from jax._src import effects
+
+    ordered = effects.ordered_effects.filter_in(equation.effects)
+    return bool(effects.shardable_ordered_effects.filter_not_in(ordered))

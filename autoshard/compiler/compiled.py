@@ -35,7 +35,7 @@ from autoshard.compiler.prices import MachinePrices
 from autoshard.compiler.request import Request
 from autoshard.compiler.target import CompileError, Kind, Target, kind_of, target_of, why_missing
 from autoshard.lower.loop_trips import LoopTrips, loop_trips
-from autoshard.lower.spmd import Lowered
+from autoshard.lower.spmd import Lowered, LoweringError
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape
 
@@ -139,8 +139,12 @@ def compile_plan(
     """
     mesh = lowered.plan.mesh
     target = target_of(machine, mesh, kind or kind_of(machine))
+    try:
+        stage = lowered.lower(platforms=(target.platform,))
+    except LoweringError as error:
+        raise CompileError(str(error)) from error
     return compile_lowered(
-        lowered.lower(platforms=(target.platform,)),
+        stage,
         mesh,
         machine,
         target=target,

@@ -34,6 +34,7 @@ from autoshard.machine.chip import Chip
 from autoshard.machine.machine import Machine
 from autoshard.program.facts import Facts
 from autoshard.program.flops import is_matrix_op
+from autoshard.program.graph import is_free
 from autoshard.program.layout import shards_of
 from autoshard.program.strategies import Strategies, project_assignment
 from autoshard.program.trace import Op, Program
@@ -188,7 +189,7 @@ class StepPrices:
                 groups.setdefault(key, []).append(member)
         for members in groups.values():
             op = self.program.ops[members[0]]
-            if self._moves_nothing(op) or all(self.program.values[o].free for o in op.outputs):
+            if self._moves_nothing(op) or is_free(op, self.program.values):
                 continue
             if op.index in self.dataflow.rows:
                 continue

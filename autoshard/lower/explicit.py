@@ -31,6 +31,7 @@ from autoshard.plan.types.hops import hop
 from autoshard.plan.types.op_types import OpTypes, op_types
 from autoshard.program.layout import UNREDUCED, Layout, dimension_axes
 from autoshard.program.trace import Op, Program
+from autoshard.program.vocabulary import CALLS_PYTHON
 
 
 class ExplicitInterpreter(Interpreter):
@@ -124,6 +125,8 @@ class ExplicitInterpreter(Interpreter):
                 f"{op} is a shard_map, which cannot stand in another one over the same mesh: lower "
                 "without explicit=True"
             )
+        if op.primitive in CALLS_PYTHON and op.primitive != "pure_callback":
+            return self._call_once(equation, op, arrays)
         if op.index in self.product_orders:
             return [product_in_order(equation, arrays, self.product_orders[op.index])]
         types = self.types(op)
@@ -131,6 +134,20 @@ class ExplicitInterpreter(Interpreter):
         axes = tuple(axis for axis, _ in types.partial)
         cut = Cut(op, types.reads, types.written, axes, shapes, self.devices)
         return run_locally(equation, arrays, cut)
+
+    def _call_once(self, equation: Any, op: Op, arrays: Sequence[Any]) -> list[Any]:
+        """A call of Python that has an effect, on the first device alone."""
+        if equation.params.get("partitioned"):
+            return compat.bind_equation(equation, arrays)
+        if op.outputs or equation.params.get("ordered"):
+            raise LoweringError(
+                f"{op} has an effect, results or an order, and would run on every device: lower "
+                "without explicit=True"
+            )
+        place = sum(jax.lax.axis_index(name) for name in self.names)
+        return jax.lax.cond(
+            place == 0, lambda *given: compat.bind_equation(equation, given), lambda *_: [], *arrays
+        )
 
     def _remat(self, equation: Any, operands: list[tuple[Any, int]]) -> list[tuple[Any, int]]:
         if equation.params["differentiated"]:

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from autoshard import compat
 from autoshard.lower.calls import Calls
 from autoshard.lower.cut import Cut, LoweringError
@@ -28,7 +30,7 @@ from autoshard.program.flatten import makes_nothing
 from autoshard.program.layout import UNREDUCED, local_shape
 from autoshard.program.ragged import RAGGED
 from autoshard.program.trace import Op
-from autoshard.program.vocabulary import BARRIER, INLINED, RESHARDS, UNCUT
+from autoshard.program.vocabulary import BARRIER, CALLS_PYTHON, INLINED, RESHARDS, UNCUT
 
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 _REMAT = frozenset({"remat", "remat2", "checkpoint"})
@@ -137,3 +139,13 @@ class Interpreter(Calls, Regions):
         local = local_shape(self.program.values[op.outputs[0]].shape, stored, sizes)
         batch = len(operand_groups(op.rule)[0][0])
         return all(size == 1 for size in local[1:batch])
+
+
+class WithoutPython(Interpreter):
+    """The same with an opaque call in place of each of Python, for which no device is needed."""
+
+    def _bind(self, equation: Any, op: Op, arrays: Sequence[Any]) -> list[Any]:
+        if op.primitive not in CALLS_PYTHON:
+            return super()._bind(equation, op, arrays)
+        shapes = [compat.shape_struct(var.aval) for var in equation.outvars]
+        return list(jax.ffi.ffi_call(op.primitive, shapes, has_side_effect=True)(*arrays))

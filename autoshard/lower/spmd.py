@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -23,7 +24,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from autoshard import compat
 from autoshard.lower.explicit import manual_step
-from autoshard.lower.interpret import Interpreter, LoweringError
+from autoshard.lower.interpret import Interpreter, LoweringError, WithoutPython
+from autoshard.lower.platforms import calls_of_python, check_platforms, platform_to_read
 from autoshard.plan.plan import Plan
 from autoshard.plan.same_program import for_program
 from autoshard.plan.types.plan_check import check_plan
@@ -45,6 +47,7 @@ class Lowered:
       in_shardings, out_shardings: pytrees of `NamedSharding` shaped like the arguments (a tuple)
         and the result.
       in_shapes: the arguments as `jax.ShapeDtypeStruct`s.
+      readable: `fn` with opaque calls in place of those of Python, which need devices.
     """
 
     plan: Plan
@@ -54,6 +57,7 @@ class Lowered:
     in_shardings: Any
     out_shardings: Any
     in_shapes: Any = field(repr=False)
+    readable: Callable[..., Any] | None = field(default=None, repr=False)
 
     def jit(self, **options: Any) -> Any:
         """`jax.jit` of the step on the plan's mesh, donating what the plan's step donates.
@@ -68,7 +72,12 @@ class Lowered:
         return jax.jit(self.fn, **{**defaults, **options})
 
     def lower(self, *, platforms: Sequence[str] | None = None) -> Any:
-        """The `jax.stages.Lowered` of the step; needs no devices when `platforms` are given."""
+        """The `jax.stages.Lowered` of the step; needs no devices when `platforms` are given.
+
+        Raises:
+          LoweringError: it calls Python, and a platform has no device here.
+        """
+        check_platforms(self.program, platforms or ())
         with compat.no_other_mesh(self.mesh):
             traced = self.jit().trace(*self.in_shapes)
             return (
@@ -76,6 +85,12 @@ class Lowered:
                 if platforms is None
                 else traced.lower(lowering_platforms=tuple(platforms))
             )
+
+    def to_read(self) -> Any:
+        """The `jax.stages.Lowered` of the step, to be read and not to be run; needs no devices."""
+        one = self if self.readable is None else replace(self, fn=self.readable, readable=None)
+        traced = one.jit().trace(*one.in_shapes)
+        return traced.lower(lowering_platforms=(platform_to_read(self.program),))
 
     def mlir_text(self, *, platform: str = "tpu") -> str:
         """The StableHLO module with Shardy annotations, as text."""
@@ -125,10 +140,31 @@ def lower(
     flat_in = [NamedSharding(mesh, plan.specs["inputs"][path]) for path in program.input_paths]
     flat_out = [NamedSharding(mesh, plan.specs["outputs"][path]) for path in program.output_paths]
 
-    def planned(*flat: Any) -> list[Any]:
+    def planned(*flat: Any, interpreter: type[Interpreter] = Interpreter) -> list[Any]:
         if explicit:
             return manual_step(program, plan, auto)(*flat)
-        return Interpreter(program, plan, auto).run(*flat)
+        return interpreter(program, plan, auto).run(*flat)
+
+    step = _on_trees(program, planned, flat_out)
+    read = _on_trees(program, partial(planned, interpreter=WithoutPython), flat_out)
+    shapes = [
+        jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
+        for var in program.jaxpr.jaxpr.invars
+    ]
+    return Lowered(
+        plan=plan,
+        program=program,
+        mesh=mesh,
+        fn=step,
+        in_shardings=jax.tree.unflatten(program.in_tree, flat_in),
+        out_shardings=jax.tree.unflatten(program.out_tree, flat_out),
+        in_shapes=jax.tree.unflatten(program.in_tree, shapes),
+        readable=read if calls_of_python(program) and not explicit else None,
+    )
+
+
+def _on_trees(program: Program, planned: Callable[..., Any], flat_out: Any) -> Callable[..., Any]:
+    """A planned step on flat arguments, as a function of the user's."""
 
     def step(*arguments: Any) -> Any:
         flat, tree = jax.tree.flatten(arguments)
@@ -142,19 +178,7 @@ def lower(
         return jax.tree.unflatten(program.out_tree, run(*flat))
 
     step.__name__ = program.name
-    shapes = [
-        jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
-        for var in program.jaxpr.jaxpr.invars
-    ]
-    return Lowered(
-        plan=plan,
-        program=program,
-        mesh=mesh,
-        fn=step,
-        in_shardings=jax.tree.unflatten(program.in_tree, flat_in),
-        out_shardings=jax.tree.unflatten(program.out_tree, flat_out),
-        in_shapes=jax.tree.unflatten(program.in_tree, shapes),
-    )
+    return step
 
 
 def make_mesh(plan: Plan, devices: Sequence[Any] | None, kind: AxisType = AxisType.Auto) -> Any:

@@ -53,6 +53,11 @@ class Compiler:
         return not self.without.isdisjoint(habits)
 
     @property
+    def platforms(self) -> tuple[str, ...]:
+        """What JAX calls the platforms that it compiles for; none where nothing is known of it."""
+        return {"xla:gpu": ("cuda", "rocm"), "xla:tpu": ("tpu",)}.get(self.name, ())
+
+    @property
     def runs_in_least_memory(self) -> bool:
         """Whether kernels run in the order of least memory, in loops, too.
 

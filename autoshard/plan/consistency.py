@@ -14,6 +14,7 @@ from autoshard.plan.copies import VISIBLE
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.plan.unreduced_sums import find_sums
+from autoshard.program.graph import is_free
 from autoshard.program.layout import UNREDUCED
 from autoshard.program.trace import Op
 
@@ -85,7 +86,7 @@ class _Ops:
     def _found(self, op: Op) -> Iterator[str]:
         values, assigned = self.program.values, self.decisions.assignment[op.index]
         if assigned is None:
-            if not all(values[o].free for o in op.outputs):
+            if not is_free(op, values):
                 yield f"{op}: no strategy"
             return
         if UNREDUCED in assigned and op.index not in self.sums.joins:

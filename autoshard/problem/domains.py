@@ -19,6 +19,7 @@ from autoshard.problem.folded_terms import Folded
 from autoshard.problem.memo import Mask, Shared
 from autoshard.problem.value_choices import Rows, ValueChoices, settled_pairs, slicing_pairs
 from autoshard.program.facts import Facts
+from autoshard.program.graph import is_free
 from autoshard.program.layout import LayoutTable
 from autoshard.program.readers import Phase
 from autoshard.program.repeats import Classes
@@ -124,9 +125,9 @@ class _Finder:
         return self._shared.is_decided_by_layout(self.program.ops[producer].rule)
 
     def _has_node(self, op: int) -> bool:
-        outputs = self.program.ops[op].outputs
-        if all(self.program.values[o].free for o in outputs):
+        if is_free(self.program.ops[op], self.program.values):
             return False
+        outputs = self.program.ops[op].outputs
         return len(outputs) != 1 or not self._merged(outputs[0])
 
     # -- choices -------------------------------------------------------------------------
@@ -171,7 +172,7 @@ class _Finder:
         for value in members:
             for use in self.flow.readers[value]:
                 outputs = self.program.ops[use.op].outputs
-                if int(self.classes.value_class[outputs[0]]) != number:
+                if not outputs or int(self.classes.value_class[outputs[0]]) != number:
                     continue
                 op_number = int(self.classes.op_class[use.op])
                 rows = self._shared.rows(table, self.strategies[op_number].reads[use.position])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 
-from autoshard.program.graph import Op, Program, Value
+from autoshard.program.graph import Op, Program, Value, is_free
 from autoshard.program.rules.record import Rule
 
 _MARK = 4
@@ -20,7 +20,7 @@ _SAID_BY_SHAPES = frozenset({"reshape"})
 
 def deciding_ops(values: Sequence[Value], ops: Sequence[Op]) -> list[Op]:
     """The ops of which a plan decides something: those that do not make free values alone."""
-    return [op for op in ops if not all(values[output].free for output in op.outputs)]
+    return [op for op in ops if not is_free(op, values)]
 
 
 def outline(values: Sequence[Value], ops: Sequence[Op], inputs: Sequence[int]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ See `autoshard.program` for what they mean and how they are made.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,14 @@ class Op:
 
     def __str__(self) -> str:
         return f"{self.primitive} at {self.scope or '(top)'} ({self.line or 'no source line'})"
+
+
+def is_free(op: Op, values: Sequence[Value]) -> bool:
+    """Whether an op makes free values alone, so that a plan decides nothing of it.
+
+    An op without results has an effect instead, and reads what it is given in a planned layout.
+    """
+    return bool(op.outputs) and all(values[output].free for output in op.outputs)
 
 
 @dataclass(frozen=True, slots=True)

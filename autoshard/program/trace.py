@@ -84,6 +84,7 @@ def trace(
         graph.while_trips.check_all_met()
     except ValueError as error:
         raise TraceError(str(error)) from error
+    _check_effects(graph)
     rules = rules_for(
         [equation for equation in graph.equations if equation is not None],
         user_rules=user_rules or {},
@@ -164,6 +165,21 @@ def _traced(fn: Callable[..., Any], abstract: Any) -> Any:
         raise TraceError(
             f"{_name_of(fn)} does not trace{' at ' + where if where else ''}: {why}"
         ) from error
+
+
+def _check_effects(graph: Flattener) -> None:
+    """Refuse effects that JAX keeps in order on one device alone. Raises TraceError."""
+    ordered = [
+        f"  {op['primitive']} at {op['scope'] or '(top)'} ({op['line'] or 'no source line'})"
+        for op, equation in zip(graph.ops, graph.equations, strict=True)
+        if equation is not None and compat.single_device_effects(equation)
+    ]
+    if ordered:
+        raise TraceError(
+            "JAX keeps these in order on one device alone, and refuses them on a mesh:\n"
+            + "\n".join(ordered)
+            + "\ndrop ordered=True, or print with jax.experimental.io_callback(..., ordered=True)"
+        )
 
 
 def _paths(tree: Any) -> list[str]:

@@ -14,6 +14,8 @@ ALGORITHMS = frozenset(
 )
 """Ops along whole dimensions, which leave alone what stands beside these."""
 BARRIER = "optimization_barrier"
+CALLS_PYTHON = frozenset({"pure_callback", "io_callback", "debug_callback", "debug_print"})
+"""Ops that call Python code on the host. Their lowering needs a device of its platform."""
 INLINED = frozenset(
     {
         *("jit", "pjit", "closed_call", "core_call", "eval_jaxpr"),

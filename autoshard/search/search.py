@@ -16,6 +16,7 @@ from typing import Any
 
 from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.cost.step_prices import step_prices
+from autoshard.lower.platforms import without_lowering
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape, Plan
@@ -118,6 +119,7 @@ def prepare(
     """Return a configured searcher and the mesh shapes to search; raises the same as `search`."""
     known = known or WarmStart()
     started = time.monotonic()
+    _check_platform(program, machine)
     limit = machine.chip.usable_bytes if asked.memory_limit is None else float(asked.memory_limit)
     shapes = _shapes(program, machine, asked.mesh)
     given = None if asked.mesh is None else shapes[0]
@@ -149,6 +151,18 @@ def prepare(
         counted_on=known.counted_on,
     )
     return searcher, shapes
+
+
+def _check_platform(program: Program, machine: Machine) -> None:
+    """Refuse what JAX cannot lower for the machine's chips. Raises InfeasibleError."""
+    platforms = machine.chip.compiler.platforms
+    missing = without_lowering(program, *platforms) if platforms else []
+    if missing:
+        raise InfeasibleError(
+            f"JAX cannot lower these for {machine.chip.name} ({' or '.join(platforms)}):\n"
+            + "\n".join(f"  {op}" for op in missing)
+            + "\ncompute them on the host, outside of the step or in jax.pure_callback"
+        )
 
 
 def _shapes(

@@ -39,6 +39,7 @@ from autoshard.plan.types.plan_types import (
 )
 from autoshard.plan.unreduced_sums import Sums, find_sums
 from autoshard.program.dim_order import possible_orders
+from autoshard.program.graph import is_free
 from autoshard.program.layout import UNREDUCED, Layout, dimension_axes, format_state
 from autoshard.program.readers import Reader, readers_in_program_order
 from autoshard.program.trace import Op, Program
@@ -161,7 +162,7 @@ class _Check:
         for op in self.program.ops:
             assigned = decisions.assignment[op.index]
             if assigned is None:
-                if not all(self.program.values[o].free for o in op.outputs):
+                if not is_free(op, self.program.values):
                     self.faults.append(f"{op}: nothing is assigned to its factors")
                 continue
             types = self._op_types(op, assigned)

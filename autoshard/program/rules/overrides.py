@@ -99,6 +99,13 @@ def replicated(equation: JaxprEqn) -> Rule:
     return _build(equation, operands, results, replicate=everything)
 
 
+def called_out(equation: JaxprEqn) -> Rule:
+    """Nothing may be split of what Python code sees, unless it is called with each part."""
+    if not equation.params.get("partitioned"):
+        return replicated(equation)
+    return _build(equation, *_unique(equation))
+
+
 def along(parameter: str) -> Callable[[JaxprEqn], Rule]:
     """Batched over all dimensions but the one that `parameter` names, which stays whole."""
 
@@ -226,8 +233,8 @@ def _table() -> dict[str, Override]:
         ),
         ("as above, but its first operand is a vector", batched(1), "tridiagonal_solve"),
         (
-            "Python code that sees whole arrays",
-            replicated,
+            "Python code that sees whole arrays, or each device's part if it is told to",
+            called_out,
             "pure_callback io_callback debug_callback debug_print",
         ),
         (

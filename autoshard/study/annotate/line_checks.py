@@ -143,7 +143,7 @@ def inlined(lowered: Lowered, fn: Callable[..., Any]) -> Lowered:
         return jax.tree.unflatten(program.out_tree, results)
 
     step.__name__ = program.name
-    return replace(lowered, fn=step)
+    return replace(lowered, fn=step, readable=None)
 
 
 def _difference(one: Counter[Any], other: Counter[Any]) -> float:
@@ -154,7 +154,7 @@ def _difference(one: Counter[Any], other: Counter[Any]) -> float:
 
 
 def _module(lowered: Lowered) -> Any:
-    return lowered.lower(platforms=("tpu",)).compiler_ir("stablehlo")
+    return lowered.to_read().compiler_ir("stablehlo")
 
 
 def _explicit(lowered: Lowered) -> Any:
