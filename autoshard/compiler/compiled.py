@@ -34,7 +34,7 @@ from autoshard.compiler.hlo.timeline import Timeline, timeline
 from autoshard.compiler.prices import MachinePrices
 from autoshard.compiler.request import Request
 from autoshard.compiler.target import CompileError, Kind, Target, kind_of, target_of, why_missing
-from autoshard.lower.loop_trips import LoopTrips, loop_trips
+from autoshard.lower.facts.loop_trips import LoopTrips, loop_trips
 from autoshard.lower.spmd import Lowered, LoweringError
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape

@@ -40,8 +40,8 @@ from typing import Any
 
 from autoshard import compat
 from autoshard.lower.axes import Axis, axes_in, axis_size, permuted, printed_axes
-from autoshard.lower.loop_trips import LoopsOfModule, LoopTrips
-from autoshard.lower.module_facts import constant_trips, element_type
+from autoshard.lower.facts.loop_trips import LoopsOfModule, LoopTrips
+from autoshard.lower.facts.module_facts import constant_trips, element_type
 
 KINDS = (
     "all_gather",

@@ -24,8 +24,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from autoshard import compat
 from autoshard.lower.explicit import manual_step
+from autoshard.lower.facts.platforms import calls_of_python, check_platforms, platform_to_read
 from autoshard.lower.interpret import Interpreter, LoweringError, WithoutPython
-from autoshard.lower.platforms import calls_of_python, check_platforms, platform_to_read
 from autoshard.plan.plan import Plan
 from autoshard.plan.same_program import for_program
 from autoshard.plan.types.plan_check import check_plan

@@ -19,7 +19,7 @@ from autoshard import compat
 from autoshard.lower.collectives import explicit_collectives
 from autoshard.lower.compare import Comparison, compare
 from autoshard.lower.explicit import written_collectives
-from autoshard.lower.loop_trips import loop_trips
+from autoshard.lower.facts.loop_trips import loop_trips
 from autoshard.lower.numbers.numeric import Difference, differences_message
 from autoshard.lower.numbers.unsharded import (
     DOUBLE_FLOOR,

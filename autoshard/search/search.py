@@ -16,7 +16,7 @@ from typing import Any
 
 from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.cost.step_prices import step_prices
-from autoshard.lower.platforms import without_lowering
+from autoshard.lower.facts.platforms import without_lowering
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape, Plan

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.compiler.hlo.shapes import ArrayShape, Shape, leaves, parse_shape, total_bytes
-from autoshard.lower.loop_trips import LoopTrips
+from autoshard.lower.facts.loop_trips import LoopTrips
 
 _SPLIT = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{},]')
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from autoshard import compat
 from autoshard.compiler.hlo.module import Computation, Instruction, Module, user_frame
-from autoshard.lower.loop_trips import LoopsOfModule
+from autoshard.lower.facts.loop_trips import LoopsOfModule
 
 _KNOWN = re.compile(r'known_trip_count[^\d]*"?(\d+)')
 DATA_MOVEMENT = frozenset(

@@ -25,8 +25,8 @@ from autoshard import compat
 from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.lower.collectives import KINDS, read_collectives
 from autoshard.lower.compare import Tally, compare
+from autoshard.lower.facts.loop_trips import loop_trips
 from autoshard.lower.inlined import run_inlined
-from autoshard.lower.loop_trips import loop_trips
 from autoshard.lower.spmd import Lowered
 from autoshard.machine.machine import Machine
 from autoshard.program.loops import plain_loops

@@ -13,7 +13,7 @@ from autoshard.compiler.hlo.places import Place, trip_count, walk
 from autoshard.compiler.hlo.scalars import depends_on_device, per_device
 from autoshard.compiler.hlo.text import read_module
 from autoshard.compiler.hlo.uses import readers
-from autoshard.lower.loop_trips import loop_trips
+from autoshard.lower.facts.loop_trips import loop_trips
 from autoshard.program.trace import trace
 from tests.compiler.hlo.dumps import compiled, mesh_of, on
 
