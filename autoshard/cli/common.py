@@ -100,6 +100,14 @@ class Verdict:
         return "\n".join([f"{self.judge:<12} {word:<8} {lines[0]}", *rest])
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenVerdicts:
+    """What `autoshard verify --json` prints."""
+
+    verdicts: tuple[Verdict, ...]
+    agrees: bool | None = None
+
+
 def child_json(module: str, words: list[str], environment: dict[str, str]) -> dict[str, Any] | str:
     """Return the JSON that a child process prints last, or in words why there is none."""
     child = subprocess.run(

@@ -15,6 +15,7 @@ JAX is imported when a command first needs it, so that `--help` answers at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 import warnings
@@ -23,13 +24,16 @@ from typing import Any, NoReturn
 
 from autoshard.cli.common import INTERRUPTED, USAGE, CommandError, command
 from autoshard.cli.parsers import arguments as cli_arguments
+from autoshard.cli.parsers.arguments import MACHINE, PROGRAM
 from autoshard.cli.parsers.bench import add_bench
 from autoshard.cli.parsers.calibrate import add_calibrate
 from autoshard.cli.parsers.report import add_report
 from autoshard.cli.parsers.robust import add_robust
 from autoshard.cli.parsers.schedule import add_schedule
 from autoshard.cli.parsers.serving import add_serving
+from autoshard.cli.parsers.verify import add_verify
 from autoshard.cli.parsers.whatif import add_whatif
+from autoshard.interrupts import acknowledge, interrupts
 from autoshard.units import visible
 
 DEEPEST_CALLS = 10_000
@@ -50,16 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     calls = sys.getrecursionlimit()
     try:
         sys.setrecursionlimit(max(calls, DEEPEST_CALLS))
-        with warnings.catch_warnings():
+        with interrupts(), warnings.catch_warnings():
             # Show warnings for users; hide those that libraries address to developers.
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _show_warning
-            return _run(sys.argv[1:] if arguments is None else list(arguments))
+            code = _run(sys.argv[1:] if arguments is None else list(arguments))
+            sys.stdout.flush()
+            return code
     except CommandError as error:
         print(visible(f"autoshard: error: {error}"), file=sys.stderr)
         return error.code
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        acknowledge(interrupt)
         print("autoshard: interrupted before any plan was found", file=sys.stderr)
         return INTERRUPTED
     except SystemExit as error:  # a user's function has ended Python
@@ -70,10 +77,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"autoshard: error: the program ends Python{at}: exit {error}", file=sys.stderr)
         return USAGE
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _close_output()
         return 0
+    except OSError as error:
+        where = "the output" if error.filename is None else repr(error.filename)
+        print(f"autoshard: error: cannot write {where}: {error.strerror}", file=sys.stderr)
+        _close_output()
+        return USAGE
     finally:
         sys.setrecursionlimit(calls)
+
+
+def _close_output() -> None:
+    """Let nothing more be written to stdout, which takes no more: not even what still waits."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -106,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     adders = (
         _add_search,
-        _add_verify,
+        add_verify,
         _add_check,
         _add_explain,
         _add_annotate,
@@ -132,10 +150,6 @@ def _version() -> str:
     return f"autoshard {metadata.version('autoshard')}"
 
 
-_PROGRAM = "a built-in (see `autoshard programs`), module:function, or path/to/file.py:function"
-_MACHINE = "a preset with its size, such as v5p-64 (see `autoshard machines`), or a TOML file"
-
-
 def _add_search(commands: Any) -> None:
     parser = command(
         commands,
@@ -144,9 +158,9 @@ def _add_search(commands: Any) -> None:
         "find the best plan for a program on a machine",
         epilog="example: autoshard search llama3-8b --machine v5p-64 -o plan.json",
     )
-    parser.add_argument("program", metavar="PROGRAM", help=_PROGRAM)
+    parser.add_argument("program", metavar="PROGRAM", help=PROGRAM)
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--machine", metavar="MACHINE", help=_MACHINE)
+    where.add_argument("--machine", metavar="MACHINE", help=MACHINE)
     cli_arguments.add_meshes(parser, where)
     parser.add_argument(
         "--mesh",
@@ -232,68 +246,6 @@ def _add_effort(parser: Any) -> None:
     )
 
 
-def _add_verify(commands: Any) -> None:
-    parser = command(
-        commands,
-        "verify",
-        "verify:verify_command",
-        "hold a plan to the compiler and to the unsharded program",
-        epilog=(
-            "types        every value and op has its type, and the collectives lead between them\n"
-            "price        the independent evaluator prices the plan as the file says\n"
-            "collectives  Shardy makes exactly the planned ones, with no device\n"
-            "numbers      on fake CPU devices the step computes what it does unsharded, where the\n"
-            "             mesh has at most 16 devices and the program is small enough\n"
-            "explicit     with --explicit: the step that is written out for one device calls the\n"
-            "             planned collectives, and computes the same\n"
-            "compiled     with --compile: no collective but the planned ones right after\n"
-            "             partitioning, and the peak as predicted; the devices need not be there\n"
-            "of a plan for several meshes:\n"
-            "order        the simulator prices the order as the file says, within the memory\n"
-            "numbers      as above; --trace keeps what every program and transfer took"
-        ),
-    )
-    cli_arguments.add_plan(parser)
-    parser.add_argument(
-        "program", metavar="PROGRAM", nargs="?", help=f"{_PROGRAM}; default: what the plan names"
-    )
-    parser.add_argument(
-        "--machine", metavar="MACHINE", help=f"{_MACHINE}; default: what the plan names"
-    )
-    parser.add_argument(
-        "--explicit",
-        action="store_true",
-        help="verify the shard_map in which every collective is written out, too",
-    )
-    parser.add_argument(
-        "--trace",
-        metavar="FILE",
-        help="of a plan for several meshes: write the run on fake devices as a Chrome trace",
-    )
-    parser.add_argument(
-        "--compile",
-        choices=("tpu", "gpu", "cpu"),
-        help="compile the plan with this compiler too (extras: autoshard[tpu], autoshard[gpu])",
-    )
-    for what, share, noun in (("memory", 20, "peak"), ("step", 50, "step")):
-        parser.add_argument(
-            f"--{what}-tolerance",
-            metavar="SHARE",
-            type=cli_arguments.fraction,
-            default=share / 100,
-            help=f"how far the compiled {noun} may be from the predicted one (default {share}%%)",
-        )
-    parser.add_argument(
-        "--compile-limit",
-        metavar="S",
-        type=cli_arguments.seconds,
-        default=1800.0,
-        help="seconds for the compiler (default 1800)",
-    )
-    parser.add_argument("--no-cache", action="store_true", help="compile again, and keep no answer")
-    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
-
-
 def _add_explain(commands: Any) -> None:
     parser = command(
         commands,
@@ -334,7 +286,7 @@ def _add_annotate(commands: Any) -> None:
     )
     cli_arguments.add_plan(parser)
     parser.add_argument(
-        "program", metavar="PROGRAM", nargs="?", help=f"{_PROGRAM}; default: what the plan names"
+        "program", metavar="PROGRAM", nargs="?", help=f"{PROGRAM}; default: what the plan names"
     )
     parser.add_argument("--machine", metavar="MACHINE", help="default: what the plan names")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
@@ -352,10 +304,10 @@ def _add_check(commands: Any) -> None:
         "program",
         metavar="PROGRAM",
         nargs="?",
-        help=f"{_PROGRAM}; of the same form as what the plan names, which is the default",
+        help=f"{PROGRAM}; of the same form as what the plan names, which is the default",
     )
     parser.add_argument(
-        "--machine", metavar="MACHINE", help=f"{_MACHINE}; default: what the plan names"
+        "--machine", metavar="MACHINE", help=f"{MACHINE}; default: what the plan names"
     )
     parser.add_argument("--memory-limit", metavar="SIZE", type=cli_arguments.size)
     parser.add_argument("--require", metavar="WORDS", action="append", default=[])

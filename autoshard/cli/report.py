@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import CommandError, program_of
@@ -141,12 +140,15 @@ def _machine_text(options: argparse.Namespace, plan: Plan) -> str | None:
 
 
 def _robust(path: str) -> Robust:
-    from autoshard.plan.plan import PlanError
+    from autoshard.files import FileError, read_json
     from autoshard.study.robust.record import Robust
 
     try:
-        return Robust.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-    except OSError as error:
-        raise CommandError(f"cannot read {path!r}: {error.strerror or error}") from error
-    except (ValueError, PlanError) as error:
-        raise CommandError(f"{path!r} is not what `autoshard robust --record` wrote") from error
+        data = read_json(path, "the ranges")
+    except FileError as error:
+        raise CommandError(str(error)) from error
+    try:
+        return Robust.from_json(data)
+    except ValueError as error:
+        what = f"{path!r} is not what `autoshard robust --record` wrote"
+        raise CommandError(f"{what}: {error}") from error

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from autoshard.cli.common import CommandError
+from autoshard.cli.common import CommandError, WrittenVerdicts
 
 ABOUT_ONE_PLAN = "is about a plan for one mesh"
 
@@ -25,10 +24,7 @@ def other_files(
     Raises:
       CommandError: the file is damaged, or does not have something that was requested.
     """
-    try:
-        text = Path(options.plan).read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return None  # the reader of plans reports the reason
+    text = _read(options.plan)
     for is_one, what, also, texts in _KINDS:
         if is_one(text):
             _refuse(options, paths, what, also)
@@ -36,6 +32,23 @@ def other_files(
                 paths[name]: make for name, make in texts(text, options).items() if name in paths
             }
     return None
+
+
+def _read(path: str) -> str:
+    """The text of a file, which is JSON unless it is a table.
+
+    Raises:
+      CommandError: it cannot be read, or is damaged.
+    """
+    from autoshard.files import FileError, json_of, read_text
+
+    try:
+        text = read_text(path, "the plan")
+        if text.lstrip().startswith(("{", "[")):
+            json_of(text, path)
+    except FileError as error:
+        raise CommandError(str(error)) from error
+    return text
 
 
 def _refuse(
@@ -61,7 +74,8 @@ Texts = dict[str, Callable[[], str]]
 def _sweep(text: str, options: argparse.Namespace) -> Texts:
     from autoshard.show.sweep.file import SweepFileError, read_sweep
     from autoshard.show.sweep.page import sweep_page
-    from autoshard.show.sweep.serving_page import is_serving, read_serving, serving_page
+    from autoshard.show.sweep.serving_file import is_serving, read_serving
+    from autoshard.show.sweep.serving_page import serving_page
 
     try:
         html = (
@@ -77,15 +91,17 @@ def _pipeline(text: str, options: argparse.Namespace) -> Texts:
     from autoshard.search.meshes.plan import PipelinePlan
     from autoshard.search.meshes.problem import TICK
     from autoshard.show.pipeline.page import pipeline_page
+    from autoshard.solve.schedule.faults import ScheduleError
     from autoshard.solve.schedule.trace import chrome_trace
 
+    verdicts = None if options.verification is None else read_verification(options.verification)
     try:
         plan = PipelinePlan.from_json(json.loads(text))
-    except PlanError as error:
+        html = pipeline_page(plan, verdicts)
+    except (PlanError, ScheduleError) as error:
         raise CommandError(f"{options.plan!r}: {error}") from error
-    verdicts = None if options.verification is None else read_verification(options.verification)
     return {
-        "output": lambda: pipeline_page(plan, verdicts),
+        "output": lambda: html,
         "trace": lambda: json.dumps(
             chrome_trace(plan.instance, plan.timeline, microseconds=1e6 * TICK)
         ),
@@ -95,13 +111,16 @@ def _pipeline(text: str, options: argparse.Namespace) -> Texts:
 def _schedule(text: str, options: argparse.Namespace) -> Texts:
     from autoshard.show.pipeline.schedule_page import schedule_page
     from autoshard.solve.schedule.faults import ScheduleError
-    from autoshard.solve.schedule.optimise.outcome_json import outcome_from_json
+    from autoshard.solve.schedule.optimise.outcome_json import (
+        considered_from_json,
+        outcome_from_json,
+    )
     from autoshard.solve.schedule.trace import chrome_trace
 
     written = json.loads(text)
     try:
         outcome = outcome_from_json(written)
-        html = schedule_page(outcome, written.get("considered", ()))
+        html = schedule_page(outcome, considered_from_json(written))
     except ScheduleError as error:
         raise CommandError(f"{options.plan!r}: {error}") from error
     timeline = outcome.timeline
@@ -160,13 +179,12 @@ def read_verification(path: str) -> Any:
     Raises:
       CommandError: the file cannot be read, or holds something else.
     """
+    from autoshard.files import FileError, read_json, typed
+
     try:
-        read = json.loads(Path(path).read_text(encoding="utf-8"))
-        rows = read["verdicts"]
-        if all({"judge", "agrees", "text"} <= row.keys() for row in rows):
-            return read
-    except OSError as error:
-        raise CommandError(f"cannot read {path!r}: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError):
-        pass
-    raise CommandError(f"{path!r} is not what `autoshard verify --json` prints")
+        data = read_json(path, "the verdicts")
+        written = typed(data, WrittenVerdicts, name=repr(path))
+    except FileError as error:
+        what = f"{path!r} is not what `autoshard verify --json` prints"
+        raise CommandError(f"{what}: {error}") from error
+    return {"verdicts": [one.to_json() for one in written.verdicts]}

@@ -11,7 +11,6 @@ import json
 import math
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
@@ -42,15 +41,14 @@ def schedule_command(options: argparse.Namespace) -> int:
 
 def read_limited(path: str, limit: str | None) -> Instance:
     """Return the schedule problem in a file, with the memory limit of the command line."""
+    from autoshard.files import FileError, read_json
     from autoshard.solve.schedule.faults import ScheduleError
     from autoshard.solve.schedule.instance_json import instance_from_json
 
     try:
-        written = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CommandError(f"cannot read {path!r}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise CommandError(f"{path!r} holds no JSON: {error}") from error
+        written = read_json(path, "the problem")
+    except FileError as error:
+        raise CommandError(str(error)) from error
     if isinstance(written, list):
         raise CommandError(f"{path!r} holds a list of {len(written)}; give a file with one problem")
     try:

@@ -9,10 +9,8 @@ numbers      on fake CPU devices the step computes the same numbers as on one de
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autoshard.cli.common import (
@@ -33,12 +31,13 @@ if TYPE_CHECKING:
 
 def is_for_meshes(path: str) -> bool:
     """Return whether a file holds a plan for several meshes."""
+    from autoshard.files import FileError, read_json
     from autoshard.search.meshes.plan import KIND
 
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+        data = read_json(path, "the plan")
+    except FileError:
+        return False  # the reader of plans reports the reason
     return isinstance(data, dict) and data.get("kind") == KIND
 
 
@@ -83,6 +82,7 @@ def step_of(plan: PipelinePlan, reference: str) -> Found:
 
 
 def _order(plan: PipelinePlan, path: str) -> Verdict:
+    from autoshard.files import read_json
     from autoshard.plan.text.page import format_bytes, format_seconds
     from autoshard.solve.schedule.faults import ScheduleError
 
@@ -90,7 +90,7 @@ def _order(plan: PipelinePlan, path: str) -> Verdict:
         found, peaks = plan.step_seconds, plan.peak_bytes
     except ScheduleError as error:
         return Verdict("order", False, str(error))
-    written = json.loads(Path(path).read_text(encoding="utf-8"))["step_seconds"]
+    written = read_json(path, "the plan")["step_seconds"]
     if not math.isclose(found, written, rel_tol=PRICE_TOLERANCE):
         return Verdict(
             "order",

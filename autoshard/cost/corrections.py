@@ -61,16 +61,6 @@ class Corrections:
             "waited": self.waited,
         }
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Corrections:
-        """The inverse of `to_json`."""
-        return cls(
-            {(scope, unit): float(factor) for scope, unit, factor in data["factors"]},
-            float(data["otherwise"]),
-            None if data["hidden"] is None else float(data["hidden"]),
-            float(data["waited"]),
-        )
-
 
 NONE = Corrections()
 

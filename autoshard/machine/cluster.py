@@ -26,16 +26,19 @@ from __future__ import annotations
 
 import itertools
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autoshard.files import read_toml
+from autoshard.files.errors import shown
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.machine.network import Level, Switch
+
+MOST_MESHES = 1024
 
 
 class ClusterError(ValueError):
@@ -135,21 +138,16 @@ def load_cluster(text: str) -> Cluster:
     faults = []
     for part in text.split("+"):
         match = re.fullmatch(r"\s*(?:(\d+)\s*(?:x\s|\*)\s*)?(\S+)\s*", part)
-        count = 1 if match is None else int(match[1] or 1)
-        if match is None or count < 1:
-            faults.append(f"{part.strip()!r} is no mesh; write v5p-16, or 4 x v5p-16")
+        count = 0 if match is None or len(match[1] or "1") > 9 else int(match[1] or 1)
+        if match is None or not 1 <= count <= MOST_MESHES:
+            faults.append(f"{shown(part.strip())} is no mesh; write v5p-16, or 4 x v5p-16")
         else:
             names += [match[2]] * count
     return _cluster(text, names, None, [], faults)
 
 
 def _read(path: Path) -> Cluster:
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ClusterError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ClusterError(f"{path}: {error}") from error
+    data = read_toml(path, "the meshes", error=ClusterError)
     faults = [
         f"{key!r} is unknown; known: meshes, link, links"
         for key in data

@@ -30,79 +30,18 @@ Plans are made for what it is taken for; `autoshard robust` says what the ranges
 from __future__ import annotations
 
 import difflib
-import itertools
-import math
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoshard.files import toml_of
+from autoshard.files.errors import shown
 from autoshard.machine.compiler import DEFAULTS, LAWS, Compiler, of_table
+from autoshard.machine.level_rules import MOST_CHIPS, SwitchRules, TorusRules
 
 
 class MachineError(ValueError):
     """A machine that does not exist, or whose description is faulty."""
-
-
-@dataclass(frozen=True, slots=True)
-class TorusRules:
-    """A torus level of a family: its rates, and the shapes it comes in."""
-
-    rank: int
-    link_bandwidth: float
-    hop_seconds: float
-    efficiency: float
-    name: str = "torus"
-    lengths: tuple[int, ...] = ()
-    cube: int | None = None
-    wrap_length: int | None = None
-    wraps: tuple[bool, ...] = ()
-    maximum_chips: int | None = None
-
-    def allows(self, shape: Sequence[int]) -> bool:
-        """Tell whether the hardware comes in this shape."""
-        if len(shape) != self.rank or math.prod(shape) > (self.maximum_chips or math.inf):
-            return False
-        if self.cube and all(length % self.cube == 0 for length in shape):
-            return True
-        return not self.lengths or all(length in self.lengths for length in shape)
-
-    def ring_closures(self, shape: Sequence[int]) -> tuple[bool, ...]:
-        """Return for each dimension whether its last chip is wired to its first."""
-        if self.wraps:
-            return self.wraps
-        if self.cube:
-            return (all(length % self.cube == 0 for length in shape),) * len(shape)
-        return tuple(length == self.wrap_length for length in shape)
-
-    def standard_shape(self, chips: int) -> tuple[int, ...] | None:
-        """Return the most compact shape with that many chips, or None where there is none.
-
-        >>> TorusRules(3, 1.0, 0.0, 1.0, lengths=(1, 2, 4), cube=4).standard_shape(256)
-        (4, 8, 8)
-        """
-        divisors = [length for length in range(1, chips + 1) if chips % length == 0]
-        shapes = (
-            (*heads, chips // math.prod(heads))
-            for heads in itertools.combinations_with_replacement(divisors, self.rank - 1)
-            if chips % math.prod(heads) == 0 and heads[-1] <= chips // math.prod(heads)
-        )
-        return min(filter(self.allows, shapes), key=sum, default=None)
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchRules:
-    """A switched level of a family: its rates, and how many units it joins (None: any number)."""
-
-    chip_bandwidth: float
-    latency_seconds: float
-    efficiency: float
-    size: int | None = None
-    pair_bandwidth: float = math.inf
-    pipelined: float = 1.0
-    start_seconds: float = 0.0
-    reduces: bool = False
-    name: str = "switch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +60,24 @@ class MachineFile:
     dispatch_seconds: float = 0.0
 
 
+LEAST, MOST = 1e-30, 1e30
+"""Of rates, sizes and times: beyond them prices are no numbers any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Key:
     """What a key may hold: a kind of value and, for numbers, a closed range."""
 
     kind: str
     least: float = 0.0
-    most: float = math.inf
+    most: float = MOST
     required: bool = True
 
 
-_FRACTION = _Key("number", math.ulp(0.0), 1.0)
-_RATE = _Key("number", math.ulp(0.0))
-_SECONDS = _Key("number")
-_COUNT = _Key("integer", 1, required=False)
+_FRACTION = _Key("number", LEAST, 1.0)
+_RATE = _Key("number", LEAST, MOST)
+_SECONDS = _Key("number", 0.0, MOST)
+_COUNT = _Key("integer", 1, MOST_CHIPS, required=False)
 _TEXT = _Key("text", required=False)
 
 _MACHINE = {
@@ -184,7 +127,7 @@ _TORUS = {
     "link_bandwidth": _RATE,
     "hop_seconds": _SECONDS,
     "efficiency": _FRACTION,
-    "lengths": _Key("list of integers", 1, required=False),
+    "lengths": _Key("list of integers", 1, MOST_CHIPS, required=False),
     "cube": _COUNT,
     "wrap_length": _COUNT,
     "wraps": _Key("list of booleans", required=False),
@@ -195,7 +138,7 @@ _SWITCH = {
     "name": _TEXT,
     "size": _COUNT,
     "chip_bandwidth": _RATE,
-    "pair_bandwidth": _Key("number", math.ulp(0.0), required=False),
+    "pair_bandwidth": _Key("number", LEAST, required=False),
     "pipelined": _Key("number", 0.0, 1.0, required=False),
     "latency_seconds": _SECONDS,
     "start_seconds": _Key("number", required=False),
@@ -215,10 +158,7 @@ def read(toml: str, *, where: str) -> MachineFile:
     Raises:
       MachineError: it is not TOML, or has unknown, missing or impossible entries; all are listed.
     """
-    try:
-        content = tomllib.loads(toml)
-    except tomllib.TOMLDecodeError as error:
-        raise MachineError(f"{where} is not TOML: {error}") from error
+    content = toml_of(toml, where, error=MachineError)
     faults = _Faults(where)
     if isinstance(content.get("compiler"), str):
         content["compiler"] = {"name": content["compiler"]}
@@ -356,9 +296,9 @@ class _Faults:
         elif not isinstance(value, _TYPES[key.kind]) or (
             isinstance(value, bool) and key.kind != "boolean"
         ):
-            self.found.append(f"{at} is {value!r}; write {_article(key.kind)}")
+            self.found.append(f"{at} is {shown(value)}; write {_article(key.kind)}")
         elif isinstance(value, int | float) and not key.least <= value <= key.most:
-            self.found.append(f"{at} is {value}; it must be {_range(key)}")
+            self.found.append(f"{at} is {value}; it must be {_range(key, value)}")
 
     def raise_if_any(self) -> None:
         if self.found:
@@ -377,10 +317,12 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 }
 
 
-def _range(key: _Key) -> str:
-    if math.isinf(key.most):
-        return "positive" if key.least == math.ulp(0.0) else f"at least {key.least:g}"
-    return f"{'above 0' if key.least == math.ulp(0.0) else f'from {key.least:g}'} to {key.most:g}"
+def _range(key: _Key, value: float) -> str:
+    if key.most in (MOST, MOST_CHIPS):
+        if value > key.most:
+            return f"at most {key.most:g}"
+        return "positive" if key.least == LEAST else f"at least {key.least:g}"
+    return f"{'above 0' if key.least == LEAST else f'from {key.least:g}'} to {key.most:g}"
 
 
 def _article(kind: str) -> str:

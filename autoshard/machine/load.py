@@ -18,8 +18,11 @@ import re
 from importlib import resources
 from pathlib import Path
 
+from autoshard.files import read_text
+from autoshard.files.errors import shown
 from autoshard.machine.chip import Chip
-from autoshard.machine.file import MachineError, MachineFile, SwitchRules, TorusRules, read
+from autoshard.machine.file import MachineError, MachineFile, read
+from autoshard.machine.level_rules import MOST_CHIPS, SwitchRules, TorusRules
 from autoshard.machine.machine import Machine, Range, moved_ranges
 from autoshard.machine.network import Level, Switch, Torus
 
@@ -48,10 +51,10 @@ def load(name_or_path: str | Path, *, chips: int | None = None) -> Machine:
     """
     text = str(name_or_path)
     if text.endswith(".toml"):
-        path = Path(text)
-        if not path.is_file():
+        if not Path(text).exists():
             raise MachineError(f"no machine file {text!r}; give the path of a TOML file, or a name")
-        return parse(path.read_text(encoding="utf-8"), where=text, chips=chips)
+        toml = read_text(text, "the machine", error=MachineError)
+        return parse(toml, where=text, chips=chips)
     slices, family, size = _parse(text)
     if chips is not None:
         size = str(chips)
@@ -87,12 +90,17 @@ def _parse(text: str) -> tuple[int, str, str | None]:
     if match is None:
         return 1, text, None
     family = match[2].replace("tpu-", "")
-    return int(match[1] or 1), {"tpu7x": "v7x"}.get(family, family), match[3]
+    return _count(match[1] or "1"), {"tpu7x": "v7x"}.get(family, family), match[3]
+
+
+def _count(digits: str) -> int:
+    """The number, or one that is too large for any machine."""
+    return int(digits) if len(digits) < 20 else 2 * MOST_CHIPS
 
 
 def _unknown(text: str, family: str) -> str:
     known = presets()
-    lines = [f"no machine {text!r}"]
+    lines = [f"no machine {shown(text)}"]
     if family in known:
         lines.append(f"  how many chips? write for example {family}-64")
     near = difflib.get_close_matches(family, known, n=3, cutoff=0.5)
@@ -105,16 +113,18 @@ def _unknown(text: str, family: str) -> str:
 
 def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
     chip = Chip(**file.chip, compiler=file.compiler)  # type: ignore[arg-type]
-    topology = tuple(map(int, size.split("x"))) if "x" in size else None
+    topology = tuple(map(_count, size.split("x"))) if "x" in size else None
     fixed = math.prod(
         rules.size for rules in file.levels if isinstance(rules, SwitchRules) and rules.size
     )
     has_torus = any(isinstance(rules, TorusRules) for rules in file.levels)
     if topology and not has_torus:
         raise MachineError(f"{name}: {file.name} has no torus to shape; give a number of chips")
-    left = math.prod(topology) * fixed if topology else int(size)
+    left = math.prod(topology) * fixed if topology else _count(size)
     if left < 1 or slices < 1:
         raise MachineError(f"{name}: {slices} x {left} chips; a machine has at least one chip")
+    if left * slices > MOST_CHIPS:
+        raise MachineError(f"{shown(name)} has too many chips; the most are {MOST_CHIPS:,}")
     network: list[Level] = []
     kept: list[int] = []
     for number, rules in enumerate(file.levels):
@@ -126,7 +136,7 @@ def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
         if rules.size is None:
             units, left, slices = left * slices, 1, 1
         else:
-            units = max(unit for unit in range(1, rules.size + 1) if left % unit == 0)
+            units = max(unit for unit in range(1, min(rules.size, left) + 1) if left % unit == 0)
             if units < rules.size and units < left and 2 * units < rules.size:
                 raise MachineError(
                     f"{name}: {left} chips do not spread evenly over {rules.name} units of "
@@ -154,14 +164,9 @@ def _torus(rules: TorusRules, chips: int, topology: tuple[int, ...] | None, *, n
     shape = topology or rules.standard_shape(chips)
     if shape is None or not rules.allows(shape):
         wanted = "x".join(map(str, topology)) if topology else f"{chips} chips"
-        most = rules.maximum_chips or 2 * chips
-        sizes = sorted(
-            (count for count in range(1, min(4 * chips, most) + 1) if rules.standard_shape(count)),
-            key=lambda count: abs(count - math.prod(topology or (chips,))),
-        )
         near = ", ".join(
-            f"{'x'.join(map(str, rules.standard_shape(count) or ()))} ({count})"
-            for count in sorted(sizes[:3])
+            f"{'x'.join(map(str, shape))} ({count})"
+            for count, shape in rules.nearest(math.prod(topology or (chips,)), 3)
         )
         raise MachineError(
             f"{name}: the hardware does not come as {wanted} in {rules.rank} dimensions; "

@@ -15,7 +15,7 @@ import json
 import os
 from pathlib import Path
 
-from autoshard.files import write_whole
+from autoshard.files import FileError, read_json, typed, write_whole
 from autoshard.models.find import is_builtin
 
 
@@ -65,7 +65,6 @@ def _place() -> Path:
 
 def _remembered() -> set[tuple[str, str]]:
     try:
-        written = json.loads(_place().read_text(encoding="utf-8"))
-        return {(folder, name) for folder, name in written}
-    except (OSError, ValueError, TypeError):
+        return set(typed(read_json(_place(), "the memory"), list[tuple[str, str]]))
+    except FileError:
         return set()

@@ -11,12 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
+
+from autoshard.files import Count
 from autoshard.program.layout import Layout
 
 Assignment = tuple[int, ...]
 State = tuple[tuple[int, ...], ...]
+
+Entry = Annotated[int, Meta(ge=-2, le=4095)]
+"""A dimension or a factor, or how an axis shards none (`autoshard.program.layout`)."""
+TupleNumber = Annotated[int, Meta(ge=-1)]
+Mode = Annotated[int, Meta(ge=0, le=7)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +34,11 @@ class Reshard:
     A state lists, per dimension, the mesh axes that shard it, major first.
     """
 
-    shape: tuple[int, ...]
-    itemsize: int
+    shape: tuple[Count, ...]
+    itemsize: Count
     before: Layout
     after: Layout
     states: tuple[State, ...]
-
-    @classmethod
-    def from_json(cls, data: Any) -> Reshard:
-        """The inverse of `dataclasses.asdict` through JSON."""
-        return cls(
-            tuple(data["shape"]),
-            int(data["itemsize"]),
-            tuple(data["before"]),
-            tuple(data["after"]),
-            tuple(tuple(tuple(axes) for axes in state) for state in data["states"]),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +65,25 @@ class Decisions:
         }
         return {"tuples": [list(t) for t in table], **body}
 
-    @classmethod
-    def from_json(cls, data: Any) -> Decisions:
-        """The inverse of `to_json`.
+
+@dataclass(frozen=True, slots=True)
+class WrittenDecisions:
+    """Decisions as a file has them: distinct tuples once, then their numbers (-1 for None)."""
+
+    tuples: tuple[tuple[Entry, ...], ...]
+    stored: tuple[TupleNumber, ...]
+    copy: tuple[TupleNumber, ...]
+    mode: tuple[Mode, ...]
+    assignment: tuple[TupleNumber, ...]
+
+    def record(self) -> Decisions:
+        """The decisions.
 
         Raises:
-          ValueError: the data is not of that form.
+          IndexError: a tuple is not there.
         """
-        try:
-            table = [tuple(int(x) for x in row) for row in data["tuples"]]
 
-            def decode(items: Sequence[int]) -> tuple[tuple[int, ...] | None, ...]:
-                return tuple(None if i < 0 else table[i] for i in items)
+        def found(numbers: Sequence[int]) -> tuple[tuple[int, ...] | None, ...]:
+            return tuple(None if number < 0 else self.tuples[number] for number in numbers)
 
-            return cls(
-                decode(data["stored"]),
-                decode(data["copy"]),
-                tuple(int(m) for m in data["mode"]),
-                decode(data["assignment"]),
-            )
-        except (KeyError, IndexError, TypeError) as error:
-            raise ValueError(f"decisions are damaged: {type(error).__name__}: {error}") from error
+        return Decisions(found(self.stored), found(self.copy), self.mode, found(self.assignment))

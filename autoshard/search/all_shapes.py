@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from autoshard.interrupts import acknowledge
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.fits import limit_for
@@ -89,7 +90,8 @@ def explore(
         shape, look = walk.next()
         try:
             walk.visit(shape, look)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            acknowledge(interrupt)
             interrupted = True
             walk.interrupted_at(shape)
             break

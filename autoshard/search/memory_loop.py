@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from autoshard.interrupts import acknowledge
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.fits import within
 from autoshard.plan.plan import MeshShape
@@ -60,7 +61,10 @@ def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape], **more:
         except InfeasibleError:
             low = limit
             continue
-        except (NoPlanError, KeyboardInterrupt):
+        except NoPlanError:
+            break
+        except KeyboardInterrupt as interrupt:
+            acknowledge(interrupt)
             break
         last = _measured(searcher, found)
         if last.scheduled < best.scheduled:

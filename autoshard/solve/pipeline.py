@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from autoshard.interrupts import acknowledge
 from autoshard.solve.conflict import lightest_peak, memory_conflict
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.flat_memo import FlatMemo
@@ -111,7 +112,8 @@ def solve(
             search.limit_hit = LimitHit.CUTOFF if beaten else None
     except DoneError:
         pass
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        acknowledge(interrupt)
         search.limit_hit = LimitHit.INTERRUPTED
     return search.outcome(infeasible)
 

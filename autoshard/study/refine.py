@@ -22,6 +22,7 @@ from autoshard.compiler.compiled import Compiled, compile_plan
 from autoshard.compiler.target import CompileError, Kind, kind_of
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step_prices import step_prices
+from autoshard.interrupts import acknowledge
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.spmd import lower
 from autoshard.machine.load import load
@@ -156,7 +157,8 @@ def refine(
                 corrections = fit(_observations(program, machine, trials.values()))
             if best is None:
                 allowed *= _tighter(trials.values())
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        acknowledge(interrupt)
         best = _best(trials.values(), limit)
         if best is None:
             raise

@@ -92,11 +92,11 @@ def test_a_limit_that_no_schedule_keeps(file, capsys):
 def test_refusals(file, capsys):
     assert "'many' cannot be used" in refused(capsys, file, "--memory-limit", "many")
     assert "give a number of more than 0" in refused(capsys, file, "--memory-limit=-4")
-    assert "cannot read 'gone.json'" in refused(capsys, "gone.json")
+    assert "cannot read the problem 'gone.json'" in refused(capsys, "gone.json")
     Path("list.json").write_text(json.dumps([PROBLEM]))
     assert "holds a list of 1; give a file with one" in refused(capsys, "list.json")
     Path("text.json").write_text("no json")
-    assert "'text.json' holds no JSON" in refused(capsys, "text.json")
+    assert "'text.json' is damaged: no JSON at line 1" in refused(capsys, "text.json")
     Path("odd.json").write_text(json.dumps(PROBLEM | {"speed": 3, "F": [1]}))
     message = refused(capsys, "odd.json")
     assert "'speed' is no field" in message

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from autoshard.files.errors import shown
 from autoshard.machine.chip import Chip
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load, presets
@@ -214,7 +215,7 @@ def test_all_faults_of_a_file_at_once(tmp_path):
         "  * chip.vector_flops is missing; write a number\n"
         "  * chip.memory_bandwidth is missing; write a number\n"
         "  * chip.launch_seconds is '1 us'; write a number\n"
-        "  * network[0].rank is True; write an integer\n"
+        "  * network[0].rank is true; write an integer\n"
         "  * network[0].wraps[0] is 1; write a boolean\n"
         "  * network[0].wraps has 3 entries for rank True\n"
         "  * network[1].kind is 'ring'; write 'torus' or 'switch'"
@@ -243,3 +244,61 @@ def test_records_cannot_be_changed():
     with pytest.raises(AttributeError):
         machine.overlap = 1.0  # type: ignore[misc]
     assert isinstance(machine.network[0], Switch)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["v5e-" + "9" * 5000, "9" * 400 + "xv5e-8", "v5p-999999999999x4x4", "h100-1048584", "v5e-1e6"],
+)
+def test_machines_that_are_too_large_are_refused_at_once(name):
+    message = refusal(name)
+    assert message.splitlines()[0] in (
+        f"{shown(name)} has too many chips; the most are 1,048,576",
+        f"no machine {shown(name)}",
+    )
+    assert len(message) < 1000
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ("size = 8", "size = 8e12", "network[0].size is 8000000000000.0; write an integer"),
+        (
+            "size = 8",
+            "size = 8000000000000",
+            "network[0].size is 8000000000000; it must be at most 1.04858e+06",
+        ),
+        ("latency_seconds = 1e-6", "latency_seconds = 1e99", "is 1e+99; it must be at most 1e+30"),
+        ("overlap = 0.8", "overlap = nan", "overlap is nan; it must be finite"),
+        ("overlap = 0.8", "overlap = " + "[" * 5000 + "]" * 5000, "nested more than 100 deep"),
+    ],
+)
+def test_bounds_are_checked_where_the_file_is_read(tmp_path, before, after, fault):
+    path = tmp_path / "mine.toml"
+    text = SWITCHED.replace(before, after)
+    assert text != SWITCHED
+    path.write_text(text)
+    assert fault in refusal(str(path))
+
+
+SWITCHED = """\
+name = "mine"
+overlap = 0.8
+chips = 8
+[chip]
+name = "mine"
+vector_flops = 4e12
+memory_bytes = 16e9
+memory_bandwidth = 8e11
+reserve_bytes = 0
+launch_seconds = 1e-6
+matmul_efficiency = 0.8
+memory_efficiency = 0.9
+peak_flops = { float32 = 1e14 }
+[[network]]
+kind = "switch"
+size = 8
+chip_bandwidth = 1e11
+latency_seconds = 1e-6
+efficiency = 0.8
+"""

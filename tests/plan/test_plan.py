@@ -59,7 +59,7 @@ def test_a_file_that_is_there_outlives_a_failed_write(plan: Plan, tmp_path: Path
     def fail(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(json, "dump", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(OSError, match="disk full"):
         plan.save(path)
     assert path.read_text() == "precious"
@@ -116,7 +116,64 @@ def test_every_missing_field_is_named(plan: Plan):
     ],
 )
 def test_faulty_fields_are_damage(plan: Plan, field: str, value: object):
-    assert damaged(plan, **{field: value}).startswith("the plan is damaged: ")
+    assert damaged(plan, **{field: value}).startswith("the plan is damaged:")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("memory_limit",), "much", "memory_limit is 'much'; it must be a number or null"),
+        (("memory_limit",), -1, "memory_limit is -1; it must be a number of at least 0.0"),
+        (("mesh", "model"), 0, "mesh.model is 0; it must be a whole number of at least 1"),
+        (("mesh", "model"), 8e12, "mesh.model is 8000000000000.0; it must be a whole number"),
+        (
+            ("mesh", "model"),
+            8 * 10**12,
+            "mesh.model is 8000000000000; it must be a whole number of at most 16777216",
+        ),
+        (
+            ("decisions", "tuples", 0, 0),
+            2**40,
+            "decisions.tuples[0][0] is 1099511627776; it must be a whole number of at most 4095",
+        ),
+        (
+            ("decisions", "mode", 0),
+            -1,
+            "decisions.mode[0] is -1; it must be a whole number of at least 0",
+        ),
+        (("proof", "status"), None, "proof.status is null; it must be a text"),
+        (
+            ("proof", "limit_hit"),
+            "lunch",
+            "proof.limit_hit is 'lunch'; it must be one of the words that are known",
+        ),
+        (("estimate", "peak_bytes"), "1", "estimate.peak_bytes is '1'; it must be a whole number"),
+        (
+            ("estimate", "step_seconds"),
+            -2.0,
+            "estimate.step_seconds is -2.0; it must be a number of at least 0.0",
+        ),
+        (("compiled",), {"compiler": "gpu"}, "compiled.step_seconds is missing"),
+        (("requirements",), [{"text": "x"}], "requirements[0].source is missing"),
+        (
+            ("options", "donate_argnums"),
+            "0",
+            "options.donate_argnums is '0'; it must be a whole number or a list",
+        ),
+        (("estimate", "speed"), 1, "estimate.speed is not known"),
+        (("reshards",), [{"colour": 1}], "reshards[0].shape is missing"),
+        (("notes",), [1], "notes[0] is 1; it must be a text"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_its_place(plan: Plan, path, value, message):
+    data = json.loads(json.dumps(plan.to_json()))
+    inner = data
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    with pytest.raises(PlanError) as caught:
+        Plan.from_json(data)
+    assert str(caught.value) == f"the plan is damaged: {message}"
 
 
 def test_contradictions_are_all_named(plan: Plan):
@@ -154,7 +211,7 @@ def test_files_that_are_no_plan(plan: Plan, tmp_path: Path):
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PlanError) as caught:
         Plan.load(path)
-    assert str(caught.value) == f"{str(path)!r} is damaged: it is no text"
+    assert str(caught.value) == f"{str(path)!r} is damaged: it is no text (byte 1)"
     path.write_text("[]")
     with pytest.raises(PlanError) as caught:
         Plan.load(path)

@@ -12,6 +12,9 @@ from typing import Any
 
 from autoshard.units import parse_size
 
+PROGRAM = "a built-in (see `autoshard programs`), module:function, or path/to/file.py:function"
+MACHINE = "a preset with its size, such as v5p-64 (see `autoshard machines`), or a TOML file"
+
 
 def size(text: str) -> float:
     """Return the bytes of `60GiB`, `80e9` or `512 MB`."""

@@ -27,11 +27,11 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
+from autoshard.files import Count, NotNegative, read_toml, typed
 from autoshard.problem.requirements.records import (
     ChangeLimit,
     CollectiveLimit,
@@ -57,6 +57,25 @@ _FORMS = (
     "`tie TARGET with TARGET`, `limit memory SIZE` or "
     "`limit KIND [in SCOPE] [over AXES] count N`"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLogical:
+    """A table of logical axis rules."""
+
+    names: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
+    rules: dict[str, str | tuple[str, ...]] | None = None
+    priority: Count | None = None
+    price: NotNegative | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenChanges:
+    """At most how many inputs may lie otherwise than in these layouts."""
+
+    layouts: dict[str, str]
+    count: Count
+    target: str
 
 
 def parse(statement: str, *, source: str = "") -> Requirement:
@@ -105,12 +124,7 @@ def read_file(path: str | os.PathLike[str]) -> tuple[Requirement, ...]:
       RequirementError: the file cannot be read, or holds something else; all faults are listed.
     """
     name = os.fspath(path)
-    try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RequirementError(f"cannot read requirements {name!r}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RequirementError(f"{name!r} is no TOML: {error}") from error
+    data = read_toml(path, "the requirements", error=RequirementError)
     found: list[Requirement] = []
     faults = [f"{key!r} is neither `requirements` nor `logical`" for key in data
               if key not in ("requirements", "logical")]  # fmt: skip
@@ -183,10 +197,12 @@ def from_json(data: Mapping[str, Any]) -> Requirement:
     if "logical" in data:
         return _logical(data["logical"], source)
     if "changes" in data:
-        changes = data["changes"]
-        layouts = {path: parse_pattern(text) for path, text in changes["layouts"].items()}
-        count, target = int(changes["count"]), str(changes["target"])
-        return ChangeLimit(layouts, count, target, source=source)
+        changes = typed(data["changes"], WrittenChanges, name="changes", error=RequirementError)
+        try:
+            layouts = {path: parse_pattern(text) for path, text in changes.layouts.items()}
+        except PatternError as error:
+            raise RequirementError(f"changes: {error}") from error
+        return ChangeLimit(layouts, changes.count, changes.target, source=source)
     return parse(str(data.get("statement", "")), source=source)
 
 
@@ -219,24 +235,18 @@ def _limit(body: str, strength: Mapping[str, Any]) -> Requirement:
 
 
 def _logical(table: Mapping[str, Any], source: str) -> LogicalRules:
-    strange = set(table) - {"names", "rules", "priority", "price"}
-    if strange:
-        raise RequirementError(f"it has no {', '.join(map(repr, sorted(strange)))}")
-    names = {
-        str(target): tuple(None if n in (None, "") else str(n) for n in entries)
-        for target, entries in table["names"].items()
-    } if "names" in table else {}  # fmt: skip
-    if not names:
+    written = typed(table, WrittenLogical, error=RequirementError)
+    if not written.names:
         raise RequirementError("it needs `names`: from targets to the names of their dimensions")
+    names = {
+        target: tuple(name or None for name in entries) for target, entries in written.names.items()
+    }
     rules = None
-    if "rules" in table:
+    if written.rules is not None:
         rules = {
-            str(name): (axes,) if isinstance(axes, str) else tuple(map(str, axes))
-            for name, axes in table["rules"].items()
+            name: (axes,) if isinstance(axes, str) else axes for name, axes in written.rules.items()
         }
-    return LogicalRules(
-        names, rules, priority=table.get("priority"), price=table.get("price"), source=source
-    )
+    return LogicalRules(names, rules, priority=written.priority, price=written.price, source=source)
 
 
 def _size(text: str) -> float:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from jax.sharding import PartitionSpec
 
-from autoshard.files import write_whole
+from autoshard.files import read_json, typed, write_whole
+from autoshard.files.errors import shown
 from autoshard.plan.plan import MeshShape, PlanError
 from autoshard.search.meshes.problem import TICK, loop_seconds
 from autoshard.search.meshes.stage_program import Argument, Mode
-from autoshard.solve.limit_hit import LimitHit, limit_hit
+from autoshard.search.meshes.written import Choice, OneMesh, WrittenPipeline
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.instance_json import instance_from_json, instance_to_json
@@ -32,38 +33,6 @@ class Sharding:
 
     argument: Argument
     spec: PartitionSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A choice that was considered.
-
-    Attributes:
-      name: placement and mode.
-      stages, microbatches: their numbers.
-      step_seconds: the seconds of a step; None if there is no plan.
-      bound: a lower bound in seconds for all orders at these prices; None if it was not computed.
-      note: why there is no plan, or empty.
-    """
-
-    name: str
-    stages: int
-    microbatches: int
-    step_seconds: float | None
-    bound: float | None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class OneMesh:
-    """The best plan found on all chips as one mesh, or why there is none."""
-
-    machine: str
-    step_seconds: float | None
-    peak_bytes: float
-    mesh: str
-    microbatches: int | None
-    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,44 +174,47 @@ class PipelinePlan:
         """
         if not isinstance(data, Mapping) or data.get("kind") != KIND:
             raise PlanError("not a plan for several meshes")
-        if data.get("schema_version") != SCHEMA_VERSION:
+        if (version := data.get("schema_version")) != SCHEMA_VERSION:
             raise PlanError(
-                f"the plan has schema version {data.get('schema_version')!r}, this autoshard reads "
+                f"the plan has schema version {shown(version)}, this autoshard reads "
                 f"{SCHEMA_VERSION}: search again"
             )
+        written = typed(data, WrittenPipeline, name="the plan is damaged", error=PlanError)
         try:
-            if data["mode"] not in get_args(Mode):
-                raise ValueError(f"mode {data['mode']!r} is none of {get_args(Mode)}")
-            return cls(
-                program=data["program"],
-                cluster=data["cluster"],
-                described=data["described"],
-                machines=tuple(data["machines"]),
-                shapes=tuple(
-                    MeshShape(tuple(s), tuple(int(n) for n in s.values())) for s in data["shapes"]
-                ),
-                stages=tuple(tuple(names) for names in data["stages"]),
-                mesh_of=tuple(map(int, data["mesh_of"])),
-                placement=data["placement"],
-                mode=data["mode"],
-                order=order_from_json(data["order"], len(data["machines"])),
-                instance=instance_from_json(data["instance"]),
-                outer_seconds=tuple(map(float, data["outer_seconds"])),
-                dispatch_seconds=tuple(map(float, data["dispatch_seconds"])),
-                memory_limit=tuple(map(float, data["memory_limit"])),
-                fixed_bytes=tuple(map(float, data["fixed_bytes"])),
-                bound=float(data["bound"]),
-                order_bound=float(data["order_bound"]),
-                shardings=tuple(
-                    tuple(_sharding_from_json(one) for one in stage) for stage in data["shardings"]
-                ),
-                choices=tuple(Choice(**one) for one in data["choices"]),
-                one_mesh=None if data["one_mesh"] is None else OneMesh(**data["one_mesh"]),
-                limit_hit=limit_hit(data["limit_hit"]),
-                seconds=float(data["seconds"]),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, ScheduleError) as error:
-            raise PlanError(f"the plan is damaged: {type(error).__name__}: {error}") from error
+            instance = instance_from_json(written.instance)
+            order = order_from_json(written.order, instance.meshes)
+        except ScheduleError as error:
+            raise PlanError(f"the plan is damaged: {error}") from error
+        faults = [*written.faults(), *_misfits(written, instance)]
+        if faults:
+            raise PlanError("\n  - ".join(["the plan is damaged:", *faults[:20]]))
+        return cls(
+            program=written.program,
+            cluster=written.cluster,
+            described=written.described,
+            machines=written.machines,
+            shapes=tuple(MeshShape(tuple(one), tuple(one.values())) for one in written.shapes),
+            stages=written.stages,
+            mesh_of=written.mesh_of,
+            placement=written.placement,
+            mode=written.mode,
+            order=order,
+            instance=instance,
+            outer_seconds=written.outer_seconds,
+            dispatch_seconds=written.dispatch_seconds,
+            memory_limit=written.memory_limit,
+            fixed_bytes=written.fixed_bytes,
+            bound=written.bound,
+            order_bound=written.order_bound,
+            shardings=tuple(
+                tuple(Sharding(one.argument(), one.partition_spec()) for one in stage)
+                for stage in written.shardings
+            ),
+            choices=written.choices,
+            one_mesh=written.one_mesh,
+            limit_hit=written.limit_hit,
+            seconds=written.seconds,
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan; an existing file is replaced only once the new one is complete."""
@@ -255,15 +227,23 @@ class PipelinePlan:
         Raises:
           PlanError: the file does not exist, is not JSON, or is not such a plan.
         """
-        name = os.fspath(path)
+        data = read_json(path, "the plan", error=PlanError)
         try:
-            return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-        except OSError as error:
-            raise PlanError(f"cannot read the plan {name!r}: {error.strerror}") from error
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise PlanError(f"{name!r} is damaged: it is no JSON") from error
+            return cls.from_json(data)
         except PlanError as error:
-            raise PlanError(f"{name!r}: {error}") from error
+            raise PlanError(f"{os.fspath(path)!r}: {error}") from error
+
+
+def _misfits(written: WrittenPipeline, instance: Instance) -> Iterator[str]:
+    """Where the schedule problem in the plan is another one than the plan's."""
+    pairs = (
+        ("meshes", instance.meshes, len(written.machines)),
+        ("microbatches", instance.microbatches, written.microbatches),
+        ("placement", list(instance.placement), list(written.mesh_of)),
+    )
+    for name, one, other in pairs:
+        if one != other:
+            yield f"instance: its {name} is {one}, that of the plan {other}"
 
 
 def _fields(record: Any) -> dict[str, Any]:
@@ -273,9 +253,3 @@ def _fields(record: Any) -> dict[str, Any]:
 def _sharding_to_json(one: Sharding) -> dict[str, Any]:
     spec = [list(entry) if isinstance(entry, tuple) else entry for entry in one.spec]
     return {**_fields(one.argument), "spec": spec}
-
-
-def _sharding_from_json(data: Mapping[str, Any]) -> Sharding:
-    fields = dict(data)
-    spec = [tuple(entry) if isinstance(entry, list) else entry for entry in fields.pop("spec")]
-    return Sharding(Argument(**fields), PartitionSpec(*spec))

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from autoshard.interrupts import acknowledge
 from autoshard.machine.cluster import Cluster
 from autoshard.search.meshes.bounds.bounding import Bounding
 from autoshard.search.meshes.bounds.ranking import Group, Ranked, Ranking
@@ -135,7 +136,8 @@ class _Search:
                 self._plan_one_mesh()
             self._try(known)
             self._finish(known)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            acknowledge(interrupt)
             self.interrupted = True
             if self.best is None:
                 raise

@@ -5,8 +5,7 @@ Times and amounts of memory are in the units of the problem.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from autoshard.plan.text.page import share
 from autoshard.show.details import gains_table
@@ -25,15 +24,16 @@ from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.named import NAMED
 from autoshard.solve.schedule.optimise.outcome import ScheduleOutcome
+from autoshard.solve.schedule.optimise.outcome_json import Considered
 from autoshard.solve.schedule.timeline import Timeline, simulate
 
 
-def schedule_page(outcome: ScheduleOutcome, considered: Sequence[Mapping[str, Any]]) -> str:
+def schedule_page(outcome: ScheduleOutcome, considered: Sequence[Considered]) -> str:
     """The whole report as an HTML document.
 
     Args:
       outcome: with an order.
-      considered: name, value, bound and note of every placement of the same work.
+      considered: every placement of the same work.
 
     Raises:
       ScheduleError: the outcome has no order.
@@ -234,17 +234,17 @@ def _sensitivity(outcome: ScheduleOutcome, gains: Sequence[Gain]) -> Markup:
     )
 
 
-def _considered(considered: Sequence[Mapping[str, Any]]) -> Markup | None:
+def _considered(considered: Sequence[Considered]) -> Markup | None:
     if len(considered) < 2:
         return None
     columns = [Column("problem", code=True), Column("value", True), Column("bound", True)]
     columns.append(Column("why it has none", words=True))
     rows = [
         (
-            str(one["name"]),
-            number_cell(one["value"], "{:,.6g}"),
-            number_cell(one["bound"], "{:,.6g}"),
-            str(one["note"]),
+            one.name,
+            number_cell(one.value, "{:,.6g}"),
+            number_cell(one.bound, "{:,.6g}"),
+            one.note,
         )
         for one in considered
     ]

@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from autoshard.show.document import document, head
 from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.sections import bytes_cell, facts, seconds_cell
 from autoshard.show.sweep.curves import Curve, curves
-from autoshard.show.sweep.file import SweepFileError, sweep_of
 from autoshard.show.sweep.page import number_cell
 from autoshard.show.sweep.verdict import helps
 from autoshard.show.verdict import Answer
 from autoshard.show.versions import versions
 from autoshard.study.whatif.served import Served, Serving, others
 from autoshard.units import format_bytes, format_gap, format_seconds
-
-
-def is_serving(text: str) -> bool:
-    """Whether a file is an answer of `autoshard serving`."""
-    try:
-        written = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(written, dict) and "serving" in written and "rows" in written
-
-
-def read_serving(text: str) -> Serving:
-    """The answer in a file.
-
-    Raises:
-      SweepFileError: it is none, or one of another version.
-    """
-    written = json.loads(text)
-    about = {"program": written["serving"], "schema_version": written.get("schema_version")}
-    about["currency"] = written.get("currency", "USD")
-    try:
-        decode = sweep_of(about, written["rows"])
-        prefills = written["prefills"]
-        return Serving.of(decode, sweep_of(about, prefills) if prefills else None, written)
-    except (KeyError, TypeError) as error:
-        raise SweepFileError(f"the answer is damaged: {error}") from error
 
 
 def serving_page(found: Serving) -> str:

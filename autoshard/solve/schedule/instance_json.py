@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from autoshard.files.errors import shown
 from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance, chain
 
@@ -28,6 +29,10 @@ KNOWN = (
     *REQUIRED, "S", "BW", "comm", "placement", "dev_scale", "mem_F", "mem_B", "mem_W", "mem_limit",
     "mem_limits", "edges", "static_mem", "name", "v", "het", "place",
 )  # fmt: skip
+
+MOST_MESHES, MOST_STAGES, MOST_MICROBATCHES = 4096, 2**16, 2**20
+MOST_TASKS = 2**22
+"""Of all stages for all microbatches: more than any order is found for."""
 
 
 def instance_from_json(written: Any) -> Instance:
@@ -43,14 +48,17 @@ def instance_from_json(written: Any) -> Instance:
     unknown = [name for name in written if name not in KNOWN]
     faults += [f"{name!r} is no field; known are {', '.join(KNOWN)}" for name in unknown]
     faults += [
-        f"{name} is {written[name]!r}; give a whole number of at least 1"
-        for name in ("p", "m", "S")
-        if name in written and not _is_count(written[name])
+        f"{name} is {shown(written[name])}; give a whole number from 1 to {most:,}"
+        for name, most in (("p", MOST_MESHES), ("m", MOST_MICROBATCHES), ("S", MOST_STAGES))
+        if name in written and not _is_count(written[name], most)
     ]
     faults += _shape_faults(written)
     if faults:
         raise ScheduleError(_what(written), faults)
     stages, meshes = _stages(written), written["p"]
+    if stages * written["m"] > MOST_TASKS:
+        fault = f"{stages:,} stages for {written['m']:,} microbatches are too many tasks; the most"
+        raise ScheduleError(_what(written), [f"{fault} are {MOST_TASKS:,} pairs"])
     comm = written.get("comm", 0)
     if not isinstance(comm, list):
         comm = [[0 if a == b else comm for b in range(meshes)] for a in range(meshes)]
@@ -107,8 +115,8 @@ def _what(written: Mapping[str, Any]) -> str:
     return f"the instance {written['name']!r}" if written.get("name") else "this instance"
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _is_count(value: Any, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
 
 
 def _stages(written: Mapping[str, Any]) -> int:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
+from autoshard.files import Count
 from autoshard.solve.schedule.faults import ScheduleError
 
 Kind = Literal["F", "B", "W", "BW"]
@@ -33,6 +34,9 @@ class Task(NamedTuple):
     def __str__(self) -> str:
         return f"{self.kind}{self.microbatch}@{self.stage}"
 
+
+WrittenOrder = dict[str, tuple[tuple[Kind, Count, Count], ...]]
+"""As JSON has it."""
 
 Order = tuple[tuple[Task, ...], ...]
 """The tasks of every mesh, in the order in which it runs them."""
@@ -52,7 +56,7 @@ def order_from_json(written: Mapping[str, Any], meshes: int) -> Order:
     faults = [
         f"{name!r} is none of the meshes 0 to {meshes - 1}"
         for name in written
-        if not (name.isdecimal() and int(name) < meshes)
+        if name not in map(str, range(meshes))
     ]
     order = []
     for mesh in range(meshes):
@@ -65,11 +69,11 @@ def order_from_json(written: Mapping[str, Any], meshes: int) -> Order:
 
 
 def _faults_of(tasks: Any) -> Iterator[str]:
-    if not isinstance(tasks, list):
+    if not isinstance(tasks, list | tuple):
         yield f"{tasks!r} is no list of tasks"
         return
     for task in tasks:
-        if not (isinstance(task, list) and len(task) == 3 and task[0] in KINDS):
+        if not (isinstance(task, list | tuple) and len(task) == 3 and task[0] in KINDS):
             yield f"{task!r} is no task; write [kind, stage, microbatch], kind F, B, W or BW"
         elif any(isinstance(number, bool) or not isinstance(number, int) for number in task[1:]):
             yield f"{task!r} has a stage or microbatch that is not whole"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from autoshard.interrupts import acknowledge
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.pipeline import solve
@@ -139,7 +140,8 @@ class EndSearch:
                     step = _between(proven, open_at)
                 else:
                     step = scale if successor is not None else _further(proven, outer)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
+            acknowledge(interrupt)
             self.limit_hit = LimitHit.INTERRUPTED
         if successor is None:
             return ScaleEnd(proven, scale)

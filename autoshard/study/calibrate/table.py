@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import difflib
 import io
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ import ml_dtypes  # noqa: F401  (numpy knows bfloat16 and the 8-bit floats by it
 import numpy as np
 import pandas as pd
 
+from autoshard.files import FileError, json_of, read_text
 from autoshard.study.calibrate.columns import COLUMNS, FREE, ROW_KINDS, Column
 
 
@@ -57,11 +57,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
     Raises:
       TableError: the file cannot be read, is empty, or is neither.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
-        raise TableError(f"cannot read the table {str(path)!r}: {reason}") from error
+    text = read_text(path, "the table", error=TableError)
     table = _json_lines(text, str(path)) if text.lstrip().startswith("{") else _csv(text, str(path))
     if table.empty:
         raise TableError(f"the table {str(path)!r} has no rows")
@@ -123,9 +119,9 @@ def _json_lines(text: str, name: str) -> pd.DataFrame:
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            faults.append(f"line {number} is no JSON: {error.msg} at character {error.pos + 1}")
+            record = json_of(line, f"line {number}")
+        except FileError as error:
+            faults.append(str(error))
             continue
         if not isinstance(record, dict):
             faults.append(f"line {number} is no object; write {{column: value, ...}}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from autoshard.cost.step_prices import step_prices
+from autoshard.interrupts import acknowledge
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine, Range
@@ -94,7 +95,8 @@ def robust(
     limit_hit: LimitHit | None = None
     try:
         _answer(plans, tolerance, state)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        acknowledge(interrupt)
         if not plans.known:
             raise
         limit_hit = LimitHit.INTERRUPTED

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
+from autoshard.files import Count, NotNegative, typed
 from autoshard.plan.plan import Plan
 from autoshard.solve.limit_hit import LimitHit
 
@@ -95,14 +96,35 @@ class PlanRow:
 
     mesh: str
     layouts: str
-    step_seconds: float
-    best_seconds: float
-    worst_seconds: float
-    peak_bytes: int
+    step_seconds: NotNegative
+    best_seconds: NotNegative
+    worst_seconds: NotNegative
+    peak_bytes: Count
     known: float
     most: float | None
     anywhere: float | None
     worst_at: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRobust:
+    """The answer as a file has it; see `Robust`."""
+
+    schema_version: Literal[1]
+    robust: str
+    machine: str
+    tolerance: NotNegative
+    numbers: tuple[NumberRow, ...]
+    memory: tuple[MemoryRow, ...]
+    plans: tuple[PlanRow, ...]
+    taken: Count
+    least: Count
+    least_bound: float
+    sag: float
+    searches: Count
+    seconds: NotNegative
+    limit_hit: LimitHit | None
+    plan: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,15 +209,16 @@ class Robust:
         """
         if not isinstance(data, dict) or data.get("schema_version") != SCHEMA_VERSION:
             raise ValueError("not what `autoshard robust --json` prints")
-        try:
-            rest = {key: value for key, value in data.items() if key != "schema_version"}
-            rest["program"] = rest.pop("robust")
-            for name, kind in (("numbers", NumberRow), ("memory", MemoryRow), ("plans", PlanRow)):
-                rest[name] = tuple(kind(**row) for row in rest[name])
-            rest["plan"] = Plan.from_json(rest["plan"])
-            return cls(**rest)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"a damaged answer of `autoshard robust`: {error}") from error
+        name = "a damaged answer of `autoshard robust`"
+        written = typed(data, WrittenRobust, name=name, error=ValueError)
+        for field in ("taken", "least"):
+            if getattr(written, field) >= len(written.plans):
+                raise ValueError(f"{name}: {field} names none of its {len(written.plans)} plans")
+        rest = {one.name: getattr(written, one.name) for one in fields(WrittenRobust)}
+        del rest["schema_version"]
+        rest["program"] = rest.pop("robust")
+        rest["plan"] = Plan.from_json(rest["plan"])
+        return cls(**rest)
 
     def save(self, path: str) -> None:
         """Write the JSON to a file."""

@@ -3,7 +3,9 @@
 A row's file is named by the hash of everything that it depends on: the traced program, the
 machine's numbers, the limit, what the search was asked, and autoshard itself. A question that
 changed has another name, so nothing old is ever taken for it. Files appear whole or not at all
-(`autoshard.files`), so a sweep may be killed at any time, and several may share a folder.
+(`autoshard.files`), so a sweep may be killed at any time, and several may share a folder. A file
+holds its key and the hash of what stands in it: one that was renamed or damaged is no answer, and
+its row is planned anew.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import autoshard
-from autoshard.files import write_whole
+from autoshard.files import FileError, read_json, typed, write_whole
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import Plan, PlanError
 from autoshard.study.whatif.row import SCHEMA_VERSION, Row
@@ -53,13 +55,27 @@ def own_digest() -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenRow:
+    """The content of a row's file; `sha256` is that of `row` and `plan` (`_digest`)."""
+
+    key: str
+    sha256: str
+    row: Row
+    plan: dict[str, Any] | None
+
+
 def read_row(folder: Path, key: str) -> tuple[Row, Plan | None] | None:
-    """The row under a key, with its plan; None where there is none, or a damaged one."""
+    """The row under a key, with its plan; None where there is none, or not the one asked for."""
     try:
-        data = json.loads((folder / f"{key}.json").read_text(encoding="utf-8"))
-        plan = None if data["plan"] is None else Plan.from_json(data["plan"])
-        return Row.from_json(data["row"]), plan
-    except (OSError, ValueError, KeyError, TypeError, PlanError):
+        data = read_json(folder / f"{key}.json", "the row")
+        written = typed(data, WrittenRow)
+        if not written.key == written.row.key == key:
+            return None
+        if written.sha256 != _digest(data["row"], data["plan"]):
+            return None
+        return written.row, None if written.plan is None else Plan.from_json(written.plan)
+    except (FileError, PlanError):
         return None
 
 
@@ -67,8 +83,15 @@ def keep_row(folder: Path, row: Row, plan: Plan | None) -> None:
     """Put a row into its file.
 
     Raises:
-      OSError: the folder cannot be made or written.
+      OSError: the folder cannot be made or written, or is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    data = {"row": row.to_json(), "plan": None if plan is None else plan.to_json()}
+    content = row.to_json(), None if plan is None else plan.to_json()
+    content = json.loads(json.dumps(content))  # as it is read: tuples are lists, keys are texts
+    data = {"key": row.key, "sha256": _digest(*content), "row": content[0], "plan": content[1]}
     write_whole(folder / f"{row.key}.json", json.dumps(data).encode())
+
+
+def _digest(row: Any, plan: Any) -> str:
+    text = json.dumps([row, plan], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -8,15 +8,18 @@ watts = 250                 # optional: what one chip and its share of the host 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autoshard.files import read_toml
+from autoshard.files.errors import shown
 from autoshard.study.whatif.words import SweepError
 
 _KNOWN = ("chip_hour", "watts")
+LEAST, MOST = 1e-9, 1e12
+"""Of an amount: beyond them costs of tokens and runs are no numbers any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +62,7 @@ def read_prices(path: str | Path) -> Prices:
     Raises:
       SweepError: it is not there, is no TOML, or has faults; all of them are named.
     """
-    try:
-        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SweepError(f"cannot read the prices {str(path)!r}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SweepError(f"{path} is no TOML: {error}") from error
-    return prices_of(data, where=str(path))
+    return prices_of(read_toml(path, "the prices", error=SweepError), where=str(path))
 
 
 def prices_of(data: dict[str, Any], *, where: str) -> Prices:
@@ -73,19 +70,25 @@ def prices_of(data: dict[str, Any], *, where: str) -> Prices:
     faults, found = [], []
     currency = data.get("currency", "USD")
     if not isinstance(currency, str):
-        faults.append(f"currency = {currency!r} must be a text")
+        faults.append(f"currency = {shown(currency)} must be a text")
     for chip, table in data.items():
         if chip == "currency":
             continue
         if not isinstance(table, dict):
-            faults.append(f"{chip} = {table!r} must be a table: [{_key(chip)}] chip_hour = ...")
+            faults.append(
+                f"{chip} = {shown(table)} must be a table: [{_key(chip)}] chip_hour = ..."
+            )
             continue
         for name, value in table.items():
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if name not in _KNOWN:
                 faults.append(f"{chip}.{name} is not known; there is {', '.join(_KNOWN)}")
-            elif not number or value <= 0:
-                faults.append(f"{chip}.{name} = {value!r} must be a number above 0")
+            elif not number or not value > 0:
+                faults.append(f"{chip}.{name} = {shown(value)} must be a number above 0")
+            elif not LEAST <= value <= MOST:
+                faults.append(
+                    f"{chip}.{name} = {shown(value)} must be a number from {LEAST:g} to {MOST:g}"
+                )
         found.append((chip, table))
     if faults:
         raise SweepError("\n  - ".join([f"{where} is faulty:", *faults]))

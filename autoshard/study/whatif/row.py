@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from autoshard.files import Count, NotNegative
 
 SCHEMA_VERSION = 1
+
+Size = int | float | bool | str | None
+Chips = Annotated[int, Meta(ge=1)]
+Step = Annotated[float, Meta(gt=0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +44,31 @@ class Row:
       key: of the question; equal questions have equal keys.
     """
 
-    sizes: Mapping[str, Any]
+    sizes: Mapping[str, Size]
     chip: str
-    chips: int
+    chips: Chips
     machine: str
-    limit_bytes: float
-    status: str
+    limit_bytes: NotNegative
+    status: Literal["optimal", "feasible", "infeasible", "no plan"]
     why: str | None = None
     mesh: str | None = None
     layouts: str | None = None
-    step_seconds: float | None = None
-    lower_seconds: float | None = None
-    upper_seconds: float | None = None
+    step_seconds: Step | None = None
+    lower_seconds: NotNegative | None = None
+    upper_seconds: NotNegative | None = None
     bound_seconds: float | None = None
     gap: float | None = None
-    compute_seconds: float | None = None
-    collective_seconds: float | None = None
-    peak_bytes: int | None = None
-    tokens: int | None = None
-    tokens_per_second: float | None = None
-    tokens_per_second_per_chip: float | None = None
-    utilisation: float | None = None
+    compute_seconds: NotNegative | None = None
+    collective_seconds: NotNegative | None = None
+    peak_bytes: Count | None = None
+    tokens: Count | None = None
+    tokens_per_second: NotNegative | None = None
+    tokens_per_second_per_chip: NotNegative | None = None
+    utilisation: NotNegative | None = None
     binds: str | None = None
     saved_seconds: Mapping[str, float] = field(default_factory=dict)
     seconds_per_gib: float | None = None
-    solver_seconds: float = 0.0
+    solver_seconds: NotNegative = 0.0
     key: str = ""
 
     @property
@@ -75,15 +83,3 @@ class Row:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Any) -> Row:
-        """The inverse of `to_json`.
-
-        Raises:
-          ValueError: it is no row of this schema.
-        """
-        names = {one.name for one in fields(cls)}
-        if not isinstance(data, dict) or set(data) != names:
-            raise ValueError("not a row of a sweep")
-        return cls(**data)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from autoshard.files import Count, NotNegative
 from autoshard.plan.text.page import WIDTH, shorten, table
-from autoshard.study.whatif.row import SCHEMA_VERSION, Row
+from autoshard.study.whatif.row import SCHEMA_VERSION, Row, Size
 from autoshard.study.whatif.table import WhatIf
 from autoshard.units import format_bytes, format_seconds
 
@@ -45,11 +46,11 @@ class CacheLimit:
     """
 
     machine: str
-    sizes: Mapping[str, Any]
-    limit_bytes: float
-    batch: int
-    refused: int | None
-    tokens: int | None
+    sizes: Mapping[str, Size]
+    limit_bytes: NotNegative
+    batch: Count
+    refused: Count | None
+    tokens: Count | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,38 +123,6 @@ class Serving:
             "prefills": [] if self.prefill is None else self.prefill.records(),
             "limits": [asdict(one) for one in self.limits],
         }
-
-    @classmethod
-    def of(
-        cls,
-        decode: WhatIf,
-        prefill: WhatIf | None,
-        data: Mapping[str, Any],
-    ) -> Serving:
-        """The inverse of `to_json`, with the sweeps that are in it read already.
-
-        Raises:
-          KeyError, TypeError: it is no such record.
-        """
-        rows = tuple(
-            Served(
-                row,
-                record["first_seconds"],
-                record["requests_per_second"],
-                record["cost_per_million_tokens"],
-            )
-            for row, record in zip(decode.rows, data["rows"], strict=True)
-        )
-        return cls(
-            decode,
-            prefill,
-            rows,
-            tuple(CacheLimit(**one) for one in data["limits"]),
-            data["prompt"],
-            data["prompts"],
-            data["generate"],
-            data["latency_seconds"],
-        )
 
     def save(self, path: str) -> None:
         """Write the JSON to a file."""

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -98,6 +98,14 @@ class Traced:
     options: Mapping[str, Any]
 
 
+class Answer(NamedTuple):
+    """A row, whether it was there already, and why it could not be kept."""
+
+    row: Row
+    known: bool = False
+    unkept: str = ""
+
+
 @dataclass(slots=True)
 class Solver:
     """Answers rows; see the module."""
@@ -112,8 +120,8 @@ class Solver:
     last_mesh: tuple[int, ...] = ()
     answered: list[tuple[Case, Row, Plan | None]] = field(default_factory=list)
 
-    def row(self, case: Case) -> tuple[Row, bool]:
-        """The row of a case, and whether it was there already."""
+    def row(self, case: Case) -> Answer:
+        """The row of a case; it is kept where it can be."""
         started = time.monotonic()
         traced = self._trace(case.sizes)
         folder = self.asked.folder
@@ -123,13 +131,16 @@ class Solver:
         key = key_of(self.asked.code, traced.program.fingerprint, case.machine, case.limit, asked)
         if folder is not None and (known := read_row(folder, key)) is not None:
             self.answered.append((case, *known))
-            return known[0], True
+            return Answer(known[0], known=True)
         row, plan = self._from_higher_limit(case) or self._solved(case, traced)
         self.answered.append((case, row, plan))
         row = replace(row, key=key, solver_seconds=time.monotonic() - started)
-        if folder is not None:
-            keep_row(folder, row, plan)
-        return row, False
+        try:
+            if folder is not None:
+                keep_row(folder, row, plan)
+        except OSError as error:
+            return Answer(row, unkept=f"cannot write {str(folder)!r}: {error.strerror or error}")
+        return Answer(row)
 
     def _trace(self, sizes: tuple[tuple[str, Any], ...]) -> Traced:
         if sizes not in self.traces:

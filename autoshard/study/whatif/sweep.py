@@ -10,18 +10,20 @@ from __future__ import annotations
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from autoshard.interrupts import acknowledge
 from autoshard.models.find import size_names
 from autoshard.study.whatif.cases import Case, cases_of
 from autoshard.study.whatif.kept import default_folder, own_digest
 from autoshard.study.whatif.prices import Prices, prices_of, read_prices
 from autoshard.study.whatif.row import Row
-from autoshard.study.whatif.solver import Asked
+from autoshard.study.whatif.solver import Answer, Asked
 from autoshard.study.whatif.table import OBJECTIVES, WhatIf
 from autoshard.study.whatif.words import SweepError, in_full, read_words
 from autoshard.study.whatif.workers import Seat, seats
@@ -208,16 +210,21 @@ def _answers(
 ) -> tuple[list[Row], bool]:
     """The rows in the order of the cases, and whether the sweep was interrupted."""
     work = _Work(_groups(cases))
-    came: queue.SimpleQueue[tuple[int, Row, bool] | BaseException] = queue.SimpleQueue()
+    came: queue.SimpleQueue[tuple[int, Answer] | BaseException] = queue.SimpleQueue()
     stopped = threading.Event()
     rows: dict[int, Row] = {}
     solved = 0
+    warned = False
     started = time.monotonic()
 
-    def heard(number: int, row: Row, known: bool) -> None:
-        nonlocal solved
+    def heard(number: int, answer: Answer) -> None:
+        nonlocal solved, warned
+        row, known, unkept = answer
         rows[number] = row
         solved += not known
+        if unkept and not warned:
+            warned = True
+            warnings.warn(f"rows are not kept for the next sweep: {unkept}", stacklevel=2)
         if progress is not None:
             pace = (time.monotonic() - started) / max(solved, 1)
             left = pace * (len(cases) - len(rows))
@@ -226,7 +233,7 @@ def _answers(
     def sit(place: int) -> None:
         try:
             while not stopped.is_set() and (number := work.take(place)) is not None:
-                came.put((number, *workers[place].row(cases[number])))
+                came.put((number, workers[place].row(cases[number])))
         except BaseException as error:
             came.put(error)
 
@@ -235,7 +242,7 @@ def _answers(
         if len(workers) == 1:
             # In this thread, where an interrupt ends the search itself.
             while (number := work.take(0)) is not None:
-                heard(number, *workers[0].row(cases[number]))
+                heard(number, workers[0].row(cases[number]))
         else:
             for place in range(len(workers)):
                 threading.Thread(target=sit, args=(place,), daemon=True).start()
@@ -244,7 +251,8 @@ def _answers(
                 if isinstance(news, BaseException):
                     raise news
                 heard(*news)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        acknowledge(interrupt)
         interrupted = True
         if not rows:
             raise

@@ -20,8 +20,7 @@ from typing import Any, Protocol
 from autoshard.study.whatif.cases import Case
 from autoshard.study.whatif.child import begin
 from autoshard.study.whatif.kept import own_digest
-from autoshard.study.whatif.row import Row
-from autoshard.study.whatif.solver import Asked, Solver
+from autoshard.study.whatif.solver import Answer, Asked, Solver
 from autoshard.study.whatif.words import SweepError
 
 _solvers: dict[str, Solver] = {}
@@ -36,8 +35,8 @@ AGAIN = "rows that were done are kept: the same sweep again goes on from there"
 class Seat(Protocol):
     """Answers rows, one at a time."""
 
-    def row(self, case: Case) -> tuple[Row, bool]:
-        """The row of a case, and whether it was there already."""
+    def row(self, case: Case) -> Answer:
+        """The row of a case."""
         ...
 
 
@@ -50,7 +49,7 @@ class ProcessSeat:
         self._asked, self._sweep = asked, sweep
         self._processes: list[BaseProcess] = []
 
-    def row(self, case: Case) -> tuple[Row, bool]:
+    def row(self, case: Case) -> Answer:
         """See `Seat`."""
         try:
             answer = self._pool.submit(_answer, self._sweep, self._asked, case)
@@ -77,7 +76,7 @@ class DaskSeat:
     def __init__(self, client: Any, address: str, asked: Asked, sweep: str) -> None:
         self._client, self._address, self._asked, self._sweep = client, address, asked, sweep
 
-    def row(self, case: Case) -> tuple[Row, bool]:
+    def row(self, case: Case) -> Answer:
         """See `Seat`."""
         future = self._client.submit(
             _answer, self._sweep, self._asked, case, workers=[self._address], pure=False
@@ -131,7 +130,7 @@ def _client(scheduler: str) -> Any:
         raise SweepError(f"there is no Dask scheduler at {scheduler}: {error}") from error
 
 
-def _answer(sweep: str, asked: Asked, case: Case) -> tuple[Row, bool]:
+def _answer(sweep: str, asked: Asked, case: Case) -> Answer:
     if sweep not in _solvers:
         if own_digest() != asked.code:
             raise SweepError(

@@ -167,7 +167,7 @@ def test_the_command_line(tmp_path: Path, capsys, monkeypatch):
     del damaged["outer_seconds"]
     Path("plan.json").write_text(json.dumps(damaged))
     assert main(["report", "plan.json", "-o", "plan.html"]) == 2
-    assert "the plan is damaged: KeyError: 'outer_seconds'" in capsys.readouterr().err
+    assert "the plan is damaged: outer_seconds is missing" in capsys.readouterr().err
 
 
 def test_the_page_of_a_schedule(tmp_path: Path, capsys):

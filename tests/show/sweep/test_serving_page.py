@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from autoshard.show.sweep.serving_page import is_serving, read_serving, serving_page
+from autoshard.show.sweep.serving_file import is_serving, read_serving
+from autoshard.show.sweep.serving_page import serving_page
 from autoshard.study.whatif.served import CacheLimit, Served, Serving
 from tests.show.reading import read
 from tests.show.sweep.test_page import sweep

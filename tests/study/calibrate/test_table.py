@@ -184,7 +184,7 @@ def test_groups_that_the_machine_does_not_have_are_named():
         ("kind,seconds\nlaunch,1,2\n", "no CSV table"),
         ("kind,seconds\nlaunch,1\nlaunch,1,2,3\n", "no CSV table"),
         ("kind,seconds\nlaunch,one\n", "line 2, column seconds: 'one'"),
-        ('{"kind": "launch", "seconds": 1}\n{"kind"\n[1]', "line 2 is no JSON"),
+        ('{"kind": "launch", "seconds": 1}\n{"kind"\n[1]', "'line 2' is damaged: no JSON at line 1, column 8"),
         ('{"kind": "launch", "seconds": 1}\n[1]', "line 2 is no object"),
         ('{"kind": "launch", "seconds": true}', "line 1, column seconds: True"),
     ],
@@ -201,7 +201,7 @@ def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(TableError, match=r"cannot read the table .*: No such file"):
         read_table(tmp_path / "none.csv")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(TableError, match="it is not text"):
+    with pytest.raises(TableError, match="it is no text"):
         read_table(tmp_path / "binary")
 
 

@@ -11,19 +11,55 @@ considered  the same work placed otherwise: name, value and bound of each, or wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
+from autoshard.files import NotNegative, typed
+from autoshard.files.errors import shown
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.problem import Status
 from autoshard.solve.schedule.faults import ScheduleError
-from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.instance_json import instance_from_json, instance_to_json
 from autoshard.solve.schedule.optimise.outcome import ScheduleOutcome
 from autoshard.solve.schedule.optimise.placements import PlacementChoice
-from autoshard.solve.schedule.task import order_from_json, order_to_json
+from autoshard.solve.schedule.task import WrittenOrder, order_from_json, order_to_json
 from autoshard.solve.schedule.timeline import simulate
 
 KIND = "autoshard schedule"
 SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """A placement that was considered; it has a value, or a note why it has none."""
+
+    name: str
+    value: int | float | None
+    bound: int | float | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSchedule:
+    """The content of the file; see the module."""
+
+    kind: str
+    schema_version: Literal[1]
+    objective: Literal["makespan", "span"]
+    status: Literal["optimal", "feasible"]
+    schedule: WrittenOrder
+    bound: int | float
+    seconds: NotNegative
+    instance: dict[str, Any]
+    name: str = ""
+    limit_hit: LimitHit | None = None
+    found_by: str = ""
+    considered: tuple[Considered, ...] = ()
+    makespan: Any = None
+    span: Any = None
+    gap: Any = None
+    memory_limit: Any = None
+    peak_memory: Any = None
 
 
 def choice_to_json(choice: PlacementChoice) -> dict[str, Any]:
@@ -72,24 +108,33 @@ def outcome_from_json(written: Mapping[str, Any]) -> ScheduleOutcome:
         raise ScheduleError("this file", ["it is no answer of `autoshard schedule -o`"])
     version = written.get("schema_version")
     if version != SCHEMA_VERSION:
-        fault = f"it has schema version {version!r}, this autoshard reads {SCHEMA_VERSION}"
+        fault = f"it has schema version {shown(version)}, this autoshard reads {SCHEMA_VERSION}"
         raise ScheduleError("this schedule", [f"{fault}: solve again"])
-    try:
-        instance: Instance = instance_from_json(written["instance"])
-        order = order_from_json(written["schedule"], instance.meshes)
-        return ScheduleOutcome(
-            instance=instance,
-            objective=str(written["objective"]),
-            status=Status[str(written["status"]).upper()],
-            order=order,
-            timeline=simulate(instance, order),
-            bound=written["bound"],
-            seconds=float(written["seconds"]),
-            limit_hit=written["limit_hit"],
-            found_by=str(written["found_by"]),
-        )
-    except ScheduleError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        fault = f"{type(error).__name__}: {error}"
-        raise ScheduleError("this schedule", [f"it is damaged: {fault}"]) from error
+    found = typed(written, WrittenSchedule, name="this schedule", error=_damaged)
+    instance = instance_from_json(found.instance)
+    order = order_from_json(found.schedule, instance.meshes)
+    return ScheduleOutcome(
+        instance=instance,
+        objective=found.objective,
+        status=Status[found.status.upper()],
+        order=order,
+        timeline=simulate(instance, order),
+        bound=found.bound,
+        seconds=found.seconds,
+        limit_hit=found.limit_hit,
+        found_by=found.found_by,
+    )
+
+
+def considered_from_json(written: Mapping[str, Any]) -> tuple[Considered, ...]:
+    """The placements that were considered, of what `outcome_from_json` has read.
+
+    Raises:
+      ScheduleError: they are damaged.
+    """
+    return typed(written, WrittenSchedule, name="this schedule", error=_damaged).considered
+
+
+def _damaged(message: str) -> ScheduleError:
+    what, _, fault = message.partition(": ")
+    return ScheduleError(what, [f"it is damaged: {fault}"])

@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from autoshard.interrupts import acknowledge
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.problem import Status
 from autoshard.solve.schedule.faults import ScheduleError
@@ -134,7 +135,8 @@ def solve(
         if not search.done:
             prove(search, threads=threads)
         search.anneal(None)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
+        acknowledge(interrupt)
         interrupted = True
     return _outcome(instance, search, interrupted)
 

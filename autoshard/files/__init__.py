@@ -1,0 +1,20 @@
+"""Files, in and out: whole or not at all; text, JSON, TOML and records of their types."""
+
+from autoshard.files.errors import FileError
+from autoshard.files.read import json_of, read_json, read_text, read_toml, toml_of
+from autoshard.files.typed import Count, NotNegative, Positive, typed
+from autoshard.files.write import write_whole
+
+__all__ = [
+    "Count",
+    "FileError",
+    "NotNegative",
+    "Positive",
+    "json_of",
+    "read_json",
+    "read_text",
+    "read_toml",
+    "toml_of",
+    "typed",
+    "write_whole",
+]

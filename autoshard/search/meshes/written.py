@@ -1,0 +1,122 @@
+"""A plan for several meshes as its file has it: every field of its type, and what must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jax.sharding import PartitionSpec
+
+from autoshard.files import Count, NotNegative
+from autoshard.plan.written import AxisSize, Entry
+from autoshard.search.meshes.stage_program import SHARED, Argument, Mode
+from autoshard.solve.limit_hit import LimitHit
+from autoshard.solve.schedule.task import WrittenOrder
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A choice that was considered.
+
+    Attributes:
+      name: placement and mode.
+      stages, microbatches: their numbers.
+      step_seconds: the seconds of a step; None if there is no plan.
+      bound: a lower bound in seconds for all orders at these prices; None if it was not computed.
+      note: why there is no plan, or empty.
+    """
+
+    name: str
+    stages: Count
+    microbatches: Count
+    step_seconds: NotNegative | None
+    bound: NotNegative | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OneMesh:
+    """The best plan found on all chips as one mesh, or why there is none."""
+
+    machine: str
+    step_seconds: NotNegative | None
+    peak_bytes: NotNegative
+    mesh: str
+    microbatches: Count | None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSharding:
+    """How an argument of a stage is sharded."""
+
+    group: str
+    value: int
+    spec: tuple[Entry, ...]
+    stage: int = SHARED
+    path: str = ""
+
+    def argument(self) -> Argument:
+        """What the argument is."""
+        return Argument(self.group, self.value, self.stage, self.path)
+
+    def partition_spec(self) -> PartitionSpec:
+        """Its layout."""
+        return PartitionSpec(*self.spec)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPipeline:
+    """See the module, and `autoshard.search.meshes.plan.PipelinePlan` for the fields."""
+
+    kind: str
+    schema_version: Literal[3]
+    program: str
+    cluster: str
+    described: str
+    machines: tuple[str, ...]
+    shapes: tuple[dict[str, AxisSize], ...]
+    microbatches: Count
+    stages: tuple[tuple[str, ...], ...]
+    mesh_of: tuple[Count, ...]
+    placement: str
+    mode: Mode
+    step_seconds: NotNegative
+    bound: NotNegative
+    order_bound: NotNegative
+    gap: float
+    outer_seconds: tuple[NotNegative, ...]
+    dispatch_seconds: tuple[NotNegative, ...]
+    memory_limit: tuple[NotNegative, ...]
+    fixed_bytes: tuple[NotNegative, ...]
+    peak_bytes: tuple[NotNegative, ...]
+    instance: dict[str, Any]
+    order: WrittenOrder
+    shardings: tuple[tuple[WrittenSharding, ...], ...]
+    choices: tuple[Choice, ...]
+    one_mesh: OneMesh | None
+    limit_hit: LimitHit | None
+    seconds: NotNegative
+
+    def faults(self) -> Iterator[str]:
+        """What contradicts itself among fields that are each of the right form."""
+        meshes, stages = len(self.machines), len(self.stages)
+        if not meshes or not stages:
+            yield "it has no machines or no stages"
+            return
+        for name in (
+            "shapes",
+            "outer_seconds",
+            "dispatch_seconds",
+            "memory_limit",
+            "fixed_bytes",
+            "peak_bytes",
+        ):
+            if len(getattr(self, name)) != meshes:
+                yield f"{name} has {len(getattr(self, name))} entries for {meshes} machines"
+        for name in ("mesh_of", "shardings"):
+            if len(getattr(self, name)) != stages:
+                yield f"{name} has {len(getattr(self, name))} entries for {stages} stages"
+        if any(mesh >= meshes for mesh in self.mesh_of):
+            yield f"mesh_of is {list(self.mesh_of)}; the meshes are 0 to {meshes - 1}"

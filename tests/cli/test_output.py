@@ -1,0 +1,39 @@
+"""Where output goes: links are followed, a full disk and a full stdout are one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autoshard.cli.main import main
+from autoshard.plan.plan import Plan
+
+SEARCH = "search steps.py:good --machine v5e-8 --mesh x=8 --quiet --no-baselines -o {}"
+
+
+def test_a_link_stays_a_link(folder, capsys):
+    Path("place").mkdir()
+    Path("plan.json").symlink_to("place/real.json")
+    assert main(SEARCH.format("plan.json").split()) == 0
+    assert Path("plan.json").is_symlink()
+    assert Plan.load("place/real.json").machine == "v5e-8"
+    assert os.listdir("place") == ["real.json"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+@pytest.mark.parametrize("words", ["machines", "programs"])
+def test_a_full_stdout_is_one_line(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "autoshard", *words.split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.stderr == ("autoshard: error: cannot write the output: No space left on device\n")
+    assert done.returncode == 2
