@@ -184,7 +184,10 @@ def test_groups_that_the_machine_does_not_have_are_named():
         ("kind,seconds\nlaunch,1,2\n", "no CSV table"),
         ("kind,seconds\nlaunch,1\nlaunch,1,2,3\n", "no CSV table"),
         ("kind,seconds\nlaunch,one\n", "line 2, column seconds: 'one'"),
-        ('{"kind": "launch", "seconds": 1}\n{"kind"\n[1]', "'line 2' is damaged: no JSON at line 1, column 8"),
+        (
+            '{"kind": "launch", "seconds": 1}\n{"kind"\n[1]',
+            "'line 2' is damaged: no JSON at line 1, column 8",
+        ),
         ('{"kind": "launch", "seconds": 1}\n[1]', "line 2 is no object"),
         ('{"kind": "launch", "seconds": true}', "line 1, column seconds: True"),
     ],
