@@ -18,7 +18,7 @@ import jax
 from autoshard import compat
 from autoshard.lower.calls import Calls
 from autoshard.lower.cut import Cut, LoweringError
-from autoshard.lower.looked_up import bind_looked_up
+from autoshard.lower.looked_up import bind_looked_up, settled_gather
 from autoshard.lower.manual import Devices
 from autoshard.lower.planned_arrays import nothing_of
 from autoshard.lower.products import product_in_order
@@ -101,10 +101,15 @@ class Interpreter(Calls, Regions):
             if cut is not None and not (cut.is_whole and not cut.partial):
                 return [ragged_dot_in_parts(equation, arrays, cut, self.mesh)]
         if op.index in self.product_orders:
-            told = self.product_orders[op.index]
-            return [product_in_order(equation, arrays, told, kept=self._undone(op, told))]
+            told, settle = self.product_orders[op.index], self._settling(op)
+            kept = self._undone(op, told)
+            return [product_in_order(equation, arrays, told, kept=kept, settle=settle)]
         assigned = self.decisions.assignment[op.index]
         cut = frozenset(self._reads(op, 0)) - {-1} if assigned and op.inputs else frozenset()
+        if op.primitive == "gather":
+            settle = self._settling(op)
+            if settle is not None:
+                return [settled_gather(equation, arrays, settle)]
         found = bind_looked_up(equation, arrays, cut)
         return compat.bind_equation(equation, arrays) if found is None else found
 

@@ -100,6 +100,43 @@ def _gathered(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) -> list
     return [lax.gather(operand, places, numbers, sizes, mode=GatherScatterMode.CLIP)]
 
 
+def settled_gather(equation: Any, arrays: Sequence[Any], settle: Callable[[Any], Any]) -> Any:
+    """A gather whose partial results are settled before what lies outside is filled in.
+
+    That is what JAX makes of a gather that fills, with `settle` between its two parts.
+    """
+    params = equation.params
+    if params["mode"] != GatherScatterMode.FILL_OR_DROP:
+        return settle(*compat.bind_equation(equation, arrays))
+    operand, indices = arrays
+    numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+    (found,) = compat.bind_equation(equation, arrays, mode=GatherScatterMode.CLIP)
+    found = settle(found)
+    lasts = np.array([operand.shape[d] - sizes[d] for d in numbers.start_index_map])
+    inside = jnp.all((indices >= 0) & (indices <= _largest(lasts, indices)), axis=-1)
+    batch = tuple(d for d in range(found.ndim) if d not in numbers.offset_dims)
+    filled = lax.full_like(found, _fill(params["fill_value"], found.dtype))
+    return lax.select(lax.broadcast_in_dim(inside, found.shape, batch), found, filled)
+
+
+def _largest(lasts: Any, indices: Any) -> Any:
+    """The last starts, as far as the type of the indices reaches."""
+    limits = np.iinfo(indices.dtype)
+    return np.minimum(lasts, limits.max).astype(limits.dtype)
+
+
+def _fill(value: Any, dtype: Any) -> Any:
+    """What JAX fills in: what the gather says, else NaN, or the integer that is least likely."""
+    if value is not None:
+        return value
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.nan
+    if dtype == jnp.bool_:
+        return True
+    limits = jnp.iinfo(dtype)
+    return limits.min if jnp.issubdtype(dtype, jnp.signedinteger) else limits.max
+
+
 _FORMS: Mapping[str, Callable[[Any, Sequence[Any], frozenset[int]], list[Any] | None]] = {
     "dynamic_update_slice": _clamped,
     "dynamic_slice": _gathered,

@@ -15,7 +15,7 @@ reshards of one value would be merged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -62,6 +62,7 @@ class PlannedArrays:
         self.copies: dict[tuple[int, bool], Any] = {}
         self.fixed: set[int] = set()
         self.recipes: dict[int, Recipe] = {}
+        self.settled: set[int] = set()
         self.cursor = 0
         known = readers_in_program_order(program) if readers is None else readers
         self.readers = known
@@ -161,12 +162,37 @@ class PlannedArrays:
                     written = stored
                 elif terms:
                     array = add_up(array, terms)
-                array = self._constrain(array, written)
+                if value not in self.settled:
+                    array = self._constrain(array, written)
                 if stored != written:
                     array = self._constrain(array, stored)
             self.arrays[value] = array
             constrained.append(array)
         return constrained
+
+    def _settling(self, op: Op) -> Callable[..., Any] | None:
+        """How partial sums of an op are scattered, where that is done by its first constraints.
+
+        What follows the sum inside of the op itself (a transposition, a fill) would stand between
+        the all-reduce and the slice that are one reduce-scatter.
+        """
+        value = op.outputs[0]
+        stored = self.decisions.stored[value]
+        if self.decisions.assignment[op.index] is None or stored is None or UNREDUCED in stored:
+            return None
+        strategy = self.chosen(op)
+        written = tuple(strategy.written[0][0].tolist())
+        if stored == written or not strategy.reduced[0].any() or value in self.turned:
+            return None
+        self.settled.add(value)
+
+        def settle(array: Any, places: Sequence[int] | None = None) -> Any:
+            for layout in (written, stored):
+                there = layout if places is None else [places[d] if d >= 0 else d for d in layout]
+                array = self._constrain(array, tuple(there))
+            return array
+
+        return settle
 
     def _are_indices(self, op: Op) -> bool:
         """Whether `op` joins free values to indices of several dimensions.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from jax import lax
@@ -12,7 +12,12 @@ from autoshard.program.dim_order import Order, ProductOrder
 
 
 def product_in_order(
-    equation: Any, arrays: Sequence[Any], told: ProductOrder, *, kept: bool = False
+    equation: Any,
+    arrays: Sequence[Any],
+    told: ProductOrder,
+    *,
+    kept: bool = False,
+    settle: Callable[[Any, Order], Any] | None = None,
 ) -> Any:
     """The result of a `dot_general`, with the dimensions of `equation`'s.
 
@@ -24,6 +29,8 @@ def product_in_order(
       arrays: its operands, or parts of them.
       told: how it is computed.
       kept: whether a barrier keeps XLA from computing the transposed product instead.
+      settle: what is done with the product before it is put in order, given where each dimension of
+        the result lies in it.
     """
     (summed, others), batches = equation.params["dimension_numbers"]
     pairs = sorted(zip(summed, others, strict=True))
@@ -48,9 +55,12 @@ def product_in_order(
     (result,) = compat.bind_equation(
         equation, [left, right], dimension_numbers=numbers, precision=precision
     )
+    order = _inverse(told.result)
+    if settle is not None:
+        result = settle(result, order)
     if kept:
         result = lax.optimization_barrier(result)
-    return lax.transpose(result, _inverse(told.result))
+    return lax.transpose(result, order)
 
 
 def _inverse(order: Order) -> Order:
