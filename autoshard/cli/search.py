@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli.parsers.arguments import why_unwritable
-from autoshard.cli.progress import ProgressLine
+from autoshard.cli.progress import Phases, ProgressLine
+from autoshard.interrupts import acknowledge
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine
@@ -34,12 +35,18 @@ def search_command(options: argparse.Namespace) -> int:
         raise CommandError(f"{', '.join(given)}: only with --meshes")
     require_writable(options.output)
     machine = find_machine(options.machine)
-    with ProgressLine(quiet=options.quiet) as line:
-        line.show(f"tracing {options.program}", group="trace")
-        found, program = find_program(options.program)
-        if dead := dead_code(program):
-            print(f"autoshard: {dead}", file=sys.stderr)
-        plan = _search(options, machine, found, program, line)
+    phases = Phases()
+    phases.enter("trace")
+    try:
+        with ProgressLine(quiet=options.quiet) as line:
+            line.show(f"tracing {options.program}", group="trace")
+            found, program = find_program(options.program)
+            if dead := dead_code(program):
+                print(f"autoshard: {dead}", file=sys.stderr)
+            plan = _search(options, machine, found, program, line, phases)
+    finally:
+        if said := phases.beyond(options.time_limit):
+            print(f"autoshard: {said}", file=sys.stderr)
     if options.output is not None:
         _save(plan, options.output)
     if options.json:
@@ -57,7 +64,11 @@ def search_command(options: argparse.Namespace) -> int:
 
 def _save(plan: Plan, path: str) -> None:
     try:
-        plan.save(path)
+        try:
+            plan.save(path)
+        except KeyboardInterrupt as interrupt:  # the plan is there: it is not lost now
+            acknowledge(interrupt)
+            plan.save(path)
     except OSError as error:
         raise CommandError(f"cannot write {path!r}: {error.strerror}") from error
 
@@ -134,14 +145,17 @@ def _search(
     found: Found,
     program: Program,
     line: ProgressLine,
+    phases: Phases,
 ) -> Plan:
     from autoshard.models.find import ProgramError
     from autoshard.program.select import RequirementError
     from autoshard.search.search import InfeasibleError, MeshError, NoPlanError, search
 
     def progress(news: SearchProgress) -> None:
+        phases.enter(news.phase)
         line.show(str(news), group=f"{news.mesh} {news.phase}")
 
+    phases.enter("analyse")
     asked = {
         "mesh": options.mesh,
         "memory_limit": options.memory_limit,

@@ -17,7 +17,7 @@ from autoshard.program.facts import Facts
 from autoshard.program.fingerprint import marks
 from autoshard.program.layout import to_partition_spec
 from autoshard.program.trace import Program
-from autoshard.xla import analyse, forecast
+from autoshard.xla import Forecast, analyse, forecast
 
 
 def assemble(
@@ -117,10 +117,11 @@ def priced_anew(plan: Plan, prices: StepPrices) -> Plan:
 def forecasted(prices: StepPrices, decisions: Decisions, evaluation: Evaluation) -> Evaluation:
     """Return the evaluation with peak and seconds in the compiler's own order of the plan.
 
-    If memory does not suffice, XLA:GPU orders kernels for low memory and hides no collectives.
+    If memory does not suffice, XLA:GPU orders kernels for low memory and hides no collectives. The
+    last forecast is kept with the prices, as searches ask for that of their plan again.
     """
     estimate = evaluation.estimate
-    found = None if estimate.scheduled_bytes is not None else forecast(prices, decisions)
+    found = None if estimate.scheduled_bytes is not None else _forecast(prices, decisions)
     if found is None:
         return evaluation
     waited, seconds = found.waited_seconds, None
@@ -129,6 +130,14 @@ def forecasted(prices: StepPrices, decisions: Decisions, evaluation: Evaluation)
         seconds = estimate.compute_seconds + waited if hides else estimate.upper_seconds
     now = replace(estimate, scheduled_bytes=found.bytes, scheduled_seconds=seconds)
     return replace(evaluation, estimate=now)
+
+
+def _forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
+    last: tuple[Decisions, Forecast | None] | None = prices.evaluated.get("forecast")
+    if last is None or last[0] != decisions:
+        last = decisions, forecast(prices, decisions)
+        prices.evaluated["forecast"] = last
+    return last[1]
 
 
 def _specs(program: Program, decisions: Decisions, shape: MeshShape) -> dict[str, dict[str, Any]]:

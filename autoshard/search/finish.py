@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from typing import NamedTuple
 
+from autoshard.interrupts import acknowledge
 from autoshard.plan.consistency import InconsistentPlanError
 from autoshard.plan.evaluate import Evaluation, evaluate
 from autoshard.plan.fits import fits, needed_bytes, refusal
@@ -25,10 +26,21 @@ from autoshard.units import format_bytes
 def finish(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> list[Plan]:
     """Return the plans of a search, priced independently, with the schemes and a proof.
 
+    An interrupt leaves out what is not known by then, and not the plan that was found.
+
     Raises:
       InfeasibleError: even the found plan that needs the least memory does not fit. The error
         carries that plan.
     """
+    searcher.tell(found.shape.sizes, "finish")
+    try:
+        return _finished(searcher, found, asked)
+    except KeyboardInterrupt as interrupt:
+        acknowledge(interrupt)
+        return _finished(searcher, replace(found, limit_hit=LimitHit.INTERRUPTED), asked)
+
+
+def _finished(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> list[Plan]:
     demands = searcher.demands
     assert demands is not None
     free_mesh, table = asked.mesh is None, found.table
@@ -65,7 +77,7 @@ def finish(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> lis
         raise _too_large(searcher, first)
     _require(demands, best)
     others: list[Priced] = []
-    if asked.count > 1:
+    if asked.count > 1 and found.limit_hit is not LimitHit.INTERRUPTED:
         count = asked.count - 1
         others = alternatives(searcher, best, schemes, count=count, free_mesh=free_mesh)
     return [first, *(plan(one, _behind(proof, one, demands, bound)) for one in others)]

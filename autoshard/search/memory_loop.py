@@ -44,6 +44,14 @@ def explore_fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape], **more:
         return explore(searcher, shapes, **more)
     with searcher.reserving(RESERVE):
         first = explore(searcher, shapes, **more)
+    try:
+        return _fitting(searcher, shapes, first)
+    except KeyboardInterrupt as interrupt:
+        acknowledge(interrupt)
+        return replace(first, limit_hit=LimitHit.INTERRUPTED)
+
+
+def _fitting(searcher: MeshSearcher, shapes: Sequence[MeshShape], first: Explored) -> Explored:
     best = last = _measured(searcher, first)
     if within(best.scheduled, searcher.limit) or first.limit_hit is LimitHit.INTERRUPTED:
         return first
@@ -86,6 +94,7 @@ class _Measured(NamedTuple):
 
 
 def _measured(searcher: MeshSearcher, found: Explored) -> _Measured:
+    searcher.tell(found.shape.sizes, "forecast")
     prices = searcher.prices(found.shape.sizes)
     plain = evaluate(prices, found.decisions, found.shape.names)
     estimate = forecasted(prices, found.decisions, plain).estimate

@@ -158,7 +158,7 @@ class MeshSearcher:
             return looked
         stop = time.monotonic() + seconds
         starts = self._from_coarser(sizes, stop)
-        self._tell(sizes, "build", None)
+        self.tell(sizes, "build")
         shared = self._shared_on(sizes)
         built = looked.built if looked is not None else self._built(sizes, shared)
         if self.demands is not None and looked is None:
@@ -182,7 +182,7 @@ class MeshSearcher:
         gap = BRIEF_GAP * self.gap if look is Look.BRIEF else self.gap
 
         def heard(news: Progress) -> bool:
-            self._tell(sizes, news.phase, news)
+            self.tell(sizes, news.phase, news)
             return news.bound >= self.cutoff * (1 - gap)  # this mesh cannot beat the incumbent
 
         outcome = solve(
@@ -260,7 +260,8 @@ class MeshSearcher:
                 return split_axis(known, axis)
         return None
 
-    def _tell(self, sizes: tuple[int, ...], phase: str, news: Progress | None) -> None:
+    def tell(self, sizes: tuple[int, ...], phase: str, news: Progress | None = None) -> None:
+        """Report that a mesh shape is in this phase, with news of the solver if there are any."""
         if self.progress is None:
             return
         seconds = time.monotonic() - self.started

@@ -21,8 +21,11 @@ from autoshard.search.assemble import forecasted
 from autoshard.search.one_shape import MeshSearcher, split_axis
 from autoshard.solve import Outcome
 from autoshard.solve import evaluate as evaluate_problem
+from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.pipeline import solve
 
+GRACE_SECONDS, GRACE = 0.5, 0.08
+"""Schemes may take so long, and this share of the time limit, after it."""
 SHOWN = 2
 """At most this many broken requirements are named."""
 
@@ -30,20 +33,29 @@ SHOWN = 2
 def baseline_rows(searcher: MeshSearcher, shape: MeshShape) -> list[tuple[Baseline, Priced | None]]:
     """Return a row per scheme, solved on the coarsest mesh that can express it.
 
-    Each row comes with the scheme's plan and its prices, or None if it does not fit.
+    Each row comes with the scheme's plan and its prices, or None if it does not fit. Together they
+    take the time that is left, and a little more where the search has taken it.
+
+    Raises:
+      KeyboardInterrupt: an interrupt came while a scheme was solved.
     """
-    return [_row(searcher, shape, scheme) for scheme in SCHEMES]
+    more = max(GRACE_SECONDS, GRACE * searcher.time_limit)
+    return [
+        _row(searcher, shape, scheme, (searcher.left() + more) / (len(SCHEMES) - number))
+        for number, scheme in enumerate(SCHEMES)
+    ]
 
 
 def _row(
-    searcher: MeshSearcher, shape: MeshShape, scheme: Scheme
+    searcher: MeshSearcher, shape: MeshShape, scheme: Scheme, seconds: float
 ) -> tuple[Baseline, Priced | None]:
+    if seconds <= 0:
+        return Baseline(scheme.name, None, None, "no time was left"), None
     fixed = searcher.demands is not None and searcher.demands.fixed
     sizes, merged = shape.sizes, []
     while len(sizes) > scheme.axes and not fixed:
         sizes = (sizes[0] * sizes[1], *sizes[2:])
         merged.append(0)
-    seconds = max(searcher.left() / len(SCHEMES), 2.0)
     built = searcher.solve(sizes, max(searcher.left(), 1.0)).built
     found, why = _solved(scheme, built, seconds)
     if found is None and searcher.demands is not None and searcher.demands.bounds:
@@ -82,10 +94,12 @@ def _solve(built: Built, pins: Pins, seconds: float) -> Outcome:
     stop = time.monotonic() + seconds
     free = replace(built.problem, limit=None)
     outcome = solve(free, time_limit=seconds, gap=0.02, pins=pins)
+    if outcome.report.limit_hit is LimitHit.INTERRUPTED:
+        raise KeyboardInterrupt  # by the user, who does not wait for the other schemes
     solution = outcome.solution
     if solution is None or not evaluate_problem(built.problem, solution.choices).violations:
         return outcome
-    left = min(max(stop - time.monotonic(), 0.5), 5.0)
+    left = min(max(stop - time.monotonic(), 0.1), 5.0)
     limited = solve(built.problem, time_limit=left, gap=0.02, pins=pins)
     return outcome if limited.solution is None else limited
 

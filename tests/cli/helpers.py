@@ -83,6 +83,13 @@ def raising():
 
 
 number = 3
+
+
+def until():
+    def step(x):
+        return jax.lax.while_loop(lambda x: jnp.sum(x) < 3, lambda x: x * 2, x)
+
+    return step, (abstract(32, 8),)
 """
 
 

@@ -78,7 +78,7 @@ def test_requirements_from_a_file_and_in_line(tmp_path, capsys, monkeypatch):
 
 
 def test_warnings_are_one_line(folder, capsys):
-    words = SEARCH.format("steps.py:loop") + " --mesh x=8 --no-baselines"
+    words = SEARCH.format("steps.py:until") + " --mesh x=8 --no-baselines"
     assert main(words.split()) == 0
     err = capsys.readouterr().err
     assert err.startswith("autoshard: warning: while loop 0 at (top) (steps.py:")
