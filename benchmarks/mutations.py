@@ -83,26 +83,24 @@ def answers(
 def _work(asked: dict[str, Any], numbers: list[int], found: dict[int, dict[str, Any]]) -> None:
     """Run these numbers, in a new process where the last one has ended."""
     while numbers:
-        child = subprocess.Popen(
-            [sys.executable, str(CHILD), json.dumps({**asked, "numbers": numbers})],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert child.stdout is not None
+        words = [sys.executable, str(CHILD), json.dumps({**asked, "numbers": numbers})]
         last: dict[str, Any] = {}
-        timer = threading.Timer(asked["limit"] + DEAD, child.kill)
-        timer.start()
-        for line in child.stdout:
-            last = json.loads(line)
-            if "fault" in last:
-                found[last["number"]] = last
-                numbers = [number for number in numbers if number != last["number"]]
-                timer.cancel()
-                timer = threading.Timer(asked["limit"] + DEAD, child.kill)
-                timer.start()
-        timer.cancel()
-        code = child.wait()
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as child:
+            assert child.stdout is not None
+            timer = threading.Timer(asked["limit"] + DEAD, child.kill)
+            timer.start()
+            for line in child.stdout:
+                last = json.loads(line)
+                if "fault" in last:
+                    found[last["number"]] = last
+                    numbers = [number for number in numbers if number != last["number"]]
+                    timer.cancel()
+                    timer = threading.Timer(asked["limit"] + DEAD, child.kill)
+                    timer.start()
+            timer.cancel()
+        code = child.returncode
         if not numbers:
             return
         number = last["number"] if last and "fault" not in last else numbers[0]

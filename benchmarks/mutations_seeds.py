@@ -124,7 +124,7 @@ KINDS = (
         "plan.json",
         ("show {}", "report {} -o out.html", "report {} --rules out --shardings out2", "check {}",
          f"{_SEARCH} --machine v5e-8 --mesh data=2,model=4 --from {{}}",
-         "explain {} [0].layers[0].up --time-limit 2"),
+         "explain {} [0].layers[0].up --time-limit 2", "annotate {} --quiet", "verify {}"),
         6,
     ),
     Kind("sweep", "sweep.json", ("report {} -o out.html",), 3),

@@ -7,9 +7,13 @@ from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
+from autoshard.files.errors import shown
+
 if TYPE_CHECKING:
     from autoshard.solve.schedule.instance import Instance
 
+LEAST, MOST = 1e-12, 1e18
+"""Of times and memory, in whatever unit: beyond them sums are no numbers any more."""
 BY_STAGE = {
     "forward": "F",
     "backward": "B",
@@ -70,7 +74,9 @@ def _no_numbers(name: str, values: Sequence[Any]) -> Iterator[str]:
             or not isinstance(value, int | float)
             or not math.isfinite(value)
         ):
-            yield f"{name}[{at}] is {value!r}; give a finite number"
+            yield f"{name}[{at}] is {shown(value)}; give a finite number"
+        elif value and not LEAST <= abs(value) <= MOST:
+            yield f"{name}[{at}] is {value}; give 0, or a number from {LEAST:g} to {MOST:g}"
 
 
 def _numbers(instance: Instance) -> Iterator[str]:

@@ -214,7 +214,7 @@ def _value(cell: Any, column: Column) -> Any:
 def _dtype(name: str) -> str | None:
     try:
         dtype = np.dtype(name)
-    except TypeError:
+    except (TypeError, ValueError):
         return None
     return dtype.name if dtype.itemsize and dtype.kind not in "OSUMm" else None
 
