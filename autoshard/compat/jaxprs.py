@@ -108,14 +108,24 @@ def equation_scope(equation: Any) -> Any:
 
     info = equation.source_info
     stack = source_info_util.current_name_stack() + info.name_stack
-    return source_info_util.user_context(info.traceback, name_stack=stack)
+    return source_info_util.user_context(_traceback(equation), name_stack=stack)
+
+
+def _traceback(equation: Any) -> Any:
+    """Where an equation comes from; what calls it, if no line of a user's is known of it."""
+    from jax._src import source_info_util
+
+    own = equation.source_info.traceback
+    if own is not None and source_info_util.user_frame(own) is not None:
+        return own
+    return source_info_util._source_info_context.context.traceback or own
 
 
 def equation_line(equation: Any) -> Any:
     """A context in which new equations keep the source line of `equation`, but not its scope."""
     from jax._src import source_info_util
 
-    return source_info_util.user_context(equation.source_info.traceback)
+    return source_info_util.user_context(_traceback(equation))
 
 
 def equation_context(equation: Any) -> Any:

@@ -138,19 +138,32 @@ class _ModuleReader:
             values.update(zip(op.results, results, strict=True))
             rule = str(attributes[key])[len(prefix) : -1] if key in attributes else None
             operator = self.combiner(op) if name in _OPS_WITH_COMBINER else None
-            splat = self.splat(attributes["value"]) if name == "stablehlo.constant" else None
+            splat = self.splat(op) if name == "stablehlo.constant" else None
             self.ops.append(LoweredOp(name, tuple(operands), tuple(results), rule, operator, splat))
         raise AssertionError("a function without func.return")
 
     def combiner(self, op: Any) -> str | None:
-        """The operator of a region of one binary op on the region's two arguments."""
+        """The operator of a region of one binary op on the region's two arguments.
+
+        None for bits of integers, and for products of complex numbers: on CPUs or GPUs, XLA makes
+        an all-reduce of truth values alone, and of sums.
+        """
         block = op.regions[0].blocks[0]
         inner = [view.operation for view in block.operations]
         if len(inner) != 2 or set(inner[0].operands) != set(block.arguments):
             return None
-        return _REGION_OPERATORS.get(inner[0].name)
+        operator = _REGION_OPERATORS.get(inner[0].name)
+        kind = str(inner[0].result.type)
+        if operator in ("and", "or") and kind != "tensor<i1>":
+            return None
+        if operator == "prod" and "complex" in kind:
+            return None
+        return operator
 
-    def splat(self, attribute: Any) -> float | None:
+    def splat(self, constant: Any) -> float | None:
+        if "complex" in str(constant.result.type):
+            return None  # no attribute of Python's
+        attribute = constant.attributes["value"]
         if not isinstance(attribute, self.ir.DenseElementsAttr) or not attribute.is_splat:
             return None
         scalar = attribute.get_splat_value()

@@ -18,6 +18,7 @@ import jax
 from autoshard import compat
 from autoshard.lower.calls import Calls
 from autoshard.lower.cut import Cut, LoweringError
+from autoshard.lower.in_parts import BY_PARTS, bind_in_parts
 from autoshard.lower.looked_up import bind_looked_up, settled_gather
 from autoshard.lower.manual import Devices
 from autoshard.lower.planned_arrays import nothing_of
@@ -96,10 +97,11 @@ class Interpreter(Calls, Regions):
             return [
                 terms_of_product(equation, arrays, op.rule, assigned, axes, sizes, self._lay_out)
             ]
-        if op.primitive == RAGGED:
+        if op.primitive == RAGGED or op.primitive in BY_PARTS:
             cut = self._cut(op)
             if cut is not None and not (cut.is_whole and not cut.partial):
-                return [ragged_dot_in_parts(equation, arrays, cut, self.mesh)]
+                run = ragged_dot_in_parts if op.primitive == RAGGED else bind_in_parts
+                return run(equation, arrays, cut, self.mesh)
         if op.index in self.product_orders:
             told, settle = self.product_orders[op.index], self._settling(op)
             kept = self._undone(op, told)

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from autoshard import compat
 from autoshard.lower.cut import Cut, refused
+from autoshard.lower.in_parts import BY_PARTS
 from autoshard.lower.indexed import gather, scatter, slice_of_place, update_slice
 from autoshard.lower.manual import own_part
 from autoshard.lower.ragged import ragged_dot
@@ -28,10 +29,11 @@ from autoshard.program.vocabulary import ALGORITHMS
 AS_IT_IS = frozenset(
     {
         *("dot_general", "transpose", "squeeze", "rev", "concatenate"),
-        *("split", "stack", "unstack", "clamp", "select_n", "copy"),
+        *("split", "stack", "unstack", "clamp", "select_n", "copy", "device_put"),
         *("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"),
         *("reduce_xor", "reduce", "reduce_window"),
         *ALGORITHMS,
+        *BY_PARTS,
     }
 )
 """Cut along what passes through, these ops do with a part what they do with the whole."""

@@ -106,13 +106,20 @@ class PlannedArrays:
         if self.decisions.assignment[op.index] is None:
             return array
         if self.decisions.stored[value] is None:
-            if value not in self.fixed:
+            if value not in self.fixed and not self._is_summed(op, position):
                 return array
             return self._constrain(array, self._reads(op, position))
         if not self._reads_copy(op, position):
             return array
         phase = self._phases[op.index, position]
         return self._copy(value, array, anew=self._is_anew(value, phase))
+
+    def _is_summed(self, op: Op, position: int) -> bool:
+        """Whether an operand is cut along what `op` sums over, as its partial results need it."""
+        if op.boundary or not self.chosen(op).reduced[0].any():
+            return False
+        summed = self.chosen(op).reduced[0]
+        return any(cut >= 0 and summed[k] for k, cut in enumerate(self._reads(op, position)))
 
     def _reads_copy(self, op: Op, position: int) -> bool:
         value = op.inputs[position]

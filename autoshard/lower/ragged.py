@@ -17,14 +17,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
 
 from autoshard import compat
 from autoshard.lower.cut import Cut
-from autoshard.program.layout import dimension_axes
+from autoshard.lower.in_parts import in_parts
 from autoshard.program.ragged import RaggedKind, RaggedProduct, ragged_product
 
 
@@ -69,31 +67,6 @@ def _axes_of_groups(product: RaggedProduct, cut: Cut) -> tuple[int, ...]:
     return tuple(axis for axis, d in enumerate(cut.written[0]) if d == 0)
 
 
-def ragged_dot_in_parts(equation: Any, arrays: Sequence[Any], cut: Cut, mesh: Any) -> Any:
-    """A ragged product on whole arrays, as one `jax.shard_map` over the mesh.
-
-    Returns its result; where that is a sum over axes, its terms, with one leading dimension for
-    each of `cut.partial`.
-    """
-    names = cut.devices.names
-
-    def spec(rank: int, layout: Sequence[int]) -> list[Any]:
-        axes = dimension_axes(rank, tuple(layout))
-        return [tuple(names[axis] for axis in here) or None for here in axes]
-
-    def body(*parts: Any) -> Any:
-        (part,) = ragged_dot(equation, parts, cut)
-        return lax.expand_dims(part, range(len(cut.partial)))
-
-    rank = len(cut.result_shapes[0])
-    terms = [names[axis] for axis in cut.partial]
-    return jax.shard_map(
-        body,
-        mesh=mesh,
-        in_specs=tuple(
-            PartitionSpec(*spec(array.ndim, layout))
-            for array, layout in zip(arrays, cut.reads, strict=True)
-        ),
-        out_specs=PartitionSpec(*terms, *spec(rank, cut.written[0])),
-        check_vma=False,  # along axes that cut nothing of it, every device computes the same
-    )(*arrays)
+def ragged_dot_in_parts(equation: Any, arrays: Sequence[Any], cut: Cut, mesh: Any) -> list[Any]:
+    """A ragged product on whole arrays, each device its part; see `autoshard.lower.in_parts`."""
+    return in_parts(lambda *parts: ragged_dot(equation, parts, cut), arrays, cut, mesh)

@@ -27,15 +27,12 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
 from autoshard import compat
-from autoshard.program.vocabulary import INLINED
-
-_BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
-_CALLED = ("jaxpr", "call_jaxpr")
+from autoshard.program.bodies import call_in_place, replaced, with_bodies, with_equations
 
 
 def plain_loops(closed: Any) -> Any:
     """A closed jaxpr without dead code, whose `while` loops test a scalar and carry what lives."""
-    jaxpr = _tested_by_scalars(closed.jaxpr)
+    jaxpr = replaced(closed.jaxpr, _tested_by_scalars)
     closed = compat.drop_dead_code(closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr))
     while True:
         jaxpr = _without_dead_carries(closed.jaxpr)
@@ -78,15 +75,11 @@ def constant_trips(equation: Any) -> int | None:
 # -- conditions ----------------------------------------------------------------------------------
 
 
-def _tested_by_scalars(jaxpr: Any) -> Any:
-    """`jaxpr` with every condition on arrays in the body of its loop; itself if there is none."""
-    equations = []
-    for equation in jaxpr.eqns:
-        equation = _with_bodies(equation, _tested_by_scalars)
-        if equation.primitive.name == "while" and _reads_arrays(equation):
-            equation = _called(equation, _tested_in_body)
-        equations.append(equation)
-    return _with_equations(jaxpr, equations)
+def _tested_by_scalars(equation: Any) -> Any:
+    """A loop whose condition on arrays is in its body; another equation as it is."""
+    if equation.primitive.name != "while" or not _reads_arrays(equation):
+        return equation
+    return call_in_place(equation, _tested_in_body)
 
 
 def _reads_arrays(loop: Any) -> bool:
@@ -124,20 +117,6 @@ def _where(test: Any, new: Any, old: Any) -> Any:
     return jax.lax.select(wide, new, old)
 
 
-def _called(equation: Any, function: Any) -> Any:
-    """A call of `function(equation, operands)` in place of `equation`."""
-    shapes = [compat.shape_struct(atom.aval) for atom in equation.invars]
-
-    def run(*operands: Any) -> list[Any]:
-        with compat.equation_line(equation):
-            return function(equation, operands)
-
-    (call,) = jax.make_jaxpr(jax.jit(run))(*shapes).jaxpr.eqns
-    return call.replace(
-        invars=equation.invars, outvars=equation.outvars, source_info=equation.source_info
-    )
-
-
 # -- dead carries --------------------------------------------------------------------------------
 
 
@@ -149,8 +128,8 @@ def _without_dead_carries(jaxpr: Any) -> Any:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "while":
             equation = _thinned(equation, [var in used for var in equation.outvars])
-        equations.append(_with_bodies(equation, _without_dead_carries))
-    return _with_equations(jaxpr, equations)
+        equations.append(with_bodies(equation, _without_dead_carries))
+    return with_equations(jaxpr, equations)
 
 
 def _thinned(loop: Any, read: Sequence[bool]) -> Any:
@@ -180,32 +159,3 @@ def _thinned(loop: Any, read: Sequence[bool]) -> Any:
         invars=[atom for atom, keep in zip(loop.invars, kept, strict=True) if keep],
         outvars=[var for var, keep in zip(loop.outvars, live, strict=True) if keep],
     )
-
-
-# -- bodies --------------------------------------------------------------------------------------
-
-
-def _with_bodies(equation: Any, change: Any) -> Any:
-    """`equation` with `change` made to the jaxprs that are laid out in place of it."""
-    name, params = equation.primitive.name, equation.params
-    keys = _BODIES.get(name, _CALLED if name in INLINED else ())
-    changed = {key: _changed(params[key], change) for key in keys if key in params}
-    if all(params[key] is value for key, value in changed.items()):
-        return equation
-    return equation.replace(params={**params, **changed})
-
-
-def _changed(body: Any, change: Any) -> Any:
-    if isinstance(body, tuple | list):
-        bodies = type(body)(_changed(one, change) for one in body)
-        return body if all(a is b for a, b in zip(bodies, body, strict=True)) else bodies
-    if hasattr(body, "consts"):
-        jaxpr = change(body.jaxpr)
-        return body if jaxpr is body.jaxpr else body.replace(jaxpr=jaxpr)
-    return change(body)
-
-
-def _with_equations(jaxpr: Any, equations: Sequence[Any]) -> Any:
-    if all(a is b for a, b in zip(equations, jaxpr.eqns, strict=True)):
-        return jaxpr
-    return jaxpr.replace(eqns=list(equations))

@@ -37,6 +37,7 @@ from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.loops import plain_loops
 from autoshard.program.rules.ask_shardy import rules_for
 from autoshard.program.rules.choose import UserRules
+from autoshard.program.solves import run_solves
 from autoshard.program.trip_counts import TripCounts, checked
 
 __all__ = ["Op", "Program", "Region", "TraceError", "Value", "trace"]
@@ -77,7 +78,7 @@ def trace(
     abstract = jax.tree.map(_abstract, args)
     traced = _traced(fn, abstract)
     untyped, explicit = compat.without_types(traced.jaxpr)
-    closed, out_info = plain_loops(untyped), traced.out_info
+    closed, out_info = plain_loops(run_solves(untyped)), traced.out_info
     try:
         graph = Flattener(trip_counts)
         graph.run(closed, _paths(abstract), _paths(out_info))

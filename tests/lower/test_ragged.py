@@ -64,7 +64,8 @@ def on_parts(fn, arrays, assignment, mesh_shape):
         Devices(tuple(names), mesh_shape),
     )
     devices = np.array(jax.devices()[: np.prod(mesh_shape)]).reshape(mesh_shape)
-    run = jax.jit(lambda *a: ragged_dot_in_parts(equation, a, cut, Mesh(devices, tuple(names))))
+    mesh = Mesh(devices, tuple(names))
+    run = jax.jit(lambda *a: ragged_dot_in_parts(equation, a, cut, mesh)[0])
     return run(*arrays).sum(tuple(range(len(cut.partial))))
 
 

@@ -136,3 +136,13 @@ def test_what_ended_a_search_is_about_all_mesh_shapes(monkeypatch: pytest.Monkey
     assert left.proof.gap > 0.01
     assert left.proof.limit_hit == "time"
     assert "stopped by the time limit" in proof_text(left)
+
+
+def test_what_the_chips_have_no_lowering_for_is_refused():
+    program = trace(jnp.linalg.eigvals, jax.ShapeDtypeStruct((8, 16, 16), jnp.float32))
+    with pytest.raises(InfeasibleError) as caught:
+        search(program, "v5e-8", baselines=False)
+    first, op, repair = str(caught.value).splitlines()
+    assert first == "JAX cannot lower these for TPU v5e (tpu):"
+    assert op.startswith("  eig at ")
+    assert repair == "compute them on the host, outside of the step or in jax.pure_callback"

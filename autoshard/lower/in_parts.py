@@ -1,0 +1,68 @@
+"""One op on whole arrays, of which each device runs its own part: a `jax.shard_map` over the mesh.
+
+For ops that XLA's partitioner would gather although their parts are independent (a batch of Fourier
+transforms), or cannot cut (ragged products). Operands come in the layouts that the op reads, so
+that nothing moves. A result that is a partial sum gets a leading dimension of one term for each
+axis over which it is summed, so that its sum over all devices is the sum over the leading
+dimensions (`autoshard.lower.terms`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from autoshard import compat
+from autoshard.lower.cut import Cut
+from autoshard.program.layout import dimension_axes
+
+BY_PARTS = frozenset({"fft"})
+"""Ops that do with a part of what passes through what they do with the whole."""
+
+
+def bind_in_parts(equation: Any, arrays: Sequence[Any], cut: Cut, mesh: Any) -> list[Any]:
+    """The results of an op of `BY_PARTS`."""
+    return in_parts(lambda *parts: compat.bind_equation(equation, parts), arrays, cut, mesh)
+
+
+def in_parts(
+    run: Callable[..., Sequence[Any]], arrays: Sequence[Any], cut: Cut, mesh: Any
+) -> list[Any]:
+    """What `run` makes of the parts of `arrays`, as whole arrays.
+
+    Args:
+      run: from a device's parts of the operands to its parts of the results.
+      arrays: the operands.
+      cut: how both are cut.
+      mesh: the mesh of the plan.
+
+    Returns its results; of a sum over axes, its terms, with one leading dimension for each of
+    `cut.partial`.
+    """
+    names = cut.devices.names
+
+    def spec(rank: int, layout: Sequence[int]) -> list[Any]:
+        axes = dimension_axes(rank, tuple(layout))
+        return [tuple(names[axis] for axis in here) or None for here in axes]
+
+    def body(*parts: Any) -> list[Any]:
+        return [lax.expand_dims(part, range(len(cut.partial))) for part in run(*parts)]
+
+    terms = [names[axis] for axis in cut.partial]
+    return jax.shard_map(
+        body,
+        mesh=mesh,
+        in_specs=tuple(
+            PartitionSpec(*spec(array.ndim, layout))
+            for array, layout in zip(arrays, cut.reads, strict=True)
+        ),
+        out_specs=[
+            PartitionSpec(*terms, *spec(len(shape), layout))
+            for shape, layout in zip(cut.result_shapes, cut.written, strict=True)
+        ],
+        check_vma=False,  # along axes that cut nothing of it, every device computes the same
+    )(*arrays)

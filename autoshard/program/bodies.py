@@ -1,0 +1,66 @@
+"""Jaxprs made anew: equations of them replaced, and those of the bodies that they call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from autoshard import compat
+from autoshard.program.vocabulary import INLINED
+
+_BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
+_CALLED = ("jaxpr", "call_jaxpr")
+
+
+def replaced(jaxpr: Any, change: Callable[[Any], Any]) -> Any:
+    """`jaxpr` with `change` made to every equation, those of bodies first.
+
+    Where nothing changes, it is the same object.
+    """
+    equations = [
+        change(with_bodies(one, lambda body: replaced(body, change))) for one in jaxpr.eqns
+    ]
+    return with_equations(jaxpr, equations)
+
+
+def with_bodies(equation: Any, change: Callable[[Any], Any]) -> Any:
+    """`equation` with `change` made to the jaxprs that are laid out in place of it."""
+    name, params = equation.primitive.name, equation.params
+    keys = _BODIES.get(name, _CALLED if name in INLINED else ())
+    changed = {key: _changed(params[key], change) for key in keys if key in params}
+    if all(params[key] is value for key, value in changed.items()):
+        return equation
+    return equation.replace(params={**params, **changed})
+
+
+def _changed(body: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(body, tuple | list):
+        bodies = type(body)(_changed(one, change) for one in body)
+        return body if all(a is b for a, b in zip(bodies, body, strict=True)) else bodies
+    if hasattr(body, "consts"):
+        jaxpr = change(body.jaxpr)
+        return body if jaxpr is body.jaxpr else body.replace(jaxpr=jaxpr)
+    return change(body)
+
+
+def with_equations(jaxpr: Any, equations: Sequence[Any]) -> Any:
+    """`jaxpr` with other equations; itself if they are the same."""
+    if all(a is b for a, b in zip(equations, jaxpr.eqns, strict=True)):
+        return jaxpr
+    return jaxpr.replace(eqns=list(equations))
+
+
+def call_in_place(equation: Any, function: Callable[[Any, Sequence[Any]], list[Any]]) -> Any:
+    """A call of `function(equation, operands)` in place of `equation`, of the same source line."""
+    shapes = [compat.shape_struct(atom.aval) for atom in equation.invars]
+
+    def run(*operands: Any) -> list[Any]:
+        with compat.equation_line(equation):
+            return function(equation, operands)
+
+    (call,) = jax.make_jaxpr(jax.jit(run))(*shapes).jaxpr.eqns
+    return call.replace(
+        invars=equation.invars, outvars=equation.outvars, source_info=equation.source_info
+    )
