@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import jax
+import msgspec
 
 from autoshard.cost.step_prices import step_prices
-from autoshard.plan.decisions import Decisions
+from autoshard.plan.decisions import Decisions, WrittenDecisions
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.plan import Plan, Proof
 from autoshard.plan.text.layouts import folded_layouts
@@ -67,7 +68,7 @@ class Kept:
     def decoded(self) -> Decisions:
         """The decisions."""
         data = zlib.decompress(base64.b64decode("".join(self.decisions)))
-        return Decisions.from_json(json.loads(data))
+        return msgspec.json.decode(data, type=WrittenDecisions).record()
 
 
 def path_of(case: Case) -> Path:
