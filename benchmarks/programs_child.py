@@ -4,8 +4,8 @@
 
 The pool of a program begins with one array; pieces (`programs_pieces.py`) read an entry of it and
 add another. What no piece reads is returned; of a quarter of the programs, the gradient is, too,
-and the weights come back as state. A random machine makes it worth while to cut small arrays, random
-pins make plans differ.
+and the weights come back as state. A random machine makes it worth while to cut small arrays,
+and random pins make plans differ.
 """
 
 from __future__ import annotations
