@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from autoshard.lower.spmd import lower
@@ -19,7 +19,7 @@ from tests.helpers import toy_machine
 from tests.problem.requirements.programs import array, plan_of
 
 SIZES = {"x": 4, "y": 2}
-MESH = AbstractMesh(tuple(SIZES.values()), tuple(SIZES))
+MESH = AbstractMesh(tuple(SIZES.values()), tuple(SIZES), axis_types=(AxisType.Auto,) * len(SIZES))
 CUBE = array(16, 16, 16)
 SQUARE = array(64, 64)
 
