@@ -89,8 +89,9 @@ class Lowered:
     def to_read(self) -> Any:
         """The `jax.stages.Lowered` of the step, to be read and not to be run; needs no devices."""
         one = self if self.readable is None else replace(self, fn=self.readable, readable=None)
-        traced = one.jit().trace(*one.in_shapes)
-        return traced.lower(lowering_platforms=(platform_to_read(self.program),))
+        with compat.no_other_mesh(self.mesh):
+            traced = one.jit().trace(*one.in_shapes)
+            return traced.lower(lowering_platforms=(platform_to_read(self.program),))
 
     def mlir_text(self, *, platform: str = "tpu") -> str:
         """The StableHLO module with Shardy annotations, as text."""

@@ -55,7 +55,7 @@ class TraceOptions(TypedDict, total=False):
 
     donate_argnums: Count | list[Count]
     trip_counts: Count | list[Count] | dict[str, Count]
-    user_rules: dict[str, str | dict[str, Any]]
+    user_rules: dict[str, str | dict[str, Any] | list[str | dict[str, Any]]]
     join_sums: bool
 
 

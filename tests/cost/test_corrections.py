@@ -6,12 +6,14 @@ import json
 
 import jax
 import jax.numpy as jnp
+import msgspec
 import numpy as np
 import pytest
 
 from autoshard.cost.corrections import NONE, Corrections, part_of, scope_key
 from autoshard.cost.step_prices import step_prices
 from autoshard.plan.evaluate import evaluate
+from autoshard.plan.written import WrittenCorrections
 from autoshard.solve import evaluate as evaluate_problem
 from autoshard.solve import solve
 from autoshard.xla import analyse
@@ -46,8 +48,9 @@ CORRECTIONS = Corrections({("first", "matrix"): 3.0}, 0.5, 0.25, 2.0)
 
 
 def test_they_survive_json():
-    assert Corrections.from_json(json.loads(json.dumps(CORRECTIONS.to_json()))) == CORRECTIONS
-    assert Corrections.from_json(NONE.to_json()) == NONE
+    for one in (CORRECTIONS, NONE):
+        written = json.dumps(one.to_json())
+        assert msgspec.json.decode(written, type=WrittenCorrections).record() == one
 
 
 def test_each_part_has_its_factor():
