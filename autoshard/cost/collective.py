@@ -219,16 +219,6 @@ class MeshTopology:
         """Whether an all-reduce over the group is one kernel."""
         return all(isinstance(one, Switch) and one.reduces for one in self._crossed(group))
 
-    def torus_dimensions(self, axes: Iterable[int]) -> int:
-        """Over how many dimensions of a torus the groups along these axes extend."""
-        pieces = {
-            (piece.level, piece.dimension)
-            for axis in set(axes)
-            for piece in self.pieces[axis]
-            if isinstance(self.machine.network[piece.level], Torus)
-        }
-        return len(pieces)
-
     def leaves_whole(self, axes: Iterable[int]) -> bool:
         """Whether a reduce-scatter over these axes is an all-reduce, cut by what reads the sum."""
         habit = self._scatter_habit(tuple(axes))

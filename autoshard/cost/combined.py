@@ -23,35 +23,28 @@ from autoshard.machine.chip import Chip
 GPU_BYTES = 30 * 2**20
 """What the results of collectives that are run as one take at most; the default of
 `xla_gpu_all_gather_combine_threshold_bytes` and of its sisters."""
-TPU_BYTES = 2**27
-"""Likewise of what XLA:TPU sums: in compiled Llama-3 8B 117 and 8 MB, but not 117 and 17."""
 
-COMBINING = {
-    "all_gather": (("gpu.gathers-combined", "gpu.gathers-combined-to-30-mib"),),
+Combining = tuple[tuple[str, ...], float]
+COMBINING: dict[str, tuple[Combining, ...]] = {
+    "all_gather": ((("gpu.gathers-combined", "gpu.gathers-combined-to-30-mib"), GPU_BYTES),),
     "all_reduce": (
-        ("gpu.sums-combined", "gpu.sums-combined-to-30-mib"),
-        ("tpu.sums-are-combined", "tpu.gradients-are-combined"),
+        (("gpu.sums-combined", "gpu.sums-combined-to-30-mib"), GPU_BYTES),
+        (("tpu.sums-are-combined", "tpu.gradients-are-combined"), math.inf),
     ),
-    "reduce_scatter": (
-        ("gpu.scatters-combined", "gpu.sums-combined-to-30-mib"),
-        ("tpu.sums-are-combined", "tpu.scattered-gradients-are-combined"),
-    ),
+    "reduce_scatter": ((("gpu.scatters-combined", "gpu.sums-combined-to-30-mib"), GPU_BYTES),),
 }
-"""By kind of collective, what a compiler must do to run several as one: all habits of a group."""
+"""By kind of collective, what a compiler must do to run several as one: all habits of a group; and
+how many bytes of results on one device it combines at most."""
 
 
-def combines(chip: Chip, kind: str) -> bool:
-    """Whether the chip's compiler runs several collectives of a kind as one."""
+def combined_bytes(chip: Chip, kind: str) -> float:
+    """At most how many bytes of results on one device the chip's compiler runs as one collective.
+
+    0 where it runs each collective of this kind by itself.
+    """
     has = chip.compiler.has
-    return any(all(map(has, habits)) for habits in COMBINING.get(kind, ()))
-
-
-def combined_bytes(chip: Chip) -> float:
-    """At most how many bytes of results on one device are combined into one collective."""
-    own = chip.compiler
-    if own.has("tpu.large-sums-stay-apart"):
-        return TPU_BYTES
-    return math.inf if own.denies("tpu.large-sums-stay-apart") else GPU_BYTES
+    found = (size for habits, size in COMBINING.get(kind, ()) if all(map(has, habits)))
+    return max(found, default=0.0)
 
 
 def latency_share(
@@ -65,9 +58,10 @@ def latency_share(
       chip: it runs on.
       kind: of the collectives.
     """
-    if companions == 1 or not combines(chip, kind):
+    most = combined_bytes(chip, kind)
+    if companions == 1 or not most:
         return np.ones(np.shape(size))
-    room = 1.0 - np.minimum(size / combined_bytes(chip), 1.0)
+    room = 1.0 - np.minimum(size / most, 1.0)
     return 1.0 - (1.0 - 1.0 / companions) * room
 
 
@@ -82,10 +76,8 @@ def settled_seconds(
 ) -> NDArray[np.float64]:
     """Seconds of settling partial sums of local `size` into the layouts `stored`; `[n]`.
 
-    What is combined into one collective shares its latency. Sums that are combined over several
-    dimensions of a torus are priced as an all-reduce, of which each takes its part; XLA:TPU makes
-    one over all of a square or a cube. HLO's reduce-scatter has one dimension: one that scatters
-    onto several is made by an all-reduce and a slice, and is priced as that.
+    What is combined into one collective shares its latency. HLO's reduce-scatter has one dimension:
+    one that scatters onto several is made by an all-reduce and a slice, and is priced as that.
 
     Args:
       topology: the mesh.
@@ -97,7 +89,6 @@ def settled_seconds(
       shares: the kinds of collectives that pay their share of the latency; others pay all of it.
     """
     chip = topology.machine.chip
-    own = chip.compiler
 
     def combined(kind: Kind) -> NDArray[np.float64]:
         rate = topology.rate(kind, axes)
@@ -105,14 +96,9 @@ def settled_seconds(
         share = latency_share(together if kind in shares else 1, size / parts, chip, kind)
         return share * rate.latency_seconds + rate.seconds_per_byte * size
 
-    several = together > 1 and topology.torus_dimensions(axes) > 1
-    joins = several and own.has("tpu.scattered-gradients-whole-over-squares")
-    if kind == "all_reduce" or (len(axes) == 1 and not joins):
+    one_dimension = len(axes) == 1 or chip.compiler.denies("tpu.no-scatter-onto-two-dimensions")
+    if kind == "all_reduce" or one_dimension:
         return combined(kind)
-    whole = np.zeros(len(stored), dtype=bool)
-    if not own.denies("tpu.no-scatter-onto-two-dimensions"):
-        onto = stored[:, list(axes)]
-        whole = (onto != onto[:, :1]).any(axis=1)
-    if joins:
-        whole = whole | (2 * size <= combined_bytes(chip))
+    onto = stored[:, list(axes)]
+    whole = (onto != onto[:, :1]).any(axis=1)
     return np.where(whole, combined("all_reduce"), combined(kind))

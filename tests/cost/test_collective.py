@@ -3,18 +3,15 @@
 import dataclasses
 import math
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from autoshard.cost.collective import KINDS, MeshTopology
-from autoshard.cost.combined import latency_share
 from autoshard.machine.load import load
 from autoshard.machine.network import Switch, Torus
 from tests.cost.meshes import BYTES, groups
-from tests.helpers import case
 
 
 @given(groups(), st.sampled_from(KINDS), BYTES, BYTES)
@@ -73,35 +70,6 @@ def test_sums_over_a_whole_torus_are_made_and_then_sliced(name, axes, like, whol
     topology = MeshTopology(machine, (machine.chips // size, size))
     assert topology.rate("reduce_scatter", axes) == topology.rate(like, axes)
     assert topology.leaves_whole(axes) == whole
-
-
-@pytest.mark.parametrize(
-    ("name", "axis", "rows", "together"),
-    [
-        ("v5p-64", 0, 1024, True),  # over 4x4 of 4x4x4 chips
-        ("v5p-64", 1, 1024, False),  # over 4 in a row
-        ("v5p-64", 0, 65536, False),  # two of 256 MiB
-        ("h100-64", 0, 1024, False),
-    ],
-)
-def test_sums_that_are_combined_over_several_dimensions_are_made_whole(name, axis, rows, together):
-    def step(x, y):
-        return jax.lax.scan(lambda c, _: (c + 1.0, (x.T @ y, y.T @ x)), 0.0, length=2)[1]
-
-    array = (
-        jax.ShapeDtypeStruct((64, rows), np.float32),
-        jax.ShapeDtypeStruct((64, 1024), "float32"),
-    )
-    given = case(step, *array, mesh={"x": 16, "y": 4}, machine=load(name))
-    prices = given.built.prices
-    op = next(op for op in given.program.ops if op.primitive == "dot_general")
-    size = np.array([rows * 1024 * 4.0])
-    stored = np.where(np.arange(2) == axis, 0, -1)[None]
-    found = prices.settled_seconds(op, "reduce_scatter", (axis,), size, stored)
-    kind, parts = ("all_reduce", 1) if together else ("reduce_scatter", (16, 4)[axis])
-    share = latency_share(2, size / parts, prices.machine.chip, kind)
-    rate = prices.topology.rate(kind, (axis,))
-    assert found == pytest.approx(share * rate.latency_seconds + rate.seconds_per_byte * size)
 
 
 def test_a_collective_starts_once_and_a_switch_that_reduces_does_both_halves_in_one():

@@ -32,9 +32,9 @@ def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def shared(kind: str, size: float = 1e3) -> Price:
+def shared(kind: str) -> Price:
     """The share of a latency that one of three collectives pays."""
-    return lambda machine: latency_share(3, np.array([size]), machine.chip, kind).tolist()
+    return lambda machine: latency_share(3, np.array([1e3]), machine.chip, kind).tolist()
 
 
 def settled(mesh: tuple[int, ...], stored: tuple[int, ...], *axes: int, together: int) -> Price:
@@ -168,7 +168,6 @@ PRICES: dict[str, dict[str, Price]] = {
     "v5e-32": {"tpu.scatters-around-oblongs": rate("reduce_scatter", 4, 8)},
     "v5p-64": {
         "tpu.no-scatter-over-whole-cube": rate("reduce_scatter", 8, 8),
-        "tpu.scattered-gradients-whole-over-squares": settled((16, 4), (0, -1), 0, together=2),
         "tpu.no-scatter-onto-two-dimensions": settled((4, 4, 4), (0, 1, -1), 0, 1, together=1),
     },
     "v5p-8": {
@@ -176,8 +175,6 @@ PRICES: dict[str, dict[str, Price]] = {
         "tpu.few-rows-turned-for-gathers": resharded(64, 16),
         "tpu.sums-are-combined": shared("all_reduce"),
         "tpu.gradients-are-combined": shared("all_reduce"),
-        "tpu.scattered-gradients-are-combined": shared("reduce_scatter"),
-        "tpu.large-sums-stay-apart": shared("all_reduce", 2.0**28),
         "tpu.own-rows-converted-after-lookup": TABLE,
         "tpu.products-read-transposed": transposed(disagreeing, *FOURS),
         "tpu.tiles-of-8-by-128": filled(10, 100),

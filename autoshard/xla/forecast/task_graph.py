@@ -56,10 +56,7 @@ INDEX_BYTES = 4
 COMBINED = {
     "all_gather": ("gpu.gathers-combined", "gpu.gathers-combined-to-30-mib"),
     "all_reduce": ("gpu.sums-combined", "gpu.sums-combined-to-30-mib", "tpu.sums-are-combined"),
-    "reduce_scatter": (
-        *("gpu.scatters-combined", "gpu.sums-combined-to-30-mib"),
-        "tpu.scattered-gradients-are-combined",
-    ),
+    "reduce_scatter": ("gpu.scatters-combined", "gpu.sums-combined-to-30-mib"),
 }
 """Kinds of collectives that the compiler combines with others of their kind, with the habits."""
 COMBINED_IN_LOOPS = {

@@ -59,10 +59,6 @@ def _one_of_two(built: Built) -> bool:
     return total.writes == ("bf16[4096,4096]",) * 2
 
 
-def _two_of_two(built: Built) -> bool:
-    return [one.writes for one in built.collectives("all-reduce")] == [("bf16[16384,4096]",)] * 2
-
-
 def _gradients(x: Any, *weights: Any) -> Any:
     def loss(weights: Any) -> Any:
         made = x
@@ -93,16 +89,6 @@ def _four_in_one(built: Built) -> bool:
 def _three_in_loop(built: Built) -> bool:
     (total,) = built.collectives("all-reduce")
     return total.writes == ("bf16[1024,1024]",) * 3 and total.depth == 1
-
-
-def _three_scattered(built: Built) -> bool:
-    (total,) = built.collectives("all-reduce")
-    return is_scatter(total) and total.writes == ("bf16[128,1024]",) * 3
-
-
-def _three_whole(built: Built) -> bool:
-    (total,) = built.collectives("all-reduce")
-    return not is_scatter(total) and total.writes == ("bf16[1024,1024]",) * 3
 
 
 def _product_of_parts(x: Any, y: Any) -> Any:
@@ -199,15 +185,6 @@ HABITS: tuple[Habit, ...] = (
         _one_of_two,
     ),
     habit(
-        "large-sums-stay-apart",
-        "Sums of more than 128 MiB are not combined.",
-        _two_sums,
-        (bf16(8, 16384, 4096),) * 2,
-        (X, X),
-        (WHOLE, WHOLE),
-        _two_of_two,
-    ),
-    habit(
         "gradients-are-combined",
         "The gradients of four replicated weights are one all-reduce.",
         _gradients,
@@ -225,26 +202,6 @@ HABITS: tuple[Habit, ...] = (
         (INNER,) * 3,
         _three_in_loop,
         machine="v5p-8",
-    ),
-    habit(
-        "scattered-gradients-are-combined",
-        "The gradients of three sharded weights are one reduce-scatter.",
-        _gradients,
-        (bf16(8192, 1024), *(bf16(1024, 1024),) * 3),
-        (X,) * 4,
-        (X,) * 3,
-        _three_scattered,
-    ),
-    habit(
-        "scattered-gradients-whole-over-squares",
-        "Over all of a square torus the gradients of three sharded weights are one all-reduce.",
-        _gradients,
-        (bf16(8192, 1024), *(bf16(1024, 1024),) * 3),
-        (X,) * 4,
-        (X,) * 3,
-        _three_whole,
-        machine="v5e-16",
-        mesh=(("x", 16),),
     ),
     habit(
         "products-scatter-around-rings",

@@ -306,7 +306,6 @@ FORECAST: dict[str, dict[str, tuple[str, int]]] = {
         "tpu.half-of-vector-memory-stays": ("attention", 0),
         "tpu.identical-gathers-are-one": ("attention", 1),
         "tpu.late-products": ("table", 7),
-        "tpu.scattered-gradients-are-combined": ("attention", 0),
         "tpu.schedules-from-the-end": ("attention", 0),
         "tpu.shares-of-turned-scores-written": ("masked", 7),
         "tpu.short-lived-in-vector-memory": ("attention", 0),
