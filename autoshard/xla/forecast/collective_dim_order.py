@@ -4,7 +4,7 @@ XLA:GPU gathers and scatters only along the dimension that is major-most (first)
 compilers are assumed to do the same unless a habit denies it. So an array that is gathered or
 reduce-scattered along another dimension has that dimension first in memory. Elementwise results
 inherit its order, or their kernels read the array out of order. An all-to-all splits along the
-first dimension and concatenates along a new dimension before it.
+first dimension.
 
     g: f32[m, n@x] --all-gather(x)--> g: f32[m, n], n first in memory
 
@@ -30,11 +30,8 @@ from autoshard.xla.fusion import Fusion
 
 ENTERING = frozenset({"enter", "carry", "scan_slice"})
 """Ops through which a loop reads values from outside."""
-JOINING = {
-    "all_gather": ("gpu.gathers-along-first-dimension", "gpu.gathers-as-it-lies"),
-    "all_to_all": ("gpu.all-to-alls-join-apart",),
-}
-"""Collectives whose result has the concatenated dimension first in memory, with the habits."""
+JOINING = "gpu.gathers-along-first-dimension", "gpu.gathers-as-it-lies"
+"""Habits by which what is gathered has the dimension along which it is gathered first in memory."""
 
 
 def results_beside(
@@ -72,7 +69,7 @@ class FirstDimensions:
         self._follows = not own.denies("gpu.made-of-gathered-lies-so")
         self._cuts_first = not own.denies("gpu.all-to-alls-cut-first-dimension")
         self._scatters_first = not own.denies("gpu.scatters-along-first-dimension")
-        self._joining = {kind for kind, habits in JOINING.items() if not own.denies(*habits)}
+        self._joins_first = not own.denies(*JOINING)
         self._of_value: list[int | None] = []
         self._served: dict[int, frozenset[tuple[int, int]]] = {}
 
@@ -211,7 +208,7 @@ class FirstDimensions:
         assert stored is not None
         assert copy is not None
         for step in reversed(self.prices.reshard(value).steps(stored, copy)):
-            if step.kind in self._joining:
+            if step.kind == "all_gather" and self._joins_first:
                 states = zip(step.from_state, step.to_state, strict=True)
                 joined = [d for d, (before, after) in enumerate(states) if len(before) > len(after)]
                 return joined[0] if len(joined) == 1 else None

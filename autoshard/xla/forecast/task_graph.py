@@ -258,9 +258,8 @@ class TaskGraph:
     def _task(self, number: int, kernel: Kernel) -> Task:
         decided, ops = self.decided, self.program.ops[kernel.first : kernel.last]
         if kernel.inner is not None:
-            stops = not self.own.denies("gpu.loops-with-collectives-alone")
-            if not decided.communicates(kernel.inner):
-                stops = self.own.denies("gpu.collectives-beside-loops")
+            alone = not self.own.denies("gpu.loops-with-collectives-alone")
+            stops = alone and decided.communicates(kernel.inner)
             return Task(None, Role.LOOP if stops else Role.KERNEL, kernels=(number,))
         seconds = 0.0
         if decided.decisions.assignment[kernel.first] is not None:

@@ -233,16 +233,6 @@ HABITS: tuple[Habit, ...] = (
         _turned_for_scatter,
     ),
     habit(
-        "all-to-alls-join-apart",
-        "An all-to-all joins its blocks along a new first dimension; a kernel puts them in order.",
-        _PARTITIONER,
-        _exchanged,
-        (f32(1024, 512),),
-        (INNER,),
-        (X,),
-        _cut_and_joined,
-    ),
-    habit(
         "all-to-alls-cut-first-dimension",
         "What an all-to-all cuts along another dimension than the first is written in the order "
         "of the blocks first.",

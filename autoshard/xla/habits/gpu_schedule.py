@@ -259,16 +259,6 @@ HABITS: tuple[Habit, ...] = (
         _waits_for_loop,
     ),
     habit(
-        "collectives-beside-loops",
-        "A loop without collectives runs while a collective around it is under way.",
-        _HIDING,
-        _loop_then_product,
-        (bf16(8192, 512), bf16(4, 512, 512), bf16(512, 1024)),
-        (X, WHOLE, X),
-        (X,),
-        _beside_loop,
-    ),
-    habit(
         "gathers-between-hosts-reckoned",
         "A gather between hosts is reckoned by a ring: its steps, one card's share of the bytes, "
         "and three passes through the main memory.",

@@ -289,7 +289,6 @@ FORECAST: dict[str, dict[str, tuple[str, int]]] = {
     },
     "slow gpu": {"gpu.products-by-table": ("looped 5", 3)},
     "gpus": {
-        "gpu.all-to-alls-join-apart": ("loop", 2),
         "gpu.gathers-along-first-dimension": ("loop", 1),
         "gpu.gathers-as-it-lies": ("loop", 1),
         "gpu.loop-edges-as-numbered": ("loop", 1),
@@ -326,7 +325,6 @@ FORECAST: dict[str, dict[str, tuple[str, int]]] = {
 """By machine and habit: a step, and the seed of a plan of which something else is forecast."""
 TASKS: dict[str, dict[str, tuple[str, int]]] = {
     "gpu": {
-        "gpu.collectives-beside-loops": ("beside", 0),
         "gpu.scatters-start-from-terms": ("scattered", 1),
     },
     "cluster": {
