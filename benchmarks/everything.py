@@ -139,7 +139,8 @@ def schedules_figures(rows: Rows) -> Iterator[Figure]:
 
 def habits_figures(rows: Rows) -> Iterator[Figure]:
     """Of `bench habits`: how many hold and are broken, of each compiler."""
-    for compiler, prefix in (("XLA:GPU", "gpu."), ("XLA:TPU", "tpu.")):
+    of = (("XLA:GPU", "gpu."), ("XLA:TPU", "tpu."), ("XLA's partitioner", "partitioner."))
+    for compiler, prefix in of:
         ours = [row for row in rows if row["habit"].startswith(prefix)]
         counts = Counter(row["status"] for row in ours)
         versions = {row["version"] for row in ours if row["version"]}

@@ -8,6 +8,9 @@ program is compiled for a machine that need not be there, and the module read.
     no probe        nobody knows how to ask
     not installed   the compiler is not there
 
+Faults of XLA's partitioner (`autoshard.lower.partitioner`) are asked for likewise, of a small op
+that is cut over fake CPU devices: one that holds is still there, a broken one is mended.
+
 With `--without NAME` and the plans that `bench fidelity --keep FOLDER` kept, it says what each of
 these habits buys. Errors of predictions grow where a habit is denied; a group is a program on a
 machine and a mesh (`autoshard.study.worth`):
@@ -33,6 +36,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +56,9 @@ GROUP = Path(__file__).with_name("habits_group.py")
 def run(options: argparse.Namespace) -> int:
     """Ask for every habit, or what some of them buy."""
     from autoshard.cli.common import FAILED, CommandError
+    from autoshard.compiler.partitioner import KIND, ask_fault
     from autoshard.compiler.probes import KINDS
+    from autoshard.lower.partitioner import FAULTS
     from autoshard.study.habits import HabitError, ask, named
     from autoshard.xla import HABITS
 
@@ -71,20 +77,26 @@ def run(options: argparse.Namespace) -> int:
         return _worth(options, habits)
     from autoshard.cli.rows import Rows
 
+    faults = [
+        fault
+        for fault in FAULTS
+        if KIND in options.compile and fnmatch.fnmatch(fault.name, options.only)
+    ]
     rows = Rows(COLUMNS, WIDTHS)
     counts: Counter[str] = Counter()
     try:
-        for habit, found in zip(habits, ask(habits), strict=True):
+        answers = chain(ask(habits), map(ask_fault, faults))
+        for believed, found in zip((*habits, *faults), answers, strict=True):
             counts[found.status] += 1
             rows.add(
                 {
-                    "habit": habit.name, "status": found.status, "seconds": found.seconds,
-                    "version": found.version, "seen": "; ".join(habit.seen), "claim": habit.claim,
-                    "source": habit.source, "detail": found.detail,
+                    "habit": believed.name, "status": found.status, "seconds": found.seconds,
+                    "version": found.version, "seen": "; ".join(believed.seen),
+                    "claim": believed.claim, "source": believed.source, "detail": found.detail,
                 }
             )  # fmt: skip
             if found.status == "broken":
-                print(f"    claimed: {habit.claim}\n    {found.detail}")
+                print(f"    claimed: {believed.claim}\n    {found.detail}")
     except KeyboardInterrupt:
         print("\ninterrupted: what follows is of the rows above", file=sys.stderr)
     rows.write(options.csv)

@@ -1,7 +1,7 @@
 """One op on whole arrays, of which each device runs its own part: a `jax.shard_map` over the mesh.
 
-For ops that XLA's partitioner would gather although their parts are independent (a batch of Fourier
-transforms), or cannot cut (ragged products). Operands come in the layouts that the op reads, so
+For ops of which XLA's partitioner makes something else than was planned
+(`autoshard.lower.partitioner`), and which no compiler cuts (ragged products). Operands come in the layouts that the op reads, so
 that nothing moves. A result that is a partial sum gets a leading dimension of one term for each
 axis over which it is summed, so that its sum over all devices is the sum over the leading
 dimensions (`autoshard.lower.terms`).
@@ -16,17 +16,8 @@ import jax
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from autoshard import compat
 from autoshard.lower.cut import Cut
 from autoshard.program.layout import dimension_axes
-
-BY_PARTS = frozenset({"fft"})
-"""Ops that do with a part of what passes through what they do with the whole."""
-
-
-def bind_in_parts(equation: Any, arrays: Sequence[Any], cut: Cut, mesh: Any) -> list[Any]:
-    """The results of an op of `BY_PARTS`."""
-    return in_parts(lambda *parts: compat.bind_equation(equation, parts), arrays, cut, mesh)
 
 
 def in_parts(

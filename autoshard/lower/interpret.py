@@ -18,18 +18,17 @@ import jax
 from autoshard import compat
 from autoshard.lower.calls import Calls
 from autoshard.lower.cut import Cut, LoweringError
-from autoshard.lower.in_parts import BY_PARTS, bind_in_parts
+from autoshard.lower.local import run_in_parts
 from autoshard.lower.looked_up import bind_looked_up, settled_gather
 from autoshard.lower.manual import Devices
+from autoshard.lower.partitioner import runs_in_parts
 from autoshard.lower.planned_arrays import nothing_of
 from autoshard.lower.products import product_in_order
-from autoshard.lower.ragged import ragged_dot_in_parts
 from autoshard.lower.regions import Regions
 from autoshard.lower.terms import terms_of_product
 from autoshard.program.dim_order import ProductOrder, operand_groups
 from autoshard.program.flatten import makes_nothing
 from autoshard.program.layout import UNREDUCED, local_shape
-from autoshard.program.ragged import RAGGED
 from autoshard.program.trace import Op
 from autoshard.program.vocabulary import BARRIER, CALLS_PYTHON, INLINED, RESHARDS, UNCUT
 
@@ -97,11 +96,10 @@ class Interpreter(Calls, Regions):
             return [
                 terms_of_product(equation, arrays, op.rule, assigned, axes, sizes, self._lay_out)
             ]
-        if op.primitive == RAGGED or op.primitive in BY_PARTS:
+        if runs_in_parts(equation):
             cut = self._cut(op)
             if cut is not None and not (cut.is_whole and not cut.partial):
-                run = ragged_dot_in_parts if op.primitive == RAGGED else bind_in_parts
-                return run(equation, arrays, cut, self.mesh)
+                return run_in_parts(equation, arrays, cut, self.mesh)
         if op.index in self.product_orders:
             told, settle = self.product_orders[op.index], self._settling(op)
             kept = self._undone(op, told)

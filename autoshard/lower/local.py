@@ -5,6 +5,10 @@ hold shapes are written anew: from the local shapes of what the op writes. Ops t
 in a dimension that is cut (gather, scatter, dynamic updates) take the places that lie in the
 device's own part; a gather over a cut dimension gives zeros elsewhere, so that the sum over the
 devices is the whole. What cannot be run on parts is refused by name.
+
+    run_locally     inside of a `jax.shard_map` over the whole step
+    run_in_parts    as a `jax.shard_map` of its own: ops of which XLA's partitioner makes something
+                    else than was planned (`autoshard.lower.partitioner`); it has nothing to decide
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import jax.numpy as jnp
 
 from autoshard import compat
 from autoshard.lower.cut import Cut, refused
-from autoshard.lower.in_parts import BY_PARTS
+from autoshard.lower.in_parts import in_parts
 from autoshard.lower.indexed import gather, scatter, slice_of_place, update_slice
 from autoshard.lower.manual import own_part
 from autoshard.lower.ragged import ragged_dot
@@ -33,7 +37,7 @@ AS_IT_IS = frozenset(
         *("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"),
         *("reduce_xor", "reduce", "reduce_window"),
         *ALGORITHMS,
-        *BY_PARTS,
+        "fft",
     }
 )
 """Cut along what passes through, these ops do with a part what they do with the whole."""
@@ -83,6 +87,17 @@ def run_locally(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
         if tuple(array.shape) != shape:
             raise refused(cut, f"a part of its result has shape {array.shape}, not {shape}")
     return results
+
+
+def run_in_parts(equation: Any, arrays: Sequence[Any], cut: Cut, mesh: Any) -> list[Any]:
+    """The results of an equation on whole arrays, each device its part, or their terms.
+
+    See `autoshard.lower.in_parts`.
+
+    Raises:
+      LoweringError: the op cannot be run on parts.
+    """
+    return in_parts(lambda *parts: run_locally(equation, parts, cut), arrays, cut, mesh)
 
 
 def _is_elementwise(op: Op) -> bool:
@@ -144,15 +159,9 @@ def _padding(equation: Any, arrays: Sequence[Any], cut: Cut) -> Any:
     return config
 
 
-def _reshape(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
-    if equation.params["dimensions"] is not None:
-        raise refused(cut, "it reorders its dimensions as well")
-    return compat.bind_equation(equation, arrays, new_sizes=cut.local_results[0])
-
-
 _ADAPTED: Mapping[str, Callable[[Any, Sequence[Any], Cut], list[Any]]] = {
     "broadcast_in_dim": _with(shape=_result_shape),
-    "reshape": _reshape,
+    "reshape": _with(new_sizes=_result_shape),
     "slice": _with(limit_indices=_limits),
     "dynamic_slice": slice_of_place,
     "pad": _with(padding_config=_padding),

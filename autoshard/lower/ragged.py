@@ -7,9 +7,7 @@ XLA's partitioner gathers rows and groups. Here every device runs the product it
     groups cut    the rows of the device's own groups are rolled to the front, where their sizes
                   find them; results are rolled back, and zero in all other rows
 
-What else is cut (columns, contracted and batch dimensions) leaves the product as it is. Results
-that are partial sums get a leading dimension of one term for each axis, so that their sum over all
-devices is the sum over the leading dimensions (`autoshard.lower.terms`).
+What else is cut (columns, contracted and batch dimensions) leaves the product as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from jax import lax
 
 from autoshard import compat
 from autoshard.lower.cut import Cut
-from autoshard.lower.in_parts import in_parts
 from autoshard.program.ragged import RaggedKind, RaggedProduct, ragged_product
 
 
@@ -65,8 +62,3 @@ def _axes_of_groups(product: RaggedProduct, cut: Cut) -> tuple[int, ...]:
     if product.group is not None:
         return cut.axes(1, product.group)
     return tuple(axis for axis, d in enumerate(cut.written[0]) if d == 0)
-
-
-def ragged_dot_in_parts(equation: Any, arrays: Sequence[Any], cut: Cut, mesh: Any) -> list[Any]:
-    """A ragged product on whole arrays, each device its part; see `autoshard.lower.in_parts`."""
-    return in_parts(lambda *parts: ragged_dot(equation, parts, cut), arrays, cut, mesh)

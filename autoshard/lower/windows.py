@@ -2,7 +2,10 @@
 
 A device that makes results `r` to `r + n - 1` needs the `(n - 1) * stride + reach` elements from
 `r * stride` of the padded operand, where a window reaches over `(size - 1) * dilation + 1`. So the
-operand is padded first, its part is cut out, and the op runs on it without padding.
+operand is padded first, its part is cut out, and the op runs on it without padding. Where the
+operand is cut over some of the axes that cut the results, this goes for what it has a part of.
+
+Groups are counted anew: a device has those of its part of the channels, or of the batch.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from autoshard import compat
-from autoshard.lower.cut import Cut, refused
+from autoshard.lower.cut import Cut
 
 _Dimension = tuple[int, int, int, int]
 """Of one windowed dimension: in the operand, in the result, in the parameters, and the window's
@@ -24,11 +27,9 @@ size."""
 
 def convolution(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     """`lax.conv_general_dilated` on parts."""
-    params = equation.params
-    numbers = params["dimension_numbers"]
+    numbers = equation.params["dimension_numbers"]
     left, right = arrays[0].shape[numbers.lhs_spec[1]], arrays[1].shape[numbers.rhs_spec[1]]
-    if params["batch_group_count"] > 1 and cut.axes(0, numbers.lhs_spec[0]):
-        raise refused(cut, "its batch is cut, which is grouped")
+    batch, made = arrays[0].shape[numbers.lhs_spec[0]], cut.local_results[0][numbers.out_spec[0]]
     dimensions = [
         (operand, result, n, arrays[1].shape[kernel])
         for n, (operand, kernel, result) in enumerate(
@@ -38,10 +39,8 @@ def convolution(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     zero = jnp.zeros((), arrays[0].dtype)
     keys = ("lhs_dilation", "rhs_dilation")
     operand, changed = _own_windows(equation, arrays[0], cut, dimensions, zero, keys)
-    groups = left // right
-    return compat.bind_equation(
-        equation, [operand, arrays[1]], feature_group_count=groups, **changed
-    )
+    groups = {"feature_group_count": left // right, "batch_group_count": batch // made}
+    return compat.bind_equation(equation, [operand, arrays[1]], **groups, **changed)
 
 
 def pooling(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
@@ -65,8 +64,10 @@ def _own_windows(
     params = equation.params
     padding, inner = list(params["padding"]), list(params[keys[0]])
     for here, there, n, size in dimensions:
-        axes = tuple(axis for axis, d in enumerate(cut.written[0]) if d == there)
-        if not axes or cut.axes(0, here):
+        cut_already = cut.axes(0, here)
+        written = (axis for axis, d in enumerate(cut.written[0]) if d == there)
+        axes = tuple(axis for axis in written if axis not in cut_already)
+        if not axes:
             continue
         config = [(0, 0, 0)] * operand.ndim
         config[here] = (*padding[n], inner[n] - 1)

@@ -9,17 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import Mesh
 
 import autoshard
-from autoshard.lower.cut import Cut
-from autoshard.lower.manual import Devices
-from autoshard.lower.ragged import ragged_dot_in_parts
 from autoshard.lower.verify import verify
 from autoshard.program.ragged import RAGGED, RaggedKind
 from autoshard.program.rules.record import FactorKind
-from autoshard.program.strategies import project_assignment
 from tests.helpers import case, random_plan
+from tests.lower.parts import OneOp
 
 ROWS, INNER, COLUMNS, GROUPS = 16, 8, 4, 4
 
@@ -46,29 +42,6 @@ def product(kind):
     return lambda left, right, sizes: lax.ragged_dot_general(left, right, sizes, NUMBERS[kind])
 
 
-def on_parts(fn, arrays, assignment, mesh_shape):
-    """The only ragged product of `fn`, cut as the factors of the mesh axes say."""
-    program = autoshard.trace(fn, *arrays)
-    (op,) = (op for op in program.ops if op.primitive == RAGGED)
-    (equation,) = (one for one in program.jaxpr.jaxpr.eqns if one.primitive.name == RAGGED)
-    chosen = np.array([assignment])
-    whole = tuple(np.full((1, len(mesh_shape)), -1) for _ in op.outputs)
-    strategy = project_assignment(op.rule, chosen, whole, mesh_shape)
-    names = "xyz"[: len(mesh_shape)]
-    cut = Cut(
-        op,
-        tuple(tuple(layout[0].tolist()) for layout in strategy.reads),
-        tuple(tuple(layout[0].tolist()) for layout in strategy.written),
-        tuple(np.flatnonzero(strategy.reduced[0]).tolist()),
-        tuple(program.values[value].shape for value in op.outputs),
-        Devices(tuple(names), mesh_shape),
-    )
-    devices = np.array(jax.devices()[: np.prod(mesh_shape)]).reshape(mesh_shape)
-    mesh = Mesh(devices, tuple(names))
-    run = jax.jit(lambda *a: ragged_dot_in_parts(equation, a, cut, mesh)[0])
-    return run(*arrays).sum(tuple(range(len(cut.partial))))
-
-
 @pytest.mark.parametrize("kind", RaggedKind)
 def test_every_cut_over_two_axes_computes_the_whole_product(kind: RaggedKind) -> None:
     keys = jax.random.split(jax.random.key(0), 2)
@@ -84,7 +57,7 @@ def test_every_cut_over_two_axes_computes_the_whole_product(kind: RaggedKind) ->
             assignment = tuple(sorted(assignment))
         for sizes in SIZES[:1] if assignment[0] != assignment[1] else SIZES:
             arrays = left, right, jnp.array(sizes, jnp.int32)
-            found = on_parts(fn, arrays, assignment, (2, 2))
+            found = OneOp(fn, arrays, RAGGED).on_parts(assignment, (2, 2))
             np.testing.assert_allclose(found, fn(*arrays), atol=1e-4, err_msg=str(assignment))
 
 
@@ -97,7 +70,7 @@ def test_sizes_of_their_own_for_every_batch_are_cut_with_it() -> None:
     rule = next(op.rule for op in autoshard.trace(batched, *arrays).ops if op.primitive == RAGGED)
     batch, rows = (rule.results[0][d][0] for d in (0, 1))
     for assignment in ((batch, rows), (rows, batch), (rows, rows), (-1, rows)):
-        found = on_parts(batched, arrays, assignment, (2, 2))
+        found = OneOp(batched, arrays, RAGGED).on_parts(assignment, (2, 2))
         np.testing.assert_allclose(found, batched(*arrays), atol=1e-4)
 
 

@@ -122,10 +122,10 @@ def _add_habits(kinds: Any) -> None:
     )
     habits.add_argument(
         "--compile",
-        metavar="gpu,tpu",
-        type=cli_arguments.some_of("gpu", "tpu"),
-        default="gpu,tpu",
-        help="whose habits (default both)",
+        metavar="gpu,tpu,partitioner",
+        type=cli_arguments.some_of("gpu", "tpu", "partitioner"),
+        default="gpu,tpu,partitioner",
+        help="whose habits; faults of XLA's partitioner (default all)",
     )
     habits.add_argument(
         "--only", metavar="PATTERN", default="*", help="habits whose names fit, as 'gpu.gathers-*'"

@@ -21,7 +21,7 @@ Kernel dimensions that are not summed stay whole.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from jax.extend.core import JaxprEqn
@@ -81,21 +81,7 @@ def convolution(equation: JaxprEqn, rule: Rule) -> Rule:
         )
         for n, (operand, kernel, result) in enumerate(dimensions)
     ]
-    amended = _amend(equation, rule, windows)
-    groups = parameters["feature_group_count"]
-    if not 1 < groups < _shape(equation.invars[0])[numbers.lhs_spec[1]]:
-        return amended
-    # XLA's partitioner gathers what is split by groups of several channels, or fails, and with
-    # windows of several elements gathers the batch too (https://github.com/openxla/xla/issues/47945).
-    operand, kernel = amended.operands
-    whole = {*operand[numbers.lhs_spec[1]]} & {*kernel[numbers.rhs_spec[0]]}
-    if any(window.size > 1 for window in windows):
-        whole.update(operand[numbers.lhs_spec[0]])
-    factors = tuple(
-        replace(factor, kind=FactorKind.REPLICATE, operator=None) if index in whole else factor
-        for index, factor in enumerate(amended.factors)
-    )
-    return replace(amended, factors=factors)
+    return _amend(equation, rule, windows)
 
 
 def pooling(equation: JaxprEqn, rule: Rule) -> Rule:

@@ -64,7 +64,7 @@ case(
     "conv_general_dilated",
     (
         "([i, j, k, ln], [o, p, n, lm])->([i, j, k, lm]) {i=2, j=8, k=8, l=4, m=3, n=2, o=1, "
-        "p=1} reduction={n} need_replication={l}"
+        "p=1} reduction={n}"
     ),
     lambda a, k: conv(a, k, feature_group_count=4),
     f(2, 8, 8, 8),
@@ -75,7 +75,7 @@ case(
     "conv_general_dilated",
     (
         "([i, j, k, ln], [o, p, n, lm])->([i, j, k, lm]) {i=2, j=6, k=6, l=2, m=4, n=4, o=3, "
-        "p=3} reduction={n} need_replication={i, l, o, p} permutation={j, k}"
+        "p=3} reduction={n} need_replication={o, p} permutation={j, k}"
     ),
     lambda a, k: conv(a, k, feature_group_count=2),
     f(2, 8, 8, 8),

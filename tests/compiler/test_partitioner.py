@@ -1,0 +1,57 @@
+"""Faults of XLA's partitioner are asked for in a process that may end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoshard.compiler import partitioner
+from autoshard.compiler.partitioner import ask_fault
+from autoshard.lower.partitioner import FAULTS, CutOp, Fault
+
+BY_NAME = {fault.name.removeprefix("partitioner."): fault for fault in FAULTS}
+
+
+@pytest.mark.parametrize(
+    ("name", "claimed", "detail"),
+    [
+        ("batch-groups-cut-twice-abort", "aborts", ""),
+        ("batch-groups-cut-twice-abort", "wrong", "its probe shows: aborts"),
+        ("batch-groups-summed-twice", "wrong", ""),
+    ],
+)
+def test_an_abort_ends_the_child_alone(name: str, claimed: str, detail: str) -> None:
+    found = ask_fault(replace(BY_NAME[name], shows=claimed))
+    assert found.detail == detail
+    assert found.status == ("broken" if detail else "holds")
+    assert found.version.startswith("jaxlib ")
+
+
+@pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"batch-groups-cut-twice-abort"}))
+def test_what_each_probe_shows(name: str) -> None:
+    """Here, on the devices of the tests; what aborts is left to the child."""
+    fault = BY_NAME[name]
+    equal, collectives = partitioner.run_cut(fault.probe)
+    assert equal == (fault.shows != "wrong")
+    assert bool(collectives) or fault.shows == "wrong"
+
+
+def test_a_cut_that_the_partitioner_can_do_shows_nothing() -> None:
+    plain = CutOp(lambda x: x * 2, ((8, 4),), {"x": 2, "y": 2}, (("x", "y"),), ("x", "y"))
+    assert partitioner.run_cut(plain) == (True, [])
+
+
+def test_every_fault_covers_its_own_probe_and_says_where_it_is_from() -> None:
+    import jax
+
+    def covered(fault: Fault) -> bool:
+        shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in fault.probe.shapes]
+        equations = jax.make_jaxpr(fault.probe.op)(*shapes).jaxpr.eqns
+        return any(fault.covers(equation) for equation in equations)
+
+    for fault in FAULTS:
+        assert covered(fault), fault.name
+        assert fault.claim.endswith("."), fault.name
+        assert fault.source.endswith(".cc") or fault.source.startswith("https://"), fault.name
+        assert len(fault.probe.reads) == len(fault.probe.shapes), fault.name
