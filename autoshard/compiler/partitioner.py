@@ -90,7 +90,7 @@ def run_cut(probe: CutOp) -> tuple[bool, list[str]]:
     results = compiled(*(jax.device_put(a, s) for a, s in zip(arrays, placed, strict=True)))
     expected = jax.jit(probe.op)(*arrays)
     equal = np.allclose(results, expected, rtol=1e-4, atol=1e-4)
-    return bool(equal), _COLLECTIVE.findall(compiled.as_text())
+    return bool(equal), _COLLECTIVE.findall(compiled.as_text() or "")
 
 
 def main(arguments: Sequence[str]) -> int:

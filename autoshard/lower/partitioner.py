@@ -101,12 +101,20 @@ def _is_convolution(equation: Any) -> bool:
     return equation.primitive.name == "conv_general_dilated"
 
 
-def _convolution(padding: int = 0, dilation: int = 1, **groups: int) -> Callable[..., Any]:
-    """A convolution over one dimension, operands [batch, channels, places]."""
+def _convolution(
+    padding: int = 0, dilation: int = 1, *, features: int = 1, batches: int = 1
+) -> Callable[..., Any]:
+    """A convolution over one dimension with groups; operands are [batch, channels, places]."""
 
     def op(left: Any, right: Any) -> Any:
         return lax.conv_general_dilated(
-            left, right, (1,), [(padding, padding)], lhs_dilation=(dilation,), **groups
+            left,
+            right,
+            (1,),
+            [(padding, padding)],
+            lhs_dilation=(dilation,),
+            feature_group_count=features,
+            batch_group_count=batches,
         )
 
     return op
@@ -121,7 +129,7 @@ FAULTS: tuple[Fault, ...] = (
         _has_batch_groups,
         "wrong",
         CutOp(
-            _convolution(2, batch_group_count=8),
+            _convolution(2, batches=8),
             ((8, 4, 8), (8, 4, 8)),
             {"x": 2, "y": 2},
             ((None, "x"), (None, "x")),
@@ -136,7 +144,7 @@ FAULTS: tuple[Fault, ...] = (
         _has_batch_groups,
         "aborts",
         CutOp(
-            _convolution(2, batch_group_count=2),
+            _convolution(2, batches=2),
             ((8, 4, 8), (16, 4, 8)),
             {"x": 2, "y": 2},
             (("x",), (("x", "y"),)),
@@ -151,7 +159,7 @@ FAULTS: tuple[Fault, ...] = (
         _has_batch_groups,
         "sends",
         CutOp(
-            _convolution(2, batch_group_count=8),
+            _convolution(2, batches=8),
             ((8, 4, 7), (8, 4, 8)),
             {"x": 2},
             ((), ()),
@@ -166,7 +174,7 @@ FAULTS: tuple[Fault, ...] = (
         _has_feature_groups,
         "sends",
         CutOp(
-            _convolution(feature_group_count=2),
+            _convolution(features=2),
             ((4, 8, 8), (8, 4, 3)),
             {"x": 2},
             (("x",), ()),
@@ -180,7 +188,7 @@ FAULTS: tuple[Fault, ...] = (
         _has_feature_groups,
         "sends",
         CutOp(
-            _convolution(1, 2, feature_group_count=16),
+            _convolution(1, 2, features=16),
             ((4, 32, 8), (16, 2, 2)),
             {"x": 2},
             ((None, None, "x"), ()),
