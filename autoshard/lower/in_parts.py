@@ -1,10 +1,10 @@
 """One op on whole arrays, of which each device runs its own part: a `jax.shard_map` over the mesh.
 
-For ops of which XLA's partitioner makes something else than was planned
-(`autoshard.lower.partitioner`), and which no compiler cuts (ragged products). Operands come in the layouts that the op reads, so
-that nothing moves. A result that is a partial sum gets a leading dimension of one term for each
-axis over which it is summed, so that its sum over all devices is the sum over the leading
-dimensions (`autoshard.lower.terms`).
+For ops of which XLA's partitioner makes something else than was planned, and those that no compiler
+cuts (`autoshard.lower.partitioner`). Operands come in the layouts that the op reads, so nothing
+moves. A result that is a partial sum gets a leading dimension of one term for each axis over which
+it is summed, so that its sum over all devices is the sum over the leading dimensions
+(`autoshard.lower.terms`).
 """
 
 from __future__ import annotations

@@ -101,6 +101,10 @@ def _is_convolution(equation: Any) -> bool:
     return equation.primitive.name == "conv_general_dilated"
 
 
+def _is_fourier_transform(equation: Any) -> bool:
+    return equation.primitive.name == "fft"
+
+
 def _convolution(
     padding: int = 0, dilation: int = 1, *, features: int = 1, batches: int = 1
 ) -> Callable[..., Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
 import pytest
 
 from autoshard.compiler import partitioner
 from autoshard.compiler.partitioner import ask_fault
-from autoshard.lower.partitioner import FAULTS, CutOp, Fault
+from autoshard.lower.partitioner import FAULTS, CutOp
+from tests.program.rules.equations import equations_of
 
 BY_NAME = {fault.name.removeprefix("partitioner."): fault for fault in FAULTS}
 
@@ -43,15 +45,9 @@ def test_a_cut_that_the_partitioner_can_do_shows_nothing() -> None:
 
 
 def test_every_fault_covers_its_own_probe_and_says_where_it_is_from() -> None:
-    import jax
-
-    def covered(fault: Fault) -> bool:
-        shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in fault.probe.shapes]
-        equations = jax.make_jaxpr(fault.probe.op)(*shapes).jaxpr.eqns
-        return any(fault.covers(equation) for equation in equations)
-
     for fault in FAULTS:
-        assert covered(fault), fault.name
+        shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in fault.probe.shapes]
+        assert any(map(fault.covers, equations_of(fault.probe.op, *shapes))), fault.name
         assert fault.claim.endswith("."), fault.name
         assert fault.source.endswith(".cc") or fault.source.startswith("https://"), fault.name
         assert len(fault.probe.reads) == len(fault.probe.shapes), fault.name

@@ -15,7 +15,7 @@ from autoshard.lower.verify import verify
 from autoshard.program.ragged import RAGGED, RaggedKind
 from autoshard.program.rules.record import FactorKind
 from tests.helpers import case, random_plan
-from tests.lower.parts import OneOp
+from tests.lower.parts.one_op import OneOp
 
 ROWS, INNER, COLUMNS, GROUPS = 16, 8, 4, 4
 

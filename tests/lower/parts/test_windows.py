@@ -12,7 +12,7 @@ from jax import lax
 
 from autoshard.lower.verify import verify
 from tests.helpers import case, random_plan
-from tests.lower.parts import OneOp
+from tests.lower.parts.one_op import OneOp
 from tests.program.rules.oracle import apply, operand_values
 
 CONVOLUTION = "conv_general_dilated"
