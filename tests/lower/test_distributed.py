@@ -40,7 +40,7 @@ def run_processes(folder: Path) -> list[str]:
     port = free_port()
     processes = [
         subprocess.Popen(
-            [sys.executable, str(CHILD), str(number), str(port), str(folder)],
+            [sys.executable, "-P", str(CHILD), str(number), str(port), str(folder)],
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
