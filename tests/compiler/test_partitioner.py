@@ -9,6 +9,7 @@ import pytest
 
 from autoshard.compiler import partitioner
 from autoshard.compiler.partitioner import ask_fault
+from autoshard.compiler.request import versions
 from autoshard.lower.partitioner import FAULTS, CutOp
 from tests.program.rules.equations import equations_of
 
@@ -33,10 +34,12 @@ def test_an_abort_ends_the_child_alone(name: str, claimed: str, detail: str) -> 
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"batch-groups-cut-twice-abort"}))
 def test_what_each_probe_shows(name: str) -> None:
     """Here, on the devices of the tests; what aborts is left to the child."""
-    fault = BY_NAME[name]
+    fault, installed = BY_NAME[name], f"jaxlib {versions()['jaxlib']}"
+    if not any(installed in other.seen for other in FAULTS):
+        pytest.skip(f"no fault was looked for in {installed}")
     equal, collectives = partitioner.run_cut(fault.probe)
-    assert equal == (fault.shows != "wrong")
-    assert bool(collectives) or fault.shows == "wrong"
+    found = "wrong" if not equal else "sends" if collectives else "nothing"
+    assert found == (fault.shows if installed in fault.seen else "nothing")
 
 
 def test_a_cut_that_the_partitioner_can_do_shows_nothing() -> None:
