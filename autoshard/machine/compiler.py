@@ -76,7 +76,6 @@ def told_microseconds(seconds: float) -> int:
 
 LOST: Mapping[str, str] = {
     "gpu.slices-written-for-products": "0.11",
-    "gpu.workspace-of-hopper": "0.12",
     "gpu.workspace-of-blackwell": "0.12",
     "gpu.loop-edges-as-numbered": "0.12",
     "gpu.made-of-gathered-lies-so": "0.12",

@@ -52,7 +52,7 @@ class FusionRules:
     """What a compiler fuses. Each field is one of its habits.
 
     Attributes:
-      into_elementwise, into_reductions, into_tables, into_scattered: which ops compute their
+      into_elementwise, into_reductions, into_scattered: which ops compute their
         operands inside their own kernel: elementwise ops, reductions, lookups (their table),
         scatters (their updates). XLA:TPU writes tables first; this is not modelled here.
       over_barriers: whether a barrier is fused like an op that does nothing.
@@ -69,7 +69,6 @@ class FusionRules:
 
     into_elementwise: bool
     into_reductions: bool
-    into_tables: bool
     into_scattered: bool
     over_barriers: bool
     anew: bool
@@ -90,7 +89,6 @@ class FusionRules:
             into_reductions=not denies(
                 "gpu.rows-compute-operands", "tpu.elementwise-into-reductions"
             ),
-            into_tables=not denies("gpu.lookups-compute-tables"),
             into_scattered=has("gpu.scatters-compute-updates"),
             over_barriers=denies("gpu.nothing-over-barriers", "tpu.barriers-part-kernels"),
             anew=not denies("gpu.cheap-computed-anew", "tpu.made-anew-for-two-products"),
@@ -122,7 +120,7 @@ class FusionRules:
         if op.primitive in FUSING_REDUCTIONS:
             return self.into_reductions
         if op.primitive == "gather":
-            return self.into_tables and position == 0
+            return position == 0
         scattered = op.primitive in SCATTERS and position == len(op.inputs) - 1
         return self.into_scattered and scattered
 

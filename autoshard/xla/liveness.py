@@ -163,7 +163,7 @@ class _Rules:
         denies = compiler.denies
         return cls(
             over_updated=not denies("gpu.updates-in-place", "tpu.updates-in-place"),
-            over_elementwise=not denies("gpu.elementwise-written-over", "tpu.elementwise-in-place"),
+            over_elementwise=not denies("gpu.elementwise-written-over"),
             over_products=not compiler.has("gpu.products-not-written-over"),
         )
 

@@ -67,7 +67,7 @@ def least_memory(region: Region, kernels: Sequence[Kernel], compiler: Compiler =
         *(() if compiler.denies("gpu.greedy-where-least") else (greedy,)),
         *(() if compiler.denies("gpu.depth-first-where-least") else (depth_first,)),
     ]
-    if not ways or compiler.denies("tpu.least-memory-where-nothing-is-hidden"):
+    if not ways:
         return list(range(len(kernels)))
     return min((way(kernels) for way in ways), key=lambda order: peak_bytes(kernels, order))
 

@@ -193,7 +193,6 @@ CASES: dict[str, dict[str, Case]] = {
     "h100-8": {
         "gpu.elementwise-chain": Case(lambda x: jnp.exp(jnp.tanh(x)), (WIDE,)),
         "gpu.rows-compute-operands": Case(lambda x: jnp.sum(2 * x, axis=-1), (WIDE,)),
-        "gpu.lookups-compute-tables": Case(lambda t, i: jnp.tanh(t)[i], (WIDE, TOKENS)),
         "gpu.scatters-compute-updates": SCATTERED,
         "gpu.nothing-over-barriers": BARRED,
         "gpu.cheap-computed-anew": read_by_two(lambda x: 2 * x),
@@ -260,7 +259,6 @@ CASES: dict[str, dict[str, Case]] = {
         "tpu.reductions-of-one-array-together": SUMS,
         "tpu.products-added-to-products": TWO_PRODUCTS,
         "tpu.slices-read-in-place": OF_PRODUCT,
-        "tpu.elementwise-in-place": WRITTEN_OVER,
         "tpu.updates-in-place": CACHED,
         "tpu.scores-lie-by-positions": GROUPED,
         "tpu.windows-lie-by-batch-and-features": convolved(16),
@@ -273,7 +271,6 @@ CASES: dict[str, dict[str, Case]] = {
         "tpu.sums-are-combined": Case(summed, (WIDE, WIDE)),
         "tpu.gradients-are-combined": LEARNT,
         "tpu.gradients-are-combined-in-loops": LEARNT_IN_LOOP,
-        "tpu.least-memory-where-nothing-is-hidden": LEARNT,
     },
     "v5e-8": {"tpu.loops-run-depth-first": LEARNT_IN_LOOP},
 }

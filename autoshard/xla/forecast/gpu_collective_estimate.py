@@ -4,8 +4,7 @@ XLA schedules kernels by these seconds, however long the collective really takes
 ring takes a round trip, the preparation of its chunks, and the transfer of one card's share of the
 bytes:
 
-    ring          ((share / rate + chunks * preparation + trip) * (devices - 1) / cards) * rounds
-    all-to-all    the same for every peer in another host, one after another
+    ((share / rate + chunks * preparation + trip) * (devices - 1) / cards) * rounds
 
 The time to read and write main memory is added. XLA derives the number of `devices` of a group from
 the number of groups, as if each group had an equal part of every host's cards. Where the groups do
@@ -44,10 +43,8 @@ ESTIMATED = {
     "all_gather": "gpu.gathers-between-hosts-reckoned",
     "reduce_scatter": "gpu.gathers-between-hosts-reckoned",
     "all_reduce": "gpu.sums-between-hosts-reckoned",
-    "all_to_all": "gpu.all-to-alls-between-hosts-reckoned",
-    "collective_permute": "gpu.all-to-alls-between-hosts-reckoned",
 }
-"""For each kind of collective, the habit by which XLA:GPU uses this estimate."""
+"""For kinds of collectives, the habit by which XLA:GPU uses this estimate."""
 
 
 class CollectiveEstimate(NamedTuple):
@@ -72,8 +69,8 @@ def between_hosts(
 
     >>> from autoshard.machine import load
     >>> cluster = MeshTopology(load("h100-64"), (64,))
-    >>> round(1e6 * between_hosts(cluster, "all_to_all", (0,), 33554432).seconds)
-    1414
+    >>> round(1e6 * between_hosts(cluster, "all_gather", (0,), 2**31).seconds)
+    8712
     """
     network = topology.machine.network
     if len(network) != 2:
@@ -84,23 +81,16 @@ def between_hosts(
         math.prod(piece.length for piece in pieces if piece.level == level) for level in (0, 1)
     )
     has = topology.machine.chip.compiler.has
-    if hosts == 1 or not isinstance(outer, Switch) or not has(ESTIMATED[kind]):
+    estimated = kind in ESTIMATED and has(ESTIMATED[kind])
+    if hosts == 1 or not isinstance(outer, Switch) or not estimated:
         return None
     groups = topology.machine.chips // (inside * hosts)
     reached = hosts if inside == host else inside * hosts
-    if kind == "collective_permute":
-        reached, members, cards = 2, 2, 1
-    elif host % groups:
+    if host % groups:
         known = not has("gpu.strange-groups-unknown")
         return None if known else CollectiveEstimate(UNKNOWN_SECONDS, UNKNOWN_SECONDS)
-    else:
-        members = reached * host // groups
-        cards = members // reached
-    if kind == "all_to_all":
-        share, times = size / (members - 1), cards * (reached - 1)
-    else:
-        share = size if kind == "collective_permute" else size / members
-        times = ROUNDS.get(kind, 1) * (members - 1) / cards
+    members = reached * host // groups
+    share, times = size / members, ROUNDS.get(kind, 1) * (members - 1) * reached / members
     chip = topology.machine.chip
     rate = outer.efficiency * outer.chip_bandwidth / HEADERS
     prepared = B200_CHUNK_SECONDS if chip.name == "B200" else CHUNK_SECONDS

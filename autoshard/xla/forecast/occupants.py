@@ -18,14 +18,8 @@ from autoshard.xla.forecast.event_marks import Passed, Passes, Picks, Replaces, 
 from autoshard.xla.forecast.planned_collectives import Decided
 from autoshard.xla.forecast.tpu_vector_memory import Life, spared
 
-WORKSPACES = (
-    "gpu.workspace-of-ampere",
-    "gpu.workspace-of-hopper",
-    "gpu.workspace-of-blackwell",
-)
-"""Habits by which a library call takes the workspace bytes that a machine file names."""
 _SHARE = 1 / 8
-"""Of the workspace, what calls take without those habits: the 4 MiB of Ampere, for 32."""
+"""Of the workspace, what calls take without Blackwell's habit: the 4 MiB of Ampere, for 32."""
 
 
 def of_ops(now: StepPrices, decided: Decided, flights: UnderWay) -> Iterator[tuple[int, float]]:
@@ -51,7 +45,7 @@ def _workspace_bytes(chip: Chip) -> float:
     own = chip.compiler
     if not own.has("gpu.products-are-calls"):
         return 0.0
-    return own.workspace_bytes * (1.0 if all(map(own.has, WORKSPACES)) else _SHARE)
+    return own.workspace_bytes * (1.0 if own.has("gpu.workspace-of-blackwell") else _SHARE)
 
 
 def of_values(

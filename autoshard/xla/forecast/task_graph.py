@@ -272,12 +272,11 @@ class TaskGraph:
         product = is_matrix_op(op.primitive)
         if seconds > 0 and self.has_fixed_costs:
             return HIGH_COST if product else MEDIUM_COST
-        habit = "gpu.products-by-table" if product else "gpu.kernels-at-full-bandwidth"
-        if not self.own.has(habit):
+        if product or not self.own.has("gpu.kernels-at-full-bandwidth"):
             return seconds
         if seconds > 0 and op.index not in self.fusion.joined:
             seconds = max(seconds - self.chip.launch_seconds, 0.0)
-        return seconds if product else seconds * self.chip.memory_efficiency
+        return seconds * self.chip.memory_efficiency
 
     def _add_sum(self, number: int, kernel: Kernel) -> None:
         op = self.program.ops[kernel.first]

@@ -246,16 +246,11 @@ def whole_sums(
     own = prices.machine.chip.compiler
     cut_by_readers = own.has("tpu.readers-cut-whole-sums")
     always_beside = own.denies("tpu.sums-in-place")
-    beside_tuples = own.has("tpu.sums-beside-tuples")
-    if not (cut_by_readers or always_beside or beside_tuples):
+    if not (cut_by_readers or always_beside):
         return
     begun: dict[int, int] = {}
-    busy = np.zeros(prices.dataflow.end + 1, dtype=bool)
-    for (value, life), at in flights.begun.items():
+    for (value, _), at in flights.begun.items():
         begun[value] = min(at, begun.get(value, at))
-        steps = decided.steps_of_copy(value)
-        if any(kind != "all_slice" for step in steps for kind, _ in step.kinds):
-            busy[at : flights.copies[value][life][0]] = True
     for op in prices.program.ops:
         if decided.decisions.assignment[op.index] is None:
             continue
@@ -267,7 +262,7 @@ def whole_sums(
         if scattered and not prices.topology.leaves_whole(axes):
             continue
         at = prices.dataflow.when[op.index]
-        if always_beside or (beside_tuples and busy[at]):
+        if always_beside:
             yield from _beside(prices, op, strategy)
         if scattered and cut_by_readers:
             settled = max(flights.settled.get(op.index, at), at + 1)

@@ -40,10 +40,6 @@ def _gathered_made(x: Any, w: Any) -> Any:
     return lax.scan(lambda x, _: (x @ w, None), x, None, length=4)[0]
 
 
-def _exchanged(x: Any) -> Any:
-    return constrained(jnp.tanh(x), PartitionSpec("x", None))
-
-
 def _exchanged_back(x: Any) -> Any:
     return constrained(jnp.tanh(x), PartitionSpec(None, "x"))
 
@@ -95,18 +91,6 @@ def _turned_for_scatter(built: Built) -> bool:
         product.writes[0] == "bf16[8192,256]"
         and turned.operands == (product.name,)
         and scatter.operands == (turned.name,)
-    )
-
-
-def _cut_and_joined(built: Built) -> bool:
-    """The blocks arrive one after another, along a new dimension, and are put in order."""
-    (exchange,) = built.collectives("all-to-all")
-    (after,) = built.kernels("transpose")
-    return (
-        exchange.writes[-1] == "f32[8,128,64]"
-        and exchange.orders[-1] == (0, 1, 2)
-        and after.position > exchange.position
-        and "tanh" in after.opcodes
     )
 
 

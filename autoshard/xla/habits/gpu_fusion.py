@@ -162,16 +162,6 @@ HABITS: tuple[Habit, ...] = (
         _in_reduction,
     ),
     habit(
-        "lookups-compute-tables",
-        "A lookup computes the elementwise op that makes its table, for the rows that it reads.",
-        _PRIORITY,
-        lambda table, rows: jnp.take(jnp.tanh(table), rows, axis=0),
-        (f32(4096, 512), indices(512)),
-        (WHOLE, X),
-        (X,),
-        lambda built: [one.opcodes >= {"gather", "tanh"} for one in built.kernels()] == [True],
-    ),
-    habit(
         "scatters-compute-updates",
         "A scatter computes the elementwise op that makes what it adds.",
         _PRIORITY,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from autoshard.machine.load import load
 from autoshard.program.flops import TRANSCENDENTAL
-from autoshard.xla.habits.gpu_probes import WHOLE, X, bf16, f32, habit, products
+from autoshard.xla.habits.gpu_probes import WHOLE, X, f32, habit
 from autoshard.xla.habits.records import Built, Habit
 
 _COUNT = 16
@@ -63,12 +63,6 @@ def _at_full_bandwidth(built: Built) -> bool:
     return math.isclose(built.seconds_of(kernel), seconds, rel_tol=0.05)
 
 
-def _near_the_peak(built: Built) -> bool:
-    (product,) = products(built)
-    share = 2 * 8192 * 4096 * 4096 / 989e12 / built.seconds_of(product)
-    return 0.5 < share < 1
-
-
 HABITS: tuple[Habit, ...] = (
     habit(
         "functions-are-multiples",
@@ -100,15 +94,5 @@ HABITS: tuple[Habit, ...] = (
         (X, X),
         (X, WHOLE),
         _at_full_bandwidth,
-    ),
-    habit(
-        "products-by-table",
-        "A product is reckoned to take what a table of measured ones says, below the peak.",
-        "xla/service/gpu/model/matmul_interpolator.cc",
-        lambda x, w, y: (x @ w, jnp.sum(y)),
-        (bf16(65536, 4096), bf16(4096, 4096), f32(1024)),
-        (X, WHOLE, X),
-        (X, WHOLE),
-        _near_the_peak,
     ),
 )

@@ -13,8 +13,6 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax.lax import with_sharding_constraint as constrained
-from jax.sharding import PartitionSpec
 
 from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.machine.load import load
@@ -97,10 +95,6 @@ def _loop_then_product(x: Any, stack: Any, v: Any) -> Any:
     return lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, stack)[0] @ v
 
 
-def _exchanged(x: Any) -> Any:
-    return constrained(x * 2, PartitionSpec(None, "x"))
-
-
 def _begins_before(built: Built) -> bool:
     """It ends right before the last product; what runs beside it takes about as long as it does."""
     (gather,) = built.collectives("all-gather")
@@ -134,12 +128,6 @@ def _waits_for_loop(built: Built) -> bool:
     inside, gather = built.collectives("all-gather")
     last = max(one.position for one in built.kernels() if one.depth == 1)
     return (inside.depth, gather.depth) == (1, 0) and last < gather.position
-
-
-def _beside_loop(built: Built) -> bool:
-    (gather,) = built.collectives("all-gather")
-    inside = [one.position for one in built.kernels() if one.depth == 1]
-    return gather.position < min(inside) and max(inside) < end_of(built, gather).position
 
 
 def _takes(kind: Kind, size: float, error: float) -> Callable[[Built], bool]:
@@ -280,18 +268,6 @@ HABITS: tuple[Habit, ...] = (
         (INNER, X),
         (WHOLE,),
         _takes("all_reduce", 2048 * 4096 * 2, 0.03),
-        machine="h100-64",
-        mesh=_CLUSTER,
-    ),
-    habit(
-        "all-to-alls-between-hosts-reckoned",
-        "An all-to-all between hosts is reckoned as one message after another to every peer.",
-        _TIMES,
-        _exchanged,
-        (bf16(16384, 4096),),
-        (X,),
-        (INNER,),
-        _takes("all_to_all", 16384 * 4096 * 2 / 64, 0.01),
         machine="h100-64",
         mesh=_CLUSTER,
     ),

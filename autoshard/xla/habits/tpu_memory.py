@@ -14,7 +14,6 @@ from autoshard.xla.habits.tpu_probes import (
     X,
     alone,
     bf16,
-    f32,
     habit,
     in_vector_memory,
     products,
@@ -54,18 +53,6 @@ def _fetched_ahead(built: Built) -> bool:
     (done,) = [one for one in built.kernels("copy-done") if start.name in one.operands]
     return start.position < first.position < done.position < second.position and (
         in_vector_memory(done)
-    )
-
-
-def _overwriting(x: Any, w: Any) -> Any:
-    made = lax.optimization_barrier(x @ w)
-    after = lax.optimization_barrier(made * 2 + jnp.sum(made, 0))
-    return jnp.sum(after * jnp.max(after, 0))
-
-
-def _one_buffer(built: Built) -> bool:
-    return len(written(built, "f32[16384,16384]")) == 2 and (
-        1024 * MIB <= built.temporary_bytes < 1500 * MIB
     )
 
 
@@ -127,13 +114,6 @@ HABITS: tuple[Habit, ...] = (
         (bf16(4096, 1024), bf16(4096, 1536), bf16(1024, 2048), bf16(1536, 2048)),
         _fetched_ahead,
     ),
-    alone(
-        "elementwise-in-place",
-        "What is computed element by element is written over an operand that nobody reads later.",
-        _overwriting,
-        (f32(16384, 1024), f32(1024, 16384)),
-        _one_buffer,
-    ),
     habit(
         "sums-in-place",
         "An all-reduce writes over what it adds up.",
@@ -151,10 +131,6 @@ HABITS: tuple[Habit, ...] = (
         _updated_in_place,
         results=2,
         donated=(0,),
-    ),
-    unprobed(
-        "sums-beside-tuples",
-        "The sum of a product beside which a collective runs lies beside it, for it is in a tuple.",
     ),
     unprobed(
         "half-of-vector-memory-stays",

@@ -79,9 +79,4 @@ HABITS: tuple[Habit, ...] = (
         "xla/service/latency_hiding_scheduler.h",
         ("v5e",),
     ),
-    unprobed(
-        "least-memory-where-nothing-is-hidden",
-        "Of a depth-first and a greedy order the one is taken that needs less memory.",
-        "xla/hlo/transforms/simplifiers/hlo_memory_scheduler.cc",
-    ),
 )
