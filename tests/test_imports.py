@@ -17,7 +17,7 @@ ROOT = Path(autoshard.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 LAYERS = (
-    ("compat", "units", "files", "interrupts", "trace_events"),
+    ("compat", "units", "files", "trace_events"),
     ("machine",),
     ("program",),
     ("cost",),

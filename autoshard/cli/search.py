@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli.parsers.arguments import why_unwritable
 from autoshard.cli.progress import Phases, ProgressLine
-from autoshard.interrupts import acknowledge
+from autoshard.compat.interrupts import acknowledge
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine

@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from autoshard.interrupts import acknowledge
+from autoshard.compat.interrupts import acknowledge
 from autoshard.models.find import size_names
 from autoshard.study.whatif.cases import Case, cases_of
 from autoshard.study.whatif.kept import default_folder, own_digest

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from autoshard.interrupts import LOOK_SECONDS, Interrupt, acknowledge, interrupts
+from autoshard.compat.interrupts import LOOK_SECONDS, Interrupt, acknowledge, interrupts
 
 PATIENCE = 20.0
 
