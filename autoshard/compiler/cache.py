@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from autoshard.files import cache_folder
+
 _TEXTS = ("final", "partitioned", "schedule", "memory_report")
 
 
@@ -40,8 +42,7 @@ class Answer:
 
 def default_folder() -> Path:
     """Where answers are kept."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home) / "autoshard" / "compiled"
+    return cache_folder() / "compiled"
 
 
 def read_answer(folder: Path) -> Answer:

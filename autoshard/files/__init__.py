@@ -1,5 +1,6 @@
 """Files, in and out: whole or not at all; text, JSON, TOML and records of their types."""
 
+from autoshard.files.cache import cache_folder
 from autoshard.files.errors import FileError
 from autoshard.files.read import json_of, read_json, read_text, read_toml, toml_of
 from autoshard.files.typed import Count, NotNegative, Positive, typed
@@ -10,6 +11,7 @@ __all__ = [
     "FileError",
     "NotNegative",
     "Positive",
+    "cache_folder",
     "json_of",
     "read_json",
     "read_text",

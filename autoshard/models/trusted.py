@@ -15,7 +15,7 @@ import json
 import os
 from pathlib import Path
 
-from autoshard.files import FileError, read_json, typed, write_whole
+from autoshard.files import FileError, cache_folder, read_json, typed, write_whole
 from autoshard.models.find import is_builtin
 
 
@@ -59,8 +59,7 @@ def _is_own(folder: Path) -> bool:
 
 
 def _place() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home) / "autoshard" / "trusted.json"
+    return cache_folder() / "trusted.json"
 
 
 def _remembered() -> set[tuple[str, str]]:

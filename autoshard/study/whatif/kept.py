@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import autoshard
-from autoshard.files import FileError, read_json, typed, write_whole
+from autoshard.files import FileError, cache_folder, read_json, typed, write_whole
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import Plan, PlanError
 from autoshard.study.whatif.row import SCHEMA_VERSION, Row
@@ -26,8 +25,7 @@ from autoshard.study.whatif.row import SCHEMA_VERSION, Row
 
 def default_folder() -> Path:
     """`$XDG_CACHE_HOME/autoshard/whatif`, by default in `~/.cache`; it may be deleted any time."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(home) / "autoshard" / "whatif"
+    return cache_folder() / "whatif"
 
 
 def key_of(
