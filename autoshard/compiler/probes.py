@@ -88,7 +88,7 @@ def run_probe(habit: Habit, *, cache: Path | None = None, use_cache: bool = True
         holds, detail = False, f"{type(error).__name__}: {error}"
     if gone:
         detail = f"believed to be lost from jaxlib {LOST[habit.name]} on"
-    status: Status = ("broken" if holds else "lost") if gone else ("holds" if holds else "broken")
+    status: Status = "broken" if holds == gone else "lost" if gone else "holds"
     seconds = time.perf_counter() - start
     return Outcome(habit.name, status, detail, version_of(kind), seconds)
 

@@ -13,6 +13,7 @@ from autoshard.compiler.hlo.shapes import ArrayShape, Shape, leaves, parse_shape
 from autoshard.lower.facts.loop_trips import LoopTrips
 
 _SPLIT = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{},]')
+_COMMENT = re.compile(r"/\*.*?\*/")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _STACK_FRAME = re.compile(r"stack_frame_id=(\d+)")
 _SOURCE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
@@ -183,6 +184,11 @@ def split_attributes(text: str) -> dict[str, str]:
         found[key] = value
         last = key
     return found
+
+
+def without_comments(text: str) -> str:
+    """HLO text without what stands between `/*` and `*/`, as the numbers of elements do."""
+    return _COMMENT.sub("", text)
 
 
 def split_top(text: str) -> list[str]:

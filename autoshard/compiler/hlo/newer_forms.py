@@ -11,19 +11,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from autoshard.compiler.hlo.module import Instruction, split_top
+from autoshard.compiler.hlo.events import OPCODES
+from autoshard.compiler.hlo.module import Instruction, split_top, without_comments
 
-_COMMENT = re.compile(r"/\*.*?\*/")
 _SCHEDULED_AS = re.compile(r'scheduling_name="([^"]*)-start([^"]*)"')
-_ASYNCHRONOUS = (
-    "all-gather",
-    "all-reduce",
-    "reduce-scatter",
-    "all-to-all",
-    "ragged-all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-)
 
 
 def as_known(body: Sequence[Instruction]) -> tuple[Instruction, ...]:
@@ -42,7 +33,7 @@ def _with_elements(body: Sequence[Instruction]) -> tuple[Instruction, ...]:
             return
         element(maker)  # an element of an element
         shape = split_top(shapes[maker].strip()[1:-1])[int(index)]
-        shapes[name] = _COMMENT.sub("", shape).strip()
+        shapes[name] = without_comments(shape).strip()
         wanted.setdefault(maker, {})[name] = Instruction(
             name=name,
             opcode="get-tuple-element",
@@ -79,7 +70,7 @@ def _with_pairs(body: Sequence[Instruction]) -> tuple[Instruction, ...]:
     pairs: dict[str, tuple[Instruction, Instruction]] = {}
     shapes: Mapping[str, str] = {one.name: one.shape_text for one in body}
     for one in body:
-        scheduled = _SCHEDULED_AS.search(one.rest) if one.opcode in _ASYNCHRONOUS else None
+        scheduled = _SCHEDULED_AS.search(one.rest) if one.opcode in OPCODES else None
         if scheduled is None:
             continue
         start, done = (f"{scheduled[1]}{part}{scheduled[2]}" for part in ("-start", "-done"))

@@ -31,6 +31,7 @@ from autoshard.compiler.hlo.module import (
     Module,
     split_attributes,
     split_top,
+    without_comments,
 )
 from autoshard.compiler.hlo.newer_forms import as_known
 
@@ -39,7 +40,6 @@ _ARRAY = re.compile(r"[a-z]\w*\[[^\]]*\](?:\{[^{}]*\})? ")
 _OPCODE = re.compile(r"\s*([a-z][\w\-]*)\(")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) (?:\(.*)?\{\s*$")
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{}]')
-_COMMENT = re.compile(r"/\*.*?\*/")
 _FRAME_FIELD = re.compile(r"(\w+)=(\d+)")
 
 
@@ -129,7 +129,7 @@ def _read_instruction(text: str, number: int) -> Instruction:
 
 def _operand(text: str) -> str:
     """The name in an operand, which may stand behind its shape: `f32[8]{0} %x`."""
-    return _COMMENT.sub("", text).split()[-1].removeprefix("%")
+    return without_comments(text).split()[-1].removeprefix("%")
 
 
 def _closing(text: str, start: int) -> int | None:
