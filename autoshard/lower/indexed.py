@@ -29,6 +29,21 @@ def _start(cut: Cut, operand: int, dimension: int, length: int) -> Any:
     return cut.devices.place(axes) * length if axes else 0
 
 
+def _own_place(start: Any, size: int, cut: Cut, dimension: int, length: int) -> tuple[Any, Any]:
+    """Where a place of the first operand's dimension is in this device's part, and if it is there.
+
+    Args:
+      start: the place in the whole dimension, of `size`; beyond an end it is the last one there.
+      size: of the dimension.
+      cut: how it is cut.
+      dimension: of the first operand.
+      length: of the device's part of it.
+    """
+    place = jnp.clip(start, 0, size - 1)
+    place = place - _start(cut, 0, dimension, length).astype(place.dtype)
+    return jnp.clip(place, 0, length - 1), (place >= 0) & (place < length)
+
+
 def _is_first(cut: Cut, axes: Sequence[int]) -> Any:
     return cut.devices.place(axes) == 0
 
@@ -160,10 +175,8 @@ def slice_of_place(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
             continue
         if sizes[d] != 1:
             raise refused(cut, f"it slices dimension {d}, which is cut")
-        start = jnp.clip(starts[d], 0, size - 1)
-        start = start - _start(cut, 0, d, operand.shape[d]).astype(start.dtype)
-        mine = mine & (start >= 0) & (start < operand.shape[d])
-        starts[d] = jnp.clip(start, 0, operand.shape[d] - 1)
+        starts[d], owned = _own_place(starts[d], size, cut, d, operand.shape[d])
+        mine = mine & owned
     (found,) = compat.bind_equation(equation, [operand, *starts], slice_sizes=tuple(sizes))
     return [found if mine is True else jnp.where(mine, found, jnp.zeros((), found.dtype))]
 
@@ -180,10 +193,8 @@ def update_slice(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
             continue
         if part[d] != 1:
             raise refused(cut, f"it updates {part[d]} places of dimension {d}, which is cut")
-        start = jnp.clip(starts[d], 0, size - 1)
-        start = start - _start(cut, 0, d, operand.shape[d]).astype(start.dtype)
-        here = here & (start >= 0) & (start < operand.shape[d])
-        starts[d] = jnp.clip(start, 0, operand.shape[d] - 1)
+        starts[d], owned = _own_place(starts[d], size, cut, d, operand.shape[d])
+        here = here & owned
     if here is not True:
         there = lax.dynamic_slice(operand, starts, update.shape, allow_negative_indices=False)
         update = jnp.where(here, update, there)
