@@ -116,7 +116,7 @@ class PlannedArrays:
 
     def _is_summed(self, op: Op, position: int) -> bool:
         """Whether an operand is cut along what `op` sums over, as its partial results need it."""
-        if op.boundary or not self.chosen(op).reduced[0].any():
+        if op.boundary:
             return False
         summed = self.chosen(op).reduced[0]
         return any(cut >= 0 and summed[k] for k, cut in enumerate(self._reads(op, position)))

@@ -78,20 +78,17 @@ class Lowered:
           LoweringError: it calls Python, and a platform has no device here.
         """
         check_platforms(self.program, platforms or ())
-        with compat.no_other_mesh(self.mesh):
-            traced = self.jit().trace(*self.in_shapes)
-            return (
-                traced.lower()
-                if platforms is None
-                else traced.lower(lowering_platforms=tuple(platforms))
-            )
+        return self._lowered(platforms)
 
     def to_read(self) -> Any:
         """The `jax.stages.Lowered` of the step, to be read and not to be run; needs no devices."""
         one = self if self.readable is None else replace(self, fn=self.readable, readable=None)
+        return one._lowered((platform_to_read(self.program),))
+
+    def _lowered(self, platforms: Sequence[str] | None) -> Any:
+        given = None if platforms is None else tuple(platforms)
         with compat.no_other_mesh(self.mesh):
-            traced = one.jit().trace(*one.in_shapes)
-            return traced.lower(lowering_platforms=(platform_to_read(self.program),))
+            return self.jit().trace(*self.in_shapes).lower(lowering_platforms=given)
 
     def mlir_text(self, *, platform: str = "tpu") -> str:
         """The StableHLO module with Shardy annotations, as text."""
@@ -136,8 +133,8 @@ def lower(
     program = trace(fn, *args, **_trace_options(plan))
     plan = for_program(plan, program)
     check_plan(program, plan)
-    mesh = make_mesh(plan, devices, AxisType.Explicit if program.explicit else AxisType.Auto)
     auto = make_mesh(plan, devices)
+    mesh = make_mesh(plan, devices, AxisType.Explicit) if program.explicit else auto
     flat_in = [NamedSharding(mesh, plan.specs["inputs"][path]) for path in program.input_paths]
     flat_out = [NamedSharding(mesh, plan.specs["outputs"][path]) for path in program.output_paths]
 
@@ -147,7 +144,9 @@ def lower(
         return interpreter(program, plan, auto).run(*flat)
 
     step = _on_trees(program, planned, flat_out)
-    read = _on_trees(program, partial(planned, interpreter=WithoutPython), flat_out)
+    readable = None
+    if calls_of_python(program) and not explicit:
+        readable = _on_trees(program, partial(planned, interpreter=WithoutPython), flat_out)
     shapes = [
         jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
         for var in program.jaxpr.jaxpr.invars
@@ -160,7 +159,7 @@ def lower(
         in_shardings=jax.tree.unflatten(program.in_tree, flat_in),
         out_shardings=jax.tree.unflatten(program.out_tree, flat_out),
         in_shapes=jax.tree.unflatten(program.in_tree, shapes),
-        readable=read if calls_of_python(program) and not explicit else None,
+        readable=readable,
     )
 
 

@@ -40,7 +40,7 @@ from autoshard.program.rules.choose import UserRules
 from autoshard.program.solves import run_solves
 from autoshard.program.trip_counts import TripCounts, checked
 
-__all__ = ["Op", "Program", "Region", "TraceError", "Value", "trace"]
+__all__ = ["Op", "Program", "Region", "TraceError", "Value", "as_planned", "trace"]
 
 
 class TraceError(ValueError):
@@ -78,7 +78,7 @@ def trace(
     abstract = jax.tree.map(_abstract, args)
     traced = _traced(fn, abstract)
     untyped, explicit = compat.without_types(traced.jaxpr)
-    closed, out_info = plain_loops(run_solves(untyped)), traced.out_info
+    closed, out_info = as_planned(untyped), traced.out_info
     try:
         graph = Flattener(trip_counts)
         graph.run(closed, _paths(abstract), _paths(out_info))
@@ -166,6 +166,11 @@ def _traced(fn: Callable[..., Any], abstract: Any) -> Any:
         raise TraceError(
             f"{_name_of(fn)} does not trace{' at ' + where if where else ''}: {why}"
         ) from error
+
+
+def as_planned(closed: Any) -> Any:
+    """What JAX traced, with the solves and loops of `autoshard.program.solves` and `loops`."""
+    return plain_loops(run_solves(closed))
 
 
 def _check_effects(graph: Flattener) -> None:

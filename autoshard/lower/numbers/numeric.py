@@ -90,7 +90,7 @@ def compare_outputs(
             `autoshard.lower.numbers.rounding`.
     """
     allowed = {**TOLERANCES, **(tolerances or {})}
-    wanted, got = _leaves(expected), _leaves(actual)
+    wanted, got = leaves_of(expected), leaves_of(actual)
     differences = [Difference(path, "expected but absent") for path in wanted if path not in got]
     differences += [Difference(path, "not expected") for path in got if path not in wanted]
     for path, leaf in wanted.items():
@@ -159,12 +159,14 @@ def run_on_cpu_devices(
     return compare_outputs(expected, jax.jit(sharded)(*arguments), tolerances=tolerances)
 
 
-def _leaves(tree: Any) -> dict[str, Any]:
+def leaves_of(tree: Any) -> dict[str, Any]:
+    """The leaves of a pytree by their paths."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
 
 
-def _array(leaf: Any) -> np.ndarray:
+def array_of(leaf: Any) -> np.ndarray:
+    """A leaf as numpy has it, whole; of a random key, its data."""
     if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(leaf)
     if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
@@ -180,7 +182,7 @@ def _leaf_difference(
     floor: float,
     rounding: np.ndarray | None,
 ) -> Difference | None:
-    wanted, got = _array(expected), _array(actual)
+    wanted, got = array_of(expected), array_of(actual)
     if wanted.shape != got.shape:
         return Difference(path, f"shape {got.shape}, expected {wanted.shape}")
     if wanted.dtype != got.dtype:

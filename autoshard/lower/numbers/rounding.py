@@ -19,6 +19,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from autoshard.lower.numbers.numeric import array_of, leaves_of
+
 EXACT = frozenset(
     {
         *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose", "rev", "slice"),
@@ -70,22 +72,13 @@ def deviations(expected: Any, run: Callable[[Nudge], Any]) -> dict[str, np.ndarr
 
     Where an integer changes it is infinite: a rounded number decided which one it is.
     """
-    exact = dict(_leaves(expected))
+    exact = {path: array_of(leaf) for path, leaf in leaves_of(expected).items()}
     worst = {path: np.zeros(np.shape(leaf)) for path, leaf in exact.items()}
     for seed in range(SAMPLES):
-        for path, leaf in _leaves(run(Nudge(seed))):
-            worst[path] = np.maximum(worst[path], _distance(exact[path], leaf))
+        for path, leaf in leaves_of(run(Nudge(seed))).items():
+            worst[path] = np.maximum(worst[path], _distance(exact[path], array_of(leaf)))
     # Of an element that happened to change little, as much as of its neighbours.
     return {path: 8 * error + 4 * _size(error) for path, error in worst.items()}
-
-
-def _leaves(tree: Any) -> list[tuple[str, np.ndarray]]:
-    found = []
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        if isinstance(leaf, jax.Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            leaf = jax.random.key_data(leaf)
-        found.append((jax.tree_util.keystr(path), np.asarray(leaf)))
-    return found
 
 
 def _distance(one: np.ndarray, other: np.ndarray) -> np.ndarray:

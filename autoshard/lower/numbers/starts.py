@@ -89,8 +89,8 @@ def _conditions(program: Program) -> set[int]:
 
 def _inputs_behind(program: Program, values: set[int]) -> set[int]:
     """The integers among the inputs on which some values depend."""
-    into: dict[int, list[int]] = {end: [start] for start, end in program.carries}
-    yields = dict(program.carries)
+    ends = dict(program.carries)
+    starts = {end: start for start, end in program.carries}
     found, pending = set[int](), list(values)
     while pending:
         value = pending.pop()
@@ -100,9 +100,7 @@ def _inputs_behind(program: Program, values: set[int]) -> set[int]:
         producer = program.values[value].producer
         if producer >= 0:
             pending.extend(program.ops[producer].inputs)
-        pending.extend(into.get(value, ()))
-        if value in yields:
-            pending.append(yields[value])
+        pending.extend(both[value] for both in (starts, ends) if value in both)
     kinds = {value: np.dtype(program.values[value].dtype) for value in found & {*program.inputs}}
     return {value for value, kind in kinds.items() if np.issubdtype(kind, np.integer)}
 

@@ -29,8 +29,7 @@ from autoshard.lower.facts.loop_trips import loop_trips
 from autoshard.lower.inlined import run_inlined
 from autoshard.lower.spmd import Lowered
 from autoshard.machine.machine import Machine
-from autoshard.program.loops import plain_loops
-from autoshard.program.solves import run_solves
+from autoshard.program.trace import as_planned
 from autoshard.study.annotate.lines import Line
 from autoshard.study.annotate.marks import mark_of
 from autoshard.study.annotate.sites import Sites, written
@@ -139,7 +138,7 @@ def inlined(lowered: Lowered, fn: Callable[..., Any]) -> Lowered:
     program = lowered.program
 
     def step(*arguments: Any) -> Any:
-        closed = plain_loops(run_solves(jax.jit(fn).trace(*arguments).jaxpr))
+        closed = as_planned(jax.jit(fn).trace(*arguments).jaxpr)
         results = run_inlined(closed, jax.tree.leaves(arguments))
         return jax.tree.unflatten(program.out_tree, results)
 

@@ -21,9 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
 from autoshard.program.flatten import Flattener
-from autoshard.program.loops import plain_loops
-from autoshard.program.solves import run_solves
-from autoshard.program.trace import Program
+from autoshard.program.trace import Program, as_planned
 from autoshard.study.annotate.source_lines import Spot, with_lines
 
 _MARK = re.compile(r"at_(\d+)_(\d+)_")
@@ -88,8 +86,7 @@ def marked_values(
     """
     traced = jax.jit(with_lines(fn, _marker(mesh, numbers))).trace(*args)
     flat = Flattener(program.options.get("trip_counts", 1))
-    closed = plain_loops(run_solves(traced.jaxpr))
-    flat.run(closed, [""] * len(program.inputs), [""] * len(program.outputs))
+    flat.run(as_planned(traced.jaxpr), [""] * len(program.inputs), [""] * len(program.outputs))
     ops, at = _without_marks(flat)
     same, readers = _found_in(program, flat, ops)
     for mark in reversed(at):  # what reads a mark of a mark reads both
