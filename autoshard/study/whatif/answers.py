@@ -94,7 +94,8 @@ def largest_sizes(sweep: WhatIf) -> list[dict[str, Any]]:
             return row.machine, others, row.limit_bytes
 
         for rows in _grouped(sweep.rows, rest):
-            fits = [row.sizes[name] for row in rows if row.fits]
+            fits: list[Any] = [row.sizes[name] for row in rows if row.fits]
+            tried: list[Any] = [row.sizes[name] for row in rows]
             found.append(
                 {
                     "size": name,
@@ -102,7 +103,7 @@ def largest_sizes(sweep: WhatIf) -> list[dict[str, Any]]:
                     "sizes": {n: v for n, v in rows[0].sizes.items() if n != name},
                     "limit_bytes": rows[0].limit_bytes,
                     "largest": max(fits, default=None),
-                    "most_tried": max(row.sizes[name] for row in rows),
+                    "most_tried": max(tried),
                 }
             )
     return found

@@ -136,12 +136,17 @@ def _served(
     first = None if reading is None else reading.step_seconds
     requests = None
     if generate is not None and first is not None and row.step_seconds is not None:
-        batch = int(row.sizes[BATCH])
+        batch = _batch(row)
         requests = 1.0 / (first / prompts + generate * row.step_seconds / batch)
     tokens = row.tokens_per_second if requests is None else requests * (generate or 0)
     hourly = sweep.cost_per_hour(row)
     cost = None if hourly is None or not tokens else hourly / 3600.0 / tokens * 1e6
     return Served(row, first, requests, cost)
+
+
+def _batch(row: Row) -> int:
+    size: Any = row.sizes[BATCH]
+    return int(size)
 
 
 def _limits(solver: Solver, cases: Sequence[Case], rows: Sequence[Row]) -> list[CacheLimit]:
@@ -153,8 +158,8 @@ def _limits(solver: Solver, cases: Sequence[Case], rows: Sequence[Row]) -> list[
     found = []
     for pairs in groups.values():
         case, row = pairs[0]
-        fitting = [int(one.sizes[BATCH]) for _, one in pairs if one.fits]
-        refused = [int(one.sizes[BATCH]) for _, one in pairs if not one.fits]
+        fitting = [_batch(one) for _, one in pairs if one.fits]
+        refused = [_batch(one) for _, one in pairs if not one.fits]
         batch, refused_at = _largest(solver, case, max(fitting, default=0), refused)
         sizes = {name: value for name, value in row.sizes.items() if name != BATCH}
         length = sizes.get(LENGTH)
