@@ -1,0 +1,62 @@
+"""Jaxprs without calls: what a call runs stands in place of it, under the call's scope."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from autoshard import compat
+
+_JITS = frozenset({"jit", "pjit", "closed_call", "core_call", "eval_jaxpr"})
+
+
+def opened(closed: Any, *, remat: bool) -> Any:
+    """A closed jaxpr with the bodies of its calls in place of them, calls in these too.
+
+    Bodies of loops and branches stay as they are, and so do functions with a derivative rule of
+    their own, and a `jax.jit` that says how its arrays lie.
+
+    Args:
+      closed: what to open.
+      remat: open differentiated `jax.checkpoint`s too. The barrier that stands before each of them
+        goes.
+    """
+    if not any(_opens(equation, remat) for equation in closed.jaxpr.eqns):
+        return closed
+    shapes = [compat.shape_struct(aval) for aval in closed.in_avals]
+
+    def run(*arrays: Any) -> list[Any]:
+        return _walk(closed.jaxpr, closed.consts, arrays, remat)
+
+    return jax.make_jaxpr(run)(*shapes)
+
+
+def _walk(jaxpr: Any, consts: Sequence[Any], arrays: Sequence[Any], remat: bool) -> list[Any]:
+    environment: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    environment.update(zip(jaxpr.invars, arrays, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if compat.is_literal(atom) else environment[atom]
+
+    for equation in jaxpr.eqns:
+        operands = [read(atom) for atom in equation.invars]
+        with compat.equation_context(equation):
+            if _opens(equation, remat):
+                body, inner = compat.called_jaxpr(equation)
+                results = _walk(body, inner, operands, remat)
+            else:
+                results = compat.bind_equation(equation, operands)
+        environment.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _opens(equation: Any, remat: bool) -> bool:
+    name, params = equation.primitive.name, equation.params
+    if name in compat.REMAT:
+        return remat and params["differentiated"]
+    if name not in _JITS:
+        return False
+    said = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
+    return all(type(one).__name__ == "UnspecifiedValue" for one in said)

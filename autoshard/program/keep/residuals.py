@@ -1,0 +1,227 @@
+"""What a step may save for its backward pass, by name, and what follows from a choice.
+
+Candidates are the forward values from which the needed ones of a pair of loops come about
+(`levels`): each is put on a stack in the forward pass, or computed again in the backward pass from
+others. Weights and what else both loops are given are there anyway; what a loop carries is saved
+where it is needed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoshard import compat
+from autoshard.program.keep.levels import Level, Maker, Pair, level_of
+from autoshard.program.keep.numbering import repeatable
+
+_TRANSFORMS = re.compile(r"\b(jvp|transpose|vmap|pmap)\(|\)")
+_SAYS_NOTHING = frozenset({"", "rematted_computation", "checkpoint", "remat"})
+
+
+class KeepError(ValueError):
+    """Choices that name no value of the program, or cannot be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """A forward value that the backward pass reads, or from which it computes what it reads.
+
+    Attributes:
+      name: scope and primitive of its op, numbered where several have the same.
+      shape, dtype: of one turn of its loop.
+      turns: of the loop.
+      bytes: of the unsharded stack of all turns.
+      primitive, scope, line: of its op; the user's source line.
+      label: its `checkpoint_name`, or an empty string.
+      saved: whether the program saves it as it is written.
+      pinned: whether it must be saved if it is needed: its op may not run twice.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    turns: int
+    bytes: int
+    primitive: str
+    scope: str
+    line: str
+    label: str
+    saved: bool
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a choice makes of one pair of loops.
+
+    Attributes:
+      stacks: numbers of what lies on stacks.
+      again: what makes the other values that the backward body needs, in order.
+      shared: numbers that it reads of what both loops are given.
+    """
+
+    stacks: tuple[int, ...]
+    again: tuple[Maker, ...]
+    shared: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residuals:
+    """All candidates of a step, and where they are. `homes` has their pair and number by name."""
+
+    level: Level
+    values: tuple[Residual, ...]
+    homes: Mapping[str, tuple[Pair, int]]
+
+    def saved_as_written(self) -> frozenset[str]:
+        """The names of what the program saves."""
+        return frozenset(one.name for one in self.values if one.saved)
+
+    def numbers(self, pair: Pair, saved: Collection[str]) -> frozenset[int]:
+        """Which values of a pair are among the `saved` ones."""
+        homes = (self.homes[name] for name in saved)
+        return frozenset(number for home, number in homes if home is pair)
+
+    def check(self, saved: Collection[str]) -> None:
+        """Raise KeepError if names are not those of candidates, or others must be saved."""
+        unknown = sorted(set(saved) - set(self.homes))
+        if unknown:
+            known = ", ".join(self.homes) or "none"
+            raise KeepError(
+                f"no forward value that the backward pass may read is called "
+                f"{', '.join(unknown)}; those of this program: {known}"
+            )
+        by_home = {(id(pair), number): name for name, (pair, number) in self.homes.items()}
+        kept = [one for one in self.values if one.pinned and one.name not in saved]
+        pinned = {one.name: one for one in kept}
+        faults = []
+        for pair in dict.fromkeys(pair for pair, _ in self.homes.values()):
+            for maker in demand_of(pair, self.numbers(pair, saved)).again:
+                numbers = [pair.forward.numbers.get(var, -1) for var in maker.equation.outvars]
+                names = [by_home.get((id(pair), number), "") for number in numbers]
+                faults += [pinned[name] for name in names if name in pinned]
+        if faults:
+            raise KeepError(
+                "\n".join(
+                    [
+                        "these must be saved, since what makes them may not run twice:",
+                        *(f"  {one.name} ({one.line or 'no source line'})" for one in faults),
+                    ]
+                )
+            )
+
+
+def find_residuals(closed: Any) -> Residuals:
+    """The candidates of a traced step, in the order of the forward pass.
+
+    Args:
+      closed: its closed jaxpr, calls and all.
+    """
+    level = level_of(closed)
+    counts: Counter[str] = Counter()
+    values: list[Residual] = []
+    homes: dict[str, tuple[Pair, int]] = {}
+    for pair, scope in _pairs(level, ""):
+        for number, residual in _of_pair(pair, scope, counts):
+            values.append(residual)
+            homes[residual.name] = pair, number
+    return Residuals(level, tuple(values), homes)
+
+
+def demand_of(pair: Pair, saved: Collection[int]) -> Demand:
+    """What lies on stacks and what is computed again if the `saved` numbers are saved."""
+    shared = set(pair.shared.values())
+    stacks: dict[int, None] = {}
+    again: dict[tuple[bool, int], Maker] = {}
+    read: set[int] = set()
+    todo, seen = list(pair.needed), set(pair.needed)
+    while todo:
+        number = todo.pop()
+        if number in shared:
+            read.add(number)
+        elif number in saved or number in pair.carried:
+            stacks[number] = None
+        elif (maker := pair.makers.get(number)) is not None:
+            again[maker.again, maker.place] = maker
+            todo += (fresh := [n for n in pair.operands(maker) if n not in seen])
+            seen.update(fresh)
+    order = sorted(again)
+    return Demand(tuple(sorted(stacks)), tuple(again[key] for key in order), frozenset(read))
+
+
+def _pairs(level: Level, scope: str) -> Iterator[tuple[Pair, str]]:
+    """All pairs, and the scope that they are in; those of a level before those inside of it."""
+    for pair in level.pairs:
+        yield pair, _joined(scope, pair.forward.equation)
+    for place, bodies in sorted(level.inside.items()):
+        for body in bodies:
+            yield from _pairs(body, _joined(scope, level.equations[place]))
+
+
+def _joined(scope: str, equation: Any) -> str:
+    """`scope` and that of an equation in it, without the names of JAX's transforms."""
+    parts = _TRANSFORMS.sub("", str(equation.source_info.name_stack)).split("/")
+    return "/".join(part for part in (scope, *parts) if part not in _SAYS_NOTHING)
+
+
+def _of_pair(pair: Pair, scope: str, counts: Counter[str]) -> Iterator[tuple[int, Residual]]:
+    reached = _reached(pair)
+    front = pair.forward
+    on_stack = set(pair.backward.given) & set(pair.stacks.values())
+    labels = {
+        front.numbers[equation.invars[0]]: str(equation.params["name"])
+        for equation in front.body.equations
+        if equation.primitive.name == "name" and not compat.is_literal(equation.invars[0])
+    }
+    seen: set[int] = set()
+    for place, equation in enumerate(front.body.equations):
+        for var in equation.outvars:
+            number = front.numbers[var]
+            maker = pair.makers[number]
+            first = maker.place == place and not maker.again and number not in seen
+            if number not in reached or not first:
+                continue
+            seen.add(number)
+            inner = _joined(scope, equation)
+            primitive = equation.primitive.name
+            text = f"{inner}/{primitive}" if inner else primitive
+            counts[text] += 1
+            name = text if counts[text] == 1 else f"{text}#{counts[text]}"
+            shape, dtype, itemsize = compat.array_facts(var.aval)
+            turns = front.equation.params["length"]
+            label = str(equation.params["name"]) if primitive == "name" else labels.get(number, "")
+            yield (
+                number,
+                Residual(
+                    name,
+                    shape,
+                    dtype,
+                    turns,
+                    turns * math.prod(shape) * itemsize,
+                    primitive,
+                    inner,
+                    compat.source_line(equation),
+                    label,
+                    number in on_stack,
+                    not repeatable(equation),
+                ),
+            )
+
+
+def _reached(pair: Pair) -> set[int]:
+    """The numbers of which the needed ones are made, and that depend on what a loop is given."""
+    stop = {*pair.shared.values(), *pair.carried}
+    reached: set[int] = set()
+    todo: Sequence[int] = list(pair.needed)
+    while todo:
+        number = todo.pop()
+        if number in reached or number in stop or number not in pair.makers:
+            continue
+        reached.add(number)
+        todo.extend(pair.operands(pair.makers[number]))
+    return reached

@@ -1,0 +1,255 @@
+"""A step that saves what is chosen, and computes the rest again in its backward pass.
+
+    residuals = find_residuals(closed)
+    closed = with_saved(closed, residuals, {"layers/attention/dot_general", ...})
+
+The step is traced anew. A forward loop hands out a stack of each chosen value that the backward
+loop needs, and the backward loop begins with the ops that make the others, under the scope
+`rematted_computation` and with their source lines. Nothing else changes, so that the numbers are
+the same to the last bit. The two computations are in different loops, which XLA does not merge.
+What nobody reads any more is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+from jax.extend.core import jaxpr_as_fun
+
+from autoshard import compat
+from autoshard.program.keep.levels import Level, Maker, Pair
+from autoshard.program.keep.residuals import Demand, Residuals, demand_of
+
+_AGAIN = "rematted_computation"
+"""The scope under which JAX computes again, by which traced ops are told apart."""
+
+
+def with_saved(closed: Any, residuals: Residuals, saved: Collection[str]) -> Any:
+    """The closed jaxpr of a step with the same results that saves the values named in `saved`.
+
+    Args:
+      closed: the step.
+      residuals: its candidates, from `find_residuals(closed)`.
+      saved: names of candidates. Of these, the ones that nothing needs then are not saved.
+
+    Raises:
+      KeepError: a name is of no candidate, or a value that must be saved is not named.
+    """
+    residuals.check(saved)
+    if not residuals.values:
+        return closed
+    shapes = [compat.shape_struct(aval) for aval in closed.in_avals]
+
+    def demand(pair: Pair) -> Demand:
+        return demand_of(pair, residuals.numbers(pair, saved))
+
+    def run(*arrays: Any) -> list[Any]:
+        return _Rewriter(demand).run(residuals.level, arrays)
+
+    return compat.drop_dead_code(jax.make_jaxpr(run)(*shapes))
+
+
+class _Body:
+    """The arrays of one level while it is traced: by variable, and what pairs hand on by number."""
+
+    def __init__(self, level: Level, arrays: Sequence[Any]) -> None:
+        jaxpr, consts = level.closed.jaxpr, level.closed.consts
+        self.level = level
+        self.arrays: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        self.arrays.update(zip(jaxpr.invars, arrays, strict=True))
+        self.stacks: dict[int, dict[int, Any]] = {}
+
+    def read(self, atom: Any) -> Any:
+        return atom.val if compat.is_literal(atom) else self.arrays[atom]
+
+    def write(self, equation: Any, results: Sequence[Any]) -> None:
+        self.arrays.update(zip(equation.outvars, results, strict=True))
+
+    def results(self) -> list[Any]:
+        return [self.read(atom) for atom in self.level.closed.jaxpr.outvars]
+
+
+class _BackwardBody(_Body):
+    """A backward body: arrays are known by their numbers, whichever loop's variable names them."""
+
+    def __init__(self, pair: Pair, known: dict[int, Any]) -> None:
+        self.level = pair.backward.body
+        self.pair, self.known = pair, known
+        self.numbers = pair.backward.numbers
+        self.stacks = {}
+
+    def read(self, atom: Any) -> Any:
+        return atom.val if compat.is_literal(atom) else self.known[self.numbers[atom]]
+
+    def write(self, equation: Any, results: Sequence[Any]) -> None:
+        for var, result in zip(equation.outvars, results, strict=True):
+            self.known.setdefault(self.numbers[var], result)
+
+
+class _Rewriter:
+    """One trace of a step with the choices made."""
+
+    def __init__(self, demand: Callable[[Pair], Demand]) -> None:
+        self.demand = demand
+
+    def run(self, level: Level, arrays: Sequence[Any]) -> list[Any]:
+        """The results of a level."""
+        return self._run(level, arrays).results()
+
+    def _run(self, level: Level, arrays: Sequence[Any]) -> _Body:
+        body = _Body(level, arrays)
+        for place, equation in enumerate(level.equations):
+            self._step(body, level, place, equation)
+        return body
+
+    def _step(self, body: _Body, level: Level, place: int, equation: Any) -> None:
+        """Run one equation of `level` in `body`."""
+        forward = next((pair for pair in level.pairs if pair.forward.place == place), None)
+        backward = next((pair for pair in level.pairs if pair.backward.place == place), None)
+        with compat.equation_context(equation):
+            if forward is not None:
+                results = self._forward(body, forward)
+            elif backward is not None:
+                results = self._backward(body, backward)
+            else:
+                operands = [body.read(atom) for atom in equation.invars]
+                results = self._bind(equation, operands, level.inside.get(place, []))
+        body.write(equation, results)
+
+    def _bind(self, equation: Any, operands: Sequence[Any], bodies: Sequence[Level]) -> list[Any]:
+        if not bodies:
+            return compat.bind_equation(equation, operands)
+        traced = [self._traced(body) for body in bodies]
+        name = equation.primitive.name
+        if name in compat.REMAT:
+            return compat.bind_checkpoint(equation, operands, traced[0])
+        if name == "cond":
+            return compat.bind_equation(equation, operands, branches=tuple(traced))
+        key = "jaxpr" if name == "scan" else "body_jaxpr"
+        return compat.bind_equation(equation, operands, **{key: traced[0]})
+
+    def _traced(self, level: Level) -> Any:
+        shapes = [compat.shape_struct(aval) for aval in level.closed.in_avals]
+        return jax.make_jaxpr(lambda *arrays: self.run(level, arrays))(*shapes)
+
+    def _forward(self, outside: _Body, pair: Pair) -> list[Any]:
+        """The forward loop, with a stack of each value that the backward loop is to find there."""
+        equation, level = pair.forward.equation, pair.forward.body
+        handed = {number: k for k, number in reversed(pair.stacks.items())}
+        new = [number for number in self.demand(pair).stacks if number not in handed]
+        variables = {number: var for var, number in pair.forward.numbers.items()}
+        _, carries = compat.scan_counts(equation.params)
+
+        def turn(arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            body = self._run(level, arrays)
+            results = body.results()
+            extra = [body.read(variables[number]) for number in new]
+            return results[:carries], [*results[carries:], *extra]
+
+        operands = [(outside.read(atom), atom.aval) for atom in equation.invars]
+        results = _scan(equation, operands, [], [], turn)
+        count = len(equation.outvars)
+        outside.stacks[pair.forward.place] = {
+            **{number: results[k] for number, k in handed.items()},
+            **dict(zip(new, results[count:], strict=True)),
+        }
+        return results[:count]
+
+    def _backward(self, outside: _Body, pair: Pair) -> list[Any]:
+        """The backward loop, which first makes what is not on stacks."""
+        equation, demand = pair.backward.equation, self.demand(pair)
+        front, back = pair.forward, pair.backward
+        fixed, _ = compat.scan_counts(front.equation.params)
+        _, carries = compat.scan_counts(equation.params)
+        shared = [(k, n) for k, n in pair.shared.items() if n in demand.shared - set(back.given)]
+        sources = {k: front.equation.invars[k] for k, _ in shared}
+        consts = [(n, outside.read(sources[k]), sources[k].aval) for k, n in shared if k < fixed]
+        slices = [(n, outside.read(sources[k]), sources[k].aval) for k, n in shared if k >= fixed]
+        stacks = outside.stacks[front.place]
+        slices += [(n, stacks[n], jax.typeof(stacks[n])) for n in demand.stacks]
+        gone = set(pair.stacks.values()) - set(pair.shared.values()) - set(demand.stacks)
+
+        def turn(arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            given = [*(n for n, _, _ in consts), *back.given, *(n for n, _, _ in slices)]
+            known = {n: array for n, array in zip(given, arrays, strict=True) if n not in gone}
+            for side in (front, back):
+                closed = side.body.closed
+                numbers = (side.numbers[var] for var in closed.jaxpr.constvars)
+                known.update(zip(numbers, closed.consts, strict=True))
+            results = self._backward_body(pair, demand, known)
+            return results[:carries], results[carries:]
+
+        operands = [(outside.read(atom), atom.aval) for atom in equation.invars]
+        return _scan(
+            equation, operands, [pair[1:] for pair in consts], [p[1:] for p in slices], turn
+        )
+
+    def _backward_body(self, pair: Pair, demand: Demand, known: dict[int, Any]) -> list[Any]:
+        body, back = _BackwardBody(pair, known), pair.backward
+        with_twin = {
+            back.numbers[var]: place
+            for place in sorted(pair.primal, reverse=True)
+            for var in back.body.equations[place].outvars
+        }
+        for maker in demand.again:
+            places = {
+                with_twin.get(pair.forward.numbers[var])
+                for var in maker.equation.outvars
+                if not maker.again and pair.forward.numbers[var] in with_twin
+            }
+            self._again(body, maker, sorted(place for place in places if place is not None))
+        for place, equation in enumerate(back.body.equations):
+            if place not in pair.primal:
+                self._step(body, back.body, place, equation)
+        return body.results()
+
+    def _again(self, body: _BackwardBody, maker: Maker, twins: Sequence[int]) -> None:
+        """Compute again: by the backward body's own equation if it has one, else by a copy."""
+        back = body.pair.backward
+        places = [maker.place] if maker.again else list(twins)
+        for place in places:
+            self._step(body, back.body, place, back.body.equations[place])
+        made = {body.pair.forward.numbers.get(var) for var in maker.equation.outvars}
+        if maker.again or made <= set(body.known):
+            return
+        front = body.pair.forward
+        body.numbers = front.numbers
+        with jax.named_scope(_AGAIN):
+            self._step(body, front.body, maker.place, maker.equation)
+        body.numbers = back.numbers
+
+
+def _scan(
+    equation: Any,
+    operands: Sequence[tuple[Any, Any]],
+    consts: Sequence[tuple[Any, Any]],
+    slices: Sequence[tuple[Any, Any]],
+    turn: Callable[[Sequence[Any]], tuple[list[Any], list[Any]]],
+) -> list[Any]:
+    """A loop like that of `equation`, with more constants before its operands and stacks behind.
+
+    Operands are arrays with their abstract values; `turn` takes what enters one turn, in order, and
+    returns what it carries and what it hands out.
+    """
+    params = equation.params
+    fixed, carries = compat.scan_counts(params)
+    whole = [*consts, *operands, *slices]
+    fixed += len(consts)
+    options = {key: params[key] for key in ("_split_transpose",) if params.get(key)}
+
+    def loop(*arrays: Any) -> Any:
+        def step(carry: Any, one: Any) -> Any:
+            return turn([*arrays[:fixed], *carry, *one])
+
+        start, stacks = list(arrays[fixed : fixed + carries]), list(arrays[fixed + carries :])
+        length, unroll = params["length"], params["unroll"]
+        reverse = params["reverse"]
+        carried, out = jax.lax.scan(
+            step, start, stacks, length, reverse=reverse, unroll=unroll, **options
+        )
+        return [*carried, *out]
+
+    shapes = [compat.shape_struct(aval) for _, aval in whole]
+    return jaxpr_as_fun(jax.make_jaxpr(loop)(*shapes))(*(array for array, _ in whole))
