@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from autoshard.program.rules.user import UserRule
     from autoshard.program.select import RequirementError
     from autoshard.program.trace import Program, trace
+    from autoshard.search.meshes.devices import this_machine
     from autoshard.search.meshes.lower import lower_plan
     from autoshard.search.meshes.lower_step import lower_mpmd
     from autoshard.search.meshes.search import search_meshes
@@ -72,6 +73,7 @@ __all__ = [
     "search",
     "search_meshes",
     "serving",
+    "this_machine",
     "trace",
     "verify",
     "whatif",
@@ -100,6 +102,7 @@ _HOMES = {
     "robust": "study.robust.answer",
     "search_meshes": "search.meshes.search",
     "serving": "study.whatif.serving",
+    "this_machine": "search.meshes.devices",
     "trace": "program.trace",
     "verify": "lower.verify",
     "whatif": "study.whatif.sweep",

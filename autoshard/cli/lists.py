@@ -34,11 +34,13 @@ def programs_command(options: argparse.Namespace) -> int:
 
 
 def machines_command(options: argparse.Namespace) -> int:
-    """Print the presets, with the numbers of one chip."""
+    """Print the presets, with the numbers of one chip, and the names that others give them."""
     from autoshard.machine.file import MachineError
     from autoshard.machine.load import load, presets
+    from autoshard.machine.names import google_name, machine_types
 
-    rows = [("machine", "chip", "bf16", "memory", "bandwidth", "network, innermost first")]
+    heads = ("machine", "Google's name", "chip", "bf16", "memory", "bandwidth")
+    rows = [(*heads, "network, innermost first")]
     for family in presets():
         for size in (64, 72, 8):
             try:
@@ -49,6 +51,7 @@ def machines_command(options: argparse.Namespace) -> int:
             rows.append(
                 (
                     machine.name,
+                    google_name(family, size),
                     chip.name,
                     f"{chip.matmul_flops('bfloat16') / 1e12:,.0f} TFLOP/s",
                     f"{chip.memory_bytes / 2**30:,.0f} GiB",
@@ -57,9 +60,13 @@ def machines_command(options: argparse.Namespace) -> int:
                 )
             )
             break
-    print(table(rows, right=(2, 3, 4), indent=0))
+    print(table(rows, right=(3, 4, 5), indent=0))
     print(
-        "\nOther sizes: FAMILY-CHIPS, FAMILY-4x4x8 for a torus, 2xFAMILY-CHIPS for two slices, or a"
-        " TOML file."
+        "\nOther sizes: FAMILY-CHIPS, FAMILY:4x4x8 for a torus, 2xFAMILY-CHIPS for two slices,"
+        " FAMILY-128-cores\nwhere cores are counted, 8xH100 or gb200-nvl72 for GPUs, 4xgpu:h100:8"
+        " for nodes of SLURM, or a TOML file."
     )
+    print("\nHosts of these types, by name, and 4xTYPE for four of them:")
+    for name, host in machine_types().items():
+        print(f"  {name:<28}{host.chips} x {host.family}")
     return 0

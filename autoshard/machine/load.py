@@ -7,14 +7,14 @@
     KxNAME          2xv5p-64                                  K slices over the slow network
     path/to/my.toml                                           with `chips` or `topology` in it
 
-A TPU7x chip is two devices to JAX; there, "chip" means one such device.
+A TPU7x chip is two devices to JAX; there, "chip" means one such device. Other names, of clouds,
+vendors and SLURM, are in `autoshard.machine.names`.
 """
 
 from __future__ import annotations
 
 import difflib
 import math
-import re
 from importlib import resources
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from autoshard.machine.chip import Chip
 from autoshard.machine.file import MachineError, MachineFile, read
 from autoshard.machine.level_rules import MOST_CHIPS, SwitchRules, TorusRules
 from autoshard.machine.machine import Machine, Range, moved_ranges
+from autoshard.machine.names import CORES, Named, count_of, machine_types, parse_name
 from autoshard.machine.network import Level, Switch, Torus
 
 
@@ -55,14 +56,34 @@ def load(name_or_path: str | Path, *, chips: int | None = None) -> Machine:
             raise MachineError(f"no machine file {text!r}; give the path of a TOML file, or a name")
         toml = read_text(text, "the machine", error=MachineError)
         return parse(toml, where=text, chips=chips)
-    slices, family, size = _parse(text)
-    if chips is not None:
-        size = str(chips)
-    if family not in presets() or size is None:
-        raise MachineError(_unknown(text, family))
+    named = parse_name(text)
+    size = named.size if chips is None else str(chips)
+    if named.family not in presets() or size is None:
+        raise MachineError(_unknown(text, named.family))
+    if size.endswith("-cores"):
+        cores = CORES[named.family]
+        raise MachineError(f"{text}: a {named.family} chip has {cores} cores; give a multiple")
+    file = read(preset_text(named), where=f"{named.family}.toml")
+    return _build(file, text, size, slices=named.slices)
+
+
+def preset_text(named: Named) -> str:
+    """The file of a preset, with what a machine type has otherwise written in its place."""
     folder = resources.files("autoshard") / "machine" / "presets"
-    toml = (folder / f"{family}.toml").read_text(encoding="utf-8")
-    return _build(read(toml, where=f"{family}.toml"), text, size, slices=slices)
+    text = (folder / f"{named.family}.toml").read_text(encoding="utf-8")
+    host = named.host
+    if host is None:
+        return text
+    lines = text.splitlines()
+    chip = [("[chip]", key, value) for key, value in host.chip.items()]
+    between = [("[[network]]", "chip_bandwidth", host.between)] if host.between else []
+    for table, key, value in chip + between:
+        start = max(k for k, line in enumerate(lines) if line.startswith(table))
+        place = next(k for k, line in enumerate(lines) if k > start and line.startswith(f"{key} ="))
+        written = f'"{value}"' if isinstance(value, str) else repr(value)
+        lines[place] = f"{key} = {written}  # {host.source}"
+    lines.insert(lines.index("sources = [") + 1, f'    "{host.source}",')
+    return "\n".join(lines) + "\n"
 
 
 def parse(toml: str, *, where: str, chips: int | None = None) -> Machine:
@@ -85,42 +106,30 @@ def parse(toml: str, *, where: str, chips: int | None = None) -> Machine:
     return _build(file, file.name, size, slices=file.slices)
 
 
-def _parse(text: str) -> tuple[int, str, str | None]:
-    match = re.fullmatch(r"(?:(\d+)x)?([a-z].*?)(?:-(\d+(?:x\d+)*))?", text.strip().lower())
-    if match is None:
-        return 1, text, None
-    family = match[2].replace("tpu-", "")
-    return _count(match[1] or "1"), {"tpu7x": "v7x"}.get(family, family), match[3]
-
-
-def _count(digits: str) -> int:
-    """The number, or one that is too large for any machine."""
-    return int(digits) if len(digits) < 20 else 2 * MOST_CHIPS
-
-
 def _unknown(text: str, family: str) -> str:
     known = presets()
     lines = [f"no machine {shown(text)}"]
     if family in known:
         lines.append(f"  how many chips? write for example {family}-64")
-    near = difflib.get_close_matches(family, known, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(family, (*known, *machine_types()), n=3, cutoff=0.5)
     if near and family not in known:
         lines.append(f"  did you mean {' or '.join(near)}?")
     lines.append(f"  presets, each with a number of chips: {', '.join(known)}")
+    lines.append("  or hosts of a machine type, such as 4xa3-megagpu-8g: see `autoshard machines`")
     lines.append("  or give the path of a .toml file of the same form")
     return "\n".join(lines)
 
 
 def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
     chip = Chip(**file.chip, compiler=file.compiler)  # type: ignore[arg-type]
-    topology = tuple(map(_count, size.split("x"))) if "x" in size else None
+    topology = tuple(map(count_of, size.split("x"))) if "x" in size else None
     fixed = math.prod(
         rules.size for rules in file.levels if isinstance(rules, SwitchRules) and rules.size
     )
     has_torus = any(isinstance(rules, TorusRules) for rules in file.levels)
     if topology and not has_torus:
         raise MachineError(f"{name}: {file.name} has no torus to shape; give a number of chips")
-    left = math.prod(topology) * fixed if topology else _count(size)
+    left = math.prod(topology) * fixed if topology else count_of(size)
     if left < 1 or slices < 1:
         raise MachineError(f"{name}: {slices} x {left} chips; a machine has at least one chip")
     if left * slices > MOST_CHIPS:

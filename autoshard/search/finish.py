@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from autoshard.compat.interrupts import acknowledge
+from autoshard.machine.names import two_meanings
 from autoshard.plan.consistency import InconsistentPlanError
 from autoshard.plan.evaluate import Evaluation, evaluate
 from autoshard.plan.fits import fits, needed_bytes, refusal
@@ -69,7 +70,7 @@ def _finished(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> 
             baselines=tuple(baseline for baseline, _ in rows),
             options=options,
             requirements=demands.verdicts(paid, chosen, mesh),
-            notes=(*notes_of(searcher.program), *demands.notes(mesh)),
+            notes=(*_machine_notes(searcher), *notes_of(searcher.program), *demands.notes(mesh)),
         )
 
     first = plan(best, proof)
@@ -81,6 +82,11 @@ def _finished(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> 
         count = asked.count - 1
         others = alternatives(searcher, best, schemes, count=count, free_mesh=free_mesh)
     return [first, *(plan(one, _behind(proof, one, demands, bound)) for one in others)]
+
+
+def _machine_notes(searcher: MeshSearcher) -> list[str]:
+    meanings = two_meanings(searcher.machine.name)
+    return [] if meanings is None else [meanings]
 
 
 class _Best(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
-from autoshard.machine.load import load, presets
+from autoshard.machine.load import load, preset_text
+from autoshard.machine.names import parse_name
 
 _ENTRY = re.compile(r"""^\s*([\w."-]+)\s*=\s*((?:"[^"]*"|\[[^\]]*\]|[^#\[])*?)\s*(?:#\s*(.*))?$""")
 _HEADING = re.compile(r"^\s*\[+\s*([^\]]+?)\s*\]+")
@@ -31,11 +31,8 @@ def machine_text(name: str) -> str:
     """
     if name.endswith(".toml") and Path(name).is_file():
         return Path(name).read_text(encoding="utf-8")
-    family = load(name).family
-    assert family in presets(), family
-    return (resources.files("autoshard") / "machine" / "presets" / f"{family}.toml").read_text(
-        "utf-8"
-    )
+    load(name)
+    return preset_text(parse_name(name))
 
 
 def figures(text: str) -> tuple[Figure, ...]:

@@ -124,6 +124,7 @@ def test_unknown_names_propose_near_ones():
         "no machine 'h10-8'\n"
         "  did you mean h100 or h200 or a100?\n"
         f"  presets, each with a number of chips: {', '.join(FAMILIES)}\n"
+        "  or hosts of a machine type, such as 4xa3-megagpu-8g: see `autoshard machines`\n"
         "  or give the path of a .toml file of the same form"
     )
     assert "how many chips? write for example v5p-64" in refusal("v5p")

@@ -6,8 +6,12 @@ append more text to the names below. CPU devices stand in for H100s, as nobody p
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
+import jax
 from jax.sharding import Mesh
 
 from autoshard.lower.interpret import LoweringError
@@ -66,6 +70,59 @@ def machines_of(
         None if mesh.size == 1 else machine_of(one, mesh.size)
         for one, mesh in zip(given, meshes, strict=True)
     ]
+
+
+def this_machine(devices: Sequence[Any] | None = None) -> Machine:
+    """Return the machine that devices make up: the preset of their kind, as they are wired.
+
+    TPUs say where in the torus they lie and to which slice they belong. GPUs of one process are
+    taken for one host; racks join their hosts.
+
+    Args:
+      devices: of JAX; by default `jax.devices()`.
+
+    Raises:
+      MachineError: no preset is of their kind (a CPU is none), or the preset does not come in this
+        shape; a machine file then says what they can do.
+    """
+    found = list(jax.devices() if devices is None else devices)
+    kind = found[0].device_kind
+    family = preset_of(kind)
+    if family is None or found[0].platform == "cpu":
+        raise MachineError(
+            f"no preset is known for devices of kind {kind!r}: name the machine to plan for, or "
+            "write its file (`autoshard calibrate --device -o machine.toml` measures it)"
+        )
+    if found[0].platform == "tpu":
+        return _torus_of(family, found)
+    machine = load(f"{family}-{len(found)}")
+    hosts = set(Counter(one.process_index for one in found).values())
+    inside = machine.network[0].chips
+    rack = "-nvl" in family and all(inside % host == 0 for host in hosts)
+    if hosts not in ({inside}, {len(found)}) and not rack:
+        raise MachineError(
+            f"hosts of {' and '.join(map(str, sorted(hosts)))} devices of kind {kind!r}, where the preset {family} has {inside}: "
+            "write a machine file with `size` in its first [[network]]"
+        )
+    return machine
+
+
+def _torus_of(family: str, devices: Sequence[Any]) -> Machine:
+    """The TPU slices that devices make up, by their coordinates."""
+    slices = Counter(getattr(one, "slice_index", 0) for one in devices)
+    chips = {(getattr(one, "slice_index", 0), *one.coords) for one in devices}
+    first = next(iter(slices))
+    within = [where for number, *where in chips if number == first]
+    lengths = sorted(len(set(axis)) for axis in zip(*within, strict=True))
+    many = f"{len(slices)}x" if len(slices) > 1 else ""
+    for rank in (2, 3):
+        shape = "x".join(map(str, lengths[-rank:]))
+        if math.prod(lengths[-rank:]) * len(slices) == len(chips):
+            try:
+                return load(f"{many}{family}-{shape}")
+            except MachineError:
+                continue
+    return load(f"{many}{family}-{len(devices) // len(slices)}")
 
 
 def machine_of(machine: str | Machine, chips: int) -> Machine:
