@@ -39,8 +39,8 @@ def machines_command(options: argparse.Namespace) -> int:
     from autoshard.machine.load import load, presets
     from autoshard.machine.names import google_name, machine_types
 
-    heads = ("machine", "Google's name", "chip", "bf16", "memory", "bandwidth")
-    rows = [(*heads, "network, innermost first")]
+    figures = ("chip", "bf16", "memory", "bandwidth", "network, innermost first")
+    rows: list[tuple[str, ...]] = [("machine", "Google's name", *figures)]
     for family in presets():
         for size in (64, 72, 8):
             try:

@@ -101,7 +101,8 @@ def this_machine(devices: Sequence[Any] | None = None) -> Machine:
     rack = "-nvl" in family and all(inside % host == 0 for host in hosts)
     if hosts not in ({inside}, {len(found)}) and not rack:
         raise MachineError(
-            f"hosts of {' and '.join(map(str, sorted(hosts)))} devices of kind {kind!r}, where the preset {family} has {inside}: "
+            f"hosts of {' and '.join(map(str, sorted(hosts)))} devices of kind {kind!r}, where the "
+            f"preset {family} has {inside}: "
             "write a machine file with `size` in its first [[network]]"
         )
     return machine

@@ -60,5 +60,5 @@ def test_what_no_preset_is_like_says_what_to_write():
         autoshard.this_machine(jax.devices())
     with pytest.raises(MachineError, match="kind 'NVIDIA L4': name the machine"):
         this_machine(gpus("NVIDIA L4", 1, 4))
-    with pytest.raises(MachineError, match="hosts of 4 devices .* where the preset h100 has 8"):
+    with pytest.raises(MachineError, match=r"hosts of 4 devices .* where the preset h100 has 8"):
         this_machine(gpus("NVIDIA H100 80GB HBM3", 4, 4))
