@@ -8,13 +8,16 @@ order before anything was hidden.
 
 Where the compiler knows no measured table for the chip it falls back to rough classes: a collective
 takes 5,000, a kernel 1 or 1,000. Such figures are no times; `is_measured` tells the two apart. On a
-chip that it knows it still does so for collectives of few devices on some of the hosts, however
-much they carry; `guesses` tells the computations that hold such. Copies and kernels of Triton (most
-softmaxes) take 0.01 there, whatever they move: `seconds_of` says nothing of them.
+chip that it knows it still does so for collectives of few devices on some of the hosts, and for
+copies that run beside kernels (since 0.12: `dynamic_slice_copy_fusion_async_wrapper.cc`), however
+much they carry; `guesses` tells the computations whose length comes of such. What is known of the
+collectives there, `latency` says. Copies and kernels of Triton (most softmaxes) take 0.01, whatever
+they move: `seconds_of` says nothing of them.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,7 +25,11 @@ from dataclasses import dataclass
 from autoshard.compiler.hlo.module import Instruction
 
 COLLECTIVE_CLASS = 5e-3
-"""Seconds from the start of a collective to its done, where the compiler knows nothing of it."""
+"""Seconds from the start of what runs beside kernels to its done, where the compiler knows nothing
+of it."""
+
+STEP = 1e-6
+"""Seconds from any instruction to the next that reads it."""
 
 KERNEL_CLASS = 1e-8
 """Seconds of a copy or a kernel of Triton, where the compiler knows the others' times."""
@@ -62,12 +69,24 @@ class ScheduledComputation:
         return None if foreign and abs(seconds - KERNEL_CLASS) < KERNEL_CLASS / 100 else seconds
 
     def guesses(self, pairs: Iterable[tuple[str, str]]) -> bool:
-        """Whether some collective, of which start and done are given, takes a rough class."""
+        """Whether kernels wait for a rough class: of collectives or copies, by start and done."""
         return any(
             abs(self.starts[done] - self.starts[start] - COLLECTIVE_CLASS) < 1e-9
             for start, done in pairs
             if start in self.starts and done in self.starts
         )
+
+    def latency(self, start: str, done: str) -> tuple[float, float]:
+        """The least and the most that the compiler can have taken for the time of a collective.
+
+        Both are the seconds from its start to its done where nothing runs after the start: then the
+        done waits for it alone. Else it takes no more than these. Nothing is known of a guess.
+        """
+        if not {start, done} <= self.starts.keys() or self.guesses([(start, done)]):
+            return 0.0, math.inf
+        begun, seconds = self.ends[start], self.starts[done] - self.starts[start]
+        later = (at for name, at in self.starts.items() if name != start and at > begun - STEP / 2)
+        return seconds if min(later) - begun > 1.5 * STEP else 0.0, seconds
 
 
 @dataclass(frozen=True, slots=True)

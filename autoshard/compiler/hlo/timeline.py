@@ -4,13 +4,13 @@ Instructions run in the order of the text. Compute takes the one stream, collect
 
     an asynchronous collective starts when the communication stream is free, and its done waits
     a synchronous one waits for the communication stream, and compute waits for it
-    copies within the device that have a start and a done run beside both
+    copies and kernels that have a start and a done run beside both, one after another
     a loop takes its body's time as often as it turns, a conditional its dearest branch's
 
 What an instruction takes comes from the compiler where it says so: XLA:TPU writes the cycles of its
 fusions into the text, XLA:GPU a timeline of its own (`autoshard.compiler.hlo.schedule`), which then
-replaces the computation's own unless the compiler guesses. Elsewhere prices are asked for, see
-`Prices`.
+replaces the computation's own. Where it waits for a guess its kernels keep their times, and so do
+collectives that it shows to be waited for. Elsewhere prices are asked for, see `Prices`.
 """
 
 from __future__ import annotations
@@ -125,6 +125,8 @@ class _Simulation:
     def run(self, place: Place) -> _Span:
         span, nested = _Span(), _Span()
         happening = {event.instruction.name: event for event in events(place)}
+        scheduled, beside = self._scheduled(place), _pairs(place, happening)
+        guessed = scheduled if scheduled and scheduled.guesses(beside.items()) else None
         communication_free = copies_free = untimed = 0.0
         ready: dict[str, float] = {}  # when what was started is done
         for instruction in place.computation.instructions:
@@ -135,10 +137,10 @@ class _Simulation:
                 nested.add(inner)
                 communication_free = max(communication_free, span.seconds)
             elif event is not None:
-                communication_free = self._collective(place, event, span, communication_free, ready)
-            elif instruction.opcode in _LOCAL_STARTS:
-                size = _copied_bytes(place, instruction)
-                copies_free = max(copies_free, span.seconds) + self.prices.copy_seconds(size)
+                seconds = self._collective_seconds(place, event, beside, guessed)
+                communication_free = _let_run(event, seconds, span, communication_free, ready)
+            elif instruction.name in beside:
+                copies_free = max(copies_free, span.seconds) + self._beside(place, instruction)
                 ready[instruction.name] = copies_free
             elif instruction.opcode.endswith("-done") and instruction.operands:
                 waited = max(0.0, ready.get(instruction.operands[0], 0.0) - span.seconds)
@@ -147,10 +149,7 @@ class _Simulation:
             else:
                 seconds = self._compute(place, instruction, span)
                 untimed += seconds if self._is_untimed(place, instruction) else 0.0
-        scheduled = self._scheduled(place)
-        if scheduled is not None and not scheduled.guesses(
-            (event.partner, name) for name, event in happening.items() if event.phase == "done"
-        ):
+        if scheduled is not None and guessed is None:
             # The compiler's own timeline; what is nested comes on top of it, and what it gives no
             # times: such kernels hide no collective.
             own_compute = span.compute - nested.compute - untimed
@@ -178,30 +177,28 @@ class _Simulation:
         span.add(dearest, times)
         return span
 
-    def _collective(
+    def _collective_seconds(
         self,
         place: Place,
         event: Event,
-        span: _Span,
-        communication_free: float,
-        ready: dict[str, float],
+        beside: Mapping[str, str],
+        guessed: ScheduledComputation | None,
     ) -> float:
-        """Let a collective run, start or end; when the communication stream is free again."""
+        """What a collective takes; where the compiler guesses others, as far as it tells."""
         name = event.instruction.name
-        if event.phase == "done":
-            waited = max(0.0, ready.get(event.partner, 0.0) - span.seconds)
-            span.seconds += waited
-            span.exposed += waited
-            return communication_free
         seconds = self.collectives.get((place.computation.name, name), 0.0)
-        span.collective += seconds
-        end = max(communication_free, span.seconds) + seconds
-        if event.phase == "start":
-            ready[name] = end
-        else:
-            span.exposed += end - span.seconds
-            span.seconds = end
-        return end
+        if guessed is not None and name in beside:
+            least, most = guessed.latency(name, beside[name])
+            return min(max(least, seconds), most)
+        return seconds
+
+    def _beside(self, place: Place, start: Instruction) -> float:
+        """Seconds of a copy, or of a kernel, that runs beside the others."""
+        if start.opcode in _LOCAL_STARTS:
+            return self.prices.copy_seconds(_copied_bytes(place, start))
+        cycles = self._by_cycles(start)
+        done = work(place.module, place.computation, start)
+        return self.prices.compute_seconds(done) if cycles is None else cycles
 
     def _is_untimed(self, place: Place, instruction: Instruction) -> bool:
         """Whether the compiler's timeline has the instruction, but no time for it."""
@@ -230,12 +227,48 @@ class _Simulation:
 
     def _known(self, place: Place, instruction: Instruction) -> float | None:
         """What the compiler says that an instruction takes."""
-        if self.clock_hertz is not None:
-            cycles = _CYCLES.search(instruction.rest)
-            if cycles:
-                return int(cycles[1]) / self.clock_hertz
-        scheduled = self._scheduled(place)
-        return None if scheduled is None else scheduled.seconds_of(instruction)
+        scheduled, cycles = self._scheduled(place), self._by_cycles(instruction)
+        if cycles is not None or scheduled is None:
+            return cycles
+        return scheduled.seconds_of(instruction)
+
+    def _by_cycles(self, instruction: Instruction) -> float | None:
+        cycles = _CYCLES.search(instruction.rest) if self.clock_hertz is not None else None
+        return int(cycles[1]) / self.clock_hertz if cycles and self.clock_hertz else None
+
+
+def _let_run(
+    event: Event, seconds: float, span: _Span, free: float, ready: dict[str, float]
+) -> float:
+    """Let a collective run, start or end; when the communication stream is free again."""
+    if event.phase == "done":
+        waited = max(0.0, ready.get(event.partner, 0.0) - span.seconds)
+        span.seconds += waited
+        span.exposed += waited
+        return free
+    span.collective += seconds
+    end = max(free, span.seconds) + seconds
+    if event.phase == "start":
+        ready[event.instruction.name] = end
+    else:
+        span.exposed += end - span.seconds
+        span.seconds = end
+    return end
+
+
+def _pairs(place: Place, happening: Mapping[str, Event]) -> dict[str, str]:
+    """For all that runs beside kernels, by the name of its start, the name of its done."""
+    pairs = {event.partner: name for name, event in happening.items() if event.phase == "done"}
+    starts = {
+        one.name
+        for one in place.computation.instructions
+        if one.opcode in _LOCAL_STARTS
+        or (one.opcode == "fusion-start" and one.name not in happening)
+    }
+    for one in place.computation.instructions:
+        if one.opcode.endswith("-done") and one.operands and one.operands[0] in starts:
+            pairs[one.operands[0]] = one.name
+    return pairs
 
 
 def _copied_bytes(place: Place, start: Instruction) -> int:

@@ -3,7 +3,8 @@
     dot            2 x elements of the result x sizes of the contracted dimensions
     ragged kernel  2 x elements of the result x length of a row
     convolution    2 x elements of the output x elements of the kernel / output features
-    fusion         the operations inside of it; what stands between them reaches no memory
+    fusion         the operations inside of it; what stands between them reaches no memory; the
+                   start of one that runs beside others does all of it
 
 Bytes are those of results and operands once each, but of an operand that is only sliced what is cut
 from it, and of a buffer that is updated in place what is written. Elements that a transposition
@@ -43,6 +44,7 @@ _FUNCTIONS = {"exponential": "exp", "exponential-minus-one": "expm1", "log-plus-
 }
 """JAX's names of HLO's transcendental functions, where they differ."""
 
+_FUSIONS = ("fusion", "fusion-start")
 _SLICES = frozenset({"dynamic-slice", "slice", "gather"})
 _NUMBER = re.compile(r"\d+")
 _CUBLAS_DIMENSIONS = re.compile(r'"lhs_contracting_dimensions":\[([^\]]*)\]')
@@ -81,7 +83,7 @@ def work(module: Module, computation: Computation, instruction: Instruction) -> 
 
 
 def _exponentials(module: Module, instruction: Instruction) -> float:
-    if instruction.opcode == "fusion":
+    if instruction.opcode in _FUSIONS:
         callee = module.computations[instruction.called("calls")[0]]
         return sum(_exponentials(module, inner) for inner in callee.instructions)
     name = _FUNCTIONS.get(instruction.opcode, instruction.opcode)
@@ -91,7 +93,7 @@ def _exponentials(module: Module, instruction: Instruction) -> float:
 
 
 def _flops(module: Module, computation: Computation, instruction: Instruction) -> tuple[float, str]:
-    if instruction.opcode == "fusion":
+    if instruction.opcode in _FUSIONS:
         callee = module.computations[instruction.called("calls")[0]]
         found = [_flops(module, callee, inner) for inner in callee.instructions]
         dtype = next((dtype for flops, dtype in found if flops), "")
@@ -138,7 +140,7 @@ def _convolution(
 
 
 def _bytes(module: Module, computation: Computation, instruction: Instruction) -> int:
-    if instruction.opcode != "fusion":
+    if instruction.opcode not in _FUSIONS:
         if instruction.opcode == "dynamic-update-slice":
             return 2 * computation.by_name[instruction.operands[1]].bytes
         if instruction.opcode in _SLICES:
@@ -155,7 +157,7 @@ def _bytes(module: Module, computation: Computation, instruction: Instruction) -
 
 def _scattered(module: Module, computation: Computation, instruction: Instruction) -> int:
     """Elements that are read out of order, of every large operand of the transposition."""
-    if instruction.opcode == "fusion":
+    if instruction.opcode in _FUSIONS:
         callee = module.computations[instruction.called("calls")[0]]
         operands = [computation.by_name[name] for name in dict.fromkeys(instruction.operands)]
         read = [sum(array.elements for array in operand.arrays) for operand in operands]

@@ -255,6 +255,49 @@ def test_what_the_compilers_timeline_gives_no_time_is_priced(kernel, seconds):
     assert found.exposed_seconds == pytest.approx(3.0, abs=1e-6)
 
 
+COPY = (
+    "  %c = ((f32[1]{0}), f32[1]{0}, u32[]) fusion-start(%p), kind=kLoop, calls=%busy.0\n",
+    "  %d = f32[1]{0} fusion-done(%c)\n",
+)
+
+
+@pytest.mark.parametrize(("work", "seconds"), [(1.0, 3 + 2), (9.0, 9 + 2)])
+def test_a_kernel_with_a_start_and_a_done_runs_beside_the_others(work, seconds):
+    body = COPY[0] + busy("one", "p", work) + COPY[1] + busy("two", "d", 2, root=True)
+    assert run(body, ByBytes(compute=3.0)).seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("done", "price", "exposed"),
+    [
+        (52.0, 900.0, 51.0),  # nothing runs after its start: the compiler's own 51 us
+        (52.0, 20.0, 51.0),
+        (33.0, 900.0, 12.0),  # beside a kernel of 20 us: no more than from its start to its done
+        (33.0, 30.0, 10.0),
+        (33.0, 5.0, 0.0),
+    ],
+)
+def test_kernels_wait_for_no_guess(done, price, exposed):
+    """A copy of 5 ms from its start to its done is a guess, and no time of the step."""
+    one = "  %one = f32[1]{0} fusion(%p), kind=kLoop, calls=%busy.0\n"
+    hidden = done < 50
+    sum_ = (
+        f"  %s = f32[1]{{0}} all-reduce-start(%p), {GROUPS}\n",
+        "  %e = f32[1]{0} all-reduce-done(%s)\n",
+    )
+    body = COPY[0] + sum_[0] + one * hidden + sum_[1] + one * (not hidden) + COPY[1]
+    times = {"c": (0, 0.01), "s": (1, 2), "e": (done, done + 1), "d": (5000, 5000.01)}
+    times["one"] = (2, 22) if hidden else (53, 73)
+    starts, ends = ({name: 1e-6 * at[k] for name, at in times.items()} for k in (0, 1))
+    main = ScheduledComputation(5000.01e-6, starts, ends)
+    prices = ByBytes({"all_reduce": 1e-6 * price / 4}, compute=7e-6)
+    found = run(
+        f"{body}  ROOT %b = f32[1]{{0}} bitcast(%d)\n", prices, schedule=Schedule({"main": main})
+    )
+    assert found.exposed_seconds == pytest.approx(1e-6 * exposed)
+    assert found.seconds == pytest.approx(1e-6 * (20 + exposed))
+
+
 @given(
     st.lists(st.sampled_from(["compute", "whole", "start", "done"]), max_size=12),
     st.data(),
