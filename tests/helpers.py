@@ -78,6 +78,11 @@ def with_compiler(machine: Machine, **changes: Any) -> Machine:
     return replace(machine, chip=replace(chip, compiler=replace(chip.compiler, **changes)))
 
 
+def with_lost_habits(machine: Machine) -> Machine:
+    """The machine with the compiler of the first tested jaxlib, when no habit was lost yet."""
+    return with_compiler(machine, without=frozenset(), release="0.10.2")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
     """A program with its problem on one mesh; plans are drawn from it."""

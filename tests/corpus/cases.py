@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autoshard import models
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape
 from autoshard.program.trace import Program, trace
-from tests.helpers import toy_machine, with_compiler
+from tests.helpers import toy_machine, with_compiler, with_lost_habits
 
 TOY = "toy-8"
 
@@ -66,14 +66,8 @@ class Case:
     def build(self) -> tuple[Program, Machine]:
         """The traced program, and the machine."""
         toy = with_compiler(toy_machine(), name="xla:tpu")
-        machine = toy if self.machine == TOY else _priced_as_kept(load(self.machine))
+        machine = toy if self.machine == TOY else with_lost_habits(load(self.machine))
         return _traced(self.program, self.arguments), machine
-
-
-def _priced_as_kept(machine: Machine) -> Machine:
-    """The machine with the compiler that it had when prices were kept: later ones lost habits."""
-    own = replace(machine.chip.compiler, without=frozenset(), release="0.10.2")
-    return replace(machine, chip=replace(machine.chip, compiler=own))
 
 
 @functools.cache  # a trace takes seconds, and a case is built several times

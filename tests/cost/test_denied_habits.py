@@ -22,7 +22,7 @@ from autoshard.machine.compiler import LAWS
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.plan.evaluate import evaluate
-from tests.helpers import case, random_plan, with_compiler
+from tests.helpers import case, random_plan, with_compiler, with_lost_habits
 from tests.xla.test_denied_habits import asked_in, disagreeing
 
 Price = Callable[[Machine], Any]
@@ -189,7 +189,7 @@ PRICES: dict[str, dict[str, Price]] = {
     ("name", "habit"), [(name, habit) for name, of in PRICES.items() for habit in of]
 )
 def test_without_a_habit_something_costs_otherwise(name: str, habit: str) -> None:
-    machine, price = load(name), PRICES[name][habit]
+    machine, price = with_lost_habits(load(name)), PRICES[name][habit]
     assert price(with_compiler(machine, without=frozenset({habit}))) != price(machine)
 
 

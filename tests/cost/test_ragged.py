@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from jax import lax
 from autoshard.cost.ragged import masked_bytes, times_computed
 from autoshard.cost.roofline import op_seconds
 from autoshard.cost.step_prices import step_prices
+from autoshard.machine.compiler import of_release
 from autoshard.machine.load import load
 from autoshard.plan.evaluate import evaluate
 from autoshard.program.ragged import RAGGED
@@ -18,6 +21,7 @@ from autoshard.program.strategies import project_assignment
 from autoshard.program.trace import trace
 from autoshard.search.search import search
 from autoshard.xla import analyse
+from tests.helpers import with_compiler
 
 T, D, F, E = 8192, 1024, 2048, 8
 
@@ -41,10 +45,14 @@ def gradient(x, dy, sizes):
 STEPS = {"rows": (rows, bf16(E, D, F)), "gradient": (gradient, bf16(T, F))}
 
 
-def priced(name: str, machine: str):
+def priced(name: str, machine: str, release: str = ""):
     fn, right = STEPS[name]
     program = trace(fn, bf16(T, D), right, SIZES)
     loaded = load(machine)
+    if release:
+        loaded = with_compiler(loaded, without=frozenset())
+        compiler = of_release(loaded.chip.compiler, release)
+        loaded = replace(loaded, chip=replace(loaded.chip, compiler=compiler))
     prices = step_prices(program, analyse(program, loaded.chip), loaded, (loaded.chips,))
     return prices, next(op for op in program.ops if op.primitive == RAGGED)
 
@@ -55,16 +63,18 @@ def cut_on(prices, op, factor):
 
 
 @pytest.mark.parametrize(
-    ("name", "machine", "times"),
+    ("name", "machine", "release", "times"),
     [
-        ("rows", "h100-8", E),
-        ("gradient", "h100-8", E),
-        ("rows", "v5p-8", 1),
-        ("gradient", "v5p-8", E),
+        ("rows", "h100-8", "0.10.2", E),
+        ("gradient", "h100-8", "0.10.2", E),
+        ("gradient", "h100-8", "0.12.0", E),
+        ("rows", "v5p-8", "0.10.2", 1),
+        ("gradient", "v5p-8", "0.10.2", E),
+        ("gradient", "v5p-8", "0.11.0", 1),
     ],
 )
-def test_compilers_without_a_kernel_compute_once_per_group(name, machine, times) -> None:
-    prices, op = priced(name, machine)
+def test_compilers_without_a_kernel_compute_once_per_group(name, machine, release, times) -> None:
+    prices, op = priced(name, machine, release)
     assert times_computed(prices.machine.chip.compiler, op) == times
     seconds = prices.compute_seconds(op, cut_on(prices, op, -1))[0]
     product = op_seconds(prices.machine.chip, times * op.flops, 0.0)

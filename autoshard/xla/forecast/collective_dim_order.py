@@ -117,9 +117,10 @@ class FirstDimensions:
     def is_stacked_otherwise(self, value: int) -> bool:
         """Whether a slice of a stack is read in another order than a loop wrote the stack in.
 
-        The slice is read in the order of the other operands of its elementwise reader.
+        The slice is read in the order of the other operands of its elementwise reader. A compiler
+        whose loops do not keep their edges as numbered has the first loop write in that order.
         """
-        if not self.own.has("gpu.stacked-out-of-order"):
+        if not all(map(self.own.has, ("gpu.stacked-out-of-order", "gpu.loop-edges-as-numbered"))):
             return False
         program = self.prices.program
         stack = program.values[self.prices.dataflow.slices[value].stack]

@@ -40,6 +40,11 @@ def peaks(
     return plan.estimate.expected_bytes, compiled.memory.peak_bytes
 
 
+def has(habit: str) -> bool:
+    """Whether the installed compiler has it: some had habits that later ones lost."""
+    return autoshard.load_machine("h100-8").chip.compiler.has(habit)
+
+
 def array(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
@@ -79,7 +84,8 @@ def test_a_product_of_the_library_takes_its_workspace(tmp_path: Path) -> None:
         pins,
         tmp_path,
     )
-    assert compiled > 2**25
+    blackwell = has("gpu.workspace-of-blackwell")
+    assert compiled > (2**25 if blackwell else 2**22)
     assert predicted == pytest.approx(compiled, rel=0.1)
 
 
@@ -102,7 +108,7 @@ def test_what_is_scattered_along_an_inner_dimension_is_put_in_order_first(
     assert predicted == pytest.approx(compiled, rel=0.1)
 
 
-def test_a_stack_that_is_read_in_another_order_is_put_in_order_before_its_loop(
+def test_a_stack_that_is_read_in_another_order_is_put_in_order_where_it_lies_as_numbered(
     tmp_path: Path,
 ) -> None:
     def step(carry: Any, w: Any) -> Any:
@@ -116,7 +122,8 @@ def test_a_stack_that_is_read_in_another_order_is_put_in_order_before_its_loop(
         tmp_path,
         limits=SCATTERED,
     )
-    assert compiled > 2 * 16 * 4096 * 2048 / 8 * 2  # the stack, in two orders
+    in_two_orders = 2 * 16 * 4096 * 2048 / 8 * 2  # the stack
+    assert (compiled > in_two_orders) == has("gpu.loop-edges-as-numbered")
     assert predicted == pytest.approx(compiled, rel=0.1)
 
 
