@@ -45,9 +45,11 @@ from autoshard.compat.jaxprs import (
     is_tracer,
     live_part,
     loops_are_inlined,
+    passed_through,
     scan_counts,
     shape_struct,
     with_derivative_of,
+    without_refs,
 )
 from autoshard.compat.layout_primitives import (
     PRODUCTS,
@@ -152,6 +154,7 @@ __all__ = [
     "parse_sharding_rule",
     "partition_mpmd",
     "partitionable_random_bits",
+    "passed_through",
     "registered_primitives",
     "run_reading",
     "said_axes",
@@ -168,6 +171,7 @@ __all__ = [
     "warn_if_untested",
     "with_derivative_of",
     "with_explicit_collectives",
+    "without_refs",
     "without_reshards",
     "without_types",
 ]

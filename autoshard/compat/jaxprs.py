@@ -7,6 +7,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_CALLS = frozenset({"jit", "pjit"})
+
 
 def drop_dead_code(closed: Any) -> Any:
     """`closed` without the equations and constants that no result needs; its inputs all stay."""
@@ -88,6 +90,44 @@ def closed(jaxpr: Any, consts: Sequence[Any]) -> Any:
     from jax.extend.core import ClosedJaxpr
 
     return ClosedJaxpr(jaxpr, list(consts))
+
+
+def passed_through(tracers: Sequence[Any]) -> list[Any]:
+    """Tracers, or in their places what calls were given that hand it back as it is."""
+    known: dict[int, list[int | None]] = {}
+
+    def source(tracer: Any) -> Any:
+        call = getattr(tracer, "parent", None)
+        if call is None or call.primitive.name not in _CALLS:
+            return tracer
+        if id(call) not in known:
+            known[id(call)] = _handed_back(called_jaxpr(call)[0])
+        given = known[id(call)][call.outvars.index(tracer.val)]
+        return tracer if given is None else source(call.in_tracers[given])
+
+    return [source(tracer) for tracer in tracers]
+
+
+def _handed_back(jaxpr: Any) -> list[int | None]:
+    """Which input each result of a jaxpr is, through the calls in it; None if it is computed."""
+    inputs = {var: k for k, var in enumerate(jaxpr.invars)}
+    for equation in jaxpr.eqns:
+        if equation.primitive.name in _CALLS:
+            inner = _handed_back(called_jaxpr(equation)[0])
+            for var, given in zip(equation.outvars, inner, strict=True):
+                atom = None if given is None else equation.invars[given]
+                if atom is not None and not is_literal(atom) and atom in inputs:
+                    inputs[var] = inputs[atom]
+    return [None if is_literal(atom) else inputs.get(atom) for atom in jaxpr.outvars]
+
+
+def without_refs(closed: Any) -> Any:
+    """A closed jaxpr in which the Refs that it makes are arrays that it hands on."""
+    from jax._src.core import InternalMutableArrayEffect
+    from jax._src.state.discharge import discharge_state
+
+    makes = any(isinstance(effect, InternalMutableArrayEffect) for effect in closed.effects)
+    return discharge_state(closed) if makes else closed
 
 
 def array_facts(aval: Any) -> tuple[tuple[int, ...], str, int]:

@@ -43,7 +43,7 @@ def measure(lowered: Lowered, *, warm_ups: int = 2, repeats: int = 7) -> Measure
     """
     import jax
 
-    step = lowered.jit()
+    step = lowered.functional()
     program = lowered.program
     structs = [compat.shape_struct(var.aval) for var in program.jaxpr.jaxpr.invars]
     shapes = jax.tree.unflatten(program.in_tree, structs)

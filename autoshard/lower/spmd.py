@@ -13,7 +13,7 @@ The result needs nothing of autoshard at run time: `in_shardings` and `out_shard
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -30,6 +30,8 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.same_program import for_program
 from autoshard.plan.types.plan_check import check_plan
 from autoshard.program.rules.ask_shardy import UserRule
+from autoshard.program.state.ties import spans
+from autoshard.program.state.write import write_back
 from autoshard.program.trace import Program, trace
 
 __all__ = ["Lowered", "LoweringError", "lower", "make_mesh"]
@@ -43,7 +45,9 @@ class Lowered:
       plan, program: what was lowered.
       mesh: a `Mesh` of devices, or an `AbstractMesh` where there are not as many; of Explicit axes
         if the step was written for such.
-      fn: the step as a function of the same arguments, to be jitted; it may be differentiated.
+      fn: the step as a function of the same arguments, to be jitted; it may be differentiated. Of a
+        step that changes its arguments in place it takes arrays for `jax.Ref`s, and returns what
+        changes as `autoshard.program.state.in_place.Returning` does.
       in_shardings, out_shardings: pytrees of `NamedSharding` shaped like the arguments (a tuple)
         and the result.
       in_shapes: the arguments as `jax.ShapeDtypeStruct`s.
@@ -62,14 +66,28 @@ class Lowered:
     def jit(self, **options: Any) -> Any:
         """`jax.jit` of the step on the plan's mesh, donating what the plan's step donates.
 
-        `options` go to `jax.jit`, and override the plan's shardings and donation.
+        What the step changes in place is changed by a call of this too, and given back by none of
+        its results. `options` go to `jax.jit`, and override the plan's shardings and donation.
         """
-        defaults = {
+        return InPlace(self, options) if self.program.changed else self.functional(**options)
+
+    def functional(self, **options: Any) -> Any:
+        """`jax.jit` of `fn` on the plan's mesh, as `jit` otherwise."""
+        return jax.jit(self.fn, **{**self.defaults, **options})
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The options of `jax.jit` that are the plan's."""
+        donated = [
+            number
+            for number, span in enumerate(spans(self.in_shapes))
+            if span and self.program.donated.issuperset(span)
+        ]
+        return {
             "in_shardings": self.in_shardings,
             "out_shardings": self.out_shardings,
-            "donate_argnums": tuple(self.program.options.get("donate_argnums", ())),
+            "donate_argnums": tuple(donated),
         }
-        return jax.jit(self.fn, **{**defaults, **options})
 
     def lower(self, *, platforms: Sequence[str] | None = None) -> Any:
         """The `jax.stages.Lowered` of the step; needs no devices when `platforms` are given.
@@ -88,7 +106,7 @@ class Lowered:
     def _lowered(self, platforms: Sequence[str] | None) -> Any:
         given = None if platforms is None else tuple(platforms)
         with compat.no_other_mesh(self.mesh):
-            return self.jit().trace(*self.in_shapes).lower(lowering_platforms=given)
+            return self.functional().trace(*self.in_shapes).lower(lowering_platforms=given)
 
     def mlir_text(self, *, platform: str = "tpu") -> str:
         """The StableHLO module with Shardy annotations, as text."""
@@ -99,8 +117,67 @@ class Lowered:
         from jax import export
 
         with compat.no_other_mesh(self.mesh):
-            exported = export.export(self.jit(), platforms=tuple(platforms))(*self.in_shapes)
+            step = self.functional()
+            exported = export.export(step, platforms=tuple(platforms))(*self.in_shapes)
         return bytes(exported.serialize())
+
+
+class InPlace:
+    """A jitted step that changes its arguments as the step does that was planned.
+
+    Objects get other arrays, and `jax.Ref`s other contents. Buffers of what changes are donated.
+    """
+
+    def __init__(self, lowered: Lowered, options: Mapping[str, Any]) -> None:
+        program = lowered.program
+        self.lowered = lowered
+        self.trees = {program.in_tree}
+        self.objects = [pair for pair in program.changed if pair[0] not in program.refs]
+        self.results = program.out_tree.num_leaves - len(program.changed)
+        into, out = (jax.tree.leaves(of) for of in (lowered.in_shardings, lowered.out_shardings))
+        if given := options.keys() & {"in_shardings", "out_shardings", "donate_argnums"}:
+            raise TypeError(
+                f"{program.name} changes its arguments in place, so that its plan alone says "
+                f"{', '.join(sorted(given))}; give others to `functional`"
+            )
+        self.jitted = jax.jit(
+            self._flat,
+            in_shardings=tuple(into),
+            out_shardings=(out[: self.results], [out[k] for _, k in self.objects]),
+            # JAX writes into the buffer of a Ref by itself.
+            donate_argnums=tuple(program.donated - program.refs),
+            **options,
+        )
+
+    def __call__(self, *arguments: Any) -> Any:
+        program = self.lowered.program
+        flat, tree = jax.tree.flatten(arguments)
+        if tree not in self.trees:
+            _check_paths(program, arguments)
+            self.trees.add(tree)
+        results, arrays = self.jitted(*flat)
+        positions = [given for given, _ in self.objects]
+        write_back(arguments, dict(zip(positions, arrays, strict=True)))
+        return jax.tree.unflatten(program.out_tree.children()[0], results)
+
+    def _flat(self, *flat: Any) -> Any:
+        program = self.lowered.program
+        arrays = [leaf[...] if k in program.refs else leaf for k, leaf in enumerate(flat)]
+        results = jax.tree.leaves(self.lowered.fn(*jax.tree.unflatten(program.in_tree, arrays)))
+        for given, out in program.changed:
+            if given in program.refs:
+                flat[given][...] = results[out]
+        return results[: self.results], [results[out] for _, out in self.objects]
+
+
+def _check_paths(program: Program, arguments: Any) -> None:
+    """Raises TypeError unless arguments have their arrays at the places of those planned for."""
+    found = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(arguments)]
+    known = list(program.input_paths)
+    if found != known:
+        odd = [f"{path} is missing" for path in known if path not in found]
+        odd += [f"{path} is new" for path in found if path not in known]
+        raise TypeError(f"{program.name} was planned for other arguments: {', '.join(odd)}")
 
 
 def lower(

@@ -94,7 +94,8 @@ class Program:
     made of that. `argument_names` are those of the function's parameters, by position. `dead_ops`
     of what the function computes are left out, since no result depends on them. `explicit` says
     whether it was written for Explicit mesh axes, and `argument_shardings` how its flat inputs lie
-    over these.
+    over these. `changed` pairs the flat inputs that the step changes in place with the results that
+    take their places, and `refs` are the inputs that are `jax.Ref`s; see `autoshard.program.state`.
     """
 
     name: str
@@ -117,6 +118,8 @@ class Program:
     dead_ops: int = 0
     explicit: bool = False
     argument_shardings: tuple[Any, ...] = ()
+    changed: tuple[tuple[int, int], ...] = ()
+    refs: frozenset[int] = frozenset()
 
     @property
     def input_paths(self) -> tuple[str, ...]:

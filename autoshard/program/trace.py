@@ -20,8 +20,6 @@ elements, whatever they come from.
 
 from __future__ import annotations
 
-import inspect
-import operator
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,13 +36,17 @@ from autoshard.program.loops import plain_loops
 from autoshard.program.rules.ask_shardy import rules_for
 from autoshard.program.rules.choose import UserRules
 from autoshard.program.solves import run_solves
+from autoshard.program.state.in_place import InPlaceError, Returning, is_ref
+from autoshard.program.state.ties import (
+    TraceError,
+    argument_names,
+    donated_of,
+    donated_positions,
+    ties_of,
+)
 from autoshard.program.trip_counts import TripCounts, checked
 
 __all__ = ["Op", "Program", "Region", "TraceError", "Value", "as_planned", "trace"]
-
-
-class TraceError(ValueError):
-    """The function cannot be traced, or the program holds something that cannot be planned."""
 
 
 def trace(
@@ -76,7 +78,9 @@ def trace(
     compat.warn_if_untested()
     donate = donated_positions(donate_argnums, len(args))
     abstract = jax.tree.map(_abstract, args)
-    traced = _traced(fn, abstract)
+    step = Returning(fn, args)
+    traced = _traced(step, abstract)
+    _check_refs(traced.jaxpr, fn)
     untyped, explicit = compat.without_types(traced.jaxpr)
     closed, out_info = as_planned(untyped), traced.out_info
     try:
@@ -95,8 +99,6 @@ def trace(
     for record, equation in zip(graph.ops, graph.equations, strict=True):
         rule = record["rule"] if equation is None else next(by_op)
         ops.append(Op(**{**record, "rule": rule}))
-    donated = frozenset(_flat_positions(abstract, donate))
-    ties = state_ties(abstract, out_info, donate)
     ops = _price_dearest_branch_only(ops, graph.regions, graph.branches)
     values = tuple(graph.values)
     lines = outline(values, ops, graph.inputs)
@@ -107,9 +109,9 @@ def trace(
         regions=tuple(graph.regions),
         inputs=tuple(graph.inputs),
         outputs=tuple(graph.outputs),
-        ties=ties,
+        ties=ties_of(abstract, out_info, donate, step.changed, step.returned),
         carries=tuple(graph.carries),
-        donated=donated,
+        donated=donated_of(abstract, donate, step.changed),
         options=_options(donate, trip_counts),
         constant_bytes=graph.constant_bytes,
         fingerprint=fingerprint(lines),
@@ -121,39 +123,17 @@ def trace(
         dead_ops=max(op_count(untyped.jaxpr) - op_count(closed.jaxpr), 0),
         explicit=explicit,
         argument_shardings=tuple(map(compat.explicit_sharding, jax.tree.leaves(args))),
+        changed=step.changed,
+        refs=step.refs,
     )
 
 
-def donated_positions(donate_argnums: Any, count: int) -> tuple[int, ...]:
-    """The positions of the donated arguments of a function that is given `count` of them.
-
-    As in `jax.jit`, one number may stand for a sequence of one, and -1 is the last argument.
-
-    Raises:
-      TraceError: there is no such argument, or it is no number.
-    """
-    try:
-        numbers = [operator.index(donate_argnums)]
-    except TypeError:
-        try:
-            numbers = [operator.index(one) for one in donate_argnums]
-        except TypeError as error:
-            raise TraceError(
-                f"donate_argnums is {donate_argnums!r}, neither a position of an argument nor a "
-                "sequence of positions"
-            ) from error
-    for number in numbers:
-        if not -count <= number < count:
-            raise TraceError(
-                f"donate_argnums holds {number}, but the function is given {count} arguments"
-            )
-    return tuple(dict.fromkeys(number % count for number in numbers))
-
-
-def _traced(fn: Callable[..., Any], abstract: Any) -> Any:
+def _traced(fn: Returning, abstract: Any) -> Any:
     """What JAX makes of the function. Raises TraceError."""
     try:
         return jax.jit(fn).trace(*abstract)
+    except InPlaceError as error:
+        raise TraceError(str(error)) from error
     except (Exception, SystemExit) as error:
         where = compat.user_line_of_error(error)
         why = f"{type(error).__name__}: {error}"
@@ -164,13 +144,23 @@ def _traced(fn: Callable[..., Any], abstract: Any) -> Any:
                 f"allow more of them: sys.setrecursionlimit({10 * limit})"
             )
         raise TraceError(
-            f"{_name_of(fn)} does not trace{' at ' + where if where else ''}: {why}"
+            f"{_name_of(fn.fn)} does not trace{' at ' + where if where else ''}: {why}{fn.hint()}"
         ) from error
 
 
+def _check_refs(closed: Any, fn: Callable[..., Any]) -> None:
+    """Refuse Refs that are no arguments. Raises TraceError."""
+    if closed_over := [constant for constant in closed.consts if is_ref(constant)]:
+        raise TraceError(
+            f"{_name_of(fn)} reads or changes Refs that are no arguments of it: "
+            f"{', '.join(str(jax.typeof(one)) for one in closed_over)}; pass them as arguments, so "
+            "that a plan can say how they lie"
+        )
+
+
 def as_planned(closed: Any) -> Any:
-    """What JAX traced, with the solves and loops of `autoshard.program.solves` and `loops`."""
-    return plain_loops(run_solves(closed))
+    """What JAX traced without Refs, and with the solves and loops of `solves` and `loops`."""
+    return plain_loops(run_solves(compat.without_refs(closed)))
 
 
 def _check_effects(graph: Flattener) -> None:
@@ -211,82 +201,6 @@ def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _name_of(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__name__", type(fn).__name__)
-
-
-def argument_names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
-    """The names of the first `count` positional parameters of `fn`, as far as it tells them."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        return ()
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return tuple(one.name for one in parameters if one.kind in positional)[:count]
-
-
-def _flat_positions(args: Sequence[Any], chosen: Sequence[int]) -> list[int]:
-    positions, start = [], 0
-    for number, arg in enumerate(args):
-        count = len(jax.tree.leaves(arg))
-        if number in chosen:
-            positions.extend(range(start, start + count))
-        start += count
-    return positions
-
-
-def state_ties(args: Sequence[Any], out: Any, donate: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Pair every leaf of state that comes in with the leaf of the result that replaces it.
-
-    An argument is state when it is donated, or when a subtree of the result has the same
-    structure and the same leaves (and holds more than one leaf). Each subtree is used once.
-    """
-
-    def leaves(tree: Any) -> list[tuple[tuple[int, ...], Any]]:
-        return [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(tree)]
-
-    candidates: list[tuple[int, int, Any]] = []  # (depth left, first flat position, subtree)
-
-    def subtrees(tree: Any, start: int, depth: int) -> None:
-        candidates.append((depth, start, tree))
-        if depth == 0:
-            return
-        children = jax.tree_util.default_registry.flatten_one_level(tree)
-        if children is None:
-            return
-        for child in children[0]:
-            subtrees(child, start, depth - 1)
-            start += len(jax.tree.leaves(child))
-
-    subtrees(out, 0, 2)
-    # Outer subtrees first: parameters are not to take the place of a moment that looks like them.
-    candidates.sort(key=lambda candidate: -candidate[0])
-    used: set[int] = set()
-    ties: list[tuple[int, int]] = []
-
-    def match(tree: Any, start: int, donated: bool, depth: int) -> None:
-        wanted = leaves(tree)
-        if not wanted or (not donated and len(wanted) < 2):
-            return
-        for _, first, subtree in candidates:
-            span = range(first, first + len(wanted))
-            if jax.tree.structure(subtree) == jax.tree.structure(tree):
-                same = leaves(subtree) == wanted
-                if same and used.isdisjoint(span):
-                    used.update(span)
-                    ties.extend((start + k, first + k) for k in range(len(wanted)))
-                    return
-        if depth == 0:
-            return
-        children = jax.tree_util.default_registry.flatten_one_level(tree)
-        if children is not None:
-            for child in children[0]:
-                match(child, start, donated, depth - 1)
-                start += len(jax.tree.leaves(child))
-
-    start = 0
-    for number, arg in enumerate(args):
-        match(arg, start, number in donate, 2)
-        start += len(jax.tree.leaves(arg))
-    return tuple(sorted(ties))
 
 
 def _price_dearest_branch_only(

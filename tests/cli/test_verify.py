@@ -88,3 +88,35 @@ def test_damaged_plans(folder, plan_file, capsys):
     assert refused(capsys, "verify old.json") == (
         "'old.json': the plan has schema version 0, this autoshard reads 3: search again"
     )
+
+
+FORGETS = """
+import jax
+import jax.numpy as jnp
+
+def abstract(*shape):
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+def forgets():
+    def step(params, moments, x):
+        loss, gradient = jax.value_and_grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(params["w"])
+        moments["w"] = 0.9 * moments["w"] + gradient
+        params["w"] = params["w"] - 0.1 * moments["w"] / (jnp.abs(moments["w"]) + 1e-8)
+        return loss
+
+    return step, ({"w": abstract(16, 16)}, {"w": abstract(16, 16)}, abstract(8, 16))
+"""
+
+
+def test_a_step_of_which_the_update_is_dead_is_told_so_and_refuted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("dead.py").write_text(FORGETS)
+    words = "search dead.py:forgets --machine v5e-8 --mesh x=8 --quiet --no-baselines -o p.json"
+    assert main(words.split()) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("autoshard: no result of dead.py:forgets depends on ")
+    assert "1 of its 3 inputs (1.00 KiB of 2.50 KiB; the first is [1]['w'])" in said
+    assert main(["verify", "p.json"]) == 5
+    out, err = capsys.readouterr()
+    assert out.startswith("program      FAILED   no result of dead.py:forgets depends on ")
+    assert err.endswith("p.json is refuted by its program\n")

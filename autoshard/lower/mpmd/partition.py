@@ -25,7 +25,8 @@ from autoshard.lower.mpmd.cut.meshes import Around, place_around
 from autoshard.lower.mpmd.cut.outer import Outer, outer_of
 from autoshard.lower.mpmd.instructions import Script
 from autoshard.lower.mpmd.script import write_script
-from autoshard.program.trace import argument_names, donated_positions, state_ties
+from autoshard.program.state.in_place import HOW, Returning
+from autoshard.program.state.ties import argument_names, donated_positions, state_ties
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.task import Order
 
@@ -258,7 +259,13 @@ def trace_step(
     """
     donate = donated_positions(donate_argnums, len(args))
     abstract = jax.tree.map(lambda leaf: compat.shape_struct(jax.typeof(leaf)), args)
-    traced = jax.jit(fn).trace(*abstract)
+    returning = Returning(fn, args)
+    traced = jax.jit(returning).trace(*abstract)
+    if returning.changed:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise LoopError(
+            f"{name} changes its arguments in place; to cut it over several meshes, {HOW}"
+        )
     untyped, explicit = compat.without_types(traced.jaxpr)
     if explicit:
         name = getattr(fn, "__name__", type(fn).__name__)

@@ -87,6 +87,7 @@ def widened(fn: Callable[..., Any], *args: Any, nudge: Nudge | None = None) -> C
     with jax.enable_x64(False):
         closed, out = jax.make_jaxpr(fn, return_shape=True)(*shapes)
     tree = jax.tree.structure(out)
+    closed = compat.without_refs(closed)
     _check(closed.jaxpr)
 
     @functools.wraps(fn)  # names of parameters stay

@@ -23,6 +23,7 @@ from autoshard.lower.numbers.numeric import TOLERANCES, Difference, compare_outp
 from autoshard.lower.numbers.rounding import Nudge, deviations
 from autoshard.lower.numbers.starts import arguments_at_ends
 from autoshard.lower.spmd import Lowered
+from autoshard.program.state.in_place import Returning, arrays_of
 from autoshard.program.trace import Program
 
 DOUBLE_TOLERANCE = 1e-8
@@ -76,6 +77,7 @@ def reference(fn: Callable[..., Any], concrete: Sequence[Any], *, device: Any = 
     with opaque operations run as they are.
     """
     device = jax.local_devices()[0] if device is None else device
+    fn, concrete = Returning(fn, concrete), arrays_of(concrete)
     try:
         plain = widened(fn, *concrete)
     except NotWidenedError:
@@ -92,6 +94,7 @@ def reference(fn: Callable[..., Any], concrete: Sequence[Any], *, device: Any = 
 
 
 def _plain_reference(fn: Callable[..., Any], concrete: Sequence[Any], device: Any) -> Reference:
+    fn, concrete = Returning(fn, concrete), arrays_of(concrete)
     run = _on_one(fn, device)
     return Reference(concrete, run(concrete), double=False, run=run, nudged=None)
 
@@ -129,6 +132,7 @@ def _differences(
     lowered: Lowered, fn: Callable[..., Any], concrete: Sequence[Any], expected: Reference | None
 ) -> list[Difference]:
     device = lowered.mesh.local_devices[0]
+    fn, concrete = Returning(fn, concrete, lowered.program.refs), arrays_of(concrete)
     known = reference(fn, concrete, device=device) if expected is None else expected
     try:
         sharded = widened(lowered.fn, *concrete) if known.double else lowered.fn

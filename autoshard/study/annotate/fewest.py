@@ -29,6 +29,7 @@ from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import Plan
 from autoshard.plan.unreduced_sums import settled
+from autoshard.program.state.in_place import Returning
 from autoshard.program.trace import Program
 from autoshard.search.assemble import priced_anew, prices_of
 from autoshard.study.annotate.line_checks import LineChecks
@@ -137,6 +138,7 @@ def fewest(
             "lie and Shardy propagates nothing: run its plan with `autoshard.lower`, or trace it "
             "on a mesh of Auto axes to be told the lines for these"
         )
+    fn = Returning(fn, lowered.in_shapes, lowered.program.refs)
     plan = _said(lowered.program, lowered.plan, machine)
     if plan is not lowered.plan:
         lowered = _relowered(lowered, plan, fn)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import jax
@@ -112,16 +111,12 @@ def train_step_equations(layers: int) -> list[JaxprEqn]:
     return equations_of(step, parameters, state, jax.ShapeDtypeStruct((4, length), jnp.int32))
 
 
-def test_a_train_step_in_a_fraction_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_equations_of_a_train_step_share_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "_REMEMBERED", {})
     equations = train_step_equations(layers=4)
-    start = time.perf_counter()
     found = rules_for(equations)
-    seconds = time.perf_counter() - start
     assert len(equations) > 1000
     assert len({id(rule) for rule in found}) < 200, "equal equations share a rule"
-    # 0.06 s measured; the limit leaves room for a busy machine.
-    assert seconds < 1.0
     blocked = [
         f"{equation.primitive.name} {rule}"
         for equation, rule in zip(equations, found, strict=True)
