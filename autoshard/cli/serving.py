@@ -34,7 +34,7 @@ def serving_command(options: argparse.Namespace) -> int:
     )
     print(json.dumps(found.to_json()) if options.json else str(found).rstrip("\n"))
     if found.decode.interrupted:
-        say_interrupted()
+        say_interrupted(found.decode.ended)
     if not found.within(found.latency):
         quick = "" if options.latency is None else f" with at most {options.latency:g} s a token"
         raise CommandError(f"no decode step has a plan{quick}", INFEASIBLE)

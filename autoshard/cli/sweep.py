@@ -48,9 +48,11 @@ def sweeping(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         }
 
 
-def say_interrupted() -> None:
-    """Print what the user must know after an interrupt."""
-    print("autoshard: interrupted; the same command again goes on from here", file=sys.stderr)
+def say_interrupted(ended: str) -> None:
+    """Print what ended a sweep before all rows were answered."""
+    if ended in ("", "interrupted"):
+        ended = "interrupted; the same command again goes on from here"
+    print(f"autoshard: {ended}", file=sys.stderr)
 
 
 @contextlib.contextmanager

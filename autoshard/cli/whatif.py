@@ -33,7 +33,7 @@ def whatif_command(options: argparse.Namespace) -> int:
     )
     print(json.dumps(found.to_json()) if options.json else str(found).rstrip("\n"))
     if found.interrupted:
-        say_interrupted()
+        say_interrupted(found.ended)
     if found.best is None:
         quick = "" if options.latency is None else f" with a step of at most {options.latency:g} s"
         raise CommandError(f"no row of the sweep has a plan{quick}", INFEASIBLE)

@@ -1,46 +1,25 @@
 """The sweep: all rows, over the workers, with news as they come.
 
 Rows of as many chips form a group, which one worker answers in order, so that each search begins
-where the last one ended. Groups are handed out as workers become free, those of most chips first,
-which take longest; a worker for which there is none left takes over half of the longest one.
+where the last one ended. How they are handed out is in `autoshard.study.whatif.answering`.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from autoshard.compat.interrupts import acknowledge
 from autoshard.models.find import size_names
+from autoshard.study.whatif.answering import Answers, SweepProgress
 from autoshard.study.whatif.cases import Case, cases_of
 from autoshard.study.whatif.kept import default_folder, own_digest
 from autoshard.study.whatif.prices import Prices, prices_of, read_prices
-from autoshard.study.whatif.row import Row
-from autoshard.study.whatif.solver import Answer, Asked
+from autoshard.study.whatif.solver import Asked
 from autoshard.study.whatif.table import OBJECTIVES, WhatIf
 from autoshard.study.whatif.words import SweepError, in_full, read_words
-from autoshard.study.whatif.workers import Seat, seats
-
-
-@dataclass(frozen=True, slots=True)
-class SweepProgress:
-    """A row came in: how many are done of how many, and the seconds left, if all goes on so."""
-
-    row: Row
-    known: bool
-    done: int
-    total: int
-    seconds_left: float
-
-    def __str__(self) -> str:
-        return f"{self.done}/{self.total} rows, about {self.seconds_left:.0f} s left: {self.row}"
+from autoshard.study.whatif.workers import seats
 
 
 def whatif(
@@ -105,10 +84,18 @@ def whatif(
             )
     place = Path(folder) if folder is not None else default_folder()
     asked = Asked(program, time_limit, gap, counted, place if keep else None, own_digest())
-    with seats(asked, workers, scheduler) as all_seats:
-        rows, interrupted = _answers(cases, all_seats, progress)
+    with seats(asked, workers, scheduler) as seated:
+        rows, ended = Answers(cases, _groups(cases), seated, progress).found()
     found = WhatIf(
-        asked.name, tuple(rows), objective, table, len(cases), interrupted, train_tokens, latency
+        asked.name,
+        tuple(rows),
+        objective,
+        table,
+        len(cases),
+        bool(ended),
+        train_tokens,
+        latency,
+        ended,
     )
     if (objective != "step" or train_tokens is not None) and any(
         row.fits and row.tokens is None for row in rows
@@ -167,29 +154,6 @@ def _groups(cases: Sequence[Case]) -> list[list[int]]:
     return ordered
 
 
-@dataclass(slots=True)
-class _Work:
-    """The rows that nobody has begun with; `own` are those of each seat."""
-
-    groups: list[list[int]]
-    own: dict[int, list[int]] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def take(self, seat: int) -> int | None:
-        """The next row of a seat; None where nothing is left."""
-        with self.lock:
-            if not self.own.get(seat):
-                self.own[seat] = self.groups.pop(0) if self.groups else self._half()
-            return self.own[seat].pop(0) if self.own[seat] else None
-
-    def _half(self) -> list[int]:
-        """The second half of the longest group that is under way."""
-        longest = max(self.own.values(), key=len, default=[])
-        taken = longest[len(longest) // 2 :]
-        del longest[len(longest) // 2 :]
-        return taken
-
-
 def _kind(case: Case) -> object:
     """What chips have in common for which a program is likely to be compiled alike."""
     chip = case.machine.chip
@@ -201,61 +165,3 @@ def _kind(case: Case) -> object:
         chip.transaction_bytes,
         again,
     )
-
-
-def _answers(
-    cases: Sequence[Case],
-    workers: Sequence[Seat],
-    progress: Callable[[SweepProgress], None] | None,
-) -> tuple[list[Row], bool]:
-    """The rows in the order of the cases, and whether the sweep was interrupted."""
-    work = _Work(_groups(cases))
-    came: queue.SimpleQueue[tuple[int, Answer] | BaseException] = queue.SimpleQueue()
-    stopped = threading.Event()
-    rows: dict[int, Row] = {}
-    solved = 0
-    warned = False
-    started = time.monotonic()
-
-    def heard(number: int, answer: Answer) -> None:
-        nonlocal solved, warned
-        row, known, unkept = answer
-        rows[number] = row
-        solved += not known
-        if unkept and not warned:
-            warned = True
-            warnings.warn(f"rows are not kept for the next sweep: {unkept}", stacklevel=2)
-        if progress is not None:
-            pace = (time.monotonic() - started) / max(solved, 1)
-            left = pace * (len(cases) - len(rows))
-            progress(SweepProgress(row, known, len(rows), len(cases), left))
-
-    def sit(place: int) -> None:
-        try:
-            while not stopped.is_set() and (number := work.take(place)) is not None:
-                came.put((number, workers[place].row(cases[number])))
-        except BaseException as error:
-            came.put(error)
-
-    interrupted = False
-    try:
-        if len(workers) == 1:
-            # In this thread, where an interrupt ends the search itself.
-            while (number := work.take(0)) is not None:
-                heard(number, workers[0].row(cases[number]))
-        else:
-            for place in range(len(workers)):
-                threading.Thread(target=sit, args=(place,), daemon=True).start()
-            while len(rows) < len(cases):
-                news = came.get()
-                if isinstance(news, BaseException):
-                    raise news
-                heard(*news)
-    except KeyboardInterrupt as interrupt:
-        acknowledge(interrupt)
-        interrupted = True
-        if not rows:
-            raise
-    finally:
-        stopped.set()
-    return [rows[number] for number in sorted(rows)], interrupted

@@ -30,6 +30,7 @@ class WhatIf:
       interrupted: whether it was ended before all of them were answered.
       train_tokens: of a whole training run, or None.
       latency: seconds that a step may take at most, or None.
+      ended: what ended it before, in a sentence.
     """
 
     program: str
@@ -40,6 +41,7 @@ class WhatIf:
     interrupted: bool = False
     train_tokens: float | None = None
     latency: float | None = None
+    ended: str = ""
 
     def days(self, row: Row) -> float | None:
         """Days of the training run, without a pause; None where its tokens are not known."""

@@ -11,11 +11,12 @@ import multiprocessing
 import signal
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Protocol
 
 from autoshard.study.whatif.cases import Case
 from autoshard.study.whatif.child import begin
@@ -27,17 +28,45 @@ _solvers: dict[str, Solver] = {}
 """The solver of the sweep that this worker process is at, by the sweep's name."""
 
 
+POLL_SECONDS = 1.0
+"""So often workers that come and go are asked for."""
 GRACE_SECONDS = 5.0
 """A worker that is gone has this long until its exit code is there."""
 AGAIN = "rows that were done are kept: the same sweep again goes on from there"
+
+
+class GoneError(Exception):
+    """A worker is gone, and another one may answer its row."""
+
+
+class EndedError(SweepError):
+    """There are no workers any more."""
 
 
 class Seat(Protocol):
     """Answers rows, one at a time."""
 
     def row(self, case: Case) -> Answer:
-        """The row of a case."""
+        """The row of a case.
+
+        Raises:
+          GoneError: whoever was to answer it is gone.
+          EndedError: nobody answers any more.
+        """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The workers of a sweep.
+
+    Attributes:
+      seats: those that are there.
+      more: those that have come since it was called last; None where none can come or go.
+    """
+
+    seats: Sequence[Seat]
+    more: Callable[[], Sequence[Seat]] | None = None
 
 
 class ProcessSeat:
@@ -52,10 +81,10 @@ class ProcessSeat:
     def row(self, case: Case) -> Answer:
         """See `Seat`."""
         try:
-            answer = self._pool.submit(_answer, self._sweep, self._asked, case)
+            future = self._pool.submit(answer, self._sweep, self._asked, case)
             # A worker that was just killed is no longer among those that run.
             self._processes = self._running() or self._processes
-            return answer.result()
+            return future.result()
         except BrokenProcessPool as error:
             codes = [_exit_code(process) for process in self._processes]
             raise SweepError(f"the worker that planned {case} {_ended(codes)}; {AGAIN}") from error
@@ -70,22 +99,8 @@ class ProcessSeat:
         return list((self._pool._processes or {}).values())
 
 
-class DaskSeat:
-    """One worker of a Dask cluster."""
-
-    def __init__(self, client: Any, address: str, asked: Asked, sweep: str) -> None:
-        self._client, self._address, self._asked, self._sweep = client, address, asked, sweep
-
-    def row(self, case: Case) -> Answer:
-        """See `Seat`."""
-        future = self._client.submit(
-            _answer, self._sweep, self._asked, case, workers=[self._address], pure=False
-        )
-        return future.result()
-
-
 @contextlib.contextmanager
-def seats(asked: Asked, workers: int, scheduler: str | None) -> Iterator[list[Seat]]:
+def seats(asked: Asked, workers: int, scheduler: str | None) -> Iterator[Workers]:
     """The workers of a sweep.
 
     Args:
@@ -98,39 +113,23 @@ def seats(asked: Asked, workers: int, scheduler: str | None) -> Iterator[list[Se
     """
     sweep = uuid.uuid4().hex
     if scheduler is not None:
-        client = _client(scheduler)
-        try:
-            addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
-            if not addresses:
-                raise SweepError(f"the scheduler at {scheduler} has no workers; start some")
-            yield [DaskSeat(client, address, asked, sweep) for address in addresses]
-        finally:
-            client.close()
+        from autoshard.study.whatif.dask_workers import cluster_of
+
+        with cluster_of(scheduler, asked, sweep) as cluster:
+            yield Workers(cluster.more(), cluster.more)
     elif workers == 0:
-        yield [Solver(asked)]
+        yield Workers([Solver(asked)])
     else:
         processes = [ProcessSeat(asked, sweep) for _ in range(workers)]
         try:
-            yield list(processes)
+            yield Workers(processes)
         finally:
             for process in processes:
                 process.close()
 
 
-def _client(scheduler: str) -> Any:
-    try:
-        from distributed import Client  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise SweepError(
-            "a scheduler needs Dask, which is not installed: pip install 'autoshard[dask]'"
-        ) from error
-    try:
-        return Client(scheduler, timeout=10, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as error:
-        raise SweepError(f"there is no Dask scheduler at {scheduler}: {error}") from error
-
-
-def _answer(sweep: str, asked: Asked, case: Case) -> Answer:
+def answer(sweep: str, asked: Asked, case: Case) -> Answer:
+    """The row of a case, from the solver that this process keeps for a sweep."""
     if sweep not in _solvers:
         if own_digest() != asked.code:
             raise SweepError(

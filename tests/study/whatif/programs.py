@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -34,3 +37,12 @@ def nameless(batch: int = 64) -> Any:
     """A step without tokens."""
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((batch, 64), (64, 64))]
     return (lambda x, w: jnp.tanh(x @ w)), tuple(arrays)
+
+
+def held(batch: int = 64) -> Any:
+    """`step`, once a file `go` is in the folder of `HELD`; who waits is there by its process id."""
+    folder = Path(os.environ["HELD"])
+    (folder / str(os.getpid())).touch()
+    while not (folder / "go").exists():
+        time.sleep(0.05)
+    return step(batch)

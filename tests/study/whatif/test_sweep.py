@@ -21,6 +21,7 @@ from autoshard.machine.load import load
 from autoshard.machine.network import Switch
 from autoshard.program.trace import trace
 from autoshard.search.all_shapes import InfeasibleError
+from autoshard.study.whatif.answering import Work
 from autoshard.study.whatif.answers import break_even, efficient, largest_sizes, smallest_clusters
 from autoshard.study.whatif.cases import Case, cases_of
 from autoshard.study.whatif.gains import saved_seconds
@@ -28,10 +29,10 @@ from autoshard.study.whatif.kept import own_digest
 from autoshard.study.whatif.prices import prices_of
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.solver import Asked, Solver
-from autoshard.study.whatif.sweep import SweepProgress, _groups, _Work, whatif
+from autoshard.study.whatif.sweep import SweepProgress, _groups, whatif
 from autoshard.study.whatif.table import WhatIf
 from autoshard.study.whatif.words import SweepError
-from autoshard.study.whatif.workers import _answer
+from autoshard.study.whatif.workers import answer
 from autoshard.xla import analyse
 from tests.helpers import LONG
 from tests.study.whatif import programs
@@ -340,14 +341,14 @@ def test_an_interrupt_in_a_worker_is_told(monkeypatch: pytest.MonkeyPatch):
     case = cases_of({"machine": ("v5e-4",), "batch": (64,)})[0]
     asked = Asked("tests.study.whatif.programs:step", 60.0, 0.02, code=own_digest())
     with pytest.raises(SweepError, match=r"v5e-4.* was interrupted; rows that were done are kept"):
-        _answer("a sweep that is interrupted", asked, case)
+        answer("a sweep that is interrupted", asked, case)
 
 
 def test_a_worker_of_another_version_is_refused():
     case = cases_of({"machine": ("v5e-4",), "batch": (64,)})[0]
     asked = Asked("tests.study.whatif.programs:step", 60.0, 0.02, code="of another version")
     with pytest.raises(SweepError, match="a worker has another autoshard than the process"):
-        _answer("a sweep of its own", asked, case)
+        answer("a sweep of its own", asked, case)
 
 
 @LONG
@@ -386,7 +387,7 @@ def test_rows_of_as_many_chips_stay_together_and_idle_seats_take_over_half():
     said = [(cases[number].chip, dict(cases[number].sizes)["batch"]) for number in groups[0]]
     # Chips that compile alike, one after another; neighbours differ in the chip or in the size.
     assert said == [("v5e", 32), ("v5e", 64), ("v6e", 64), ("v6e", 32), ("h100", 32), ("h100", 64)]
-    work = _Work([[0, 1, 2, 3, 4], [5]])
+    work = Work([[0, 1, 2, 3, 4], [5]])
     taken = [work.take(0), work.take(1), work.take(1)]  # the second seat is done with its own
     assert taken == [0, 5, 3]
     assert [work.take(0), work.take(0), work.take(1), work.take(0), work.take(1)] == [
