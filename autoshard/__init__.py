@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from autoshard.program.rules.user import UserRule
     from autoshard.program.select import RequirementError
     from autoshard.program.trace import Program, trace
+    from autoshard.search.jit import jit
     from autoshard.search.meshes.devices import this_machine
     from autoshard.search.meshes.lower import lower_plan
     from autoshard.search.meshes.lower_step import lower_mpmd
@@ -60,6 +61,7 @@ __all__ = [
     "check_types",
     "constrain",
     "export_mpmd",
+    "jit",
     "laid_out",
     "layout_grid",
     "load_cluster",
@@ -92,6 +94,7 @@ _HOMES = {
     "check_types": "plan.types.body",
     "constrain": "program.annotations",
     "export_mpmd": "lower.mpmd.shardy",
+    "jit": "search.jit",
     "laid_out": "program.annotations",
     "layout_grid": "show.layout",
     "load_cluster": "machine.cluster",

@@ -89,6 +89,38 @@ class Lowered:
             "donate_argnums": tuple(donated),
         }
 
+    @property
+    def in_abstract(self) -> Any:
+        """The arguments as `jax.ShapeDtypeStruct`s with their shardings, to restore into.
+
+        A checkpoint's reader that takes abstract arrays (Orbax) gives every device its own part.
+        """
+
+        def laid_out(one: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding)
+
+        return jax.tree.map(laid_out, self.in_shapes, self.in_shardings)
+
+    def shard(self, *arguments: Any) -> Any:
+        """Lay out the first arguments of the step as planned; one alone is returned by itself.
+
+        Raises:
+          TypeError: the step has fewer arguments, or one of another structure.
+        """
+        if len(arguments) > len(self.in_shardings):
+            raise TypeError(
+                f"{self.program.name} takes {len(self.in_shardings)} arguments, not "
+                f"{len(arguments)}"
+            )
+        for name, one, wanted in zip(
+            self.program.argument_names, arguments, self.in_shapes, strict=False
+        ):
+            given, planned = jax.tree.structure(one), jax.tree.structure(wanted)
+            if given != planned:
+                raise TypeError(f"{name} was planned for {planned}, but got {given}")
+        placed = jax.device_put(arguments, self.in_shardings[: len(arguments)])
+        return placed[0] if len(placed) == 1 else placed
+
     def lower(self, *, platforms: Sequence[str] | None = None) -> Any:
         """The `jax.stages.Lowered` of the step; needs no devices when `platforms` are given.
 

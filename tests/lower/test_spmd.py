@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
+import autoshard
 from autoshard.lower.numbers.numeric import require_same_outputs
 from autoshard.lower.spmd import lower
 from autoshard.lower.verify import verify
@@ -147,3 +148,49 @@ def test_inputs_keep_their_planned_places(lowered):
     spec = lowered.plan.specs["inputs"]["[0]"]
     assert lowered.in_shardings[0].spec == spec
     assert np.prod(lowered.mesh.devices.shape) == 8
+
+
+def small_step(weights, batch):
+    return jax.tree.map(lambda w: w - 0.1 * jnp.mean(batch @ w), weights)
+
+
+COUNTED = np.arange(64, dtype=np.float32).reshape(8, 8)
+WEIGHTS = {"up": COUNTED, "down": COUNTED + 1}
+BATCH = np.ones((16, 8), np.float32)
+
+
+@pytest.fixture(scope="module")
+def placed():
+    program = autoshard.trace(small_step, WEIGHTS, BATCH)
+    requirements = ["pin weights.up [data, ...]", "pin batch [data, ...]"]
+    plan = autoshard.search(program, "v5e-8", mesh={"data": 8}, requirements=requirements)
+    return autoshard.lower(plan, small_step, WEIGHTS, BATCH)
+
+
+def test_arguments_are_laid_out_as_planned(placed):
+    weights, batch = placed.shard(WEIGHTS, BATCH)
+    assert weights["up"].sharding == placed.in_shardings[0]["up"]
+    assert weights["up"].addressable_shards[0].data.shape == (1, 8)
+    assert batch.sharding == placed.in_shardings[1]
+    alone = placed.shard(WEIGHTS)
+    np.testing.assert_array_equal(alone["down"], WEIGHTS["down"])
+    results = placed.jit()(alone, batch)
+    np.testing.assert_allclose(results["up"], small_step(WEIGHTS, BATCH)["up"], rtol=1e-6)
+
+
+def test_what_is_no_argument_of_the_step_is_refused(placed):
+    with pytest.raises(TypeError, match="small_step takes 2 arguments, not 3"):
+        placed.shard(WEIGHTS, BATCH, BATCH)
+    with pytest.raises(TypeError, match="weights was planned for PyTreeDef"):
+        placed.shard({"up": WEIGHTS["up"]})
+
+
+def test_a_checkpoint_is_restored_into_the_plans_shardings(placed, tmp_path):
+    checkpoint = pytest.importorskip("orbax.checkpoint")
+    saved = checkpoint.StandardCheckpointer()
+    saved.save(tmp_path / "weights", jax.tree.map(jnp.asarray, WEIGHTS))
+    saved.wait_until_finished()
+    restored = saved.restore(tmp_path / "weights", placed.in_abstract[0])
+    for name, array in restored.items():
+        assert array.sharding == placed.in_shardings[0][name]
+        np.testing.assert_array_equal(array, WEIGHTS[name])

@@ -1,0 +1,192 @@
+"""`autoshard.jit`: planned at the first call with each kind of arguments, else a `jax.jit`."""
+
+import logging
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import autoshard
+from autoshard.machine.file import MachineError
+from autoshard.search.search import InfeasibleError
+
+MACHINE = "v5e-8"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "autoshard" / "plans"
+
+
+def train(weights, batch, rate=1e-2):
+    def loss(weights):
+        hidden = jnp.tanh(batch["inputs"] @ weights["up"])
+        return jnp.mean((hidden @ weights["down"] - batch["targets"]) ** 2)
+
+    value, gradients = jax.value_and_grad(loss)(weights)
+    return value, jax.tree.map(lambda w, g: w - rate * g, weights, gradients)
+
+
+def arguments(rows=32):
+    keys = jax.random.split(jax.random.key(0), 4)
+    weights = {
+        "up": jax.random.normal(keys[0], (64, 128)) / 8,
+        "down": jax.random.normal(keys[1], (128, 64)) / 8,
+    }
+    batch = {
+        "inputs": np.asarray(jax.random.normal(keys[2], (rows, 64))),
+        "targets": np.asarray(jax.random.normal(keys[3], (rows, 64))),
+    }
+    return weights, batch
+
+
+def logged(caplog):
+    return [one.getMessage() for one in caplog.records if one.name == "autoshard"]
+
+
+def test_a_training_loop_has_the_numbers_of_jax_jit(caplog):
+    caplog.set_level(logging.INFO, "autoshard")
+    planned, plain = autoshard.jit(train, machine=MACHINE, donate_argnums=0), jax.jit(train)
+    weights, batch = arguments()
+    expected = jax.tree.map(jnp.copy, weights)
+    for _ in range(3):
+        loss, weights = planned(weights, batch)
+        wanted, expected = plain(expected, batch)
+        np.testing.assert_allclose(loss, wanted, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), weights, expected)
+    lowered = planned.planned(*arguments())
+    jax.tree.map(
+        lambda array, sharding: array.sharding.is_equivalent_to(sharding, array.ndim) or 1 / 0,
+        weights,
+        lowered.out_shardings[1],
+    )
+    (line,) = logged(caplog)
+    assert line.startswith("planned train on v5e-8, mesh ")
+
+
+def test_donated_arguments_are_gone():
+    planned = autoshard.jit(train, machine=MACHINE, donate_argnames="weights")
+    weights, batch = arguments()
+    _, weights = planned(weights, batch)
+    _, again = planned(weights, batch)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(weights))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(again))
+
+
+def test_each_kind_of_arguments_has_its_plan(caplog):
+    caplog.set_level(logging.INFO, "autoshard")
+    planned = autoshard.jit(train, machine=MACHINE)
+    for rows in (32, 64, 32, 64):
+        loss, _ = planned(*arguments(rows))
+        np.testing.assert_allclose(loss, train(*arguments(rows))[0], rtol=1e-5)
+    assert len(logged(caplog)) == 2
+
+
+def test_a_kept_plan_is_used_and_a_damaged_one_is_made_anew(caplog, folder):
+    caplog.set_level(logging.INFO, "autoshard")
+    first = autoshard.jit(train, machine=MACHINE).planned(*arguments()).plan
+    (file,) = folder.iterdir()
+    again = autoshard.jit(train, machine=MACHINE).planned(*arguments()).plan
+    assert again == first
+    assert len(logged(caplog)) == 1
+    autoshard.jit(train, machine="h100-8").planned(*arguments())
+    autoshard.jit(train, machine=MACHINE, memory_limit=2**30).planned(*arguments())
+    assert len(list(folder.iterdir())) == 3
+    file.write_text("{")
+    anew = autoshard.jit(train, machine=MACHINE).planned(*arguments()).plan
+    assert anew.decisions == first.decisions
+    assert "planned anew, since the plan that was kept is damaged" in logged(caplog)[-2]
+    autoshard.jit(train, machine=MACHINE, mesh={"a": 8}, keep=False).planned(*arguments())
+    assert len(list(folder.iterdir())) == 3
+
+
+def test_static_arguments_and_keywords():
+    @autoshard.jit(machine=MACHINE, static_argnames="power", static_argnums=-1)
+    def scaled(x, *rows, scale, power=2, mode="sum"):
+        total = getattr(jnp, mode)(x + sum(rows), axis=0)
+        return scale * total**power
+
+    x, row = jnp.ones((8, 16)), jnp.ones((16,))
+    one = scaled(x, row, row, scale=2.0)
+    np.testing.assert_allclose(one, 2.0 * 24.0**2 * np.ones(16))
+    np.testing.assert_allclose(scaled(x, scale=3.0, power=1), 24.0 * np.ones(16))
+    np.testing.assert_allclose(scaled(x, scale=1.0, power=1, mode="max"), np.ones(16))
+    assert scaled.__name__ == "scaled"
+
+
+def test_arguments_that_lie_elsewhere_are_laid_out_as_planned():
+    planned = autoshard.jit(train, machine=MACHINE, mesh={"data": 8})
+    weights, batch = arguments()
+    auto = (jax.sharding.AxisType.Auto,) * 2
+    other = jax.make_mesh((4, 2), ("a", "b"), axis_types=auto)
+    strange = jax.NamedSharding(other, jax.P("b", "a"))
+    weights = jax.device_put(weights, strange)
+    batch = jax.device_put(batch, jax.devices()[3])
+    for _ in range(2):
+        loss, _ = planned(weights, batch)
+        np.testing.assert_allclose(loss, train(*arguments())[0], rtol=1e-5)
+
+
+def test_it_can_be_lowered_and_differentiated_as_jax_jit_can():
+    @autoshard.jit(machine=MACHINE)
+    def total(x, w):
+        return jnp.sum(jnp.sin(x @ w))
+
+    x, w = jnp.ones((16, 8)), jnp.full((8, 8), 0.1)
+    shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in (x, w)]
+    assert total.lower(*shapes).compile().cost_analysis()["flops"] > 0
+    assert total.eval_shape(x, w).shape == ()
+    np.testing.assert_allclose(
+        jax.grad(total, argnums=1)(x, w), jax.grad(total.__wrapped__, argnums=1)(x, w), rtol=1e-5
+    )
+
+
+def test_a_loop_over_objects_that_change_in_place():
+    nnx = pytest.importorskip("flax.nnx")
+    optax = pytest.importorskip("optax")
+
+    def step(model, optimizer, x):
+        loss, gradients = nnx.value_and_grad(lambda model: jnp.mean((model(x) - x) ** 2))(model)
+        optimizer.update(model, gradients)
+        return loss
+
+    def losses(step):
+        model = nnx.Sequential(
+            nnx.Linear(16, 32, rngs=nnx.Rngs(0)), jax.nn.relu, nnx.Linear(32, 16, rngs=nnx.Rngs(1))
+        )
+        optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+        return [float(step(model, optimizer, jnp.ones((8, 16)))) for _ in range(4)]
+
+    planned = autoshard.jit(step, machine=MACHINE, mesh={"data": 2, "model": 4})
+    np.testing.assert_allclose(losses(planned), losses(nnx.jit(step)), rtol=1e-4)
+    np.testing.assert_allclose(losses(autoshard.jit(nnx.jit(step), machine=MACHINE))[-1], 0, atol=1)
+
+
+def test_the_preset_without_its_size_is_for_the_devices_that_are_there():
+    plan = autoshard.jit(train, machine="v5e", keep=False).planned(*arguments()).plan
+    assert plan.machine == "v5e-8"
+    assert math.prod(plan.mesh.sizes) == 8
+
+
+def test_what_goes_wrong_says_so():
+    with pytest.raises(MachineError, match="kind 'cpu': name the machine to plan for"):
+        autoshard.jit(train)(*arguments())
+    with pytest.raises(InfeasibleError):
+        autoshard.jit(train, machine=MACHINE, memory_limit=1000)(*arguments())
+    with pytest.raises(ValueError, match=r"donate_argnums holds 7; train has \['weights', 'batch'"):
+        autoshard.jit(train, machine=MACHINE, donate_argnums=7)
+    with pytest.raises(ValueError, match=r"static_argnames holds \['speed'\]; train has"):
+        autoshard.jit(train, machine=MACHINE, static_argnames="speed")
+    with pytest.raises(TypeError, match="memory_limits"):
+        autoshard.jit(train, machine=MACHINE, memory_limits=3)
+    with pytest.raises(TypeError, match="missing a required argument: 'batch'"):
+        autoshard.jit(train, machine=MACHINE)(arguments()[0])
+
+    def faulty(x):
+        raise ValueError("no such thing")
+
+    with pytest.raises(autoshard.program.trace.TraceError, match="no such thing"):
+        autoshard.jit(faulty, machine=MACHINE)(jnp.ones(8))
