@@ -25,7 +25,7 @@ def explain_command(options: argparse.Namespace) -> int:
 
     plan = load_plan(options.plan)
     reference = program_of(options, plan.program)
-    _, program = find_program(reference)
+    _, program = find_program(reference, plan)
     machine = find_machine(options.machine or plan.machine)
     targets = [*options.value, *(f"line {line}" for line in options.line)]
     if not targets and options.against is None:
@@ -60,8 +60,14 @@ def annotate_command(options: argparse.Namespace) -> int:
 
     plan = load_plan(options.plan)
     reference = program_of(options, plan.program)
-    found, program = find_program(reference)
+    found, program = find_program(reference, plan)
     machine = find_machine(options.machine or plan.machine)
+    if "saved" in plan.options:
+        raise CommandError(
+            "the plan also chooses what is saved for the backward pass, which no constraint says: "
+            "run it with autoshard.lower, or write the jax.checkpoint policy that autoshard show "
+            "prints into the program, and search again"
+        )
     checks = 0
     try:
         plan = for_program(plan, program, reference)

@@ -209,6 +209,13 @@ def _add_wishes(parser: Any) -> None:
         help="whether terms of a sum of products may stay unreduced, and share one collective",
     )
     parser.add_argument(
+        "--remat",
+        choices=("respect", "search"),
+        default="respect",
+        help="what is saved for the backward pass and computed again there: as the program says, "
+        "or the best of several choices (default respect)",
+    )
+    parser.add_argument(
         "--ignore-constraints",
         action="store_true",
         help="do not count shardings that the program itself asks for as requirements",

@@ -52,7 +52,7 @@ def check_command(options: argparse.Namespace) -> int:
 
     plan = load_plan(options.plan)
     reference = program_of(options, plan.program)
-    _, program = find_program(reference)
+    _, program = find_program(reference, plan)
     machine = find_machine(options.machine or plan.machine)
     words = [one["requirement"] for one in plan.requirements if "requirement" in one]
     try:

@@ -104,7 +104,7 @@ def _profile(plan: Plan, options: argparse.Namespace) -> tuple[Profile | None, t
 
     parts: list[Any] = []
     for named, find in (
-        (options.program, lambda: find_program(program_of(options, plan.program))),
+        (options.program, lambda: find_program(program_of(options, plan.program), plan)),
         (options.machine, lambda: _machine(options, plan)),
     ):
         try:

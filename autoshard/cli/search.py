@@ -29,6 +29,8 @@ def search_command(options: argparse.Namespace) -> int:
     if options.meshes is not None:
         from autoshard.cli.search_meshes import search_meshes_command
 
+        if options.remat == "search":
+            raise CommandError("--remat search goes with --machine, and not with --meshes")
         return search_meshes_command(options)
     alone = ("stages", "microbatches", "svg", "trace")
     if given := [f"--{name}" for name in alone if getattr(options, name) is not None]:
@@ -114,8 +116,8 @@ def find_machine(name: str) -> Machine:
         raise CommandError(str(error)) from error
 
 
-def find_program(reference: str) -> tuple[Found, Program]:
-    """Return the step that a user names, and its trace."""
+def find_program(reference: str, plan: Plan | None = None) -> tuple[Found, Program]:
+    """Return the step that a user names, and its trace; of a plan, saving what the plan saves."""
     from autoshard.models.find import ProgramError, find
     from autoshard.models.trusted import remember
     from autoshard.program.rules.ask_shardy import NoRuleError
@@ -124,7 +126,8 @@ def find_program(reference: str) -> tuple[Found, Program]:
     try:
         found = find(reference)
         remember(reference)
-        return found, trace(found.fn, *found.args, name=reference, **found.options)
+        saved = None if plan is None else plan.options.get("saved")
+        return found, trace(found.fn, *found.args, name=reference, saved=saved, **found.options)
     except (ProgramError, TraceError, NoRuleError) as error:
         raise CommandError(str(error)) from error
 
@@ -165,7 +168,10 @@ def _search(
         "options": found.plan_options,
         "constraints": not options.ignore_constraints,
         "join_sums": options.join_sums,
+        "remat": options.remat,
     }
+    if options.remat == "search" and (options.max_changes, options.refine) != (None, None):
+        raise CommandError("--remat search goes without --max-changes and --refine")
     try:
         asked["requirements"] = requirements_of_words(options.require)
         before = None if options.start is None else load_plan(options.start)

@@ -58,7 +58,7 @@ def verify_command(options: argparse.Namespace) -> int:
         raise CommandError("--trace: only for a plan for several meshes; leave it out")
     plan = load_plan(options.plan)
     reference = program_of(options, plan.program)
-    found, program = find_program(reference)
+    found, program = find_program(reference, plan)
     try:
         plan = for_program(plan, program, reference)
         verdicts = [_types(plan, program), _price(plan, program, options.machine)]

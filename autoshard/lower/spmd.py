@@ -308,9 +308,8 @@ def make_mesh(plan: Plan, devices: Sequence[Any] | None, kind: AxisType = AxisTy
 
 
 def _trace_options(plan: Plan) -> dict[str, Any]:
-    options = {
-        key: plan.options[key] for key in ("donate_argnums", "trip_counts") if key in plan.options
-    }
+    keys = ("donate_argnums", "trip_counts", "saved")
+    options = {key: plan.options[key] for key in keys if key in plan.options}
     rules = {
         name: [_user_rule(one) for one in (given if isinstance(given, list | tuple) else [given])]
         for name, given in plan.options.get("user_rules", {}).items()

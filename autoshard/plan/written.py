@@ -57,6 +57,7 @@ class TraceOptions(TypedDict, total=False):
     trip_counts: Count | list[Count] | dict[str, Count]
     user_rules: dict[str, str | dict[str, Any] | list[str | dict[str, Any]]]
     join_sums: bool
+    saved: list[str]
 
 
 @dataclass(frozen=True, slots=True)

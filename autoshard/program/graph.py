@@ -96,6 +96,8 @@ class Program:
     whether it was written for Explicit mesh axes, and `argument_shardings` how its flat inputs lie
     over these. `changed` pairs the flat inputs that the step changes in place with the results that
     take their places, and `refs` are the inputs that are `jax.Ref`s; see `autoshard.program.state`.
+    `jaxpr` is what is planned, and `written` what the user wrote, which may save other values for
+    its backward pass (`autoshard.program.keep`). `user_rules` are those that it was traced with.
     """
 
     name: str
@@ -111,6 +113,7 @@ class Program:
     constant_bytes: int
     fingerprint: str
     jaxpr: Any = field(repr=False)
+    written: Any = field(repr=False)
     in_tree: Any = field(repr=False)
     out_tree: Any = field(repr=False)
     outline: tuple[str, ...] = field(default=(), repr=False)
@@ -120,6 +123,7 @@ class Program:
     argument_shardings: tuple[Any, ...] = ()
     changed: tuple[tuple[int, int], ...] = ()
     refs: frozenset[int] = frozenset()
+    user_rules: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def input_paths(self) -> tuple[str, ...]:

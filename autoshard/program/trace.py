@@ -21,7 +21,7 @@ elements, whatever they come from.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from autoshard import compat
 from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener, op_count
 from autoshard.program.graph import Op, Program, Region, Value
+from autoshard.program.keep import KeepError, find_residuals, with_saved
 from autoshard.program.loops import plain_loops
 from autoshard.program.rules.ask_shardy import rules_for
 from autoshard.program.rules.choose import UserRules
@@ -46,7 +47,7 @@ from autoshard.program.state.ties import (
 )
 from autoshard.program.trip_counts import TripCounts, checked
 
-__all__ = ["Op", "Program", "Region", "TraceError", "Value", "as_planned", "trace"]
+__all__ = ["Op", "Program", "Region", "TraceError", "Value", "as_planned", "resaved", "trace"]
 
 
 def trace(
@@ -55,6 +56,7 @@ def trace(
     donate_argnums: int | Sequence[int] = (),
     trip_counts: TripCounts = (),
     user_rules: UserRules | None = None,
+    saved: Collection[str] | None = None,
     name: str | None = None,
 ) -> Program:
     """Trace `fn(*args)` to a `Program`.
@@ -69,10 +71,13 @@ def trace(
         one, with a warning.
       user_rules: sharding rules of opaque ops (`shard_map`, Pallas, FFI), by name; several for a
         name that stands for ops of several signatures.
+      saved: names of the forward values to save for the backward pass, which computes all others
+        again (`autoshard.program.keep`); by default, what the function itself saves.
       name: what the program is called in reports (default: the function's name).
 
     Raises:
-      TraceError: `fn` does not trace; the message names the user's source line.
+      TraceError: `fn` does not trace (the message names the user's source line), or there are no
+        such values to save.
       autoshard.program.rules.ask_shardy.NoRuleError: an op has no sharding rule.
     """
     compat.warn_if_untested()
@@ -82,10 +87,71 @@ def trace(
     traced = _traced(step, abstract)
     _check_refs(traced.jaxpr, fn)
     untyped, explicit = compat.without_types(traced.jaxpr)
-    closed, out_info = as_planned(untyped), traced.out_info
+    written, out_info = as_planned(untyped), traced.out_info
+    closed, names = _saving(written, saved)
+    laid_out = _laid_out(closed, _paths(abstract), _paths(out_info), trip_counts, user_rules)
+    return Program(
+        name=name or _name_of(fn),
+        ties=ties_of(abstract, out_info, donate, step.changed, step.returned),
+        donated=donated_of(abstract, donate, step.changed),
+        options={**_options(donate, trip_counts), **names},
+        jaxpr=closed,
+        written=written,
+        user_rules=user_rules or {},
+        in_tree=jax.tree.structure(abstract),
+        out_tree=jax.tree.structure(out_info),
+        argument_names=argument_names(fn, len(args)),
+        dead_ops=max(op_count(untyped.jaxpr) - op_count(written.jaxpr), 0),
+        explicit=explicit,
+        argument_shardings=tuple(map(compat.explicit_sharding, jax.tree.leaves(args))),
+        changed=step.changed,
+        refs=step.refs,
+        **laid_out,
+    )
+
+
+def resaved(program: Program, saved: Collection[str] | None) -> Program:
+    """The same step, saving other values for its backward pass.
+
+    Args:
+      program: the step, whatever it saves.
+      saved: names of `autoshard.program.keep.find_residuals(program.written)`, or None for what the
+        step saves as it is written.
+
+    Raises:
+      TraceError: there are no such values, or others must be saved.
+    """
+    options = {key: value for key, value in program.options.items() if key != "saved"}
+    closed, names = _saving(program.written, saved)
+    counts = options.get("trip_counts", ())
+    paths = program.input_paths, program.output_paths
+    laid_out = _laid_out(closed, *paths, counts, program.user_rules)
+    return replace(program, options={**options, **names}, jaxpr=closed, **laid_out)
+
+
+def _saving(written: Any, saved: Collection[str] | None) -> tuple[Any, dict[str, list[str]]]:
+    """The step that saves these values, and how the options of a trace say so."""
+    if saved is None:
+        return written, {}
+    try:
+        residuals = find_residuals(written)
+        names = list(residuals.on_stacks(saved))
+        return with_saved(written, residuals, saved), {"saved": names}
+    except KeepError as error:
+        raise TraceError(str(error)) from error
+
+
+def _laid_out(
+    closed: Any,
+    in_paths: Sequence[str],
+    out_paths: Sequence[str],
+    trip_counts: TripCounts,
+    user_rules: UserRules | None,
+) -> dict[str, Any]:
+    """What of a `Program` follows from its closed jaxpr. Raises TraceError."""
     try:
         graph = Flattener(trip_counts)
-        graph.run(closed, _paths(abstract), _paths(out_info))
+        graph.run(closed, in_paths, out_paths)
         graph.while_trips.check_all_met()
     except ValueError as error:
         raise TraceError(str(error)) from error
@@ -102,30 +168,17 @@ def trace(
     ops = _price_dearest_branch_only(ops, graph.regions, graph.branches)
     values = tuple(graph.values)
     lines = outline(values, ops, graph.inputs)
-    return Program(
-        name=name or _name_of(fn),
-        values=values,
-        ops=tuple(ops),
-        regions=tuple(graph.regions),
-        inputs=tuple(graph.inputs),
-        outputs=tuple(graph.outputs),
-        ties=ties_of(abstract, out_info, donate, step.changed, step.returned),
-        carries=tuple(graph.carries),
-        donated=donated_of(abstract, donate, step.changed),
-        options=_options(donate, trip_counts),
-        constant_bytes=graph.constant_bytes,
-        fingerprint=fingerprint(lines),
-        outline=lines,
-        jaxpr=closed,
-        in_tree=jax.tree.structure(abstract),
-        out_tree=jax.tree.structure(out_info),
-        argument_names=argument_names(fn, len(args)),
-        dead_ops=max(op_count(untyped.jaxpr) - op_count(closed.jaxpr), 0),
-        explicit=explicit,
-        argument_shardings=tuple(map(compat.explicit_sharding, jax.tree.leaves(args))),
-        changed=step.changed,
-        refs=step.refs,
-    )
+    return {
+        "values": values,
+        "ops": tuple(ops),
+        "regions": tuple(graph.regions),
+        "inputs": tuple(graph.inputs),
+        "outputs": tuple(graph.outputs),
+        "carries": tuple(graph.carries),
+        "constant_bytes": graph.constant_bytes,
+        "fingerprint": fingerprint(lines),
+        "outline": lines,
+    }
 
 
 def _traced(fn: Returning, abstract: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.machine.machine import Machine
@@ -14,6 +14,8 @@ from autoshard.problem.requirements.records import Requirement
 from autoshard.program.facts import Facts
 from autoshard.search.progress import SearchProgress
 from autoshard.search.warm_start import Earlier
+
+Remat = Literal["respect", "search"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class SearchOptions:
       known_bound: a lower bound in seconds, proven by the caller, for all plans on these mesh
         shapes.
       corrections: corrections of the prices, from `autoshard.study.residuals`.
+      remat: "respect" what the program saves for its backward pass and computes again there, or
+        "search" for the best of several choices of that (`autoshard.search.keep`).
       count: the number of plans wanted; see `autoshard.search.alternatives`.
     """
 
@@ -62,6 +66,7 @@ class SearchOptions:
     start: Plan | None = None
     known_bound: float = 0.0
     corrections: Corrections = NONE
+    remat: Remat = "respect"
     count: int = 1
 
 

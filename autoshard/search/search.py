@@ -9,29 +9,21 @@ that price.
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from autoshard.cost.mesh_shapes import candidate_meshes
-from autoshard.cost.step_prices import step_prices
-from autoshard.lower.facts.platforms import without_lowering
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
-from autoshard.plan.plan import MeshShape, Plan
-from autoshard.problem.requirements.demands import demands_of
+from autoshard.plan.plan import Plan
 from autoshard.problem.requirements.records import Requirement
-from autoshard.program.repeats import find_repeats
-from autoshard.program.subaxes import split
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.finish import finish
+from autoshard.search.keep.search import search_saved
 from autoshard.search.memory_loop import explore_fitting
-from autoshard.search.one_shape import AXIS_NAMES, MeshSearcher
-from autoshard.search.options import SearchOptions, WarmStart
+from autoshard.search.options import Remat, SearchOptions, WarmStart
+from autoshard.search.prepare import MeshError, prepare
 from autoshard.search.progress import SearchProgress
-from autoshard.xla import analyse
 
 __all__ = [
     "InfeasibleError",
@@ -44,10 +36,6 @@ __all__ = [
     "prepare",
     "search",
 ]
-
-
-class MeshError(ValueError):
-    """The mesh does not use all of the machine's chips, or one of its axes divides nothing."""
 
 
 def search(
@@ -67,6 +55,7 @@ def search(
     join_sums: bool = True,
     start: Plan | None = None,
     known_bound: float = 0.0,
+    remat: Remat = "respect",
 ) -> Plan:
     """Return the best plan found for `program` on `machine`.
 
@@ -74,7 +63,7 @@ def search(
       program: the traced program, from `autoshard.trace`.
       machine: a `Machine`, the name of a preset such as `v5p-64`, or the path of a TOML file.
       mesh, memory_limit, time_limit, gap, baselines, fold, progress, options, requirements,
-        constraints, join_sums, start, known_bound: see `autoshard.search.SearchOptions`.
+        constraints, join_sums, start, known_bound, remat: see `autoshard.search.SearchOptions`.
 
     Raises:
       MeshError: the mesh does not use all chips, or an axis divides nothing.
@@ -98,6 +87,7 @@ def search(
         join_sums=join_sums,
         start=start,
         known_bound=known_bound,
+        remat=remat,
     )
     return candidates(program, machine, words)[0]
 
@@ -109,83 +99,7 @@ def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -
     space; the other plans carry the same bound. Raises the same errors as `search`.
     """
     machine = load(machine) if isinstance(machine, str) else machine
+    if asked.remat == "search":
+        return search_saved(program, machine, asked)
     searcher, shapes = prepare(program, machine, asked)
     return finish(searcher, explore_fitting(searcher, shapes), asked)
-
-
-def prepare(
-    program: Program, machine: Machine, asked: SearchOptions, known: WarmStart | None = None
-) -> tuple[MeshSearcher, list[MeshShape]]:
-    """Return a configured searcher and the mesh shapes to search; raises the same as `search`."""
-    known = known or WarmStart()
-    started = time.monotonic()
-    _check_platform(program, machine)
-    limit = machine.chip.usable_bytes if asked.memory_limit is None else float(asked.memory_limit)
-    shapes = _shapes(program, machine, asked.mesh)
-    given = None if asked.mesh is None else shapes[0]
-    demands = demands_of(program, asked.requirements, given, constraints=asked.constraints)
-    flow = analyse(program, machine.chip) if known.facts is None else known.facts
-    flow = demands.facts(flow)
-    classes = find_repeats(program, fold=asked.fold, marks=demands.marks())
-    whole = step_prices(program, flow, machine, (machine.chips,), asked.corrections)
-    start = asked.start
-    searcher = MeshSearcher(
-        program,
-        flow,
-        classes,
-        machine,
-        demands.limit(limit),
-        asked.gap,
-        asked.progress,
-        started,
-        asked.time_limit,
-        max(whole.ideal_seconds(classes.op_members), asked.known_bound),
-        corrections=asked.corrections,
-        join_sums=asked.join_sums,
-        demands=demands,
-        starts={} if start is None else {start.mesh.sizes: start.decisions},
-        earlier=known.earlier,
-        shared=known.shared,
-        only_better=known.only_better,
-        seeks_limit=known.seeks_limit,
-        counted_on=known.counted_on,
-    )
-    return searcher, shapes
-
-
-def _check_platform(program: Program, machine: Machine) -> None:
-    """Refuse what JAX cannot lower for the machine's chips. Raises InfeasibleError."""
-    platforms = machine.chip.compiler.platforms
-    missing = without_lowering(program, *platforms) if platforms else []
-    if missing:
-        raise InfeasibleError(
-            f"JAX cannot lower these for {machine.chip.name} ({' or '.join(platforms)}):\n"
-            + "\n".join(f"  {op}" for op in missing)
-            + "\ncompute them on the host, outside of the step or in jax.pure_callback"
-        )
-
-
-def _shapes(
-    program: Program, machine: Machine, mesh: Mapping[str, int | Sequence[int]] | None
-) -> list[MeshShape]:
-    if mesh is None:
-        return [MeshShape(AXIS_NAMES[: len(sizes)], sizes) for sizes in candidate_meshes(machine)]
-    shape = MeshShape(*split(mesh))
-    if math.prod(shape.sizes) != machine.chips or min(shape.sizes, default=0) < 1:
-        raise MeshError(
-            f"mesh {shape} has {math.prod(shape.sizes)} devices, but {machine.name} has "
-            f"{machine.chips} chips; give axes whose sizes multiply to {machine.chips}"
-        )
-    sizes_seen = {size for value in program.values for size in value.shape}
-    useless = [
-        f"  axis {name}={size} divides no dimension of any value"
-        for name, size in zip(shape.names, shape.sizes, strict=True)
-        if size > 1 and not any(dimension % size == 0 for dimension in sizes_seen)
-    ]
-    if useless:
-        raise MeshError(
-            f"mesh {shape} cannot be used by {program.name}:\n"
-            + "\n".join(useless)
-            + "\nchoose axis sizes that divide the batch or the model's dimensions"
-        )
-    return [shape]

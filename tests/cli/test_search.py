@@ -135,3 +135,20 @@ def test_an_interrupt_before_any_plan(folder, capsys, monkeypatch):
     )
     assert capsys.readouterr().err == "autoshard: interrupted before any plan was found\n"
     assert not Path("plan.json").exists()
+
+
+def test_what_is_saved_is_searched_and_the_plan_verified(folder, capsys):
+    words = "search llama3-1b:tiny --machine h100-8 --mesh x=2,y=4 --quiet --no-baselines"
+    assert main([*words.split(), "--remat", "search", "-o", "p.json"]) == 0
+    assert "note: what is saved for the backward pass: " in capsys.readouterr().out
+    assert "saved" in Plan.load("p.json").options
+    assert main(["verify", "p.json"]) == 0
+    assert "collectives  ok" in capsys.readouterr().out
+    assert main(["explain", "p.json", "[0].layers.wq"]) == 0
+    assert main(["annotate", "p.json"]) != 0
+    assert "which no constraint says" in capsys.readouterr().err
+
+
+def test_what_is_saved_is_not_searched_with_other_loops(folder, capsys):
+    words = "search steps.py:good --machine v5e-8 --remat search --refine 2"
+    assert "goes without --max-changes and --refine" in refused(capsys, words)

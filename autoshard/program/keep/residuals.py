@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoshard import compat
+from autoshard.program.flops import equation_flops, is_matrix_op
 from autoshard.program.keep.levels import Level, Maker, Pair, level_of
 from autoshard.program.keep.numbering import repeatable
 
@@ -38,6 +39,12 @@ class Residual:
       bytes: of the unsharded stack of all turns.
       primitive, scope, line: of its op; the user's source line.
       label: its `checkpoint_name`, or an empty string.
+      flops: of one turn of its op, unsharded.
+      reads: the names of the candidates that its op reads.
+      read_bytes: of what its op reads in one turn, unsharded.
+      needed: whether the backward pass itself reads it, or what it makes for derivatives alone.
+      tied: whether it is made, without products, of what both loops are given alone: a weight in
+        another dtype.
       saved: whether the program saves it as it is written.
       pinned: whether it must be saved if it is needed: its op may not run twice.
     """
@@ -51,6 +58,11 @@ class Residual:
     scope: str
     line: str
     label: str
+    flops: float
+    reads: tuple[str, ...]
+    read_bytes: int
+    needed: bool
+    tied: bool
     saved: bool
     pinned: bool
 
@@ -86,6 +98,15 @@ class Residuals:
         """Which values of a pair are among the `saved` ones."""
         homes = (self.homes[name] for name in saved)
         return frozenset(number for home, number in homes if home is pair)
+
+    def on_stacks(self, saved: Collection[str]) -> tuple[str, ...]:
+        """Those of the `saved` values that the backward pass reads once they are saved."""
+        self.check(saved)
+        pairs = dict.fromkeys(pair for pair, _ in self.homes.values())
+        stacks = {pair: demand_of(pair, self.numbers(pair, saved)).stacks for pair in pairs}
+        wanted = set(saved)
+        homes = self.homes.items()
+        return tuple(n for n, (pair, one) in homes if n in wanted and one in stacks[pair])
 
     def check(self, saved: Collection[str]) -> None:
         """Raise KeepError if names are not those of candidates, or others must be saved."""
@@ -170,47 +191,96 @@ def _joined(scope: str, equation: Any) -> str:
 
 
 def _of_pair(pair: Pair, scope: str, counts: Counter[str]) -> Iterator[tuple[int, Residual]]:
-    reached = _reached(pair)
+    """The candidates of a pair with their numbers, in the order of the forward body."""
     front = pair.forward
-    on_stack = set(pair.backward.given) & set(pair.stacks.values())
-    labels = {
-        front.numbers[equation.invars[0]]: str(equation.params["name"])
-        for equation in front.body.equations
-        if equation.primitive.name == "name" and not compat.is_literal(equation.invars[0])
+    found = [
+        (front.numbers[var], place, var)
+        for place, equation in enumerate(front.body.equations)
+        for var in equation.outvars
+    ]
+    reached = _reached(pair)
+    makers = pair.makers
+    mine = {n: (place, var) for n, place, var in reversed(found) if n in reached}
+    mine = {n: one for n, one in mine.items() if makers[n].place == one[0] and not makers[n].again}
+    needed, on_stack = _needed(pair), set(pair.backward.given) & set(pair.stacks.values())
+    labels, tied = _labels(pair), _tied(pair)
+    names: dict[int, str] = {}
+    for number, place, var in found:
+        if number not in mine or number in names or mine[number][1] is not var:
+            continue
+        equation = front.body.equations[place]
+        inner, primitive = _joined(scope, equation), equation.primitive.name
+        text = f"{inner}/{primitive}" if inner else primitive
+        counts[text] += 1
+        names[number] = text if counts[text] == 1 else f"{text}#{counts[text]}"
+        turns = front.equation.params["length"]
+        shape, dtype, _ = compat.array_facts(var.aval)
+        read = [n for n in pair.operands(makers[number]) if n in names]
+        yield (
+            number,
+            Residual(
+                name=names[number],
+                shape=shape,
+                dtype=dtype,
+                turns=turns,
+                bytes=turns * _bytes(var),
+                primitive=primitive,
+                scope=inner,
+                line=compat.source_line(equation),
+                label=labels.get(number, ""),
+                flops=equation_flops(equation),
+                reads=tuple(dict.fromkeys(names[n] for n in read)),
+                read_bytes=sum(map(_bytes, equation.invars)),
+                needed=number in needed,
+                tied=number in tied,
+                saved=number in on_stack,
+                pinned=not repeatable(equation),
+            ),
+        )
+
+
+def _bytes(atom: Any) -> int:
+    shape, _, itemsize = compat.array_facts(atom.aval)
+    return math.prod(shape) * itemsize
+
+
+def _labels(pair: Pair) -> dict[int, str]:
+    """The `checkpoint_name` of forward values, by number."""
+    front = pair.forward
+    labels: dict[int, str] = {}
+    for equation in front.body.equations:
+        if equation.primitive.name == "name" and not compat.is_literal(equation.invars[0]):
+            for atom in (*equation.invars, *equation.outvars):
+                labels.setdefault(front.numbers[atom], str(equation.params["name"]))
+    return labels
+
+
+def _tied(pair: Pair) -> set[int]:
+    """The numbers of what elementwise ops and the like make of what both loops are given."""
+    front = pair.forward
+    tied = set(pair.shared.values()) | {
+        front.numbers[var] for var in front.body.closed.jaxpr.constvars
     }
-    seen: set[int] = set()
-    for place, equation in enumerate(front.body.equations):
-        for var in equation.outvars:
-            number = front.numbers[var]
-            maker = pair.makers[number]
-            first = maker.place == place and not maker.again and number not in seen
-            if number not in reached or not first:
-                continue
-            seen.add(number)
-            inner = _joined(scope, equation)
-            primitive = equation.primitive.name
-            text = f"{inner}/{primitive}" if inner else primitive
-            counts[text] += 1
-            name = text if counts[text] == 1 else f"{text}#{counts[text]}"
-            shape, dtype, itemsize = compat.array_facts(var.aval)
-            turns = front.equation.params["length"]
-            label = str(equation.params["name"]) if primitive == "name" else labels.get(number, "")
-            yield (
-                number,
-                Residual(
-                    name,
-                    shape,
-                    dtype,
-                    turns,
-                    turns * math.prod(shape) * itemsize,
-                    primitive,
-                    inner,
-                    compat.source_line(equation),
-                    label,
-                    number in on_stack,
-                    not repeatable(equation),
-                ),
-            )
+    for equation in front.body.equations:
+        read = [front.numbers[a] for a in equation.invars if not compat.is_literal(a)]
+        if tied.issuperset(read) and not is_matrix_op(equation.primitive.name):
+            tied.update(front.numbers[var] for var in equation.outvars)
+    return tied
+
+
+def _needed(pair: Pair) -> set[int]:
+    """The numbers that the backward pass reads, or from which it makes what the forward lacks."""
+    needed: set[int] = set()
+    todo: Sequence[int] = list(pair.needed)
+    while todo:
+        number = todo.pop()
+        if number in needed:
+            continue
+        needed.add(number)
+        maker = pair.makers.get(number)
+        if maker is not None and maker.again:
+            todo.extend(pair.operands(maker))
+    return needed
 
 
 def _reached(pair: Pair) -> set[int]:

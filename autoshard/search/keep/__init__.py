@@ -1,0 +1,1 @@
+"""Which forward values a plan saves for the backward pass: choices to try, and their search."""

@@ -1,0 +1,208 @@
+"""A search over what is saved for the backward pass, together with the layouts.
+
+Which values are saved is an outer choice, like the mesh. First the program is planned as it is
+written, on meshes of at most two axes. On the best of these, each of the proposed choices
+(`proposals`) is planned: the step that saves these values, by the same search, which stops where it
+cannot beat the best plan so far. With the best choice, all mesh shapes are searched in the time
+that is left.
+
+The bound of the plan is the least bound of all choices that were tried: of the chosen one over all
+mesh shapes, of the others on the mesh on which they were planned. A note says so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autoshard.cost.mesh_shapes import candidate_meshes
+from autoshard.machine.machine import Machine
+from autoshard.plan.plan import MeshShape, Plan
+from autoshard.program.keep import find_residuals
+from autoshard.program.trace import Program, resaved
+from autoshard.search.all_shapes import Explored, InfeasibleError, NoPlanError
+from autoshard.search.finish import finish
+from autoshard.search.keep.proposals import Proposal, proposals
+from autoshard.search.memory_loop import explore_fitting
+from autoshard.search.one_shape import AXIS_NAMES, MeshSearcher
+from autoshard.search.options import SearchOptions, WarmStart
+from autoshard.search.prepare import prepare
+from autoshard.solve import Status
+from autoshard.solve.limit_hit import LimitHit
+
+FIRST, TRIALS = 0.25, 0.6
+"""Until which fractions of the time limit the program is planned as written, and choices are."""
+WRITTEN = "as it is written"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trial:
+    """One choice, planned on some mesh shapes; `plan` is None if it cannot beat the best."""
+
+    title: str
+    program: Program
+    searcher: MeshSearcher
+    bound: float
+    explored: Explored | None = None
+    plan: Plan | None = None
+    why: str = ""
+
+    @property
+    def objective(self) -> float:
+        return float("inf") if self.plan is None else self.plan.proof.objective
+
+
+def search_saved(program: Program, machine: Machine, asked: SearchOptions) -> list[Plan]:
+    """Return the best plan over what is saved too, and other good plans of the same choice.
+
+    Args:
+      program: the step; what it saves as it is written is one of the choices.
+      machine: the machine.
+      asked: the options; the time limit is that of the whole search.
+
+    Raises:
+      MeshError, RequirementError, InfeasibleError, NoPlanError: as `autoshard.search.search`.
+    """
+    return _Search(program, machine, asked).run()
+
+
+class _Search:
+    """The state of one search: the choices tried so far, and the best of them."""
+
+    def __init__(self, program: Program, machine: Machine, asked: SearchOptions) -> None:
+        self.program, self.machine = program, machine
+        self.asked = replace(asked, remat="respect")
+        self.started = time.monotonic()
+        self.trials: list[_Trial] = []
+        self.large: list[Proposal] = []
+
+    def run(self) -> list[Plan]:
+        """See `search_saved`."""
+        residuals = find_residuals(self.program.written)
+        if not residuals.values:
+            note = "no loop of the backward pass reads what a loop of the forward pass makes, so "
+            note += "that there is nothing to choose to save"
+            found = self._everywhere(self.program, self.asked)
+            return [replace(plan, notes=(*plan.notes, note)) for plan in found]
+        shapes = self._coarse_shapes()
+        best = self._try(WRITTEN, self.program, shapes, FIRST)
+        limit = best.searcher.limit
+        state = sum(self.program.values[v].bytes for v in self.program.inputs)
+        free = limit - state / self.machine.chips
+        chip, chips = self.machine.chip, self.machine.chips
+        wanted, self.large = proposals(residuals, chip, chips, free)
+        shapes = shapes if best.explored is None else [best.explored.shape]
+        written = residuals.on_stacks(residuals.saved_as_written())
+        for at, one in enumerate(wanted):
+            if set(written) == one.saved:
+                continue
+            share = self._used() + (TRIALS - self._used()) / (len(wanted) - at)
+            if share <= self._used() or self._interrupted():
+                break
+            changed = resaved(self.program, one.saved)
+            self._try(one.title, changed, shapes, share)
+        return self._concluded(min(self.trials, key=lambda trial: trial.objective))
+
+    def _coarse_shapes(self) -> list[MeshShape]:
+        """The mesh that was asked for, or those of two axes."""
+        if self.asked.mesh is not None:
+            return prepare(self.program, self.machine, self.asked)[1]
+        found = candidate_meshes(self.machine, axes=2)
+        return [MeshShape(AXIS_NAMES[: len(sizes)], sizes) for sizes in found]
+
+    def _used(self) -> float:
+        """The fraction of the time limit that is over."""
+        return (time.monotonic() - self.started) / self.asked.time_limit
+
+    def _interrupted(self) -> bool:
+        hits = [trial.explored.limit_hit for trial in self.trials if trial.explored is not None]
+        return LimitHit.INTERRUPTED in hits
+
+    def _options(self, until: float) -> SearchOptions:
+        """The options of a part that lasts until this fraction of the time limit."""
+        left = (until - self._used()) * self.asked.time_limit
+        return replace(self.asked, time_limit=max(left, 0.5))
+
+    def _try(
+        self, title: str, program: Program, shapes: Sequence[MeshShape], until: float
+    ) -> _Trial:
+        """Plan one choice on some mesh shapes, if it can beat the best so far."""
+        asked = replace(self._options(until), baselines=False, count=1)
+        known = WarmStart(only_better=bool(self.trials), seeks_limit=False)
+        searcher, _ = prepare(program, self.machine, asked, known)
+        searcher.cutoff = min((one.objective for one in self.trials), default=float("inf"))
+        cutoff = searcher.cutoff
+        trial = _Trial(title, program, searcher, 0.0)
+        try:
+            found = explore_fitting(searcher, shapes)
+            (plan,) = finish(searcher, found, asked)
+            trial = replace(trial, bound=plan.proof.bound, explored=found, plan=plan)
+        except (InfeasibleError, NoPlanError) as error:
+            bound = min(_bound(searcher, shape.sizes, cutoff) for shape in shapes)
+            trial = replace(trial, bound=bound, why=str(error))
+        self.trials.append(trial)
+        return trial
+
+    def _concluded(self, best: _Trial) -> list[Plan]:
+        """The plans of the best choice, on all mesh shapes, with the bound of all choices."""
+        found: list[Plan] = []
+        free = self.asked.mesh is None and not self._interrupted()
+        if best.plan is None or free:
+            start = best.plan or self.asked.start
+            options = replace(self._options(1.0), start=start)
+            try:
+                found = self._everywhere(best.program, options)
+            except NoPlanError:
+                if best.plan is None:
+                    raise
+        if best.plan is not None and not (found and found[0].proof.objective <= best.objective):
+            assert best.explored is not None
+            found = finish(best.searcher, best.explored, self.asked)
+        return [self._proven(plan, best) for plan in found]
+
+    def _everywhere(self, program: Program, asked: SearchOptions) -> list[Plan]:
+        """The plans of one choice on all mesh shapes."""
+        searcher, shapes = prepare(program, self.machine, asked)
+        return finish(searcher, explore_fitting(searcher, shapes), asked)
+
+    def _proven(self, plan: Plan, best: _Trial) -> Plan:
+        """The plan with the least bound of all choices, and a note of what that covers."""
+        others = [one for one in self.trials if one is not best]
+        bound = min([plan.proof.bound, *(one.bound for one in others)])
+        objective = plan.proof.objective
+        gap = max(objective - bound, 0.0) / objective if objective > 0 else 0.0
+        status = plan.proof.status if gap <= 1e-8 else "feasible"
+        seconds = time.monotonic() - self.started
+        hit = plan.proof.limit_hit or (LimitHit.GAP if status == "feasible" else None)
+        proof = replace(
+            plan.proof,
+            bound=bound,
+            gap=gap,
+            status=status,
+            seconds=seconds,
+            limit_hit=hit,
+        )
+        return replace(plan, proof=proof, notes=(*plan.notes, *self._notes(best, others)))
+
+    def _notes(self, best: _Trial, others: Sequence[_Trial]) -> list[str]:
+        titles = ", ".join(one.title for one in others)
+        notes = [
+            f"what is saved for the backward pass: {best.title}, the best of "
+            f"{len(self.trials)} choices (the others: {titles or 'none'}); no choice between them "
+            "was tried, and the bound holds for the others on the mesh on which they were planned"
+        ]
+        if self.large:
+            titles = ", ".join(one.title for one in self.large)
+            notes.append(f"not tried, since their stacks alone do not fit: {titles}")
+        return notes
+
+
+def _bound(searcher: MeshSearcher, sizes: tuple[int, ...], cutoff: float) -> float:
+    """What no plan on a mesh shape undercuts, where none was found that is below `cutoff`."""
+    found = searcher.found.get(sizes)
+    if found is None:
+        return searcher.ideal
+    if found.outcome.status is Status.INFEASIBLE:
+        return cutoff
+    return max(min(found.outcome.report.bound, cutoff), searcher.ideal)
