@@ -141,8 +141,9 @@ class Regions(Walk):
                 moved = self.decisions.copy[value] is not None
                 if op.primitive == "enter" and moved and compat.loops_are_inlined():
                     # Shardy lays what a loop hands on to its next turn as the last constraint in
-                    # a chain says. This one is to be the last.
-                    array = jax.lax.optimization_barrier(array)
+                    # a chain says. This one is to be the last, and the whole array stays whole for
+                    # who reads it so: a barrier keeps what stands before and behind it apart.
+                    array = self._constrain(jax.lax.optimization_barrier(array), stored)
                 self.arrays[value] = array
                 continue
             again = self._again(op.inputs[0], made) if op.primitive == "enter" else None
