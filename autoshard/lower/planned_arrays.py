@@ -9,8 +9,10 @@ Free values (of constants and iotas alone) are left to Shardy, which splits them
 need them, but not where they cross the edge of a region: inside they are computed again, and only
 what cannot be (a slice of a scanned constant) crosses whole.
 
-A copy that is made anew for the backward pass starts from an `optimization_barrier`, because equal
-reshards of one value would be merged.
+A copy starts from a constraint of its own: XLA's partitioner remembers how it has resharded each
+instruction, and what it tried for a product (the operand gathered whole) it would cut in place of
+the planned exchange. A copy that is made anew for the backward pass starts from an
+`optimization_barrier`, too, because equal reshards of one value would be merged.
 """
 
 from __future__ import annotations
@@ -141,9 +143,8 @@ class PlannedArrays:
             stored, copy = self.decisions.stored[value], self.decisions.copy[value]
             assert stored is not None
             assert copy is not None
-            source = array
-            if anew:
-                source = self._constrain(jax.lax.optimization_barrier(array), stored)
+            source = jax.lax.optimization_barrier(array) if anew else array
+            source = self._constrain(source, stored)
             record = self.program.values[value]
             for state in self.reshards[record.shape, record.itemsize, stored, copy]:
                 source = self._lay_out(source, state)
