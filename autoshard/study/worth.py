@@ -161,14 +161,14 @@ def worth(habit: str, effects: Sequence[Effect]) -> Worth:
 def effects(group: Group, habits: Sequence[Habit]) -> Iterator[Effect]:
     """What the predictions of a group lose without each habit, and at last without all of them.
 
-    Habits of other compilers and chips are left out, and where fewer than two are left, so is the
-    last effect.
+    Habits of other compilers, releases and chips are left out, and where fewer than two are left,
+    so is the last effect.
     """
     chip = group.machine.chip
     ours = [
         habit.name
         for habit in habits
-        if habit.compiler == chip.compiler.name and (not habit.chips or chip.name in habit.chips)
+        if chip.compiler.has(habit.name) and (not habit.chips or chip.name in habit.chips)
     ]
     usual = _Usual(group)
     for name in ours:
@@ -193,30 +193,30 @@ class _Prediction:
 
 
 class _Listening(frozenset[str]):
-    """No habits that are denied; it hears which ones are asked about."""
+    """The habits that are denied anyway; it hears which ones are asked about."""
 
     heard: set[str]
 
-    def __new__(cls) -> _Listening:
-        made = super().__new__(cls)
+    def __new__(cls, denied: frozenset[str]) -> _Listening:
+        made = super().__new__(cls, denied)
         made.heard = set()
         return made
 
     def __contains__(self, name: object) -> bool:
         self.heard.add(str(name))
-        return False
+        return super().__contains__(name)
 
     def isdisjoint(self, other: object) -> bool:
-        """True, since nothing is denied."""
+        """Whether none of the others is denied."""
         self.heard.update(other)  # pyright: ignore[reportArgumentType]
-        return True
+        return super().isdisjoint(other)  # pyright: ignore[reportArgumentType]
 
 
 class _Usual:
-    """Facts and predictions of a group where nothing is denied, and who asks about what."""
+    """Facts and predictions of a group with all that its compiler has, and who asks about what."""
 
     def __init__(self, group: Group) -> None:
-        listening = _Listening()
+        listening = _Listening(group.machine.chip.compiler.without)
         machine = _asked(group.machine, listening)
         self.facts = analyse(group.program, machine.chip)
         self.asked_early = frozenset(listening.heard)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -40,8 +41,23 @@ def test_what_is_denied_is_no_habit_any_more_and_nothing_else():
     compiler = denying(machine, name).chip.compiler
     assert machine.chip.compiler.has(name)
     assert not compiler.has(name)
-    ours = [habit.name for habit in HABITS if habit.compiler == "xla:gpu" and habit.name != name]
+    ours = [one.name for one in HABITS if machine.chip.compiler.has(one.name) and one.name != name]
     assert all(compiler.has(other) for other in ours)
+
+
+def test_what_a_compiler_has_lost_is_denied_all_along():
+    """Effects are growths from what the group's own release does; a lost habit has none."""
+    group = group_of("gnn", "h100-8", x=8)
+    lost, kept = "gpu.loop-edges-as-numbered", "gpu.siblings-run-as-one"
+    group = replace(group, machine=denying(group.machine, lost))
+    (found,) = effects(group, named([lost, kept]))
+    assert found.habit == kept
+    step, now, then = (
+        group.plans[0].step_seconds,
+        *(without(group, *names).estimate.expected_seconds for names in ((), (kept,))),
+    )
+    expected = abs(math.log(then / step)) - abs(math.log(now / step))
+    assert found.step == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize(
