@@ -1,10 +1,12 @@
-"""What some of the versions of JAX that are tested lack."""
+"""What the versions of JAX that are tested lack, and what they trace in different ways."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,3 +21,42 @@ shard_alike = _found("jax.experimental.shard_alike", "shard_alike")
 needs_shard_alike = pytest.mark.skipif(
     shard_alike is None, reason="jax.experimental.shard_alike is gone from this version of JAX"
 )
+
+
+class Otherwise(NamedTuple):
+    """A program that later versions of JAX trace otherwise.
+
+    Attributes:
+      since: the first version that does.
+      what: it is that differs.
+      first: a pattern of the primitives at the first difference.
+    """
+
+    since: str
+    what: str
+    first: str
+
+
+_TANH = Otherwise("0.11", "tanh has a derivative of other primitives", "sub|one_minus_square")
+TRACED_OTHERWISE: Mapping[str, Otherwise] = {
+    "mlp": _TANH,
+    "vit-l16": _TANH,
+    "resnet50": Otherwise("0.12", "gradients are added up in another order", "add_any|reduce_sum"),
+}
+"""By built-in program; all versions trace the others alike, as far as a plan needs it."""
+
+
+def traced_otherwise(program: str, version: str, other: str) -> Otherwise | None:
+    """What differs between the traces of a built-in by two versions of JAX; None if nothing.
+
+    Args:
+      program: as ``mlp`` or ``mlp:tiny``.
+      version, other: as ``0.10.2``.
+    """
+    found = TRACED_OTHERWISE.get(program.partition(":")[0])
+    sides = {_ordered(one) >= _ordered(found.since) for one in (version, other) if found}
+    return found if len(sides) == 2 else None
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))

@@ -23,6 +23,7 @@ from tests.corpus.kept import (
     solve,
 )
 from tests.helpers import LONG
+from tests.newer_jax import traced_otherwise
 
 ALL = [pytest.param(case, id=case.name) for case in CASES]
 SAMPLE = [
@@ -37,8 +38,8 @@ def same_program(case: Case) -> Kept:
     before = read(case)
     program, _ = case.build()
     if before.fingerprint != program.fingerprint:
-        if before.jax != jax.__version__:
-            pytest.skip(f"traced by JAX {before.jax}, and JAX {jax.__version__} traces otherwise")
+        if found := traced_otherwise(case.program, before.jax, jax.__version__):
+            pytest.skip(f"from JAX {found.since} on, {found.what}")
         pytest.fail(message(case, "the traced program is another one", []))
     return before
 
