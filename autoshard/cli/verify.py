@@ -3,6 +3,8 @@
     program      only where it fails: most of what the step is given or computes is dead
     types        every value, op and collective has its type, and the types fit together
     price        the independent evaluator, on the whole program, finds the price in the file
+    requirements only where there are some: its decisions keep those that it names, and those that
+                 the program itself asks for
     collectives  Shardy's own passes create exactly the planned collectives; no device is needed
     numbers      on fake CPU devices the step computes the same numbers as unsharded
     explicit     with --explicit: written out for one device, the step calls exactly the planned
@@ -41,6 +43,7 @@ from autoshard.cli.search import find_machine, find_program, load_plan
 
 if TYPE_CHECKING:
     from autoshard.models.find import Found
+    from autoshard.plan.evaluate import Evaluation
     from autoshard.plan.plan import Estimate, Plan
     from autoshard.program.trace import Program
 
@@ -61,10 +64,11 @@ def verify_command(options: argparse.Namespace) -> int:
     found, program = find_program(reference, plan)
     try:
         plan = for_program(plan, program, reference)
-        verdicts = [_types(plan, program), _price(plan, program, options.machine)]
+        verdicts = [_types(plan, program), *_price(plan, program, options.machine)]
+        typed = verdicts[0].agrees
         if dead := dead_code(program):
             verdicts.insert(0, Verdict("program", False, dead))
-        if verdicts[-2].agrees:  # a plan with wrong types cannot be lowered
+        if typed:  # a plan with wrong types cannot be lowered
             verdicts += [_collectives(plan, found), _numbers(plan, program, found, options.plan)]
             if options.explicit:
                 verdicts.append(_explicit(plan, program, found, options.plan))
@@ -105,7 +109,8 @@ def _types(plan: Plan, program: Program) -> Verdict:
     return Verdict("types", True, f"{values} values, {len(typed.moves)} collectives")
 
 
-def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:
+def _price(plan: Plan, program: Program, machine_name: str | None) -> list[Verdict]:
+    """The verdicts on the price and on the requirements."""
     from autoshard.plan.consistency import InconsistentPlanError
     from autoshard.plan.evaluate import evaluate
     from autoshard.plan.fits import fits, refusal
@@ -117,25 +122,40 @@ def _price(plan: Plan, program: Program, machine_name: str | None) -> Verdict:
     except CommandError as error:
         if machine_name is not None:
             raise
-        return Verdict("price", None, f"{str(error).splitlines()[0]}; give --machine")
+        return [Verdict("price", None, f"{str(error).splitlines()[0]}; give --machine")]
     prices = prices_of(plan, program, machine)
     try:
         plain = evaluate(prices, plan.decisions, plan.mesh.names)
-        found = forecasted(prices, plan.decisions, plain).estimate
+        evaluation = forecasted(prices, plan.decisions, plain)
     except InconsistentPlanError as error:
-        return Verdict("price", False, str(error))
+        return [Verdict("price", False, str(error))]
+    required = _requirements(plan, program, evaluation)
+    found = evaluation.estimate
     faults = _differences(plan.estimate, found)
     if faults:
         heading = f"the plan's price is not that of its decisions on {machine.name}"
-        return Verdict("price", False, "\n".join([f"{heading}:", *faults]))
+        return [Verdict("price", False, "\n".join([f"{heading}:", *faults])), *required]
     if not fits(found, plan.memory_limit):
-        return Verdict("price", False, f"it does not fit: {refusal(found, plan.memory_limit)}")
-    return Verdict(
-        "price",
-        True,
+        why = f"it does not fit: {refusal(found, plan.memory_limit)}"
+        return [Verdict("price", False, why), *required]
+    text = (
         f"{format_seconds(found.step_seconds)} a step, {format_bytes(found.peak_bytes)} at the "
-        f"peak, on {machine.name}",
+        f"peak, on {machine.name}"
     )
+    return [Verdict("price", True, text), *required]
+
+
+def _requirements(plan: Plan, program: Program, evaluation: Evaluation) -> list[Verdict]:
+    from autoshard.problem.requirements.demands import refuted
+    from autoshard.program.select import RequirementError
+
+    try:
+        count, faults = refuted(program, plan, evaluation)
+    except RequirementError as error:
+        return [Verdict("requirements", False, str(error))]
+    if not count and not faults:
+        return []
+    return [Verdict("requirements", not faults, "\n".join(faults) or f"{count} kept or priced")]
 
 
 def _differences(planned: Estimate, found: Estimate) -> list[str]:

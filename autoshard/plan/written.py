@@ -51,13 +51,14 @@ class RequirementVerdict(_Verdict, total=False):
 
 
 class TraceOptions(TypedDict, total=False):
-    """How the program was traced."""
+    """How the program was traced and searched."""
 
     donate_argnums: Count | list[Count]
     trip_counts: Count | list[Count] | dict[str, Count]
     user_rules: dict[str, str | dict[str, Any] | list[str | dict[str, Any]]]
     join_sums: bool
     saved: list[str]
+    constraints: bool
 
 
 @dataclass(frozen=True, slots=True)

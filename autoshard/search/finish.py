@@ -57,6 +57,8 @@ def _finished(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> 
     options = asked.options
     if not searcher.join_sums:
         options = {**(options or {}), "join_sums": False}
+    if not asked.constraints:
+        options = {**(options or {}), "constraints": False}
 
     def plan(one: Priced, proof: Proof) -> Plan:
         mesh, chosen, priced, paid = one

@@ -160,7 +160,7 @@ def reprice(
         evaluation,
         proof=plan.proof,
         memory_limit=machine.chip.usable_bytes if memory_limit is None else memory_limit,
-        options=plan.options,
+        options={**plan.options, **({} if constraints else {"constraints": False})},
         requirements=demands.verdicts(evaluation, decisions, plan.mesh),
     )
 

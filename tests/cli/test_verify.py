@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from autoshard.cli.main import main
 from autoshard.plan.plan import Plan
+from autoshard.problem.requirements import demands
 from tests.cli.helpers import refused
 
 
@@ -120,3 +123,63 @@ def test_a_step_of_which_the_update_is_dead_is_told_so_and_refuted(tmp_path, mon
     out, err = capsys.readouterr()
     assert out.startswith("program      FAILED   no result of dead.py:forgets depends on ")
     assert err.endswith("p.json is refuted by its program\n")
+
+
+ASKS = """
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+def asks():
+    mesh = AbstractMesh((8,), ("x",), axis_types=(AxisType.Auto,))
+    columns = NamedSharding(mesh, PartitionSpec(None, "x"))
+
+    def step(x, w):
+        return jnp.sum(jnp.tanh(jax.lax.with_sharding_constraint(x @ w, columns)))
+
+    array = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    return step, (array, array)
+"""
+SEARCH_ASKS = "search asks.py:asks --machine v5e-8 --mesh x=8 --quiet --no-baselines -o p.json"
+
+
+@pytest.fixture
+def asks(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("asks.py").write_text(ASKS)
+
+
+def requirements_of(capsys, code):
+    capsys.readouterr()
+    assert main(["verify", "p.json", "asks.py:asks", "--json"]) == code
+    verdicts = {v["judge"]: v for v in json.loads(capsys.readouterr().out)["verdicts"]}
+    assert verdicts["price"]["agrees"] is True
+    return verdicts.get("requirements", {}).get("text")
+
+
+def test_requirements_are_judged(asks, capsys):
+    assert main(SEARCH_ASKS.split()) == 0
+    assert requirements_of(capsys, 0) == "1 kept or priced"
+    assert main([*SEARCH_ASKS.split(), "--ignore-constraints"]) == 0
+    assert requirements_of(capsys, 0) is None
+
+
+def test_a_requirement_that_is_dropped_on_the_way_is_found(asks, capsys, monkeypatch):
+    with monkeypatch.context() as planted:
+        planted.setattr(demands, "constraints_of", lambda program: ())
+        assert main(SEARCH_ASKS.split()) == 0
+    said = requirements_of(capsys, 5).split("\n")
+    assert "pin f32[64,64] of sharding_constraint at (top) (asks.py:11) [None, x]" in said[0]
+    assert "(with_sharding_constraint at asks.py:11) is broken: " in said[0]
+    assert said[1] == "the plan knows 0 of the 1 requirements of the program itself"
+
+
+def test_a_requirement_that_is_only_said_to_be_kept_is_found(asks, capsys):
+    assert main(SEARCH_ASKS.split()) == 0
+    kept = json.loads(Path("p.json").read_text())["requirements"]
+    assert main([*SEARCH_ASKS.split(), "--ignore-constraints"]) == 0
+    forged = json.loads(Path("p.json").read_text())
+    Path("p.json").write_text(json.dumps({**forged, "requirements": kept, "options": {}}))
+    said = requirements_of(capsys, 5)
+    assert "(with_sharding_constraint at asks.py:11) is broken: " in said
+    assert "knows" not in said

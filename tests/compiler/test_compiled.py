@@ -27,6 +27,7 @@ from autoshard.lower.spmd import Lowered, lower
 from autoshard.machine.load import load
 from autoshard.models import tiny
 from autoshard.plan.plan import Plan
+from autoshard.program import flatten
 from tests.helpers import LONG, best_plan, case, sampled
 
 CPU_MACHINE = "mi300x-8"
@@ -284,6 +285,41 @@ def test_verify_compiles(kind, plan_file, capsys, monkeypatch, cache):
     assert planned > 3
     assert re.search(r"collectives: \d+ as planned, 0 missing, 0 unplanned", out)
     assert os.listdir(cache / "autoshard" / "compiled")
+
+
+MATRICES = """
+import jax
+import jax.numpy as jnp
+
+def products():
+    array = jax.ShapeDtypeStruct((8192, 8192), jnp.bfloat16)
+    return (lambda x, w, v: jnp.tanh(x @ w) @ v), (array, array, array)
+"""
+
+
+@pytest.mark.parametrize(
+    ("machine", "kind"),
+    [
+        pytest.param("v5e-8", "tpu", marks=needs("tpu")),
+        pytest.param("h100-8", "gpu", marks=[needs("gpu"), LONG]),
+    ],
+)
+def test_verify_finds_arithmetic_that_is_counted_wrongly(
+    machine, kind, tmp_path, capsys, monkeypatch, cache
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.chdir(tmp_path)
+    Path("matrices.py").write_text(MATRICES)
+    search = f"search matrices.py:products --machine {machine} --mesh x=8 --quiet --no-baselines"
+    judged = f"verify p.json matrices.py:products --compile {kind}".split()
+    counted = flatten.equation_flops
+    for share, code in ((1.0, 0), (1e-3, 5)):
+        monkeypatch.setattr(flatten, "equation_flops", lambda one, k=share: k * counted(one))
+        assert main([*search.split(), "-o", "p.json"]) == 0
+        assert main(judged) == code
+    out = capsys.readouterr().out
+    assert out.count("price        ok") == 2  # whoever counts wrongly prices wrongly too
+    assert re.search(r"compiled +FAILED +the compiled step of .* is more than 50% from the", out)
 
 
 def test_verify_ends_with_five_where_a_plan_lacks_its_collectives(

@@ -7,7 +7,12 @@ import jax.numpy as jnp
 import pytest
 
 from autoshard.lower import interpret, lower
-from autoshard.lower.verify import numeric_differences, verify_collectives, verify_written
+from autoshard.lower.verify import (
+    numeric_differences,
+    verify,
+    verify_collectives,
+    verify_written,
+)
 from autoshard.program.trace import trace
 from autoshard.search import search
 from tests.helpers import best_plan, case, concrete_like, toy_machine
@@ -100,6 +105,9 @@ def test_a_write_that_is_dropped_is_found(monkeypatch):
         "where slices start beyond the end of a dimension",
         "where slices start below 0 of a dimension",
     ]
+    verdict = verify(plan, fn, *args, concrete=concrete_like(args))
+    assert verdict.collectives.agrees  # nobody else sees it
+    assert not verdict.agrees
 
 
 @pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8])

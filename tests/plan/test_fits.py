@@ -101,7 +101,7 @@ def answers(given: Case, machine: Machine, plan: Plan, limit: float) -> dict[str
 def _judged(plan: Plan, given: Case, machine: Machine) -> bool | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("autoshard.cli.verify.find_machine", lambda name: machine)
-        return _price(plan, given.program, None).agrees
+        return _price(plan, given.program, None)[0].agrees
 
 
 def drawn() -> Iterator[tuple[Case, Machine]]:

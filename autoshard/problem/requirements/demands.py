@@ -17,7 +17,7 @@ import numpy as np
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import Evaluation
-from autoshard.plan.plan import MeshShape
+from autoshard.plan.plan import MeshShape, Plan
 from autoshard.problem.build import Built
 from autoshard.problem.requirements import text as statements
 from autoshard.problem.requirements.bind import Bound, axes_of, bind, marks
@@ -166,6 +166,36 @@ def demands_of(
     own = constraints_of(program) if constraints else ()
     bounds = bind(program, statements.requirements_of(requirements), mesh, constraints=own)
     return Demands(program, bounds, None if mesh is None else mesh.names, own)
+
+
+def refuted(program: Program, plan: Plan, evaluation: Evaluation) -> tuple[int, list[str]]:
+    """How many requirements a plan is held to, and a sentence for each that refutes it.
+
+    The program's own are read from it anew, so that none is lost on the way to the plan.
+
+    Args:
+      program: of the plan.
+      plan: with the requirements that it says it keeps.
+      evaluation: of its decisions.
+
+    Raises:
+      RequirementError: a requirement of the plan makes no sense for the program.
+    """
+    given = [one["requirement"] for one in plan.requirements if "requirement" in one]
+    counts = bool(plan.options.get("constraints", True))
+    asked = [statements.from_json(one) for one in given]
+    demands = demands_of(program, asked, plan.mesh, constraints=counts)
+    said = {one["text"]: bool(one["kept"]) for one in plan.requirements}
+    faults = []
+    for bound in demands.bounds:
+        how = demands.broken(bound, evaluation, plan.decisions, plan.mesh)
+        if how and (bound.requirement.hard or said.get(str(bound.requirement))):
+            faults.append(f"{bound} is broken: {how[0]}")
+    own = sum(bound.own for bound in demands.bounds)
+    known = len(plan.requirements) - len(given)
+    if counts and known < own:
+        faults.append(f"the plan knows {known} of the {own} requirements of the program itself")
+    return len(demands.bounds), faults
 
 
 def _prioritised(built: Built, seconds: float) -> Built:
