@@ -30,6 +30,7 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.same_program import for_program
 from autoshard.plan.types.plan_check import check_plan
 from autoshard.program.rules.ask_shardy import UserRule
+from autoshard.program.state.constants import hold, holds_constants, release
 from autoshard.program.state.ties import spans
 from autoshard.program.state.write import write_back
 from autoshard.program.trace import Program, trace
@@ -69,7 +70,11 @@ class Lowered:
         What the step changes in place is changed by a call of this too, and given back by none of
         its results. `options` go to `jax.jit`, and override the plan's shardings and donation.
         """
-        return InPlace(self, options) if self.program.changed else self.functional(**options)
+        if self.program.changed:
+            return InPlace(self, options)
+        step = self.functional(**options)
+        trees = (self.program.in_tree, self.program.out_tree)
+        return Releasing(step) if any(map(holds_constants, trees)) else step
 
     def functional(self, **options: Any) -> Any:
         """`jax.jit` of `fn` on the plan's mesh, as `jit` otherwise."""
@@ -99,7 +104,7 @@ class Lowered:
         def laid_out(one: jax.ShapeDtypeStruct, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(one.shape, one.dtype, sharding=sharding)
 
-        return jax.tree.map(laid_out, self.in_shapes, self.in_shardings)
+        return release(jax.tree.map(laid_out, self.in_shapes, self.in_shardings))
 
     def shard(self, *arguments: Any) -> Any:
         """Lay out the first arguments of the step as planned; one alone is returned by itself.
@@ -112,13 +117,14 @@ class Lowered:
                 f"{self.program.name} takes {len(self.in_shardings)} arguments, not "
                 f"{len(arguments)}"
             )
+        arguments = hold(arguments)
         for name, one, wanted in zip(
             self.program.argument_names, arguments, self.in_shapes, strict=False
         ):
             given, planned = jax.tree.structure(one), jax.tree.structure(wanted)
             if given != planned:
                 raise TypeError(f"{name} was planned for {planned}, but got {given}")
-        placed = jax.device_put(arguments, self.in_shardings[: len(arguments)])
+        placed = release(jax.device_put(arguments, self.in_shardings[: len(arguments)]))
         return placed[0] if len(placed) == 1 else placed
 
     def lower(self, *, platforms: Sequence[str] | None = None) -> Any:
@@ -154,6 +160,24 @@ class Lowered:
         return bytes(exported.serialize())
 
 
+class Releasing:
+    """A jitted step whose arguments and results hold what is no array of JAX."""
+
+    def __init__(self, jitted: Any) -> None:
+        self.jitted = jitted
+
+    def __call__(self, *arguments: Any) -> Any:
+        return release(self.jitted(*hold(arguments)))
+
+    def trace(self, *arguments: Any) -> Any:
+        """As of `jax.jit`."""
+        return self.jitted.trace(*hold(arguments))
+
+    def lower(self, *arguments: Any, **options: Any) -> Any:
+        """As of `jax.jit`."""
+        return self.jitted.lower(*hold(arguments), **options)
+
+
 class InPlace:
     """A jitted step that changes its arguments as the step does that was planned.
 
@@ -183,6 +207,7 @@ class InPlace:
 
     def __call__(self, *arguments: Any) -> Any:
         program = self.lowered.program
+        arguments = hold(arguments)
         flat, tree = jax.tree.flatten(arguments)
         if tree not in self.trees:
             _check_paths(program, arguments)
@@ -190,7 +215,7 @@ class InPlace:
         results, arrays = self.jitted(*flat)
         positions = [given for given, _ in self.objects]
         write_back(arguments, dict(zip(positions, arrays, strict=True)))
-        return jax.tree.unflatten(program.out_tree.children()[0], results)
+        return release(jax.tree.unflatten(program.out_tree.children()[0], results))
 
     def _flat(self, *flat: Any) -> Any:
         program = self.lowered.program
@@ -276,7 +301,7 @@ def _on_trees(program: Program, planned: Callable[..., Any], flat_out: Any) -> C
     """A planned step on flat arguments, as a function of the user's."""
 
     def step(*arguments: Any) -> Any:
-        flat, tree = jax.tree.flatten(arguments)
+        flat, tree = jax.tree.flatten(hold(arguments))
         if tree != program.in_tree:
             raise TypeError(
                 f"{program.name} was planned for arguments {program.in_tree}, but got {tree}"

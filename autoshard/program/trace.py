@@ -37,6 +37,7 @@ from autoshard.program.loops import plain_loops
 from autoshard.program.rules.ask_shardy import rules_for
 from autoshard.program.rules.choose import UserRules
 from autoshard.program.solves import run_solves
+from autoshard.program.state.constants import hold
 from autoshard.program.state.in_place import InPlaceError, Returning, is_ref
 from autoshard.program.state.ties import (
     TraceError,
@@ -63,7 +64,9 @@ def trace(
 
     Args:
       fn: any function that JAX can trace.
-      *args: pytrees of arrays or `jax.ShapeDtypeStruct`s; no device and no data is needed.
+      *args: pytrees of arrays or `jax.ShapeDtypeStruct`s; no device and no data is needed. What
+        else they hold, as functions in modules, stays as it is
+        (`autoshard.program.state.constants`).
       donate_argnums: positions of arguments that the step may overwrite (state).
       trip_counts: how often each `while` loop runs: one number for all, a sequence in program
         order, or a mapping from a loop's place in this order (from 0), or from a part of its scope,
@@ -82,6 +85,8 @@ def trace(
     """
     compat.warn_if_untested()
     donate = donated_positions(donate_argnums, len(args))
+    args = hold(args)
+    _check_arrays(args, fn)
     abstract = jax.tree.map(_abstract, args)
     step = Returning(fn, args)
     traced = _traced(step, abstract)
@@ -179,6 +184,21 @@ def _laid_out(
         "fingerprint": fingerprint(lines),
         "outline": lines,
     }
+
+
+def _check_arrays(args: Any, fn: Callable[..., Any]) -> None:
+    """Refuse leaves that JAX cannot trace. Raises TraceError."""
+    faults = []
+    for path, leaf in jax.tree.leaves_with_path(args):
+        try:
+            _abstract(leaf)
+        except TypeError:
+            faults.append(f"  {jax.tree_util.keystr(path)} is {type(leaf).__name__} {leaf!r:.60}")
+    if faults:
+        raise TraceError(
+            "\n".join([f"{_name_of(fn)} is given what is no array of JAX:", *faults])
+            + "\nmake it a static field of its class (metadata, aux_data), or close over it"
+        )
 
 
 def _traced(fn: Returning, abstract: Any) -> Any:

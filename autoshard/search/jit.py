@@ -32,6 +32,7 @@ from autoshard.lower.spmd import Lowered, lower
 from autoshard.machine.load import load, presets
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import Plan, PlanError
+from autoshard.program.state.constants import hold
 from autoshard.program.trace import Program, trace
 from autoshard.search.meshes.devices import this_machine
 from autoshard.search.options import SearchOptions
@@ -132,13 +133,14 @@ class PlannedJit:
     def _step_of(self, args: Any, kwargs: Any) -> tuple[_Step, tuple[Any, ...]]:
         """The step for these arguments, planned if it is not yet, and those that are not static."""
         call = _Call.of(self._signature, args, kwargs, self._static)
-        leaves, tree = jax.tree.flatten(call.dynamic)
+        dynamic = hold(call.dynamic)
+        leaves, tree = jax.tree.flatten(dynamic)
         key = (tree, tuple(map(_kind, leaves)), call.constants())
         if key not in self._steps:
             self._steps[key] = self._plan(call)
             alone = len(self._steps) == 1 and not self._static
             self._only = self._steps[key].run if alone else None
-        return self._steps[key], call.dynamic
+        return self._steps[key], dynamic
 
     def _plan(self, call: _Call) -> _Step:
         fn = call.specialised(self._fn)
@@ -319,7 +321,7 @@ def _jitted(lowered: Lowered) -> Any:
 
 def _kind(leaf: Any) -> tuple[Any, ...]:
     aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
-    return (aval.shape, aval.dtype, aval.weak_type)
+    return (aval.shape, aval.dtype, getattr(aval, "weak_type", False))
 
 
 def _kept_at(program: Program, machine: Machine, asked: SearchOptions) -> Path:

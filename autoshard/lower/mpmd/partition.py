@@ -25,6 +25,7 @@ from autoshard.lower.mpmd.cut.meshes import Around, place_around
 from autoshard.lower.mpmd.cut.outer import Outer, outer_of
 from autoshard.lower.mpmd.instructions import Script
 from autoshard.lower.mpmd.script import write_script
+from autoshard.program.state.constants import hold
 from autoshard.program.state.in_place import HOW, Returning
 from autoshard.program.state.ties import argument_names, donated_positions, state_ties
 from autoshard.solve.schedule.instance import Instance
@@ -258,6 +259,7 @@ def trace_step(
       LoopError: the step has no microbatch loop, or is written for Explicit mesh axes.
     """
     donate = donated_positions(donate_argnums, len(args))
+    args = hold(args)
     abstract = jax.tree.map(lambda leaf: compat.shape_struct(jax.typeof(leaf)), args)
     returning = Returning(fn, args)
     traced = jax.jit(returning).trace(*abstract)

@@ -31,6 +31,7 @@ from autoshard.lower.mpmd.instructions import (
 )
 from autoshard.lower.mpmd.place import LoweredMpmd
 from autoshard.lower.mpmd.recording import Recorder, Recording
+from autoshard.program.state.constants import hold, release
 
 
 class Stacked:
@@ -90,7 +91,7 @@ class Controller:
     def step(self, args: Any) -> Any:
         """The step on its arguments; its result."""
         script, partition = self.lowered.script, self.lowered.partition
-        leaves, tree = jax.tree.flatten(args)
+        leaves, tree = jax.tree.flatten(hold(args))
         if tree != partition.in_tree:
             raise TypeError(
                 f"{partition.name} was lowered for arguments {partition.in_tree}, but got {tree}"
@@ -115,7 +116,7 @@ class Controller:
             self._result(entry, slots)
             for entry, slots in zip(partition.outer.outputs, script.outputs, strict=True)
         ]
-        return jax.tree.unflatten(partition.out_tree, results)
+        return release(jax.tree.unflatten(partition.out_tree, results))
 
     def do(self, one: Instruction) -> None:
         """Carry out one instruction."""

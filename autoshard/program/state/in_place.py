@@ -28,6 +28,8 @@ import jax
 from jax.tree_util import KeyPath, keystr
 
 from autoshard import compat
+from autoshard.program.state.constants import hold, release
+from autoshard.program.state.nodes import can_change, children_of
 from autoshard.program.state.ties import argument_names
 
 HOW = (
@@ -51,28 +53,15 @@ def refs_of(args: Any) -> frozenset[int]:
 
 
 def arrays_of(args: Any) -> Any:
-    """A pytree with the contents of its `jax.Ref`s in their places."""
-    return jax.tree.map(lambda leaf: leaf[...] if isinstance(leaf, jax.Ref) else leaf, args)
-
-
-def children_of(node: Any) -> list[tuple[Any, Any]] | None:
-    """The children of a node of a pytree with their keys; None of a leaf."""
-    found = jax.tree_util.default_registry.flatten_one_level_with_keys(node)
-    return None if found is None else list(found[0])
-
-
-def can_change(node: Any) -> bool:
-    """Whether a node of a pytree is an object that may hold other arrays later."""
-    if node is None or isinstance(node, tuple | list | dict):
-        return False
-    parameters = getattr(type(node), "__dataclass_params__", None)
-    return parameters is None or not parameters.frozen
+    """A pytree with the contents of its `jax.Ref`s in their places, and constants set aside."""
+    return jax.tree.map(lambda leaf: leaf[...] if isinstance(leaf, jax.Ref) else leaf, hold(args))
 
 
 class Returning:
     """`fn` as a function of the same arguments, with arrays in the place of `jax.Ref`s.
 
-    It returns what `fn` does, or a pair of that and a dictionary of the objects and Refs that `fn`
+    Constants are set aside in what it takes and returns (`autoshard.program.state.constants`). It
+    returns what `fn` does, or a pair of that and a dictionary of the objects and Refs that `fn`
     changes, by their names, where there are such. What it is given stays as it is.
 
     Args:
@@ -92,6 +81,7 @@ class Returning:
         if isinstance(fn, Returning):
             fn, refs = fn.fn, refs | fn.refs
         functools.update_wrapper(self, fn, updated=())
+        args = hold(args)
         self.fn = fn
         self.refs = refs | refs_of(args)
         self.names = argument_names(fn, len(args))
@@ -109,7 +99,7 @@ class Returning:
         given = [jax.new_ref(leaf) if k in self.refs else leaf for k, leaf in enumerate(flat)]
         arguments = jax.tree.unflatten(tree, given)
         places = [_Place.of(path, node, start) for path, node, start in _places(arguments)]
-        result = self.fn(*arguments)
+        result = hold(self.fn(*release(arguments)))
         returned = {id(leaf): k for k, leaf in enumerate(jax.tree.leaves(result))}
         changed = {self._name(one.path): one for one in places if one.is_changed(returned)}
         self._check(changed)

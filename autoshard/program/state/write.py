@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.tree_util import FlattenedIndexKey, GetAttrKey
 
-from autoshard.program.state.in_place import can_change, children_of
+from autoshard.program.state.nodes import can_change, children_of
 
 
 def write_back(arguments: Sequence[Any], arrays: Mapping[int, Any]) -> None:
