@@ -21,8 +21,8 @@ from autoshard.cli.search import find_machine, require_writable
 def bench_command(options: argparse.Namespace) -> int:
     """Never called: the parser requires a benchmark."""
     raise CommandError(
-        "name a benchmark: layers, iopddl, solvers, resolve, fidelity, habits, plans, schedules or "
-        "all"
+        "name a benchmark: layers, iopddl, solvers, resolve, fidelity, habits, kernels, plans, "
+        "schedules or all"
     )
 
 
@@ -58,6 +58,11 @@ def habits_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench habits`."""
     require_writable(options.csv)
     return load_benchmark("habits").run(options)
+
+
+def kernels_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench kernels`."""
+    return load_benchmark("kernels").run(options)
 
 
 def fidelity_command(options: argparse.Namespace) -> int:

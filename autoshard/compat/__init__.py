@@ -3,6 +3,8 @@
 Everything else in this package uses JAX's public API.
 
 jaxprs              what an equation calls and is made of; equations bound again elsewhere
+kernels             Pallas calls: their grids, blocks and bodies; calls made smaller
+kernel_equations    the equations of Pallas calls, changed where they stand
 source_lines        the line of the user's source that an equation or an error comes from
 layout_primitives   layouts of an array, its cotangent and what is computed again
 explicit_types      shardings in types, taken out of what was traced with them
@@ -50,6 +52,23 @@ from autoshard.compat.jaxprs import (
     shape_struct,
     with_derivative_of,
     without_refs,
+)
+from autoshard.compat.kernel_equations import (
+    PALLAS,
+    bodies_of,
+    interpreted,
+    with_kernels,
+)
+from autoshard.compat.kernels import (
+    COPIES,
+    RANDOM_STATE,
+    Access,
+    Block,
+    KernelCall,
+    access_of,
+    bind_kernel,
+    is_dropped,
+    kernel_call,
 )
 from autoshard.compat.layout_primitives import (
     PRODUCTS,
@@ -106,24 +125,33 @@ from autoshard.compat.versions import known_flags, warn_if_untested
 
 __all__ = [
     "ARGUMENT",
+    "COPIES",
     "OWN_FOLDER",
     "PACKAGE_FOLDER",
+    "PALLAS",
     "PRODUCTS",
+    "RANDOM_STATE",
     "REMAT",
     "RESHARD",
+    "Access",
+    "Block",
     "Change",
     "Frame",
+    "KernelCall",
     "LoweredModule",
     "LoweredOp",
     "MpmdFragment",
     "MpmdMerge",
     "Read",
     "Standing",
+    "access_of",
     "array_facts",
     "arrays_of_user_code",
     "bind_checkpoint",
     "bind_equation",
+    "bind_kernel",
     "bind_reading",
+    "bodies_of",
     "called_jaxpr",
     "called_jaxpr_of",
     "closed",
@@ -137,10 +165,13 @@ __all__ = [
     "has_lowering",
     "in_checkpoint",
     "integers",
+    "interpreted",
     "is_block_argument",
+    "is_dropped",
     "is_literal",
     "is_own",
     "is_tracer",
+    "kernel_call",
     "known_flags",
     "laid_out",
     "live_part",
@@ -171,6 +202,7 @@ __all__ = [
     "warn_if_untested",
     "with_derivative_of",
     "with_explicit_collectives",
+    "with_kernels",
     "without_refs",
     "without_reshards",
     "without_types",

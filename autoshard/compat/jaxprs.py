@@ -7,6 +7,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from autoshard.compat.kernel_equations import with_kernels, without_unread_results
+
 _CALLS = frozenset({"jit", "pjit"})
 
 
@@ -14,7 +16,10 @@ def drop_dead_code(closed: Any) -> Any:
     """`closed` without the equations and constants that no result needs; its inputs all stay."""
     from jax._src.interpreters import partial_eval
 
-    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), True)
+    jaxpr, before = closed.jaxpr, None
+    while jaxpr is not before:  # what a dead kernel reads may be dead, too
+        before, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), True)
+        jaxpr = with_kernels(before, without_unread_results)
     atoms = [atom for equation in jaxpr.eqns for atom in equation.invars]
     used = {atom for atom in (*atoms, *jaxpr.outvars) if not is_literal(atom)}
     kept = [pair for pair in zip(jaxpr.constvars, closed.consts, strict=True) if pair[0] in used]

@@ -12,18 +12,20 @@ is combined.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.machine.chip import Chip
+from autoshard.program.strategies import Strategies
 
 GPU_BYTES = 30 * 2**20
 """What the results of collectives that are run as one take at most; the default of
 `xla_gpu_all_gather_combine_threshold_bytes` and of its sisters."""
 
+Settlement = tuple[Kind, tuple[int, ...], NDArray[np.int64]]
 Combining = tuple[tuple[str, ...], float]
 COMBINING: dict[str, tuple[Combining, ...]] = {
     "all_gather": ((("gpu.gathers-combined", "gpu.gathers-combined-to-30-mib"), GPU_BYTES),),
@@ -102,3 +104,17 @@ def settled_seconds(
     onto = stored[:, list(axes)]
     whole = (onto != onto[:, :1]).any(axis=1)
     return np.where(whole, combined("all_reduce"), combined(kind))
+
+
+def settlements(strategies: Strategies) -> Iterator[Settlement]:
+    """(kind, axes, rows) of every group of strategies that is settled alike."""
+    count = strategies.reduced.shape[1]
+    patterns = strategies.reduced @ (1 << np.arange(count))
+    # Of what is stored unreduced nothing is settled.
+    groups = np.where(strategies.pending, 0, 2 * patterns + strategies.scattered)
+    for group in np.flatnonzero(np.bincount(groups)).tolist():
+        pattern, scattered = divmod(group, 2)
+        if pattern:
+            axes = tuple(axis for axis in range(count) if pattern >> axis & 1)
+            rows = np.flatnonzero(groups == group)
+            yield "reduce_scatter" if scattered else "all_reduce", axes, rows

@@ -15,7 +15,7 @@ A partial result over the axes U is settled by an all-reduce over U, or by a red
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.cost.collective import Kind, MeshTopology
-from autoshard.cost.combined import settled_seconds
+from autoshard.cost.combined import Settlement, settled_seconds, settlements
 from autoshard.cost.corrections import NONE, Corrections
+from autoshard.cost.kernels import kernel_seconds
 from autoshard.cost.ragged import mask_seconds, masked_bytes, times_computed
 from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
@@ -41,7 +42,6 @@ from autoshard.program.trace import Op, Program
 from autoshard.program.vocabulary import RESHARDS, UPDATES
 
 Floats = NDArray[np.float64]
-Settlement = tuple[Kind, tuple[int, ...], NDArray[np.int64]]
 PARTIAL = frozenset({"gather", "scan_stack", *UPDATES})
 EXPONENTIALS = "gpu.functions-are-multiples", "gpu.exponentials-of-hopper"
 """What a compiler is expected to reckon with where a chip states what an exponential takes."""
@@ -138,10 +138,21 @@ class StepPrices:
             for v in (*op.inputs, *op.outputs)
         )
         around = self.dataflow.surroundings(op), self.corrections.factor(op)
-        return op.primitive, op.flops, len(op.inputs), arrays, self.is_filled(op), *around
+        return (
+            op.primitive,
+            op.flops,
+            op.kernel,
+            len(op.inputs),
+            arrays,
+            self.is_filled(op),
+            *around,
+        )
 
     def compute_seconds(self, op: Op, strategies: Strategies) -> Floats:
         """Seconds of one execution of `op`, for every strategy; `[len(strategies)]`."""
+        if op.kernel is not None:
+            busy = kernel_seconds(self.machine.chip, op.kernel, strategies.shards)
+            return busy * self.corrections.factor(op)
         transposed = op.index in self.dataflow.transposed
         if self._moves_nothing(op) and not transposed:
             return np.zeros(len(strategies))
@@ -193,6 +204,12 @@ class StepPrices:
                 continue
             if op.index in self.dataflow.rows:
                 continue
+            times = sum(self.program.ops[m].trips * self.program.ops[m].weight for m in members)
+            if op.kernel is not None:
+                chips = np.array([self.machine.chips])
+                busy = kernel_seconds(self.machine.chip, op.kernel, chips)
+                total += float(busy[0]) * self.corrections.factor(op) * times
+                continue
             whole = project_assignment(
                 op.rule,
                 np.full((1, len(self.mesh_shape)), -1),
@@ -203,7 +220,6 @@ class StepPrices:
             busy = self._busy(
                 op, np.array([self._flops(op) / chips]), self._traffic(op, whole) / chips
             )
-            times = sum(self.program.ops[m].trips * self.program.ops[m].weight for m in members)
             total += float(busy[0]) * times
         return total
 
@@ -248,7 +264,7 @@ class StepPrices:
     def settlements(self, strategies: Strategies) -> tuple[Settlement, ...]:
         """(kind, axes, rows) of every group of strategies that is settled alike."""
         if "settlements" not in strategies.found:
-            strategies.found["settlements"] = tuple(_settlements(strategies))
+            strategies.found["settlements"] = tuple(settlements(strategies))
         return strategies.found["settlements"]
 
     def exposed(self, hides: bool) -> float:
@@ -338,19 +354,6 @@ class StepPrices:
     def _bytes(self, value: int, strategies: Strategies, what: str, number: int = 0) -> Floats:
         """Bytes per device of `value`, under every strategy."""
         return self.program.values[value].bytes / self._parts(strategies, what, number)
-
-
-def _settlements(strategies: Strategies) -> Iterator[Settlement]:
-    count = strategies.reduced.shape[1]
-    patterns = strategies.reduced @ (1 << np.arange(count))
-    # Of what is stored unreduced nothing is settled.
-    groups = np.where(strategies.pending, 0, 2 * patterns + strategies.scattered)
-    for group in np.flatnonzero(np.bincount(groups)).tolist():
-        pattern, scattered = divmod(group, 2)
-        if pattern:
-            axes = tuple(axis for axis in range(count) if pattern >> axis & 1)
-            rows = np.flatnonzero(groups == group)
-            yield "reduce_scatter" if scattered else "all_reduce", axes, rows
 
 
 def heap_factor(dataflow: Facts, chip: Chip, value: int) -> float:

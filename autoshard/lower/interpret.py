@@ -18,6 +18,7 @@ import jax
 from autoshard import compat
 from autoshard.lower.calls import Calls
 from autoshard.lower.cut import Cut, LoweringError
+from autoshard.lower.in_parts import in_parts
 from autoshard.lower.local import run_in_parts
 from autoshard.lower.looked_up import bind_looked_up, settled_gather
 from autoshard.lower.manual import Devices
@@ -98,7 +99,8 @@ class Interpreter(Calls, Regions):
             ]
         if runs_in_parts(equation):
             cut = self._cut(op)
-            if cut is not None and not (cut.is_whole and not cut.partial):
+            kernel = equation.primitive.name == compat.PALLAS
+            if cut is not None and (kernel or cut.partial or not cut.is_whole):
                 return run_in_parts(equation, arrays, cut, self.mesh)
         if op.index in self.product_orders:
             told, settle = self.product_orders[op.index], self._settling(op)
@@ -146,10 +148,19 @@ class Interpreter(Calls, Regions):
         return all(size == 1 for size in local[1:batch])
 
 
-class WithoutPython(Interpreter):
-    """The same with an opaque call in place of each of Python, for which no device is needed."""
+class Readable(Interpreter):
+    """The same with an opaque call in place of each of Python and of each kernel.
+
+    It can be lowered for a platform that has no device here, and that has no such kernels.
+    """
 
     def _bind(self, equation: Any, op: Op, arrays: Sequence[Any]) -> list[Any]:
+        if op.primitive == compat.PALLAS:
+            cut = self._cut(op)
+            assert cut is not None
+            avals = [var.aval for var in equation.outvars]
+            shapes = list(map(compat.shape_struct, avals, cut.local_results))
+            return in_parts(jax.ffi.ffi_call(op.primitive, shapes), arrays, cut, self.mesh)
         if op.primitive not in CALLS_PYTHON:
             return super()._bind(equation, op, arrays)
         shapes = [compat.shape_struct(var.aval) for var in equation.outvars]

@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from jax import lax
 
+from autoshard import compat
 from autoshard.program.ragged import RAGGED
 
 Shows = Literal["wrong", "aborts", "sends"]
@@ -85,8 +86,9 @@ def runs_in_parts(equation: Any) -> bool:
     """Whether every device runs the op on its own part, and the partitioner is not asked.
 
     Ragged products do too: each compiler lowers them in its own way, which no sharding survives.
+    So do Pallas calls, into which no partitioner can look.
     """
-    return equation.primitive.name == RAGGED or bool(faults_of(equation))
+    return equation.primitive.name in (RAGGED, compat.PALLAS) or bool(faults_of(equation))
 
 
 def _has_batch_groups(equation: Any) -> bool:

@@ -24,8 +24,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from autoshard import compat
 from autoshard.lower.explicit import manual_step
-from autoshard.lower.facts.platforms import calls_of_python, check_platforms, platform_to_read
-from autoshard.lower.interpret import Interpreter, LoweringError, WithoutPython
+from autoshard.lower.facts.platforms import calls_of_code, check_platforms, platform_to_read
+from autoshard.lower.interpret import Interpreter, LoweringError, Readable
 from autoshard.plan.plan import Plan
 from autoshard.plan.same_program import for_program
 from autoshard.plan.types.plan_check import check_plan
@@ -52,7 +52,7 @@ class Lowered:
       in_shardings, out_shardings: pytrees of `NamedSharding` shaped like the arguments (a tuple)
         and the result.
       in_shapes: the arguments as `jax.ShapeDtypeStruct`s.
-      readable: `fn` with opaque calls in place of those of Python, which need devices.
+      readable: `fn` with opaque calls in place of kernels and calls of Python, which need devices.
     """
 
     plan: Plan
@@ -279,8 +279,8 @@ def lower(
 
     step = _on_trees(program, planned, flat_out)
     readable = None
-    if calls_of_python(program) and not explicit:
-        readable = _on_trees(program, partial(planned, interpreter=WithoutPython), flat_out)
+    if calls_of_code(program) and not explicit:
+        readable = _on_trees(program, partial(planned, interpreter=Readable), flat_out)
     shapes = [
         jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
         for var in program.jaxpr.jaxpr.invars

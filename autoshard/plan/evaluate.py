@@ -175,7 +175,7 @@ def op_seconds(prices: StepPrices, op: Op, strategy: Strategies) -> float:
         (values[v].bytes, values[v].dtype) if v >= 0 else None for v in (*op.inputs, *op.outputs)
     )
     around = prices.dataflow.surroundings(op), prices.corrections.factor(op)
-    key = ("seconds", id(strategy), op.primitive, op.flops, tensors, *around)
+    key = ("seconds", id(strategy), op.primitive, op.flops, op.kernel, tensors, *around)
     if key not in known:
         known[key] = float(prices.compute_seconds(op, strategy)[0])
     return known[key]

@@ -16,7 +16,7 @@ import jax
 
 from autoshard import compat
 from autoshard.program.boundary import boundary_rule
-from autoshard.program.flops import equation_flops
+from autoshard.program.flops import equation_flops, work_of_kernel
 from autoshard.program.graph import Region, Value
 from autoshard.program.loops import constant_trips
 from autoshard.program.place import Place
@@ -200,6 +200,7 @@ class Flattener:
                 "region": place.region,
                 "flops": equation_flops(equation),
                 "groups": groups_of(equation),
+                "kernel": work_of_kernel(equation),
                 "literal_shapes": tuple(
                     tuple(getattr(v.aval, "shape", ())) for v in equation.invars
                 ),

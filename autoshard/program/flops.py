@@ -5,6 +5,8 @@ numbers; a convolution 2 FLOP per kernel element, per input channel of its group
 element; what reads or writes a part of an array is counted by that part's elements, everything else
 by the elements that it touches. Sharding divides these by the number of shards of the op's factors.
 
+A Pallas call is priced by its body at every step of its grid (`autoshard.program.kernels.work`).
+
 `FLOPS` is the one table of arithmetic. What only moves or makes elements stands in `MOVES`, calls
 whose bodies are laid out or that only stand inside of a `shard_map` in `INSIDE`, and what nobody
 knows from outside in `UNKNOWN`. A primitive that is in none of them is as unknown as those: its
@@ -17,6 +19,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from autoshard.compat import PALLAS
+from autoshard.program.kernels.work import Arithmetic, KernelWork, kernel_work
 from autoshard.program.ragged import ragged_flops
 
 Formula = Callable[[Any], float]
@@ -91,6 +95,12 @@ def _solve(equation: Any) -> float:
     return float(_size(equation.invars[1].aval) * equation.invars[0].aval.shape[-1])
 
 
+def _kernel(equation: Any) -> float:
+    """All steps of the grid of a Pallas call."""
+    work = work_of_kernel(equation)
+    return 0.0 if work is None else max(work.arithmetic.flops, 1.0)
+
+
 def _by_elements(equation: Any) -> float:
     outputs = sum(_size(v.aval) for v in equation.outvars)
     inputs = sum(_size(v.aval) for v in equation.invars)
@@ -110,6 +120,7 @@ def _families() -> Iterator[tuple[Formula, str]]:
     )
     yield _dot_general, "dot_general"
     yield ragged_flops, "ragged_dot_general"
+    yield _kernel, "pallas_call"
     yield _scaled_product, "scaled_matmul scaled_matmul_wrapper scaled_dot"
     yield _attention(2.0), "dot_product_attention_fwd dot_product_attention_fwd_wrapper"
     yield _attention(5.0), "dot_product_attention_bwd dot_product_attention_bwd_wrapper"
@@ -185,7 +196,7 @@ INSIDE = _names(
 """What is priced by what stands inside of it, or stands inside of what is opaque."""
 
 UNKNOWN = _names(
-    "shard_map pallas_call ffi_call tpu_custom_call custom_partitioning cudnn_fusion",
+    "shard_map ffi_call tpu_custom_call custom_partitioning cudnn_fusion",
     "io_callback pure_callback bcoo_dot_general bcoo_dot_general_sampled bcoo_extract",
     "bcoo_fromdense bcoo_sort_indices bcoo_spdot_general bcoo_sum_duplicates bcoo_todense",
     "bcoo_transpose bcsr_dot_general bcsr_extract bcsr_fromdense bcsr_todense coo_fromdense",
@@ -197,9 +208,9 @@ UNKNOWN = _names(
 
 MATRIX = _names(
     "dot_general conv_general_dilated ragged_dot_general scaled_matmul scaled_matmul_wrapper",
-    "scaled_dot",
+    "scaled_dot pallas_call",
 )
-"""What runs on the matrix units."""
+"""What runs on the matrix units, as kernels do that people write."""
 
 
 TRANSCENDENTAL: Mapping[str, float] = {
@@ -220,6 +231,19 @@ float32 (compiled chains of 1, 8 and 24 of each); all else is 20 times cheaper."
 def equation_flops(equation: Any) -> float:
     """FLOP of `equation` on whole arrays; at least one per output element."""
     return FLOPS.get(equation.primitive.name, _by_elements)(equation)
+
+
+def work_of_kernel(equation: Any) -> KernelWork | None:
+    """What a Pallas call computes and moves; None for other equations."""
+    return kernel_work(equation, _counts) if equation.primitive.name == PALLAS else None
+
+
+def _counts(equation: Any) -> Arithmetic:
+    name = equation.primitive.name
+    flops = 0.0 if name in MOVES else equation_flops(equation)
+    if name in MATRIX:
+        return Arithmetic(products=flops)
+    return Arithmetic(0.0, flops, TRANSCENDENTAL.get(name, 0.0) * flops)
 
 
 def is_known(primitive: str) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from autoshard.program.kernels.work import KernelWork
 from autoshard.program.layout import short_dtype
 from autoshard.program.rules.ask_shardy import Rule
 
@@ -42,7 +43,8 @@ class Op:
     """One equation or boundary op. `inputs` holds -1 where the operand is a literal.
 
     An op of the backward pass is `recomputed` when it makes a value of the forward pass again (of
-    `jax.checkpoint`). A ragged product has `groups`, see `autoshard.program.ragged`.
+    `jax.checkpoint`). A ragged product has `groups`, see `autoshard.program.ragged`; a Pallas call
+    is a `kernel`.
     """
 
     index: int
@@ -61,6 +63,12 @@ class Op:
     weight: float = 1.0
     literal_shapes: tuple[tuple[int, ...], ...] = ()
     groups: int = 1
+    kernel: KernelWork | None = None
+
+    @property
+    def product_flops(self) -> float:
+        """FLOP of a matrix op on the matrix units: of a kernel, of its products alone."""
+        return self.flops if self.kernel is None else self.kernel.arithmetic.products
 
     def __str__(self) -> str:
         return f"{self.primitive} at {self.scope or '(top)'} ({self.line or 'no source line'})"

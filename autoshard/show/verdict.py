@@ -87,7 +87,7 @@ def flop_utilisation(found: Profile) -> float:
         if is_matrix_op(op.primitive):
             values = [v for v in (*op.inputs, *op.outputs) if v >= 0]
             dtype = program.values[values[0]].dtype if values else "float32"
-            busy += op.flops * op.trips * op.weight / chip.matmul_flops(dtype)
+            busy += op.product_flops * op.trips * op.weight / chip.matmul_flops(dtype)
     step = found.plan.estimate.step_seconds
     return busy / found.machine.chips / step if step > 0 else 0.0
 

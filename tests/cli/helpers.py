@@ -47,6 +47,13 @@ def kernel():
     return double, (abstract(32, 8),)
 
 
+def foreign():
+    def double(x):
+        return jax.ffi.ffi_call("double", abstract(32, 8))(x)
+
+    return double, (abstract(32, 8),)
+
+
 def ruled():
     return *kernel(), {"user_rules": {"double": "rows columns -> rows columns"}}
 

@@ -72,10 +72,10 @@ def test_a_function_that_does_not_trace(folder, capsys):
 
 
 def test_an_op_without_a_rule(folder, capsys):
-    message = refused(capsys, SEARCH.format("steps.py:kernel"))
+    message = refused(capsys, SEARCH.format("steps.py:foreign"))
     assert message.startswith(
         "no sharding rule for 1 equation(s):\n"
-        "  - pallas_call 'double': (float32[32,8]) -> (float32[32,8]) at "
+        "  - ffi_call 'double': (float32[32,8]) -> (float32[32,8]) at "
     )
     assert 'user_rules={\n    "double": UserRule(' in message
 

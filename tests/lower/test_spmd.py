@@ -120,8 +120,8 @@ def kernel_step(x, w):
 RULES = {"double_kernel": UserRule("i j -> i j")}
 
 
-def test_an_opaque_op_stays_whole_whatever_its_rule_says():
-    """The space holds what lowering can do; a plan of another origin is refused by name."""
+def test_a_kernel_of_one_block_stays_whole_whatever_its_rule_says():
+    """The space holds what lowering can do."""
     args = f(8, 16), f(16, 8)
     given = case(kernel_step, *args, mesh=MESHES["2x4"], user_rules=RULES)
     number = next(op.index for op in given.program.ops if op.primitive == "pallas_call")

@@ -20,6 +20,7 @@ def add_bench(commands: Any) -> None:
         _add_resolve,
         _add_fidelity,
         _add_habits,
+        _add_kernels,
         _add_plans,
         _add_schedules,
         add_all,
@@ -189,6 +190,27 @@ def _add_fidelity(kinds: Any) -> None:
     )
     fidelity.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
     fidelity.add_argument("--svg", metavar="FILE", help="draw predicted against compiled")
+
+
+def _add_kernels(kinds: Any) -> None:
+    kernels = command(
+        kinds,
+        "kernels",
+        "bench:kernels_command",
+        "random Pallas kernels, cut and held to the whole",
+    )
+    kernels.add_argument(
+        "--count",
+        metavar="N",
+        type=cli_arguments.count,
+        default=500,
+        help="of kernels (default 500)",
+    )
+    kernels.add_argument("--seed", metavar="N", type=int, default=0)
+    kernels.add_argument("--only", metavar="N", type=int, help="the number of one kernel")
+    kernels.add_argument(
+        "--workers", metavar="N", type=cli_arguments.count, default=1, help="processes (default 1)"
+    )
 
 
 def _add_plans(kinds: Any) -> None:

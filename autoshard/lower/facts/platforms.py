@@ -23,6 +23,11 @@ def calls_of_python(program: Program) -> list[Op]:
     return [op for op in program.ops if op.primitive in CALLS_PYTHON]
 
 
+def calls_of_code(program: Program) -> list[Op]:
+    """The ops that call Python code or kernels, which not all platforms can."""
+    return [op for op in program.ops if op.primitive in (*CALLS_PYTHON, compat.PALLAS)]
+
+
 def without_lowering(program: Program, *platforms: str) -> list[Op]:
     """The first op of every primitive that JAX can lower for none of `platforms`."""
     first = {op.primitive: op for op in reversed(program.ops) if not op.boundary}

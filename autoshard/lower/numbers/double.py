@@ -9,7 +9,7 @@ differs is wrong. So both programs are run as
 
 which walks the jaxpr of `fn` and applies every equation to operands of 64 bits. Bodies of loops and
 branches are walked too; calls and derivative rules are inlined, but for the marks of microbatches.
-Bit casts, and operations that are opaque, work in their own types. Integers stay as they are, and
+Bit casts and Pallas calls work in their own types. Integers stay as they are, and
 so do scopes and source lines.
 """
 
@@ -31,7 +31,7 @@ from autoshard.program.vocabulary import INLINED
 _TYPE_PARAMETERS = ("dtype", "new_dtype", "preferred_element_type", "out_dtype")
 _REGIONS = frozenset({"scan", "while", "cond", "shard_map"})
 _CALLS_OUT = frozenset({"ffi_call", "pure_callback", "io_callback"})
-_OWN_TYPES = frozenset({"bitcast_convert_type"})
+_OWN_TYPES = frozenset({"bitcast_convert_type", compat.PALLAS})
 _WITH_COMBINER = frozenset(
     {
         "reduce",
@@ -81,7 +81,7 @@ def widened(fn: Callable[..., Any], *args: Any, nudge: Nudge | None = None) -> C
     Where `nudge` is given, it changes what is read and made as rounding might.
 
     Raises:
-      NotWidenedError: `fn` holds an opaque operation (a Pallas kernel, a callback).
+      NotWidenedError: `fn` holds an opaque operation (an FFI call, a callback).
     """
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), args)
     with jax.enable_x64(False):
@@ -113,7 +113,7 @@ def _check(jaxpr: Any) -> None:
             for body in (value if isinstance(value, tuple) else (value,))
             if hasattr(body, "eqns") or hasattr(body, "jaxpr")
         ]
-        known = name in INLINED or name in _REGIONS or name in _WITH_COMBINER
+        known = name in INLINED or name in _REGIONS or name in (*_WITH_COMBINER, *_OWN_TYPES)
         if name in _CALLS_OUT or (bodies and not known):
             raise NotWidenedError(f"{name} cannot be run in double precision: it is opaque")
         if name in INLINED or name in _REGIONS:
@@ -168,7 +168,12 @@ def _equation(equation: Any, operands: list[Any], nudge: Nudge | None) -> list[A
             _cast(operand, atom.aval.dtype)
             for operand, atom in zip(operands, equation.invars, strict=True)
         ]
-        return [_cast(r, wide_dtype(r.dtype)) for r in compat.bind_equation(equation, own)]
+        if name == compat.PALLAS:
+            results = [atom.aval.shape for atom in equation.outvars]
+            made = compat.bind_kernel(equation, own, results, {})
+        else:
+            made = compat.bind_equation(equation, own)
+        return [_cast(r, wide_dtype(r.dtype)) for r in made]
     if name == "reduce_precision":
         return operands
     changed = {

@@ -95,8 +95,20 @@ def reference(fn: Callable[..., Any], concrete: Sequence[Any], *, device: Any = 
 
 def _plain_reference(fn: Callable[..., Any], concrete: Sequence[Any], device: Any) -> Reference:
     fn, concrete = Returning(fn, concrete), arrays_of(concrete)
+    if device.platform == "cpu":
+        fn = _with_interpreted_kernels(fn, concrete)
     run = _on_one(fn, device)
     return Reference(concrete, run(concrete), double=False, run=run, nudged=None)
+
+
+def _with_interpreted_kernels(fn: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:
+    """A function whose Pallas calls run in interpret mode, as they must on CPU."""
+    closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
+    changed = compat.with_kernels(closed, compat.interpreted)
+    if changed is closed:
+        return fn
+    tree, step = jax.tree.structure(out), jaxpr_as_fun(changed)
+    return lambda *given: jax.tree.unflatten(tree, step(*jax.tree.leaves(given)))
 
 
 def numeric_differences(

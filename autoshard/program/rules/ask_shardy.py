@@ -6,8 +6,8 @@ StableHLO, Shardy's own pass writes a rule on every op, and `rule_join` makes on
 of them. What Shardy has no rule for, or a wrong one, stands with the reason in the table
 `OVERRIDES`; what it says almost right, in `AMENDMENTS`.
 
-Calls whose inside is opaque (`shard_map`, Pallas kernels, FFI calls, `custom_partitioning`) need a
-rule from the user, by primitive name, or by the name of the kernel, function or FFI target, in the
+Calls whose inside is opaque (`shard_map`, FFI calls, `custom_partitioning`) need a rule from the
+user, by primitive name, or by the name of the kernel, function or FFI target, in the
 grammar of `jax.experimental.custom_partitioning`, and several where a name has several signatures
 (`autoshard.program.rules.choose`):
 
@@ -16,7 +16,8 @@ grammar of `jax.experimental.custom_partitioning`, and several where a name has 
         "my_matmul": UserRule("i k, k j -> i j", reduction={"k": "sum"}),
     })
 
-A rule that a `custom_partitioning` call carries is used as it stands.
+A rule that a `custom_partitioning` call carries is used as it stands. Pallas calls say themselves
+how they may be cut (`autoshard.program.kernels`); of that, a user's rule keeps what it names.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from autoshard import compat
+from autoshard.program.kernels.rule import restricted
 from autoshard.program.rules.choose import (
     UserRules,
     chosen_rule,
@@ -53,9 +55,7 @@ __all__ = [
     "rules_for",
 ]
 
-OPAQUE = frozenset(
-    {"shard_map", "pallas_call", "ffi_call", "custom_partitioning", "tpu_custom_call"}
-)
+OPAQUE = frozenset({"shard_map", "ffi_call", "custom_partitioning", "tpu_custom_call"})
 
 PLATFORMS = ("tpu", "cpu")
 """Where an equation is lowered to be asked about: the first platform that knows it."""
@@ -99,6 +99,8 @@ def rules_for(
         user_rule = chosen_rule(equation, user_rules)
         if user_rule is not None:
             rule = apply_user_rule(user_rule, equation)
+            if name in overrides and name == compat.PALLAS:
+                rule = restricted(overrides[name].rule(equation), rule)
             found[question] = whole(rule) if name in UNCUT else rule
         elif name in overrides:
             found[question] = overrides[name].rule(equation)
@@ -208,6 +210,7 @@ def _question(equation: JaxprEqn, texts: dict[int, str]) -> Any:
         tuple([(key, _hashable(parameters[key], texts)) for key in sorted(parameters)]),
         tuple([(_shape(atom), getattr(atom.aval, "dtype", None)) for atom in equation.invars]),
         compat.partitionable_random_bits(equation),
+        tuple([compat.is_dropped(var) for var in equation.outvars]),
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from jax.extend.core import JaxprEqn
 
 from autoshard import compat
+from autoshard.program.kernels.rule import kernel_rule
 from autoshard.program.rules.ragged import ragged_rule
 from autoshard.program.rules.record import FactorKind, Rule
 from autoshard.program.rules.windows import convolution, pooling
@@ -249,6 +250,7 @@ def _table() -> dict[str, Override]:
             transformed,
             "fft",
         ),
+        ("its grid, blocks and index maps say how it may be cut", kernel_rule, compat.PALLAS),
         ("chlo.ragged_dot has no rule in Shardy", ragged_rule, "ragged_dot_general"),
     ]
     return {

@@ -36,7 +36,7 @@ def model_flops(program: Program) -> dict[str, float]:
         if not is_matrix_op(op.primitive) or RECOMPUTED in op.scope.split("/"):
             continue
         dtype = next((program.values[v].dtype for v in op.inputs if v >= 0), "float32")
-        found[dtype] = found.get(dtype, 0.0) + op.flops * op.trips * op.weight
+        found[dtype] = found.get(dtype, 0.0) + op.product_flops * op.trips * op.weight
     return found
 
 

@@ -13,6 +13,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import PartitionSpec
 
 from autoshard.program.rules.ask_shardy import FactorKind, NoRuleError, UserRule, rules_for
+from tests.program.kernels.functions import row_softmax
 from tests.program.rules.equations import MESH, OPERAND, equations_of
 
 
@@ -72,6 +73,25 @@ def test_user_rules_with_kinds_sizes_and_leading_dimensions() -> None:
 
 def two(b: int, i: int, k: int, j: int) -> list[Any]:
     return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((b, i, k), (b, k, j))]
+
+
+def test_a_user_rule_keeps_of_a_kernel_what_it_names() -> None:
+    """No rule makes a kernel run on parts that its blocks do not know of."""
+    equations = equations_of(row_softmax, jax.ShapeDtypeStruct((16, 8), jnp.float32))
+    derived, both, rows, columns = (
+        str(rules_for(equations, user_rules=rules)[0])
+        for rules in (
+            {},
+            {"row_softmax": "r c -> r c"},
+            {"row_softmax": UserRule("r c -> r c", replicate=("c",))},
+            {"row_softmax": UserRule("r c -> r c", replicate=("r",))},
+        )
+    )
+    assert derived == (
+        "([il, m])->([ij, k]) {i=8, j=2, k=8, l=2, m=8} need_replication={j, k, l, m}"
+    )
+    assert derived == both == rows
+    assert columns == "([r, c])->([r, c]) {r=16, c=8} need_replication={r, c}"
 
 
 def test_custom_partitioning_carries_its_rule() -> None:
@@ -150,7 +170,7 @@ def test_of_several_rules_the_one_with_the_signature_is_taken() -> None:
         (several, {"several": "i j -> i j"}),
         (several, {"several": ["i j -> i j", UserRule(", i -> i j")]}),
         (lambda a: foreign(kernel(a)), {}),
-        (lambda a: foreign(kernel(a)), {"my_target": "... -> ..."}),
+        (lambda a: foreign(manual(a)), {"my_target": "... -> ..."}),
     ],
 )
 def test_what_the_message_proposes_can_be_pasted(function: Any, given: Any) -> None:
@@ -158,7 +178,7 @@ def test_what_the_message_proposes_can_be_pasted(function: Any, given: Any) -> N
     equations = [
         one
         for one in equations_of(function, OPERAND)
-        if one.primitive.name in ("ffi_call", "pallas_call")
+        if one.primitive.name in ("ffi_call", "pallas_call", "shard_map")
     ]
     with pytest.raises(NoRuleError, match="no sharding rule") as error:
         rules_for(equations, user_rules=given)
@@ -171,24 +191,21 @@ def test_what_the_message_proposes_can_be_pasted(function: Any, given: Any) -> N
 
 def test_equations_without_a_rule_are_all_listed() -> None:
     def function(a: Any) -> Any:
-        return foreign(kernel(manual(kernel(a))) + 1)
+        return foreign(foreign(manual(kernel(a))) + 1)
 
     with pytest.raises(NoRuleError) as error:
         rules_for(equations_of(function, OPERAND))
     message = re.sub(r"at \S+:\d+", "at LINE", str(error.value))
     assert message == (
-        "no sharding rule for 4 equation(s):\n"
-        "  - pallas_call 'copy_kernel': (float32[8,6]) -> (float32[8,6]) at LINE: "
-        "what it computes inside is opaque (2 times)\n"
+        "no sharding rule for 3 equation(s):\n"
         "  - shard_map 'double': (float32[8,6]) -> (float32[8,6]) at LINE: "
         "what it computes inside is opaque\n"
         "  - ffi_call 'my_target': (float32[8,6]) -> (float32[8,6]) at LINE: "
-        "what it computes inside is opaque\n"
+        "what it computes inside is opaque (2 times)\n"
         "Say for each which dimensions may be split, with one name per dimension and the same "
         "name where dimensions go together. With these every dimension stays whole until you say "
         "otherwise:\n"
         "user_rules={\n"
-        '    "copy_kernel": UserRule("d0 d1 -> d2 d3", replicate=("d0", "d1", "d2", "d3")),\n'
         '    "double": UserRule("d0 d1 -> d2 d3", replicate=("d0", "d1", "d2", "d3")),\n'
         '    "my_target": UserRule("d0 d1 -> d2 d3", replicate=("d0", "d1", "d2", "d3")),\n'
         "}"

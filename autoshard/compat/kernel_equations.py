@@ -1,0 +1,104 @@
+"""The equations of Pallas calls, changed wherever they stand in a jaxpr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+PALLAS = "pallas_call"
+
+
+def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr without its constants, and these. JAX from 0.11 on has them in the jaxpr."""
+    from jax.extend.core import ClosedJaxpr
+
+    if isinstance(jaxpr, ClosedJaxpr):
+        return jaxpr.jaxpr, jaxpr.consts
+    return jaxpr, ()
+
+
+def bodies_of(equation: Any) -> list[tuple[Any, Sequence[Any]]]:
+    """The jaxprs that an equation holds, each with its constants."""
+    from jax.extend.core import ClosedJaxpr, Jaxpr
+
+    return [
+        open_jaxpr(one)
+        for value in equation.params.values()
+        for one in (value if isinstance(value, tuple | list) else (value,))
+        if isinstance(one, Jaxpr | ClosedJaxpr)
+    ]
+
+
+def with_kernels(jaxpr: Any, change: Callable[[Any, frozenset[Any]], Any]) -> Any:
+    """A jaxpr with each of its Pallas calls changed, in the bodies of its equations too.
+
+    Args:
+      jaxpr: closed or open.
+      change: from an equation of `pallas_call`, and the variables that are read around it, to
+        another one, or to None, which leaves it out.
+    """
+    opened, _ = open_jaxpr(jaxpr)
+    if opened is not jaxpr:
+        inside = with_kernels(opened, change)
+        return jaxpr if inside is opened else jaxpr.replace(jaxpr=inside)
+    atoms = [atom for one in jaxpr.eqns for atom in one.invars] + list(jaxpr.outvars)
+    used = frozenset(atom for atom in atoms if not hasattr(atom, "val"))
+    equations = [_with_kernels(one, change, used) for one in jaxpr.eqns]
+    if all(new is old for new, old in zip(equations, jaxpr.eqns, strict=True)):
+        return jaxpr
+    return jaxpr.replace(eqns=[one for one in equations if one is not None])
+
+
+def _with_kernels(equation: Any, change: Callable[..., Any], used: frozenset[Any]) -> Any:
+    from jax.extend.core import ClosedJaxpr, Jaxpr
+
+    if equation.primitive.name == PALLAS:
+        return change(equation, used)
+
+    def changed(value: Any) -> Any:
+        if isinstance(value, Jaxpr | ClosedJaxpr):
+            return with_kernels(value, change)
+        if type(value) in (tuple, list):
+            new = [changed(one) for one in value]
+            same = all(one is other for one, other in zip(new, value, strict=True))
+            return value if same else type(value)(new)
+        return value
+
+    params = {name: changed(value) for name, value in equation.params.items()}
+    if all(params[name] is value for name, value in equation.params.items()):
+        return equation
+    return equation.replace(params=params)
+
+
+def without_unread_results(equation: Any, used: frozenset[Any]) -> Any:
+    """A Pallas call whose results that are not among `used` are dropped; None where none is left.
+
+    JAX before 0.12 takes no kernel for dead code.
+    """
+    from jax._src.core import DropVar
+
+    read = [var in used for var in equation.outvars]
+    if not any(read) and not _has_side_effects(equation):
+        return None
+    if all(
+        now or isinstance(var, DropVar) for now, var in zip(read, equation.outvars, strict=True)
+    ):
+        return equation
+    outvars = [
+        var if now else DropVar(var.aval) for now, var in zip(read, equation.outvars, strict=True)
+    ]
+    return equation.replace(outvars=outvars)
+
+
+def _has_side_effects(equation: Any) -> bool:
+    said = getattr(equation.params["compiler_params"], "has_side_effects", False)
+    named = getattr(said, "name", "SIDE_EFFECTING" if said else "PURE")
+    return named == "SIDE_EFFECTING" or bool(equation.effects)
+
+
+def interpreted(equation: Any, used: frozenset[Any]) -> Any:
+    """A Pallas call in interpret mode."""
+    del used
+    return equation.replace(
+        params={**equation.params, "interpret": equation.params["interpret"] or True}
+    )

@@ -1,0 +1,275 @@
+"""Pallas calls: their grids, blocks and bodies as plain records, and calls made smaller.
+
+A call walks over a grid, the last axis first. Of each operand and result it holds one block at a
+time, which an index map finds from the place in the grid; scalars that are given in advance may be
+read by the map. `KernelCall` says that much of an equation, `bind_kernel` applies it again to parts
+of its operands, with a smaller grid.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoshard.compat.jaxprs import bind_equation
+from autoshard.compat.kernel_equations import open_jaxpr
+
+RANDOM_STATE = frozenset({"prng_seed", "prng_random_bits"})
+"""What reads or changes the random state of a core."""
+COPIES = frozenset({"dma_start", "dma_wait", "semaphore_signal", "semaphore_wait"})
+"""What begins or awaits copies by the kernel itself."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """What of one array a kernel sees at a time.
+
+    Attributes:
+      shape: of the whole array.
+      itemsize: bytes of an element.
+      sizes: of the block, one for a dimension that the kernel does not see.
+      units: elements by which a block moves where its index grows by one.
+      plain: whether all dimensions are cut in blocks, or begin at an element, without margins.
+      index_map: a closed jaxpr from the place in the grid, and the scalars given in advance, to an
+        index for every dimension.
+    """
+
+    shape: tuple[int, ...]
+    itemsize: int
+    sizes: tuple[int, ...]
+    units: tuple[int, ...]
+    plain: bool
+    index_map: Any
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelCall:
+    """A Pallas call, of operands `bounds, scalars, inputs`.
+
+    Attributes:
+      name: of the kernel.
+      grid: its sizes, the slowest first; None where a size is an operand.
+      ids: the axis of the grid for each number by which `program_id` asks.
+      bounds, scalars, inputs, outputs: how many operands are sizes of the grid, scalars given in
+        advance and arrays in blocks, and how many results there are.
+      blocks: of the inputs, then of the outputs.
+      body: the kernel's jaxpr over references `scalars, inputs, outputs, scratch`.
+      consts: its constants.
+      aliases: (operand, result) where a result takes the operand's place.
+      parallel: axes of the grid whose steps are said to be independent of each other.
+      estimate: (FLOP, transcendental functions, bytes) where the call says so.
+      scalable: whether the call is one of a grid alone, and not of a mesh of cores.
+    """
+
+    name: str
+    grid: tuple[int | None, ...]
+    ids: tuple[int, ...]
+    bounds: int
+    scalars: int
+    inputs: int
+    outputs: int
+    blocks: tuple[Block, ...]
+    body: Any
+    consts: tuple[Any, ...]
+    aliases: tuple[tuple[int, int], ...]
+    parallel: frozenset[int]
+    estimate: tuple[float, float, float] | None
+    scalable: bool
+
+    @property
+    def scratch(self) -> tuple[Any, ...]:
+        """The abstract references of the kernel's scratch."""
+        return tuple(var.aval for var in self.body.invars[self.scalars + len(self.blocks) :])
+
+
+def kernel_call(equation: Any) -> KernelCall:
+    """What an equation of `pallas_call` says."""
+    params = equation.params
+    mapping = params["grid_mapping"]
+    body, consts = open_jaxpr(params["jaxpr"])
+    grid = tuple(size if isinstance(size, int) else None for size in mapping.grid)
+    vmapped = set(mapping.vmapped_dims)
+    semantics = getattr(params["compiler_params"], "dimension_semantics", None) or ()
+    said = params["cost_estimate"]
+    return KernelCall(
+        name=kernel_name(params),
+        grid=grid,
+        ids=tuple(axis for axis in range(len(grid)) if axis not in vmapped),
+        bounds=mapping.num_dynamic_grid_bounds,
+        scalars=mapping.num_index_operands,
+        inputs=mapping.num_inputs,
+        outputs=mapping.num_outputs,
+        blocks=tuple(_block(one) for one in mapping.block_mappings),
+        body=body,
+        consts=tuple(consts),
+        aliases=tuple(params["input_output_aliases"]),
+        parallel=frozenset(
+            axis for axis, said in enumerate(semantics) if str(said).lower().endswith("parallel")
+        ),
+        estimate=None
+        if said is None
+        else (float(said.flops), float(said.transcendentals), float(said.bytes_accessed)),
+        scalable=params.get("mesh") is None,
+    )
+
+
+def kernel_name(params: Mapping[str, Any]) -> str:
+    """The name of a kernel: its own, or its function's."""
+    info = open_jaxpr(params["jaxpr"])[0].debug_info
+    return params.get("name") or (info.func_name if info is not None else "kernel")
+
+
+def _block(mapping: Any) -> Block:
+    sizes, units, plain = [], [], not mapping.transforms
+    for dimension in mapping.block_shape:
+        kind = type(dimension).__name__
+        size = int(getattr(dimension, "block_size", 1) or 1)
+        sizes.append(size)
+        units.append(size if kind == "Blocked" else 1)
+        padding = tuple(getattr(dimension, "padding", (0, 0)))
+        plain &= kind in ("Blocked", "Squeezed", "Element") and not any(padding)
+    aval = mapping.array_aval
+    return Block(
+        tuple(aval.shape),
+        int(getattr(aval.dtype, "itemsize", 0)),
+        tuple(sizes),
+        tuple(units),
+        plain and not mapping.index_map_jaxpr.consts,
+        mapping.index_map_jaxpr,
+    )
+
+
+def is_dropped(var: Any) -> bool:
+    """Whether nobody reads a result of an equation."""
+    from jax._src.core import DropVar
+
+    return isinstance(var, DropVar)
+
+
+def bind_kernel(
+    equation: Any,
+    operands: Sequence[Any],
+    results: Sequence[Sequence[int]],
+    shards: Mapping[int, int],
+) -> list[Any]:
+    """Apply a Pallas call to parts of its operands, on a part of its grid.
+
+    On CPU, calls that are for another platform run in interpret mode.
+
+    Args:
+      equation: of the call.
+      operands: parts of its operands.
+      results: shapes of the parts of its results.
+      shards: into how many parts axes of its grid are cut.
+    """
+    import jax
+
+    params = equation.params
+    mapping = params["grid_mapping"]
+    first = len(operands) - mapping.num_inputs
+    shapes = [tuple(one.shape) for one in operands[first:]] + [tuple(one) for one in results]
+    local = mapping.replace(
+        grid=tuple(
+            size // shards[axis] if axis in shards else size
+            for axis, size in enumerate(mapping.grid)
+        ),
+        block_mappings=tuple(
+            one.replace(array_aval=one.array_aval.update(shape=shape))
+            for one, shape in zip(mapping.block_mappings, shapes, strict=True)
+        ),
+    )
+    count = 1
+    for number in shards.values():
+        count *= number
+    changed: dict[str, Any] = {
+        "grid_mapping": local,
+        "out_avals": tuple(
+            aval.update(shape=tuple(shape))
+            for aval, shape in zip(params["out_avals"], results, strict=True)
+        ),
+        "cost_estimate": _divided(params["cost_estimate"], count),
+    }
+    if params["interpret"]:
+        return bind_equation(equation, operands, **changed)
+    return jax.lax.platform_dependent(
+        *operands,
+        cpu=lambda *given: bind_equation(equation, given, **changed, interpret=True),
+        default=lambda *given: bind_equation(equation, given, **changed),
+    )
+
+
+def _divided(estimate: Any, count: int) -> Any:
+    if estimate is None or count == 1:
+        return estimate
+    fields = {one.name: getattr(estimate, one.name) for one in dataclasses.fields(estimate)}
+    return type(estimate)(**{name: value // count for name, value in fields.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One reading or writing of a reference in a kernel.
+
+    Attributes:
+      kind: "read", "write" or "add" (reads and writes).
+      starts: for every dimension where it begins: a number, or an operand of the equation.
+      sizes: how many elements it takes of each; None where nobody knows.
+    """
+
+    kind: str
+    starts: tuple[Any, ...]
+    sizes: tuple[int | None, ...]
+
+
+_ACCESSES = {
+    "get": "read",
+    "swap": "write",
+    "addupdate": "add",
+    "masked_load": "read",
+    "masked_swap": "add",
+    "load": "read",
+    "store": "write",
+}
+
+
+def access_of(equation: Any) -> Access | None:
+    """What of its first operand, a reference, an equation reads or writes; None for other ones.
+
+    What is not said in plain indices takes a dimension in unknown parts, and is said to "add".
+    """
+    from jax._src.state.indexing import NDIndexer
+    from jax.experimental.pallas import Slice
+    from jax.tree_util import tree_unflatten
+
+    name, params = equation.primitive.name, equation.params
+    if name not in _ACCESSES:
+        return None
+    shape = tuple(equation.invars[0].aval.shape)
+    unknown = Access("add", (0,) * len(shape), (None,) * len(shape))
+    if name in ("get", "swap", "addupdate"):
+        values = equation.invars[1 if name == "get" else 2 :]
+        indexers = tree_unflatten(params["tree"], values)
+        masked = False
+    else:
+        ref, indexers, *rest = tree_unflatten(params["args_tree"], equation.invars)
+        del ref
+        mask = rest[-1] if name.startswith("masked") else None
+        masked = mask is not None
+    if not indexers:
+        kind = _ACCESSES[name]
+        return Access(kind, (0,) * len(shape), shape)
+    if len(indexers) != 1 or not isinstance(indexers[0], NDIndexer) or masked:
+        return unknown
+    starts: list[Any] = []
+    sizes: list[int | None] = []
+    for index in indexers[0].indices:
+        if isinstance(index, Slice):
+            starts.append(index.start)
+            size = index.size
+            sizes.append(size if isinstance(size, int) and index.stride == 1 else None)
+        else:
+            starts.append(index)
+            sizes.append(1 if not getattr(getattr(index, "aval", None), "shape", ()) else None)
+    kind = "write" if name in ("swap", "masked_swap", "store") else _ACCESSES[name]
+    return Access(kind, tuple(starts), tuple(sizes))

@@ -1,0 +1,29 @@
+"""Seconds of a Pallas call: the roofline of its grid, with all units of the chip at work at a time.
+
+    seconds = launch + max( products / matrix rate,  elementwise / vector rate,  bytes / bandwidth )
+
+A kernel computes on one block while the next ones are copied, and both units compute at a time. So
+the slowest of the three decides, as of any other op of the roofline (`autoshard.cost.roofline`).
+Each part of a grid that is cut does its share of all three.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoshard.cost.roofline import op_seconds
+from autoshard.machine.chip import Chip
+from autoshard.program.kernels.work import KernelWork
+
+
+def kernel_seconds(chip: Chip, work: KernelWork, shards: NDArray[Any]) -> NDArray[np.float64]:
+    """Seconds of one run of a kernel where it is cut into so many parts; `[len(shards)]`."""
+    done, nothing = work.arithmetic, np.zeros(len(shards))
+    products = op_seconds(chip, done.products / shards, work.bytes / shards, work.dtype)
+    exponentials = done.exponentials * chip.exponential_flops
+    elementwise = (done.elementwise + exponentials) / shards
+    other = op_seconds(chip, elementwise, nothing, unit="vector")
+    return np.maximum(products, other)

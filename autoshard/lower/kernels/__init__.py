@@ -1,0 +1,4 @@
+"""Kernels that people write, on the parts that one device holds.
+
+run     a Pallas call on a smaller grid
+"""

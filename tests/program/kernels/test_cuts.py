@@ -1,0 +1,112 @@
+"""Which axes of a kernel's grid may be cut, and why others stay whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import autoshard
+from autoshard import compat
+from autoshard.program.kernels.cuts import KernelCuts, kernel_cuts
+from autoshard.program.rules.record import FactorKind
+from tests.program.kernels.functions import (
+    attention,
+    carried_sum,
+    column_sum,
+    f,
+    looked_up,
+    matmul,
+    row_softmax,
+    running_sum,
+    turned,
+    updated,
+)
+
+QUERIES, KEYS = f(2, 4, 32, 8), f(2, 2, 32, 8)
+
+
+def cuts_of(fn: Callable[..., Any], *args: Any) -> KernelCuts:
+    program = autoshard.trace(fn, *args)
+    (equation,) = (one for one in program.jaxpr.jaxpr.eqns if one.primitive.name == compat.PALLAS)
+    return kernel_cuts(equation)
+
+
+UNREAD = "result 0 is made over all of it"
+PLACE = "the kernel reads its place along it"
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "parts", "whole"),
+    [
+        (matmul, (f(32, 16), f(16, 32)), {0: 4, 1: 4}, {2: UNREAD}),
+        (row_softmax, (f(16, 8),), {0: 8}, {}),
+        (attention, (QUERIES, KEYS, KEYS), {0: 2, 1: 2, 2: 4}, {}),
+        (
+            partial(attention, causal=True),
+            (QUERIES, KEYS, KEYS),
+            {0: 2, 1: 2},
+            {2: f"{PLACE} (add)"},
+        ),
+        (running_sum, (f(8, 16),), {}, {0: f"{PLACE} (cond)", 1: f"{PLACE} (cond)"}),
+        (partial(running_sum, anew=True), (f(8, 16),), {0: 4}, {1: f"{PLACE} (cond)"}),
+        (
+            carried_sum,
+            (f(8, 16),),
+            {},
+            {0: f"{PLACE} (cond)", 1: "the kernel carries scratch along it"},
+        ),
+        (
+            looked_up,
+            (f(8, dtype=jnp.int32), f(16, 1, 32)),
+            {1: 4},
+            {0: "scalars say which block of operand 1 is next"},
+        ),
+        (updated, (f(16, 8), f(1, 8)), {0: 8}, {}),
+        (
+            turned,
+            (f(16, 8),),
+            {},
+            {0: "blocks of operand 0 come in another order along dimension 0"},
+        ),
+        (column_sum, (f(16, 32),), {0: 4}, {1: UNREAD}),
+        (jax.vmap(matmul), (f(2, 32, 16), f(2, 16, 32)), {0: 2, 1: 4, 2: 4}, {3: UNREAD}),
+        (
+            jax.vmap(matmul, (0, None)),
+            (f(4, 32, 16), f(16, 32)),
+            {0: 4, 1: 4, 2: 4},
+            {3: UNREAD},
+        ),
+        (
+            row_softmax,
+            (f(15, 8),),
+            {},
+            {0: "blocks do not divide dimension 0 of operand 0 (15)"},
+        ),
+    ],
+)
+def test_axes_of_a_grid(
+    fn: Callable[..., Any], shapes: tuple[Any, ...], parts: dict[int, int], whole: dict[int, str]
+) -> None:
+    found = cuts_of(fn, *shapes)
+    assert {cut.axis: cut.parts for cut in found.cuts} == parts
+    assert dict(found.whole) == whole
+
+
+def test_heads_that_share_keys_are_cut_in_groups() -> None:
+    """Four heads of queries, two of keys: the rule has a factor of two, and pairs stay whole."""
+    (op,) = (
+        op
+        for op in autoshard.trace(attention, QUERIES, KEYS, KEYS).ops
+        if op.primitive == compat.PALLAS
+    )
+    rule = op.rule
+    queries, keys = rule.operands[0][1], rule.operands[1][1]
+    assert [rule.factors[k].size for k in queries] == [2, 2]
+    assert keys == queries[:1]
+    assert rule.factors[queries[0]].kind is FactorKind.PASS
+    assert rule.factors[queries[1]].kind is FactorKind.REPLICATE
