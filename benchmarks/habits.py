@@ -24,7 +24,8 @@ machine and a mesh (`autoshard.study.worth`):
                     steps and peaks; no plan asks: it cannot be judged by these plans
 
 The last row denies them all at once. Every group is a process of its own
-(`benchmarks/habits_group.py`).
+(`benchmarks/habits_group.py`). `--markdown FILE` writes the rows as a page, with the groups that
+they are of: `benchmarks/HABITS.md` is one.
 """
 
 from __future__ import annotations
@@ -130,6 +131,9 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
             }
         )  # fmt: skip
     rows.write(options.csv)
+    if options.markdown:
+        Path(options.markdown).write_text(page(names, effects), encoding="utf-8")
+        print(f"autoshard: wrote {options.markdown}", file=sys.stderr)
     counts = Counter(worth(name, effects).verdict for name in names)
     groups = len({effect.group for effect in effects})
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -137,6 +141,46 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
     for error in errors:
         print(f"autoshard: {error}", file=sys.stderr)
     return FAILED if errors else 0
+
+
+def page(names: Sequence[str], effects: Sequence[Effect]) -> str:
+    """What each habit buys, the dearest first, as Markdown.
+
+    Args:
+      names: of the habits that were asked for.
+      effects: of them, in all groups.
+    """
+    from autoshard.show.versions import versions
+    from autoshard.study.worth import LEAST_WORTH, TOGETHER, worth
+
+    groups = {effect.group: effect.plans for effect in effects}
+    found = [worth(name, effects) for name in names]
+    found.sort(key=lambda one: (not one.asked, -one.buys, one.habit))
+    found += [one for one in (worth(TOGETHER, effects),) if one.plans]
+    lines = [
+        "# What habits buy",
+        "",
+        "Written by `autoshard bench habits --without all --markdown`: how much errors of steps, "
+        "peaks and bytes on the wire grow where a habit is denied, as means over the plans of its "
+        "compiler and chips; *buys* is the most that steps or peaks of one group lose. *Not "
+        "exercised*: no rule asks about it in these plans, or these compilers have lost it. "
+        f"*Collectives*: it decides those. *No*: less than {LEAST_WORTH:.1%} in every group here.",
+        "",
+        f"Plans: {', '.join(f'{count} of {name}' for name, count in groups.items())}.",
+        "",
+        f"Versions: {', '.join(f'{name} {said}' for name, said in versions())}.",
+        "",
+        "| habit | plans | changed | step | peak | wire | buys | in | worth it |",
+        "|---|---:|---:|---:|---:|---:|---:|---|---|",
+    ]
+    for one in found:
+        cells = (
+            one.habit, str(one.plans), str(one.changed), f"{one.step:+.2%}", f"{one.peak:+.2%}",
+            f"{one.wire:+.2%}", f"{one.buys:.2%}", one.group,
+            one.verdict if one.asked else "not exercised",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def measured(

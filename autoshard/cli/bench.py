@@ -57,6 +57,7 @@ def resolve_command(options: argparse.Namespace) -> int:
 def habits_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench habits`."""
     require_writable(options.csv)
+    require_writable(options.markdown)
     return load_benchmark("habits").run(options)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autoshard import models
+from autoshard.compiler.target import GPU_TARGETS, TPU_CHIPS
 from autoshard.cost.step_prices import step_prices
 from autoshard.machine.load import load
 from autoshard.plan.plan import Plan
@@ -43,6 +44,15 @@ def test_what_is_denied_is_no_habit_any_more_and_nothing_else():
     assert not compiler.has(name)
     ours = [one.name for one in HABITS if machine.chip.compiler.has(one.name) and one.name != name]
     assert all(compiler.has(other) for other in ours)
+
+
+def test_habits_of_some_chips_name_them_as_machines_do():
+    """So that they are measured on these, and on no others."""
+    named_chips = {chip for habit in HABITS for chip in habit.chips}
+    assert named_chips <= {*TPU_CHIPS, *GPU_TARGETS}
+    ours, others = "tpu.v5e-hides-gathers", "tpu.v5p-hides-no-gathers"
+    (found,) = effects(group_of("mlp", "v5e-8", x=8), named([ours, others]))
+    assert (found.habit, found.plans, found.asked) == (ours, 1, True)
 
 
 def test_what_a_compiler_has_lost_is_denied_all_along():

@@ -153,6 +153,9 @@ def _add_habits(kinds: Any) -> None:
         help="groups at once (default one a core)",
     )
     habits.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    habits.add_argument(
+        "--markdown", metavar="FILE", help="with --without: write what each buys as a page"
+    )
 
 
 def _add_fidelity(kinds: Any) -> None:

@@ -156,7 +156,7 @@ HABITS: tuple[Habit, ...] = (
         _shares_written,
         results=3,
         machine="v5p-1",
-        chips=("v4", "v5p"),
+        chips=("TPU v4", "TPU v5p"),
     ),
     alone(
         "shares-of-turned-scores-made-anew",
@@ -165,6 +165,6 @@ HABITS: tuple[Habit, ...] = (
         (bf16(1, 4096, 2, 4, 128), bf16(1, 4096, 2, 128), bf16(1, 4096, 2, 128)),
         _shares_made_anew,
         results=3,
-        chips=("v5e", "v6e"),
+        chips=("TPU v5e", "TPU v6e"),
     ),
 )

@@ -71,6 +71,6 @@ HABITS: tuple[Habit, ...] = (
         "loops-run-depth-first",
         "Where collectives are hidden, the kernels of loops start from a depth-first order.",
         "xla/hlo/transforms/simplifiers/hlo_memory_scheduler.cc",
-        ("v5e",),
+        ("TPU v5e",),
     ),
 )

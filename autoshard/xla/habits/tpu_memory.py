@@ -105,7 +105,7 @@ HABITS: tuple[Habit, ...] = (
         (bf16(8192, 1024), bf16(1024, 3072)),
         _moved_out,
         machine="v4-1",
-        chips=("v4",),
+        chips=("TPU v4",),
     ),
     alone(
         "operands-fetched-ahead",

@@ -50,7 +50,7 @@ def _shows_in_the_way(chip: str) -> Habit:
         (X,),
         _in_the_way,
         machine=f"{chip}-8",
-        chips=(chip,),
+        chips=(f"TPU {chip}",),
     )
 
 
@@ -64,19 +64,19 @@ HABITS: tuple[Habit, ...] = (
         (X,),
         _hidden,
         source=_SCHEDULER,
-        chips=("v5e",),
+        chips=("TPU v5e",),
     ),
     *(_shows_in_the_way(chip) for chip in ("v4", "v5p", "v6e")),
     unprobed(
         "schedules-from-the-end",
         "The order that hides collectives is found by list scheduling from the results.",
         _SCHEDULER,
-        ("v5e",),
+        ("TPU v5e",),
     ),
     unprobed(
         "fixed-costs-of-kernels",
         "Products, other kernels and collectives have one fixed cost each in the scheduler.",
         "xla/service/latency_hiding_scheduler.h",
-        ("v5e",),
+        ("TPU v5e",),
     ),
 )
