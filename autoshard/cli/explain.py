@@ -22,6 +22,7 @@ def explain_command(options: argparse.Namespace) -> int:
     from autoshard.plan.plan import PlanError
     from autoshard.program.select import RequirementError
     from autoshard.search.explain import Explainer, values_to_explain
+    from autoshard.search.padding import about
 
     plan = load_plan(options.plan)
     reference = program_of(options, plan.program)
@@ -44,6 +45,8 @@ def explain_command(options: argparse.Namespace) -> int:
             ]
         if len(values) > MOST and options.against is None:
             texts.append(f"and {len(values) - MOST} more values; name fewer of them")
+        said = [note for one in values for note in about(plan.notes, program.values[one])]
+        texts += [f"Note: {note}." for note in dict.fromkeys(said)]
     except (PlanError, RequirementError) as error:
         raise CommandError(str(error)) from error
     print("\n\n".join(texts))

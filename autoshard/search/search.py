@@ -22,6 +22,8 @@ from autoshard.search.finish import finish
 from autoshard.search.keep.search import search_saved
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.options import Remat, SearchOptions, WarmStart
+from autoshard.search.padded_steps import with_notes, without_their_time
+from autoshard.search.padding import paddings
 from autoshard.search.prepare import MeshError, prepare
 from autoshard.search.progress import SearchProgress
 
@@ -101,5 +103,7 @@ def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -
     machine = load(machine) if isinstance(machine, str) else machine
     if asked.remat == "search":
         return search_saved(program, machine, asked)
-    searcher, shapes = prepare(program, machine, asked)
-    return finish(searcher, explore_fitting(searcher, shapes), asked)
+    tried = paddings(program, machine.chips) if asked.baselines else []
+    searcher, shapes = prepare(program, machine, without_their_time(asked, tried))
+    plans = finish(searcher, explore_fitting(searcher, shapes), asked)
+    return with_notes(program, machine, plans, asked, tried)
