@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from autoshard.program.flops import is_known
 from autoshard.program.graph import Op, Program
+from autoshard.program.rules.record import FactorKind
 from autoshard.units import format_bytes
 
 
@@ -23,6 +24,22 @@ def unknown_arithmetic(ops: Sequence[Op]) -> tuple[str, ...]:
         f"(the first at {here[0].line or here[0].scope or 'an unknown line'}): counted as one FLOP "
         "an element, so the step may take longer"
         for name, here in found.items()
+    )
+
+
+def whole_kernels(ops: Sequence[Op]) -> tuple[str, ...]:
+    """Kernels that every device runs whole, and why; a sentence for each name and reason."""
+    found: dict[tuple[str, str], list[Op]] = {}
+    for op in ops:
+        if op.kernel is None or any(one.kind is FactorKind.PASS for one in op.rule.factors):
+            continue
+        reasons = [f"axis {axis} of its grid: {reason}" for axis, reason in op.kernel.whole]
+        found.setdefault((op.kernel.name, "; ".join(reasons)), []).append(op)
+    return tuple(
+        f"every device runs all of the kernel {name} ({len(here)} "
+        f"{'ops' if len(here) > 1 else 'op'}, the first at {here[0].line or 'an unknown line'}): "
+        f"{reasons or 'its grid has one place'}"
+        for (name, reasons), here in found.items()
     )
 
 
@@ -59,4 +76,8 @@ def dead_code(program: Program) -> str:
 def notes_of(program: Program) -> tuple[str, ...]:
     """All that there is to say of a program."""
     dead = dead_code(program)
-    return (*([dead] if dead else []), *unknown_arithmetic(program.ops))
+    return (
+        *([dead] if dead else []),
+        *unknown_arithmetic(program.ops),
+        *whole_kernels(program.ops),
+    )

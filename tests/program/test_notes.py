@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from autoshard.program.notes import dead_code, notes_of
 from autoshard.program.trace import trace
 from autoshard.search.search import search
 from tests.helpers import toy_machine
+from tests.program.kernels.functions import carried_sum, row_softmax
 from tests.program.steps import f
 
 
@@ -65,3 +68,15 @@ def test_steps_that_use_what_they_are_given_are_not_told_so() -> None:
     assert dead_code(trace(returns_the_update, f(8, 8), f(8, 8), f(4, 8))) == ""
     assert dead_code(trace(lambda x, unused: x * 2, f(8, 8), f(2))) == ""
     assert dead_code(trace(lambda x: jax.value_and_grad(loss)(x, x)[1], f(8, 8))) == ""
+
+
+def test_a_kernel_that_stays_whole_says_why() -> None:
+    """And one that can be cut says nothing."""
+    program = trace(lambda x: (carried_sum(x), carried_sum(x + 1), row_softmax(x)), f(8, 16))
+    notes = notes_of(program)
+    (note,) = (re.sub(r"at \S+:\d+", "at LINE", one) for one in notes)
+    assert note == (
+        "every device runs all of the kernel carried_sum (2 ops, the first at LINE): axis 0 of its "
+        "grid: the kernel reads its place along it (cond); axis 1 of its grid: the kernel carries "
+        "scratch along it"
+    )

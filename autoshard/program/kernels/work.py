@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from autoshard import compat
+from autoshard.program.kernels.cuts import kernel_cuts
 from autoshard.program.kernels.scalars import Array, compute, is_scalar
 
 LARGEST = 2**22
@@ -75,6 +76,7 @@ class KernelWork:
       dtype: of the operands of its products.
       bytes: between memory and the chip.
       guessed: whether data decides how much it is.
+      whole: (axis, reason) of the axes of its grid that are not cut.
     """
 
     name: str
@@ -83,6 +85,7 @@ class KernelWork:
     dtype: str
     bytes: float
     guessed: bool
+    whole: tuple[tuple[int, str], ...]
 
 
 Counts = Callable[[Any], Arithmetic]
@@ -104,7 +107,8 @@ def kernel_work(equation: Any, counts: Counts) -> KernelWork:
     )
     if call.estimate is not None:
         found, moved = _estimated(found, moved, call.estimate, guessed=steps.guessed)
-    return KernelWork(call.name, call.grid, found, steps.dtype, moved, steps.guessed)
+    whole = kernel_cuts(equation).whole
+    return KernelWork(call.name, call.grid, found, steps.dtype, moved, steps.guessed, whole)
 
 
 def _estimated(

@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.experimental.pallas.ops.gpu import attention as attention_on_gpu
 from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention
+from jax.experimental.pallas.ops.tpu.megablox import gmm
 from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_kernel,
     splash_attention_mask,
@@ -112,6 +114,21 @@ def splash(q: Any, k: Any, v: Any) -> Any:
     return jax.grad(loss, argnums=(0, 1, 2))(q, k, v)
 
 
+def experts(rows: Any, matrices: Any) -> Any:
+    """JAX's own ragged products, of four groups; how many tiles there are, data decides."""
+    sizes = jnp.array([128, 0, 256, 128], jnp.int32)
+
+    def loss(rows: Any, matrices: Any) -> Any:
+        return jnp.sum(gmm(rows, matrices, sizes) ** 2)
+
+    return jax.grad(loss, argnums=(0, 1))(rows, matrices)
+
+
+def triton(q: Any, k: Any, v: Any) -> Any:
+    """JAX's own for GPUs, which reads keys block by block from references to all of them."""
+    return attention_on_gpu.mha(q, k, v, None, causal=True)
+
+
 def f_layers() -> tuple[Any, ...]:
     w = {"q": (16, 4, 8), "k": (16, 2, 8), "v": (16, 2, 8), "o": (4, 8, 16), "m": (16, 16)}
     return {name: f(2, *shape) for name, shape in w.items()}, f(4, 16, 16)
@@ -123,6 +140,8 @@ STEPS = {
     "products": (products, ((f(32, 32), f(32, 32)), f(32, 32))),
     "flash": (flash, (QUERIES, QUERIES, QUERIES)),
     "splash": (splash, (QUERIES, KEYS, KEYS)),
+    "experts": (experts, (f(512, 256), f(4, 256, 256))),
+    "triton": (triton, (f(2, 256, 4, 64),) * 3),
 }
 
 
