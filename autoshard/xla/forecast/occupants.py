@@ -18,8 +18,8 @@ from autoshard.xla.forecast.event_marks import Passed, Passes, Picks, Replaces, 
 from autoshard.xla.forecast.planned_collectives import Decided
 from autoshard.xla.forecast.tpu_vector_memory import Life, spared
 
-_SHARE = 1 / 8
-"""Of the workspace, what calls take without Blackwell's habit: the 4 MiB of Ampere, for 32."""
+_AMPERE = 2.0**22
+"""What a call takes at most without Blackwell's habit: the workspace of Ampere."""
 
 
 def of_ops(now: StepPrices, decided: Decided, flights: UnderWay) -> Iterator[tuple[int, float]]:
@@ -45,7 +45,9 @@ def _workspace_bytes(chip: Chip) -> float:
     own = chip.compiler
     if not own.has("gpu.products-are-calls"):
         return 0.0
-    return own.workspace_bytes * (1.0 if own.has("gpu.workspace-of-blackwell") else _SHARE)
+    if own.has("gpu.workspace-of-blackwell"):
+        return own.workspace_bytes
+    return min(own.workspace_bytes, _AMPERE)
 
 
 def of_values(
