@@ -16,9 +16,10 @@ A loop for which neither gives a number turns as often as in the program that wa
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autoshard import compat
@@ -141,8 +142,31 @@ def trip_count(place: Place, loop: Instruction) -> int | None:
     counted = _counted(place, loop)
     if counted is not None or not loop.op_name:
         return counted
-    line = user_frame(place.module.source(loop), compat.is_own)
-    return LoopsOfModule(place.module.loops).trips(loop.op_name, line)
+    return _program_trips(place.module).get(id(loop))
+
+
+@functools.lru_cache(maxsize=4)
+def _program_trips(module: Module) -> Mapping[int, int | None]:
+    """The trip counts of a module's loops in the program that it was made of, by the instruction.
+
+    Several loops of one line and scope are those of the program in the order of both.
+    """
+    trips: dict[int, int | None] = {}
+    known, seen = LoopsOfModule(module.loops), set[str]()
+
+    def visit(name: str) -> None:
+        if name in seen:
+            return
+        seen.add(name)
+        for instruction in module.computations[name].instructions:
+            if instruction.opcode == "while" and instruction.op_name:
+                line = user_frame(module.source(instruction), compat.is_own)
+                trips[id(instruction)] = known.trips(instruction.op_name, line)
+            for callee in called_computations(instruction):
+                visit(callee)
+
+    visit(module.entry)
+    return trips
 
 
 def _counted(place: Place, loop: Instruction) -> int | None:

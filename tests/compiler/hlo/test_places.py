@@ -115,6 +115,26 @@ def test_a_loop_of_unknown_length_counts_once_and_says_so():
     assert (inside.count, inside.unknown) == (9, ())
 
 
+def test_loops_of_one_line_have_the_trips_of_the_program_in_its_order():
+    def run(x, y):
+        def shrink(x):
+            return jax.lax.while_loop(lambda x: x[0] > 0.1, lambda x: jnp.tanh(x) * 0.5, x)
+
+        return [shrink(one) for one in (x, y)]
+
+    y = jax.ShapeDtypeStruct((32,), jnp.float32)
+    program = trace(run, X, y, trip_counts=[9, 4])
+    module = read_module(compiled(run, X, y)[1])
+    module = replace(module, loops=tuple(loop_trips(program)))
+    counts = {
+        instruction.shape_text.partition("{")[0]: place.count
+        for place in walk(module)
+        for instruction in place.computation.instructions
+        if instruction.opcode == "tanh"
+    }
+    assert counts == {"f32[64]": 9, "f32[32]": 4}
+
+
 def test_branches_run_once_each():
     def run(x):
         return jax.lax.cond(x[0] > 0, jnp.sin, jnp.cos, x)
