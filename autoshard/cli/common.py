@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,19 +106,8 @@ class WrittenVerdicts:
 
 def child_json(module: str, words: list[str], environment: dict[str, str]) -> dict[str, Any] | str:
     """Return the JSON that a child process prints last, or in words why there is none."""
-    child = subprocess.run(
-        [sys.executable, "-m", module, *words],
-        env={**environment, "JAX_TRACEBACK_FILTERING": "off"},  # the error's own line is the last
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    if child.returncode < 0:
-        return f"killed by {signal.Signals(-child.returncode).name}"
-    if child.returncode != 0:
-        return child.stderr.strip().split("\n")[-1]
-    try:
-        return json.loads(child.stdout.strip().split("\n")[-1])
-    except ValueError:
-        return "the program ends Python before there is an answer"
+    from autoshard.compiler.ask import NoAnswer, ask
+
+    # Unfiltered, so that the error's own line is the last.
+    answer = ask(module, words, {**environment, "JAX_TRACEBACK_FILTERING": "off"})
+    return answer.why if isinstance(answer, NoAnswer) else answer

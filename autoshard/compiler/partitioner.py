@@ -13,11 +13,12 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
+from autoshard.compiler.ask import NoAnswer, ask
 from autoshard.compiler.probes import Outcome
 from autoshard.compiler.request import versions
 from autoshard.lower.partitioner import FAULTS, CutOp, Fault
@@ -41,29 +42,18 @@ def ask_fault(fault: Fault) -> Outcome:
     start = time.perf_counter()
     devices = math.prod(fault.probe.mesh.values())
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    child = subprocess.run(
-        [sys.executable, "-m", __name__, fault.name],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()},
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=TIME_LIMIT,
-        check=False,
-    )
-    found = _shown(child)
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
+    found = _shown(ask(__name__, [fault.name], environment, time_limit=TIME_LIMIT))
     detail = "" if found == fault.shows else f"its probe shows: {found}"
     version = f"jaxlib {versions()['jaxlib']}"
     status = "broken" if detail else "holds"
     return Outcome(fault.name, status, detail, version, time.perf_counter() - start)
 
 
-def _shown(child: subprocess.CompletedProcess[str]) -> str:
+def _shown(answer: dict[str, Any] | NoAnswer) -> str:
     """What a child showed: a word of `Shows`, ``nothing``, or why it has no answer."""
-    if child.returncode < 0:
-        return "aborts"
-    if child.returncode:
-        return child.stderr.strip().split("\n")[-1]
-    answer = json.loads(child.stdout.strip().split("\n")[-1])
+    if isinstance(answer, NoAnswer):
+        return "aborts" if answer.aborted else answer.why
     if not answer["equal"]:
         return "wrong"
     return "sends" if answer["collectives"] else "nothing"

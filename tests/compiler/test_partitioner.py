@@ -54,3 +54,9 @@ def test_every_fault_covers_its_own_probe_and_says_where_it_is_from() -> None:
         assert fault.claim.endswith("."), fault.name
         assert fault.source.endswith(".cc") or fault.source.startswith("https://"), fault.name
         assert len(fault.probe.reads) == len(fault.probe.shapes), fault.name
+
+
+def test_a_probe_without_an_answer_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partitioner, "TIME_LIMIT", 0.01)
+    outcome = ask_fault(FAULTS[0])
+    assert (outcome.status, outcome.detail) == ("broken", "its probe shows: no answer in 0.01 s")
