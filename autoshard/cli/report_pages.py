@@ -111,16 +111,12 @@ def _pipeline(text: str, options: argparse.Namespace) -> Texts:
 def _schedule(text: str, options: argparse.Namespace) -> Texts:
     from autoshard.show.pipeline.schedule_page import schedule_page
     from autoshard.solve.schedule.faults import ScheduleError
-    from autoshard.solve.schedule.optimise.outcome_json import (
-        considered_from_json,
-        outcome_from_json,
-    )
+    from autoshard.solve.schedule.optimise.outcome_json import choice_from_json
     from autoshard.solve.schedule.trace import chrome_trace
 
-    written = json.loads(text)
     try:
-        outcome = outcome_from_json(written)
-        html = schedule_page(outcome, considered_from_json(written))
+        outcome, considered = choice_from_json(json.loads(text))
+        html = schedule_page(outcome, considered)
     except ScheduleError as error:
         raise CommandError(f"{options.plan!r}: {error}") from error
     timeline = outcome.timeline

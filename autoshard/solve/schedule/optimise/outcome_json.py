@@ -99,7 +99,16 @@ def choice_to_json(choice: PlacementChoice) -> dict[str, Any]:
 
 
 def outcome_from_json(written: Mapping[str, Any]) -> ScheduleOutcome:
-    """The outcome that `choice_to_json` wrote; its timeline is simulated anew.
+    """The outcome that `choice_to_json` wrote; see `choice_from_json`."""
+    return choice_from_json(written)[0]
+
+
+def choice_from_json(
+    written: Mapping[str, Any],
+) -> tuple[ScheduleOutcome, tuple[Considered, ...]]:
+    """The outcome that `choice_to_json` wrote, and the placements that were considered.
+
+    The timeline is simulated anew.
 
     Raises:
       ScheduleError: it is none, of another version, or damaged.
@@ -113,7 +122,7 @@ def outcome_from_json(written: Mapping[str, Any]) -> ScheduleOutcome:
     found = typed(written, WrittenSchedule, name="this schedule", error=_damaged)
     instance = instance_from_json(found.instance)
     order = order_from_json(found.schedule, instance.meshes)
-    return ScheduleOutcome(
+    outcome = ScheduleOutcome(
         instance=instance,
         objective=found.objective,
         status=Status[found.status.upper()],
@@ -124,15 +133,7 @@ def outcome_from_json(written: Mapping[str, Any]) -> ScheduleOutcome:
         limit_hit=found.limit_hit,
         found_by=found.found_by,
     )
-
-
-def considered_from_json(written: Mapping[str, Any]) -> tuple[Considered, ...]:
-    """The placements that were considered, of what `outcome_from_json` has read.
-
-    Raises:
-      ScheduleError: they are damaged.
-    """
-    return typed(written, WrittenSchedule, name="this schedule", error=_damaged).considered
+    return outcome, found.considered
 
 
 def _damaged(message: str) -> ScheduleError:
