@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -59,8 +60,8 @@ def search_command(options: argparse.Namespace) -> int:
         print(format_plan(plan), end="")
     if plan.proof.limit_hit == "interrupted":
         print("autoshard: interrupted; this is the best plan so far", file=sys.stderr)
-    if options.output is not None and not options.quiet:
-        print(f"autoshard: wrote {options.output}", file=sys.stderr)
+    if options.output is not None:
+        say_written(options.output, quiet=options.quiet)
     return 0
 
 
@@ -101,8 +102,15 @@ def write_files(texts: Mapping[str | None, Callable[[], str]], *, quiet: bool) -
             write_whole(path, text().encode())
         except OSError as error:
             raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
-        if not quiet:
-            print(f"autoshard: wrote {path}", file=sys.stderr)
+        say_written(path, quiet=quiet)
+
+
+def say_written(path: str, *, quiet: bool) -> None:
+    """Print where a file went; of a symbolic link always, since another file was replaced."""
+    if os.path.islink(path):
+        print(f"autoshard: wrote {os.path.realpath(path)}, which {path} links to", file=sys.stderr)
+    elif not quiet:
+        print(f"autoshard: wrote {path}", file=sys.stderr)
 
 
 def find_machine(name: str) -> Machine:

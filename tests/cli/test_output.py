@@ -22,6 +22,9 @@ def test_a_link_stays_a_link(folder, capsys):
     assert Path("plan.json").is_symlink()
     assert Plan.load("place/real.json").machine == "v5e-8"
     assert os.listdir("place") == ["real.json"]
+    real = os.path.realpath("place/real.json")
+    said = f"autoshard: wrote {real}, which plan.json links to\n"  # in spite of --quiet
+    assert capsys.readouterr().err.endswith(said)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
