@@ -226,11 +226,15 @@ def shape_struct(aval: Any, shape: Sequence[int] | None = None) -> Any:
 
 
 def bind_checkpoint(equation: Any, operands: Sequence[Any], body: Any) -> list[Any]:
-    """Apply an equation of `jax.checkpoint` to operands, with another closed jaxpr in it."""
+    """Apply an equation of `jax.checkpoint` to operands, with another closed jaxpr in it.
+
+    There may be more operands behind its own.
+    """
     from jax._src.interpreters import partial_eval
 
     jaxpr = partial_eval.convert_constvars_jaxpr(body.jaxpr)
     kept = equation.params["prevent_cse"]
     if isinstance(kept, tuple):
-        kept = (False,) * len(body.consts) + kept  # as `jax.checkpoint` itself has it
+        more = (True,) * (len(operands) - len(kept))
+        kept = (False,) * len(body.consts) + kept + more  # as `jax.checkpoint` itself has it
     return bind_equation(equation, [*body.consts, *operands], jaxpr=jaxpr, prevent_cse=kept)

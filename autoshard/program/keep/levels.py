@@ -1,4 +1,4 @@
-"""Forward loops and the backward loops that read what they hand out.
+"""Forward computations and the backward ones that read what they hand out.
 
 A *level* is the body of the step, of a loop, of a branch or of a `jax.checkpoint`, with calls
 opened. In it, a `scan` of the backward pass makes a *pair* with the forward `scan` of as many turns
@@ -7,6 +7,12 @@ way each of them runs. So values of the two bodies are comparable: stacks by wha
 and what both loops are given as it is (weights, slice by slice). Numbers (`numbering`) then say
 which ops of the backward body compute again what the forward body has.
 
+A differentiated `jax.checkpoint` that stands in its level (an unrolled layer) makes a pair with the
+level itself: its body is the backward one, and the forward one are the ops of the level from the
+first that it computes again (but for what is made of weights alone) to the last whose result it
+reads. What is made before these it may read, as it reads weights; there are no turns, and for a
+stack it is given the value itself.
+
 A value of the backward body is *primal* if it depends on such values alone, and on no cotangent.
 What other ops read of these, and the loop hands out, is *needed*: it is on a stack, or is computed
 again from what is.
@@ -14,11 +20,12 @@ again from what is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from autoshard import compat
+from autoshard.program.flops import is_matrix_op
 from autoshard.program.keep.numbering import Numbering, repeatable
 from autoshard.program.keep.opened import opened
 
@@ -61,9 +68,12 @@ class Pair:
     """A forward loop, the backward loop that reads its stacks, and how values come about there.
 
     Attributes:
-      forward, backward: the loops.
+      forward, backward: the loops; or a level, and a `jax.checkpoint` in it.
+      loops: which of these.
+      window: places of the equations of the forward body.
       carried: numbers of what the forward loop carries into a turn: never computed again.
-      shared: numbers of what both loops are given, by place among the forward loop's operands.
+      shared: numbers of what both are given, by place among the forward loop's operands.
+      weights: numbers of those of them that are inputs.
       stacks: numbers of what the forward loop hands out by turns, by place among its results.
       makers: by number, the side, place and equation that make it; of the forward body if it can.
       primal: places of the equations of the backward body that only make primal values.
@@ -73,12 +83,32 @@ class Pair:
     numbering: Numbering
     forward: Side
     backward: Side
+    loops: bool
+    window: range
     carried: list[int]
     shared: dict[int, int]
+    weights: frozenset[int]
     stacks: dict[int, int]
     makers: dict[int, Maker]
     primal: set[int]
     needed: list[int]
+
+    @property
+    def turns(self) -> int:
+        """How often the forward body runs."""
+        return self.forward.equation.params["length"] if self.loops else 1
+
+    @property
+    def start(self) -> int:
+        """The place in their level at which the forward computation begins."""
+        return self.forward.place if self.loops else self.window.start
+
+    def steps(self) -> Iterator[tuple[int, Any]]:
+        """The equations of the forward body and their places."""
+        equations = self.forward.body.equations
+        for place in self.window:
+            if self.loops or is_forward(equations[place]):
+                yield place, equations[place]
 
     def operands(self, maker: Maker) -> list[int]:
         """The numbers of what an equation reads, without its literals."""
@@ -114,6 +144,12 @@ def level_of(closed: Any, *, remat: bool = False) -> Level:
         level.inside.update({k: [body] for (k, _), body in zip(ends, bodies, strict=True)})
         level.pairs.append(_pair(numbering, numbers, ends, bodies))
     for place, equation in enumerate(level.equations):
+        if equation.primitive.name in compat.REMAT and equation.params["differentiated"]:
+            body = level_of(compat.closed(*compat.called_jaxpr(equation)), remat=True)
+            pair = _checkpointed(numbering, numbers, level, place, body)
+            if pair is not None:
+                level.inside[place] = [body]
+                level.pairs.append(pair)
         if place not in level.inside and (bodies := list(_bodies(equation))):
             level.inside[place] = [level_of(body) for body in bodies]
     return level
@@ -160,6 +196,54 @@ def is_backward(equation: Any) -> bool:
     return "transpose(" in stack and "rematted_computation" not in stack
 
 
+def is_forward(equation: Any) -> bool:
+    """Whether an equation is not of the backward pass, whatever that computes again."""
+    stack = str(equation.source_info.name_stack)
+    return "transpose(" not in stack and equation.primitive.name not in compat.REMAT
+
+
+def _checkpointed(
+    numbering: Numbering, outer: dict[Any, int], level: Level, place: int, body: Level
+) -> Pair | None:
+    """The pair of a checkpoint and the level that it stands in; None if it has no twins there."""
+    equation, jaxpr = level.equations[place], level.closed.jaxpr
+    given = [numbering.read(atom, outer) for atom in equation.invars]
+    back = _side(numbering, place, equation, body, given)
+    again = {back.numbers[var] for one in body.equations for var in one.outvars}
+    before = [(k, one) for k, one in enumerate(level.equations[:place]) if is_forward(one)]
+    weights = [outer[var] for var in (*jaxpr.invars, *jaxpr.constvars)]
+    own = again - tied(weights, before, outer)
+    twins = [k for k, one in before if any(outer[var] in own for var in one.outvars)]
+    if not twins:
+        return None
+    first, read = twins[0], own | set(given)
+    last = max(k for k, one in before if any(outer[var] in read for var in one.outvars))
+    earlier = [outer[var] for k, one in before if k < first for var in one.outvars]
+    made = {outer[var] for k, one in before if first <= k <= last for var in one.outvars}
+    shared = dict(enumerate(dict.fromkeys((*weights, *earlier))))
+    stacks = {k: number for k, number in enumerate(given) if number in made}
+    front = Side(-1, equation, level, outer, [], [])
+    window = range(first, last + 1)
+    pair = Pair(
+        *(numbering, front, back, False, window),
+        *([], shared, frozenset(weights), stacks, {}, set(), []),
+    )
+    _find_primal(pair, {*shared.values(), *made})
+    return pair
+
+
+def tied(
+    weights: Iterable[int], steps: Iterable[tuple[int, Any]], numbers: Mapping[Any, int]
+) -> set[int]:
+    """The numbers of what ops other than products make of weights, constants and one another."""
+    found = set(weights)
+    for _, equation in steps:
+        read = [numbers[atom] for atom in equation.invars if not compat.is_literal(atom)]
+        if found.issuperset(read) and not is_matrix_op(equation.primitive.name):
+            found.update(numbers[var] for var in equation.outvars)
+    return found
+
+
 def _pair(
     numbering: Numbering,
     outer: dict[Any, int],
@@ -189,7 +273,11 @@ def _pair(
     back = _side(numbering, second, backward, bodies[1], taken)
 
     carried = given[consts : consts + carries]
-    pair = Pair(numbering, front, back, carried, shared, stacks, {}, set(), [])
+    window, weights = range(len(bodies[0].equations)), frozenset(shared.values())
+    pair = Pair(
+        *(numbering, front, back, True, window),
+        *(carried, shared, weights, stacks, {}, set(), []),
+    )
     _find_primal(pair, {*shared.values(), *stacks.values()})
     return pair
 
@@ -203,7 +291,7 @@ def _find_primal(pair: Pair, available: set[int]) -> None:
     """Fill in what makes which value, what is primal, and what is needed."""
     front, back = pair.forward, pair.backward
     makers = pair.makers
-    for place, equation in enumerate(front.body.equations):
+    for place, equation in pair.steps():
         for var in equation.outvars:
             makers.setdefault(front.numbers[var], Maker(place, equation, False))
     constants = back.body.closed.jaxpr.constvars

@@ -21,7 +21,7 @@ def opened(closed: Any, *, remat: bool) -> Any:
     Args:
       closed: what to open.
       remat: open differentiated `jax.checkpoint`s too. The barrier that stands before each of them
-        goes.
+        goes; before others there is none.
     """
     if not any(_opens(equation, remat) for equation in closed.jaxpr.eqns):
         return closed
@@ -55,7 +55,7 @@ def _walk(jaxpr: Any, consts: Sequence[Any], arrays: Sequence[Any], remat: bool)
 def _opens(equation: Any, remat: bool) -> bool:
     name, params = equation.primitive.name, equation.params
     if name in compat.REMAT:
-        return remat and params["differentiated"]
+        return remat or not params["differentiated"]
     if name not in _JITS:
         return False
     said = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))

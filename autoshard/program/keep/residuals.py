@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoshard import compat
-from autoshard.program.flops import equation_flops, is_matrix_op
-from autoshard.program.keep.levels import Level, Maker, Pair, level_of
+from autoshard.program.flops import equation_flops
+from autoshard.program.keep.levels import Level, Maker, Pair, level_of, tied
 from autoshard.program.keep.numbering import repeatable
 
 _TRANSFORMS = re.compile(r"\b(jvp|transpose|vmap|pmap)\(|\)")
@@ -177,8 +177,8 @@ def demand_of(pair: Pair, saved: Collection[int]) -> Demand:
 
 def _pairs(level: Level, scope: str) -> Iterator[tuple[Pair, str]]:
     """All pairs, and the scope that they are in; those of a level before those inside of it."""
-    for pair in level.pairs:
-        yield pair, _joined(scope, pair.forward.equation)
+    for pair in sorted(level.pairs, key=lambda one: one.start):
+        yield pair, _joined(scope, pair.forward.equation) if pair.loops else scope
     for place, bodies in sorted(level.inside.items()):
         for body in bodies:
             yield from _pairs(body, _joined(scope, level.equations[place]))
@@ -195,7 +195,7 @@ def _of_pair(pair: Pair, scope: str, counts: Counter[str]) -> Iterator[tuple[int
     front = pair.forward
     found = [
         (front.numbers[var], place, var)
-        for place, equation in enumerate(front.body.equations)
+        for place, equation in pair.steps()
         for var in equation.outvars
     ]
     reached = _reached(pair)
@@ -203,7 +203,10 @@ def _of_pair(pair: Pair, scope: str, counts: Counter[str]) -> Iterator[tuple[int
     mine = {n: (place, var) for n, place, var in reversed(found) if n in reached}
     mine = {n: one for n, one in mine.items() if makers[n].place == one[0] and not makers[n].again}
     needed, on_stack = _needed(pair), set(pair.backward.given) & set(pair.stacks.values())
-    labels, tied = _labels(pair), _tied(pair)
+    labels, constants = _labels(pair), pair.forward.body.closed.jaxpr.constvars
+    given = tied(
+        [*pair.weights, *(front.numbers[v] for v in constants)], pair.steps(), front.numbers
+    )
     names: dict[int, str] = {}
     for number, place, var in found:
         if number not in mine or number in names or mine[number][1] is not var:
@@ -213,7 +216,7 @@ def _of_pair(pair: Pair, scope: str, counts: Counter[str]) -> Iterator[tuple[int
         text = f"{inner}/{primitive}" if inner else primitive
         counts[text] += 1
         names[number] = text if counts[text] == 1 else f"{text}#{counts[text]}"
-        turns = front.equation.params["length"]
+        turns = pair.turns
         shape, dtype, _ = compat.array_facts(var.aval)
         read = [n for n in pair.operands(makers[number]) if n in names]
         yield (
@@ -232,7 +235,7 @@ def _of_pair(pair: Pair, scope: str, counts: Counter[str]) -> Iterator[tuple[int
                 reads=tuple(dict.fromkeys(names[n] for n in read)),
                 read_bytes=sum(map(_bytes, equation.invars)),
                 needed=number in needed,
-                tied=number in tied,
+                tied=number in given,
                 saved=number in on_stack,
                 pinned=not repeatable(equation),
             ),
@@ -248,24 +251,11 @@ def _labels(pair: Pair) -> dict[int, str]:
     """The `checkpoint_name` of forward values, by number."""
     front = pair.forward
     labels: dict[int, str] = {}
-    for equation in front.body.equations:
+    for _, equation in pair.steps():
         if equation.primitive.name == "name" and not compat.is_literal(equation.invars[0]):
             for atom in (*equation.invars, *equation.outvars):
                 labels.setdefault(front.numbers[atom], str(equation.params["name"]))
     return labels
-
-
-def _tied(pair: Pair) -> set[int]:
-    """The numbers of what elementwise ops and the like make of what both loops are given."""
-    front = pair.forward
-    tied = set(pair.shared.values()) | {
-        front.numbers[var] for var in front.body.closed.jaxpr.constvars
-    }
-    for equation in front.body.equations:
-        read = [front.numbers[a] for a in equation.invars if not compat.is_literal(a)]
-        if tied.issuperset(read) and not is_matrix_op(equation.primitive.name):
-            tied.update(front.numbers[var] for var in equation.outvars)
-    return tied
 
 
 def _needed(pair: Pair) -> set[int]:

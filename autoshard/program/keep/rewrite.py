@@ -6,8 +6,8 @@
 The step is traced anew. A forward loop hands out a stack of each chosen value that the backward
 loop needs, and the backward loop begins with the ops that make the others, under the scope
 `rematted_computation` and with their source lines. Nothing else changes, so that the numbers are
-the same to the last bit. The two computations are in different loops, which XLA does not merge.
-What nobody reads any more is dropped.
+the same to the last bit. The two computations are in different loops, or the second stays in its
+`jax.checkpoint`, so that XLA does not merge them. What nobody reads any more is dropped.
 """
 
 from __future__ import annotations
@@ -111,8 +111,10 @@ class _Rewriter:
         with compat.equation_context(equation):
             if forward is not None:
                 results = self._forward(body, forward)
-            elif backward is not None:
+            elif backward is not None and backward.loops:
                 results = self._backward(body, backward)
+            elif backward is not None:
+                results = self._checkpointed(body, backward)
             else:
                 operands = [body.read(atom) for atom in equation.invars]
                 results = self._bind(equation, operands, level.inside.get(place, []))
@@ -185,6 +187,27 @@ class _Rewriter:
         return _scan(
             equation, operands, [pair[1:] for pair in consts], [p[1:] for p in slices], turn
         )
+
+    def _checkpointed(self, outside: _Body, pair: Pair) -> list[Any]:
+        """A checkpoint that is given what is saved, and first makes what is not."""
+        equation, demand, back = pair.backward.equation, self.demand(pair), pair.backward
+        wanted = [n for n in (*demand.stacks, *demand.shared) if n not in back.given]
+        numbers = pair.forward.numbers
+        arrays = {numbers[var]: array for var, array in outside.arrays.items()}
+        gone = set(pair.stacks.values()) - set(demand.stacks)
+
+        def run(*given: Any) -> list[Any]:
+            known = dict(zip((*back.given, *wanted), given, strict=True))
+            closed = back.body.closed
+            constants = (back.numbers[var] for var in closed.jaxpr.constvars)
+            known.update(zip(constants, closed.consts, strict=True))
+            kept = {number: array for number, array in known.items() if number not in gone}
+            return self._backward_body(pair, demand, kept)
+
+        operands = [*map(outside.read, equation.invars), *(arrays[n] for n in wanted)]
+        avals = [atom.aval for atom in equation.invars] + [jax.typeof(arrays[n]) for n in wanted]
+        closed = jax.make_jaxpr(run)(*map(compat.shape_struct, avals))
+        return compat.bind_checkpoint(equation, operands, closed)
 
     def _backward_body(self, pair: Pair, demand: Demand, known: dict[int, Any]) -> list[Any]:
         body, back = _BackwardBody(pair, known), pair.backward

@@ -81,8 +81,8 @@ class _Search:
         """See `search_saved`."""
         residuals = find_residuals(self.program.written)
         if not residuals.values:
-            note = "no loop of the backward pass reads what a loop of the forward pass makes, so "
-            note += "that there is nothing to choose to save"
+            note = "no loop and no jax.checkpoint of the backward pass reads what the forward pass "
+            note += "makes, so that there is nothing to choose to save"
             found = self._everywhere(self.program, self.asked)
             return [replace(plan, notes=(*plan.notes, note)) for plan in found]
         shapes = self._coarse_shapes()

@@ -123,5 +123,26 @@ def accumulated(wrap: Callable[[Any], Any]) -> tuple[Any, Any]:
     return step, (params, draw(2, BATCH, WIDTH, seed=2))
 
 
+def unrolled(wrap: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """Three layers one after another, each with products and a loop, that read a table."""
+
+    def layer(x, weights, table):
+        hidden = checkpoint_name(jnp.tanh(x @ weights["up"]) * table, "hidden")
+        last, _ = lax.scan(lambda c, row: (jnp.sin(c + row), None), hidden[0], hidden)
+        return x + (hidden * last) @ weights["down"]
+
+    def loss(params, x, rows):
+        table = jnp.cos(rows)
+        for index, weights in enumerate(params):
+            with jax.named_scope(f"layer_{index}"):
+                x = wrap(layer)(x, weights, table)
+        return jnp.sum(x * x)
+
+    params = [
+        {"up": draw(WIDTH, 8, seed=k), "down": draw(8, WIDTH, seed=10 + k)} for k in range(LAYERS)
+    ]
+    return jax.value_and_grad(loss), (params, draw(BATCH, WIDTH, seed=2), draw(8, seed=3))
+
+
 PROGRAMS = {one.__name__: one for one in (mlp, transformer, nested, branches, accumulated)}
 """Builders of a step and its arguments in double precision, by name."""

@@ -96,7 +96,8 @@ def test_saving_everything_computes_again_what_derivatives_alone_need():
 
 def test_names_and_lines_stay():
     with open(programs.__file__) as file:
-        (number,) = [k for k, line in enumerate(file, 1) if "checkpoint_name(jnp.tanh" in line]
+        told = 'hidden = checkpoint_name(jnp.tanh(x @ weights["up"]), "hidden")'
+        (number,) = [k for k, line in enumerate(file, 1) if told in line]
     here = {f"programs.py:{number}"}
     closed, _ = traced("mlp", "plain")
     residuals = find_residuals(closed)
@@ -151,3 +152,44 @@ def test_a_step_without_a_backward_pass_has_no_candidates():
     residuals = find_residuals(closed)
     assert residuals.values == ()
     assert with_saved(closed, residuals, ()) is closed
+
+
+def checkpoints(closed):
+    """What each checkpoint of a step computes, in the order of the backward pass."""
+    found = [one for one in closed.jaxpr.eqns if one.primitive.name in compat.REMAT]
+    return [[one.primitive.name for one in e.params["jaxpr"].eqns] for e in found], found
+
+
+UNROLLED = {name: wrap for name, wrap in CHECKPOINTS.items() if name != "plain"}
+
+
+@pytest.mark.parametrize("checkpoint", UNROLLED)
+def test_unrolled_layers_compute_the_same_to_the_last_bit(checkpoint):
+    fn, args = programs.unrolled(UNROLLED[checkpoint])
+    closed, flat = compat.drop_dead_code(jax.jit(fn).trace(*args).jaxpr), jax.tree.leaves(args)
+    residuals = find_residuals(closed)
+    names = [one.name for one in residuals.values]
+    assert {"layer_0/tanh", "layer_1/tanh", "layer_2/tanh"} <= set(names)
+    wanted = run(closed, flat)
+    dice = random.Random(checkpoint)
+    some = [{one for one in names if dice.random() < 0.4} for _ in range(4)]
+    for saved in (residuals.saved_as_written(), set(), set(names), *some):
+        changed = with_saved(closed, residuals, saved)
+        for one, other in zip(run(changed, flat), wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("checkpoint", ["checkpoint", "dots"])
+def test_unrolled_layers_save_what_is_chosen_behind_their_barriers(checkpoint):
+    fn, args = programs.unrolled(UNROLLED[checkpoint])
+    closed = compat.drop_dead_code(jax.jit(fn).trace(*args).jaxpr)
+    residuals = find_residuals(closed)
+    made, _ = checkpoints(with_saved(closed, residuals, ()))
+    assert ["tanh" in one for one in made] == [True, True, True]
+    saved = [one.name for one in residuals.values if one.label == "hidden"]
+    assert len(saved) >= 3
+    made, found = checkpoints(with_saved(closed, residuals, saved))
+    assert all(one.params["prevent_cse"] for one in found)
+    assert [one.count("tanh") for one in made] == [1, 1, 1]  # for its derivative
+    made, _ = checkpoints(with_saved(closed, residuals, residuals.homes))
+    assert ["tanh" in one for one in made] == [False, False, False]

@@ -118,3 +118,29 @@ def test_meshes_are_searched_with_the_best_choice(program, plans):
     assert found.options["saved"] == chosen.options["saved"]
     assert found.estimate.step_seconds <= chosen.estimate.step_seconds * (1 + 1e-9)
     assert len(found.proof.meshes) >= 1
+
+
+def test_unrolled_layers_are_chosen_alike():
+    def unrolled(params, x):
+        def layer(x, weights):
+            return x + jnp.tanh(x @ weights["up"]) @ weights["down"]
+
+        for k in range(LAYERS):
+            with jax.named_scope(f"layer_{k}"):
+                x = jax.checkpoint(layer)(x, {name: stack[k] for name, stack in params.items()})
+        return jnp.sum(x * x)
+
+    def step(params, x):
+        value, grads = jax.value_and_grad(unrolled)(params, x)
+        return value, jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+    args = arguments()
+    program = trace(step, *args, donate_argnums=0)
+    options = {"mesh": {"x": 8}, "baselines": False}
+    written = search(program, toy_machine(), **options)
+    chosen = search(program, toy_machine(), remat="search", **options)
+    assert chosen.estimate.step_seconds < 0.95 * written.estimate.step_seconds
+    names = [name.partition("/") for name in chosen.options["saved"]]
+    assert {scope for scope, _, _ in names} == {f"layer_{k}" for k in range(LAYERS)}
+    assert len({name for _, _, name in names}) * LAYERS == len(names)
+    assert verify(chosen, step, *args, concrete=args).agrees
