@@ -111,6 +111,7 @@ from autoshard.compat.source_lines import (
     PACKAGE_FOLDER,
     is_own,
     source_line,
+    source_lines,
     user_line_of_error,
 )
 from autoshard.compat.user_code import (
@@ -196,6 +197,7 @@ __all__ = [
     "shardy_sharding_of",
     "single_device_effects",
     "source_line",
+    "source_lines",
     "splat_integer",
     "stablehlo_of_hlo",
     "user_line_of_error",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
+from itertools import islice
 from typing import Any
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "")
@@ -27,6 +28,14 @@ def source_line(equation: Any) -> str:
     if frame is None:
         return ""
     return f"{frame.file_name.rsplit('/', 1)[-1]}:{frame.start_line}"
+
+
+def source_lines(equation: Any, most: int = 3) -> tuple[str, ...]:
+    """The lines of user code that made an equation, the innermost first, each `file.py:12`."""
+    from jax._src import source_info_util
+
+    frames = islice(source_info_util.user_frames(equation.source_info.traceback), most)
+    return tuple(f"{one.file_name.rsplit('/', 1)[-1]}:{one.start_line}" for one in frames)
 
 
 def user_line_of_error(error: BaseException) -> str:

@@ -21,7 +21,7 @@ from autoshard.cost.corrections import NONE, Corrections
 from autoshard.files import read_json, typed, write_whole
 from autoshard.files.errors import shown
 from autoshard.plan.decisions import Decisions, Reshard
-from autoshard.plan.records import Baseline, Estimate, MeshShape, Move, Proof
+from autoshard.plan.records import Baseline, Estimate, KeptValue, MeshShape, Move, Proof
 from autoshard.plan.written import WrittenPlan
 from autoshard.program.dim_order import ProductOrder
 
@@ -54,6 +54,8 @@ class Plan:
       belief: what of the machine's compiler it rests on, in a few words.
       notes: what else its reader should know, a sentence each.
       marks: of what of the program it needs; see `autoshard.program.fingerprint`.
+      kept: what is saved for the backward pass and which products are computed again there, where
+        the search chose that.
       requirements: for every requirement its `text`, `source`, whether it is `kept`, `how` it is
         broken, and the `requirement` itself; see `autoshard.problem.requirements.demands`.
     """
@@ -79,6 +81,7 @@ class Plan:
     belief: str = ""
     notes: tuple[str, ...] = ()
     marks: str = ""
+    kept: tuple[KeptValue, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with a schema version."""
@@ -110,6 +113,7 @@ class Plan:
             "belief": self.belief,
             "notes": list(self.notes),
             "marks": self.marks,
+            "kept": [asdict(one) for one in self.kept],
         }
 
     @classmethod
@@ -155,6 +159,7 @@ class Plan:
             belief=written.belief,
             notes=written.notes,
             marks=written.marks,
+            kept=written.kept,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -113,6 +113,29 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptValue:
+    """A forward value that the backward pass needs: saved for it, or computed again there.
+
+    Attributes:
+      name: in `autoshard.program.keep`.
+      type: of one turn of its loop, as `bf16[8,4]`.
+      turns: of the loop; 1 where there is none.
+      bytes: of all turns, unsharded.
+      lines: of the user's program that make it, the innermost first.
+      label: its `checkpoint_name`, or an empty string.
+      saved: which of the two.
+    """
+
+    name: str
+    type: str
+    turns: Count
+    bytes: Count
+    lines: tuple[str, ...]
+    label: str
+    saved: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MeshShape:
     """Named mesh axes, major to minor."""
 

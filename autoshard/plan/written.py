@@ -13,7 +13,7 @@ from msgspec import Meta
 from autoshard.cost.corrections import NONE, Corrections, Part, Unit
 from autoshard.files import Count, NotNegative
 from autoshard.plan.decisions import Decisions, Reshard, WrittenDecisions
-from autoshard.plan.records import Baseline, Estimate, Move, Proof
+from autoshard.plan.records import Baseline, Estimate, KeptValue, Move, Proof
 from autoshard.program.dim_order import ProductOrder
 
 MOST_DEVICES = 2**24
@@ -113,6 +113,7 @@ class WrittenPlan:
     belief: str = ""
     notes: tuple[str, ...] = ()
     marks: str = ""
+    kept: tuple[KeptValue, ...] = ()
 
     def faults(self) -> Iterator[str]:
         """What contradicts itself among fields that are each of the right form."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from autoshard.plan.fits import fits, refusal
 from autoshard.plan.plan import Move, Plan
+from autoshard.plan.text.kept import kept_rows, policy
 from autoshard.plan.text.layouts import folded_layouts
 from autoshard.plan.text.moves import alike_moves, collective_name, shared_scope
 from autoshard.plan.text.trees import Line
@@ -31,6 +32,7 @@ def format_plan(plan: Plan, *, dearest: int = DEAREST) -> str:
     sections = [
         _header(plan),
         _notes(plan),
+        _kept(plan),
         _requirements(plan),
         _baselines(plan),
         _layouts(plan),
@@ -188,6 +190,21 @@ def _baselines(plan: Plan) -> str:
 def _notes(plan: Plan) -> str:
     wrap = textwrap.TextWrapper(WIDTH, initial_indent="  note: ", subsequent_indent="    ")
     return "\n".join(wrap.fill(note) for note in plan.notes)
+
+
+def _kept(plan: Plan) -> str:
+    """What is saved for the backward pass, and how the program would say so itself."""
+    rows = kept_rows(plan)
+    if not rows:
+        return ""
+    said = (
+        f"jax.checkpoint(LAYER, policy={policy(plan)}) says the same of each layer, once "
+        "jax.ad_checkpoint.checkpoint_name(VALUE, NAME) names these values where they are made"
+    )
+    wrap = textwrap.TextWrapper(
+        *(WIDTH,), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+    )
+    return table(rows, right=(1,)) + "\n" + wrap.fill(said)
 
 
 def _requirements(plan: Plan) -> str:

@@ -37,7 +37,7 @@ class Residual:
       shape, dtype: of one turn of its loop.
       turns: of the loop.
       bytes: of the unsharded stack of all turns.
-      primitive, scope, line: of its op; the user's source line.
+      primitive, scope, lines: of its op; the user's source lines, the innermost first.
       label: its `checkpoint_name`, or an empty string.
       flops: of one turn of its op, unsharded.
       reads: the names of the candidates that its op reads.
@@ -56,7 +56,7 @@ class Residual:
     bytes: int
     primitive: str
     scope: str
-    line: str
+    lines: tuple[str, ...]
     label: str
     flops: float
     reads: tuple[str, ...]
@@ -65,6 +65,11 @@ class Residual:
     tied: bool
     saved: bool
     pinned: bool
+
+    @property
+    def line(self) -> str:
+        """The user's line that makes it, or an empty string."""
+        return next(iter(self.lines), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,14 @@ class Residuals:
         wanted = set(saved)
         homes = self.homes.items()
         return tuple(n for n, (pair, one) in homes if n in wanted and one in stacks[pair])
+
+    def recomputed(self, saved: Collection[str]) -> tuple[str, ...]:
+        """What the backward pass computes again if these values are saved."""
+        pairs = dict.fromkeys(pair for pair, _ in self.homes.values())
+        demands = {pair: demand_of(pair, self.numbers(pair, saved)) for pair in pairs}
+        again = {pair: {m.place for m in one.again if not m.again} for pair, one in demands.items()}
+        homes = self.homes.items()
+        return tuple(n for n, (pair, one) in homes if pair.makers[one].place in again[pair])
 
     def check(self, saved: Collection[str]) -> None:
         """Raise KeepError if names are not those of candidates, or others must be saved."""
@@ -229,7 +242,7 @@ def _of_pair(pair: Pair, scope: str, counts: Counter[str]) -> Iterator[tuple[int
                 bytes=turns * _bytes(var),
                 primitive=primitive,
                 scope=inner,
-                line=compat.source_line(equation),
+                lines=compat.source_lines(equation),
                 label=labels.get(number, ""),
                 flops=equation_flops(equation),
                 reads=tuple(dict.fromkeys(names[n] for n in read)),

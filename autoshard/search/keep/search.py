@@ -19,7 +19,10 @@ from dataclasses import dataclass, replace
 from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape, Plan
+from autoshard.plan.records import KeptValue
+from autoshard.program.flops import is_matrix_op
 from autoshard.program.keep import find_residuals
+from autoshard.program.layout import short_dtype
 from autoshard.program.trace import Program, resaved
 from autoshard.search.all_shapes import Explored, InfeasibleError, NoPlanError
 from autoshard.search.finish import finish
@@ -183,7 +186,28 @@ class _Search:
             seconds=seconds,
             limit_hit=hit,
         )
-        return replace(plan, proof=proof, notes=(*plan.notes, *self._notes(best, others)))
+        notes = (*plan.notes, *self._notes(best, others))
+        return replace(plan, proof=proof, notes=notes, kept=self._kept(best.program))
+
+    def _kept(self, program: Program) -> tuple[KeptValue, ...]:
+        """What a choice saves, and the products that it computes again."""
+        residuals = find_residuals(self.program.written)
+        chosen = program.options.get("saved", residuals.saved_as_written())
+        saved = set(residuals.on_stacks(chosen))
+        again = set(residuals.recomputed(chosen))
+        return tuple(
+            KeptValue(
+                name=one.name,
+                type=f"{short_dtype(one.dtype)}[{','.join(map(str, one.shape))}]",
+                turns=one.turns,
+                bytes=one.bytes,
+                lines=one.lines,
+                label=one.label,
+                saved=one.name in saved,
+            )
+            for one in residuals.values
+            if one.name in saved or (one.name in again and is_matrix_op(one.primitive))
+        )
 
     def _notes(self, best: _Trial, others: Sequence[_Trial]) -> list[str]:
         titles = ", ".join(one.title for one in others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,8 @@ from jax.sharding import PartitionSpec
 
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.plan import Baseline, Estimate, MeshShape, Move, Plan, Proof
+from autoshard.plan.records import KeptValue
+from autoshard.plan.text.kept import policy
 from autoshard.plan.text.page import WIDTH, format_bytes, format_gap, format_plan, format_seconds
 from autoshard.plan.text.trees import Leaf, fold
 
@@ -258,3 +261,28 @@ def test_a_function_of_one_bare_array():
 def test_keys_with_brackets_and_dots():
     tree = {"[0]['a.b[0]']": "A", "[0].c": "B"}
     assert lines(tree) == [("[0]['a.b[0]']", "A"), ("[0].c", "B")]
+
+
+KEPT = """
+  saved for the backward pass    unsharded  name                   where
+    bf16[8,16] x 6                1.50 KiB  attention_dot_general  m.py:7 < m.py:20
+    bf16[8,4] x 3                    192 B  hidden                 m.py:9
+  products computed again there                                    where
+    f32[8,8] x 3                                                   m.py:8
+  jax.checkpoint(LAYER, policy=jax.checkpoint_policies.save_only_these_names("attention_dot_general", "hidden")) says
+    the same of each layer, once jax.ad_checkpoint.checkpoint_name(VALUE, NAME) names these values where they are made
+"""
+
+
+def test_what_is_saved_is_said_by_line_and_as_a_policy():
+    first = KeptValue(
+        "layer_0/attention/ab,bc->ac/dot_general#2",
+        *("bf16[8,16]", 3, 768, ("m.py:7", "m.py:20"), "", True),
+    )
+    second = replace(first, name="layer_1/attention/ab,bc->ac/dot_general#2")
+    named = KeptValue("layer_0/tanh", "bf16[8,4]", 3, 192, ("m.py:9",), "hidden", True)
+    again = KeptValue("layer_0/dot_general", "f32[8,8]", 3, 768, ("m.py:8",), "", False)
+    told = plan(kept=(first, second, named, again))
+    assert KEPT in format_plan(told)
+    assert Plan.from_json(json.loads(json.dumps(told.to_json()))).kept == told.kept
+    assert policy(plan(kept=(again,))) == "jax.checkpoint_policies.nothing_saveable"

@@ -122,6 +122,19 @@ def test_names_tell_values_apart_and_are_the_same_whatever_the_program_saves():
     assert set(checkpointed) <= set(plain)
 
 
+@pytest.mark.parametrize("name", ["mlp", "transformer"])
+def test_a_policy_over_names_saves_the_same(name):
+    """What JAX itself saves, told to save the values of a name alone."""
+    told, (closed, _) = traced(name, "names")[0], traced(name, "checkpoint")
+    residuals = find_residuals(closed)
+    hidden = [one.name for one in residuals.values if one.primitive == "name"]
+    ours, theirs = loops(with_saved(closed, residuals, hidden)), loops(told)
+    assert stacks(ours[0]) == stacks(theirs[0])
+    assert residuals.recomputed(residuals.homes) == ()
+    assert not set(hidden) & set(residuals.recomputed(hidden))
+    assert set(residuals.recomputed(())) > set(residuals.recomputed(hidden))
+
+
 def test_unknown_names_are_refused():
     closed, _ = traced("mlp", "plain")
     with pytest.raises(KeepError, match=r"is called moon; those of this program: dot_general, "):

@@ -17,7 +17,7 @@ from tests.helpers import toy_machine
 from tests.program.keep.programs import CHECKPOINTS, PROGRAMS
 
 BLANK = Residual(
-    *("", (), "float32", 1, 8, "sin", "", "", "", 1.0, (), 8, False, False, False, False)
+    *("", (), "float32", 1, 8, "sin", "", (), "", 1.0, (), 8, False, False, False, False)
 )
 
 
