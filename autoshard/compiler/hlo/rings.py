@@ -76,8 +76,7 @@ def find_rings(found: Sequence[Found]) -> list[Ring]:
     permutes = {
         (one.place.computation.name, one.event.instruction.name): number
         for number, one in enumerate(found)
-        if one.record.opcode == "collective-permute"
-        and ring_length(_pairs(one.event.collective)) is not None
+        if one.record.opcode == "collective-permute" and _turns_all(one.event.collective)
     }
     joined: list[list[int]] = []
     for chain in _chains(found, permutes):
@@ -88,6 +87,13 @@ def find_rings(found: Sequence[Found]) -> list[Ring]:
             joined.append(list(chain))
     rings = (_as_ring(found, tuple(sorted(members))) for members in joined)
     return [ring for ring in rings if ring is not None]
+
+
+def _turns_all(collective: Instruction) -> bool:
+    """Whether a permute passes pieces around rings of one length; one that some devices keep is a
+    change of the order in which axes cut an array."""
+    pairs = parse_pairs(collective.attribute("source_target_pairs") or "")
+    return all(a != b for a, b in pairs) and ring_length(_pairs(collective)) is not None
 
 
 def _as_ring(found: Sequence[Found], members: tuple[int, ...]) -> Ring | None:
