@@ -8,6 +8,8 @@ kernel_equations    the equations of Pallas calls, changed where they stand
 source_lines        the line of the user's source that an equation or an error comes from
 layout_primitives   layouts of an array, its cotangent and what is computed again
 explicit_types      shardings in types, taken out of what was traced with them
+manual_bodies       bodies of shard_map, and their equations without its types
+parts               collectives that become ops on a dimension of parts; imported by name
 user_code           the arrays that user code reads and makes while it is traced
 shardy              Shardy's passes inside of jaxlib: rules of ops, explicit collectives, layouts
 compile             modules as bytes, and their compilation by a compiler without its devices
@@ -28,6 +30,7 @@ from autoshard.compat.explicit_types import (
     RESHARD,
     explicit_sharding,
     no_other_mesh,
+    plain_constant,
     said_axes,
     without_reshards,
     without_types,
@@ -77,6 +80,14 @@ from autoshard.compat.layout_primitives import (
     bind_reading,
     laid_out,
     run_reading,
+)
+from autoshard.compat.manual_bodies import (
+    MappedCall,
+    bind_plainly,
+    has_batching_rule,
+    mapped_call,
+    no_mesh,
+    plain_context,
 )
 from autoshard.compat.mpmd import (
     MpmdFragment,
@@ -141,6 +152,7 @@ __all__ = [
     "KernelCall",
     "LoweredModule",
     "LoweredOp",
+    "MappedCall",
     "MpmdFragment",
     "MpmdMerge",
     "Read",
@@ -151,6 +163,7 @@ __all__ = [
     "bind_checkpoint",
     "bind_equation",
     "bind_kernel",
+    "bind_plainly",
     "bind_reading",
     "bodies_of",
     "called_jaxpr",
@@ -163,6 +176,7 @@ __all__ = [
     "equation_line",
     "equation_scope",
     "explicit_sharding",
+    "has_batching_rule",
     "has_lowering",
     "in_checkpoint",
     "integers",
@@ -180,13 +194,17 @@ __all__ = [
     "loops_are_inlined",
     "lower_equations",
     "make_collectives_explicit",
+    "mapped_call",
     "module_bytecode",
+    "no_mesh",
     "no_other_mesh",
     "no_user_lines",
     "parse_sharding_rule",
     "partition_mpmd",
     "partitionable_random_bits",
     "passed_through",
+    "plain_constant",
+    "plain_context",
     "registered_primitives",
     "run_reading",
     "said_axes",

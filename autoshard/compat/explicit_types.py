@@ -17,7 +17,7 @@ https://docs.jax.dev/en/latest/notebooks/explicit-sharding.html
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autoshard.compat.jaxprs import is_literal
@@ -150,7 +150,7 @@ class _Body:
         from jax._src import core
 
         if is_literal(var):
-            return core.Literal(var.val, _untyped(var.aval))
+            return core.Literal(plain_constant(var.val), _untyped(var.aval))
         if type(var).__name__ == "DropVar":
             return core.DropVar(_untyped(var.aval))
         if var not in self.variables:
@@ -212,7 +212,35 @@ def _reshard(equation: Any, sharding: Any, asked_by: str) -> Any:
 
 def _untyped(aval: Any) -> Any:
     """An abstract value that says nothing of its sharding."""
+    if hasattr(aval, "inner_aval"):  # of a Ref, as kernels have
+        return aval.update(inner_aval=_untyped(aval.inner_aval))
     sharding = getattr(aval, "sharding", None)
     if sharding is None or sharding.mesh.empty:
         return aval
+    if aval.mat.varying:
+        aval = aval.update(manual_axis_type=aval.mat.update(varying=frozenset()))
     return aval.update(sharding=None)
+
+
+def without_mesh(parameter: Any) -> Any:
+    """A parameter of an equation whose jaxprs say nothing of meshes."""
+    return _Untyped(reshards=False).parameter(parameter)
+
+
+def plain_aval(aval: Any, shape: Sequence[int] | None = None) -> Any:
+    """An abstract array that says nothing of meshes, or such a one of another `shape`."""
+    from jax._src import core
+
+    shape = aval.shape if shape is None else tuple(shape)
+    weak = bool(getattr(aval, "weak_type", False))
+    return core.ShapedArray(shape, aval.dtype, weak_type=weak)
+
+
+def plain_constant(value: Any) -> Any:
+    """A literal or a constant of a body, whose type says nothing of meshes either."""
+    import numpy as np
+    from jax._src.literals import TypedNdArray
+
+    if not isinstance(value, TypedNdArray):
+        return value
+    return TypedNdArray(np.asarray(value), plain_aval(value.aval))

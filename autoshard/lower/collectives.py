@@ -27,7 +27,7 @@ What Shardy does with constraints, each pinned by a test:
   dimension by an `all_to_all`, and back.
 * **Not listed, though data moves**: halos (pad, strided or shifted slice, convolution, reverse,
   cumulative sums and windows along a sharded dimension) and `top_k` along one: Shardy leaves them
-  to the compiler. Collectives that the user wrote inside `shard_map` are not listed either.
+  to the compiler. Collectives inside of a `shard_map` in the module are not listed either.
 """
 
 from __future__ import annotations

@@ -120,11 +120,6 @@ class ExplicitInterpreter(Interpreter):
     def _bind(self, equation: Any, op: Op, arrays: Sequence[Any]) -> list[Any]:
         if self.decisions.assignment[op.index] is None:
             return compat.bind_equation(equation, arrays)
-        if equation.primitive.name == "shard_map":
-            raise LoweringError(
-                f"{op} is a shard_map, which cannot stand in another one over the same mesh: lower "
-                "without explicit=True"
-            )
         if op.primitive in CALLS_PYTHON and op.primitive != "pure_callback":
             return self._call_once(equation, op, arrays)
         if op.index in self.product_orders:

@@ -25,6 +25,18 @@ def replaced(jaxpr: Any, change: Callable[[Any], Any]) -> Any:
     return with_equations(jaxpr, equations)
 
 
+def all_equations(jaxpr: Any) -> list[Any]:
+    """The equations of a jaxpr and of the bodies that are laid out in place of them."""
+    found: list[Any] = []
+
+    def note(equation: Any) -> Any:
+        found.append(equation)
+        return equation
+
+    replaced(jaxpr, note)
+    return found
+
+
 def with_bodies(equation: Any, change: Callable[[Any], Any]) -> Any:
     """`equation` with `change` made to the jaxprs that are laid out in place of it."""
     name, params = equation.primitive.name, equation.params

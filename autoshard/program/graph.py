@@ -102,10 +102,12 @@ class Program:
     made of that. `argument_names` are those of the function's parameters, by position. `dead_ops`
     of what the function computes are left out, since no result depends on them. `explicit` says
     whether it was written for Explicit mesh axes, and `argument_shardings` how its flat inputs lie
-    over these. `changed` pairs the flat inputs that the step changes in place with the results that
-    take their places, and `refs` are the inputs that are `jax.Ref`s; see `autoshard.program.state`.
-    `jaxpr` is what is planned, and `written` what the user wrote, which may save other values for
-    its backward pass (`autoshard.program.keep`). `user_rules` are those that it was traced with.
+    over these. `shard_maps` says whether the function calls `jax.shard_map`; the bodies of such
+    calls are ops of the program as all others are. `changed` pairs the flat inputs that the step
+    changes in place with the results that take their places, and `refs` are the inputs that are
+    `jax.Ref`s; see `autoshard.program.state`. `jaxpr` is what is planned, and `written` what the
+    user wrote, which may save other values for its backward pass (`autoshard.program.keep`).
+    `user_rules` are those that it was traced with.
     """
 
     name: str
@@ -128,6 +130,7 @@ class Program:
     argument_names: tuple[str, ...] = ()
     dead_ops: int = 0
     explicit: bool = False
+    shard_maps: bool = False
     argument_shardings: tuple[Any, ...] = ()
     changed: tuple[tuple[int, int], ...] = ()
     refs: frozenset[int] = frozenset()

@@ -28,8 +28,14 @@ def _as_run(equation: Any) -> Any:
 
 
 def _solved(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    solver, operands = solver_of(equation, operands)
+    return jaxpr_as_fun(solver)(*operands)
+
+
+def solver_of(equation: Any, operands: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The function (a closed jaxpr) that a `custom_linear_solve` runs, and its operands."""
     lengths, functions = equation.params["const_lengths"], equation.params["jaxprs"]
     before = lengths.matvec + lengths.vecmat
     consts = operands[before : before + lengths.solve]
     right = operands[before + lengths.solve + lengths.transpose_solve :]
-    return jaxpr_as_fun(functions.solve)(*consts, *right)
+    return functions.solve, [*consts, *right]

@@ -29,13 +29,16 @@ import jax
 import numpy as np
 
 from autoshard import compat
+from autoshard.program.bodies import all_equations
 from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener, op_count
 from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.keep import KeepError, find_residuals, with_saved
 from autoshard.program.loops import plain_loops
 from autoshard.program.rules.ask_shardy import rules_for
-from autoshard.program.rules.choose import UserRules
+from autoshard.program.rules.choose import UserRules, refuse_for_bodies
+from autoshard.program.shard_maps.collectives import CollectiveError
+from autoshard.program.shard_maps.in_place import run_shard_maps, shard_maps_in
 from autoshard.program.solves import run_solves
 from autoshard.program.state.constants import hold
 from autoshard.program.state.in_place import InPlaceError, Returning, is_ref
@@ -72,8 +75,8 @@ def trace(
         order, or a mapping from a loop's place in this order (from 0), or from a part of its scope,
         to the number. Loops from one literal to another need none; others are counted once without
         one, with a warning.
-      user_rules: sharding rules of opaque ops (`shard_map`, Pallas, FFI), by name; several for a
-        name that stands for ops of several signatures.
+      user_rules: sharding rules of opaque ops (Pallas, FFI), by name; several for a name that
+        stands for ops of several signatures.
       saved: names of the forward values to save for the backward pass, which computes all others
         again (`autoshard.program.keep`); by default, what the function itself saves.
       name: what the program is called in reports (default: the function's name).
@@ -81,7 +84,8 @@ def trace(
     Raises:
       TraceError: `fn` does not trace (the message names the user's source line), or there are no
         such values to save.
-      autoshard.program.rules.ask_shardy.NoRuleError: an op has no sharding rule.
+      autoshard.program.rules.ask_shardy.NoRuleError: an op has no sharding rule, or a rule is given
+        for a `shard_map`, which needs none.
     """
     compat.warn_if_untested()
     donate = donated_positions(donate_argnums, len(args))
@@ -92,7 +96,13 @@ def trace(
     traced = _traced(step, abstract)
     _check_refs(traced.jaxpr, fn)
     untyped, explicit = compat.without_types(traced.jaxpr)
-    written, out_info = as_planned(untyped), traced.out_info
+    try:
+        opened = run_shard_maps(compat.without_refs(untyped))
+    except CollectiveError as error:
+        raise TraceError(str(error)) from error
+    shard_maps = shard_maps_in(untyped)
+    refuse_for_bodies(shard_maps, all_equations(opened.jaxpr), user_rules or {})
+    written, out_info = as_planned(opened), traced.out_info
     closed, names = _saving(written, saved)
     laid_out = _laid_out(closed, _paths(abstract), _paths(out_info), trip_counts, user_rules)
     return Program(
@@ -106,8 +116,9 @@ def trace(
         in_tree=jax.tree.structure(abstract),
         out_tree=jax.tree.structure(out_info),
         argument_names=argument_names(fn, len(args)),
-        dead_ops=max(op_count(untyped.jaxpr) - op_count(written.jaxpr), 0),
+        dead_ops=max(op_count(opened.jaxpr) - op_count(written.jaxpr), 0),
         explicit=explicit,
+        shard_maps=bool(shard_maps),
         argument_shardings=tuple(map(compat.explicit_sharding, jax.tree.leaves(args))),
         changed=step.changed,
         refs=step.refs,
@@ -232,8 +243,8 @@ def _check_refs(closed: Any, fn: Callable[..., Any]) -> None:
 
 
 def as_planned(closed: Any) -> Any:
-    """What JAX traced without Refs, and with the solves and loops of `solves` and `loops`."""
-    return plain_loops(run_solves(compat.without_refs(closed)))
+    """What JAX traced without Refs, and with what `shard_maps`, `solves` and `loops` make of it."""
+    return plain_loops(run_solves(run_shard_maps(compat.without_refs(closed))))
 
 
 def _check_effects(graph: Flattener) -> None:

@@ -43,7 +43,7 @@ LEAVING = frozenset({"scan_stack", "yield", "join"})
 """Ops of a loop whose results are read around it."""
 UNCUT = frozenset(
     {
-        *("shard_map", "ffi_call", "tpu_custom_call"),
+        *("ffi_call", "tpu_custom_call"),
         *("pure_callback", "io_callback"),
     }
 )

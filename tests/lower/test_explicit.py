@@ -20,7 +20,6 @@ from autoshard.models.training import Step
 from autoshard.models.unet import UNet, unet
 from autoshard.plan.types.hops import hop
 from autoshard.plan.types.specification import parts
-from autoshard.program.rules.ask_shardy import UserRule
 from tests.helpers import MESHES, case, concrete_like, random_plan, sampled
 from tests.lower.test_built_ins import PROGRAMS
 
@@ -274,18 +273,22 @@ def test_an_opaque_op_is_written_out_whole():
     assert verify_written(lower(random_plan(given, 0), kernel_step, *args, explicit=True)).agrees
 
 
-def test_a_shard_map_in_the_step_is_refused():
+def test_a_shard_map_in_the_step_is_written_out_like_other_ops():
     mesh = jax.make_mesh((8,), ("d",), axis_types=(AxisType.Auto,))
 
-    def step(x):
-        spec = PartitionSpec("d")
-        return jax.shard_map(jnp.sin, mesh=mesh, in_specs=spec, out_specs=spec)(x) * 2
+    def step(w, x):
+        def part(w, x):
+            return lax.psum(jnp.tanh(x @ w), "d")
 
-    rules = {"shard_map": UserRule("i j -> i j")}
-    given = case(step, f32(8, 16), mesh={"x": 8}, user_rules=rules)
-    whole = given.plan(given.built.decode([0] * len(given.built.problem.nodes)))
-    with pytest.raises(LoweringError, match="a shard_map, which cannot stand in another one"):
-        verify_written(lower(whole, step, f32(8, 16), explicit=True))
+        specs = PartitionSpec("d"), PartitionSpec(None, "d")
+        return jax.shard_map(part, mesh=mesh, in_specs=specs, out_specs=PartitionSpec())(w, x) * 2
+
+    args = f32(32, 16), f32(8, 32)
+    plan = random_plan(case(step, *args, mesh={"x": 2, "y": 4}), 1)
+    lowered = lower(plan, step, *args, explicit=True)
+    comparison = verify_written(lowered)
+    assert comparison.agrees, str(comparison)
+    assert numeric_differences(lowered, step, concrete_like(args)) == []
 
 
 def test_products_have_no_collective():

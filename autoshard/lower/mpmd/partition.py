@@ -25,6 +25,7 @@ from autoshard.lower.mpmd.cut.meshes import Around, place_around
 from autoshard.lower.mpmd.cut.outer import Outer, outer_of
 from autoshard.lower.mpmd.instructions import Script
 from autoshard.lower.mpmd.script import write_script
+from autoshard.program.shard_maps.in_place import run_shard_maps
 from autoshard.program.state.constants import hold
 from autoshard.program.state.in_place import HOW, Returning
 from autoshard.program.state.ties import argument_names, donated_positions, state_ties
@@ -279,7 +280,7 @@ def trace_step(
     starts = [sum(leaves[:k]) for k in range(len(args))]
     return TracedStep(
         name=getattr(fn, "__name__", type(fn).__name__),
-        step=find_loop(compat.drop_dead_code(untyped)),
+        step=find_loop(compat.drop_dead_code(run_shard_maps(untyped))),
         ties=state_ties(abstract, traced.out_info, donate),
         donated=frozenset(i for k in donate for i in range(starts[k], starts[k] + leaves[k])),
         in_tree=jax.tree.structure(abstract),

@@ -124,14 +124,15 @@ def numeric_differences(
     widened to double precision are held to the tolerance of their types. `expected` is
     `reference(fn, concrete)`, where that is known.
     """
-    if lowered.program.explicit:  # one device has none of the meshes that it is typed with
-        fn, concrete = _untyped(lowered.program), jax.tree.map(_on_host, concrete)
+    program = lowered.program
+    if program.explicit or program.shard_maps:  # one device has none of the meshes that it names
+        fn, concrete = _of_no_mesh(program), jax.tree.map(_on_host, concrete)
     with compat.no_other_mesh(lowered.mesh):
         return _differences(lowered, fn, concrete, expected)
 
 
-def _untyped(program: Program) -> Callable[..., Any]:
-    """A step that was written for Explicit mesh axes, as JAX traced it, without these."""
+def _of_no_mesh(program: Program) -> Callable[..., Any]:
+    """A step that was written for a mesh, as it was traced, without types and maps over parts."""
     step = jaxpr_as_fun(compat.without_reshards(program.jaxpr))
 
     def run(*arguments: Any) -> Any:

@@ -6,7 +6,7 @@ StableHLO, Shardy's own pass writes a rule on every op, and `rule_join` makes on
 of them. What Shardy has no rule for, or a wrong one, stands with the reason in the table
 `OVERRIDES`; what it says almost right, in `AMENDMENTS`.
 
-Calls whose inside is opaque (`shard_map`, FFI calls, `custom_partitioning`) need a rule from the
+Calls whose inside is opaque (FFI calls, `custom_partitioning`) need a rule from the
 user, by primitive name, or by the name of the kernel, function or FFI target, in the
 grammar of `jax.experimental.custom_partitioning`, and several where a name has several signatures
 (`autoshard.program.rules.choose`):
@@ -55,7 +55,7 @@ __all__ = [
     "rules_for",
 ]
 
-OPAQUE = frozenset({"shard_map", "ffi_call", "custom_partitioning", "tpu_custom_call"})
+OPAQUE = frozenset({"ffi_call", "custom_partitioning", "tpu_custom_call"})
 
 PLATFORMS = ("tpu", "cpu")
 """Where an equation is lowered to be asked about: the first platform that knows it."""

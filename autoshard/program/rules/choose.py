@@ -108,6 +108,34 @@ def refuse_unused(equations: Sequence[JaxprEqn], rules: UserRules) -> None:
         )
 
 
+def refuse_for_bodies(
+    shard_maps: Sequence[JaxprEqn], equations: Sequence[JaxprEqn], rules: UserRules
+) -> None:
+    """Refuse a rule for a `shard_map`: its body is planned op by op, so that a rule would be lost.
+
+    Args:
+      shard_maps: the calls of `shard_map` of the step.
+      equations: those that are planned, some of which may bear the same name.
+
+    Raises:
+      NoRuleError: with all such rules.
+    """
+    wrong = []
+    for name in rules:
+        named = [one for one in shard_maps if name in names_of(one)]
+        if named and not any(name in names_of(one) for one in equations):
+            line = compat.source_line(named[0]) or "an unknown line"
+            wrong.append(f"  - {name!r} (at {line})")
+    if wrong:
+        raise NoRuleError(
+            "a shard_map needs no rule, since its body is planned op by op, and would obey none; "
+            "rules are given for these:\n"
+            + "\n".join(wrong)
+            + "\nLeave them out of user_rules. What must lie in a certain way can be required: "
+            "autoshard.search(..., requirements=[...])."
+        )
+
+
 def no_rule_message(failed: Sequence[tuple[JaxprEqn, str]], rules: UserRules) -> str:
     """What is said of equations without a rule: all of them, why, and rules to paste.
 

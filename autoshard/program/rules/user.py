@@ -1,4 +1,4 @@
-"""Rules that a user gives for what nobody can look into: kernels, FFI calls, `shard_map`.
+"""Rules that a user gives for what nobody can look into: kernels and FFI calls.
 
 The text is that of `jax.experimental.custom_partitioning`: one name per dimension, tensors
 separated by commas, `...` for any number of leading dimensions, `(a b)` for a dimension made of two

@@ -130,7 +130,8 @@ def fewest(
 
     Raises:
       MachineError: the plan's machine is not found.
-      LoweringError: the step is written for Explicit mesh axes, on which nothing is propagated.
+      LoweringError: the step is written for Explicit mesh axes, on which nothing is propagated, or
+        calls `jax.shard_map`, whose specs no line can change.
     """
     if lowered.program.explicit:
         raise LoweringError(
@@ -139,6 +140,13 @@ def fewest(
             "on a mesh of Auto axes to be told the lines for these"
         )
     fn = Returning(fn, lowered.in_shapes, lowered.program.refs)
+    if lowered.program.shard_maps:
+        raise LoweringError(
+            f"{lowered.program.name} calls jax.shard_map: its specs say how its arrays lie, and no "
+            "line beside it says otherwise, while the plan decides this for each op of its body: "
+            "run the plan with `autoshard.lower`, or write the body as ordinary operations on "
+            "whole arrays to be told the lines for these"
+        )
     plan = _said(lowered.program, lowered.plan, machine)
     if plan is not lowered.plan:
         lowered = _relowered(lowered, plan, fn)

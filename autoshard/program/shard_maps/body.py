@@ -1,0 +1,127 @@
+"""The body of a `shard_map` run on one part, with collectives in the primitives of parts.
+
+Every equation is bound anew, outside of the mesh, and so are those of the loops and branches in it.
+Calls stand in place; checkpoints stay. A function with a derivative rule of its own runs as it is
+written, and says so to who would differentiate it now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from autoshard import compat
+from autoshard.program.shard_maps.collectives import CollectiveError, is_collective, run_collective
+from autoshard.program.solves import solver_of
+from autoshard.program.vocabulary import INLINED
+
+_CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
+_BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
+
+Inner = Callable[[Any, Sequence[Any], Mapping[str, int]], list[Any]]
+"""Runs a `shard_map` that stands inside of a body."""
+
+
+def run_body(
+    jaxpr: Any,
+    consts: Sequence[Any],
+    arrays: Sequence[Any],
+    sizes: Mapping[str, int],
+    inner: Inner,
+) -> list[Any]:
+    """The results of a body, or of one in it, on `arrays`.
+
+    Args:
+      sizes: the size of each mesh axis whose parts it is run on.
+
+    Raises:
+      CollectiveError: it holds something that cannot be run on all parts at once.
+    """
+    plain = map(compat.plain_constant, consts)
+    environment: dict[Any, Any] = dict(zip(jaxpr.constvars, plain, strict=True))
+    environment.update(zip(jaxpr.invars, arrays, strict=True))
+
+    def read(atom: Any) -> Any:
+        if compat.is_literal(atom):
+            return compat.plain_constant(atom.val)
+        return environment[atom]
+
+    for equation in jaxpr.eqns:
+        operands = [read(atom) for atom in equation.invars]
+        with compat.plain_context(equation):
+            results = _run(equation, operands, sizes, inner)
+        environment.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _run(equation: Any, operands: list[Any], sizes: Mapping[str, int], inner: Inner) -> list[Any]:
+    name = equation.primitive.name
+    if is_collective(equation):
+        try:
+            return run_collective(equation, operands, sizes)
+        except CollectiveError as error:
+            raise _told(equation, str(error)) from error
+    if name == "shard_map":
+        return inner(equation, operands, sizes)
+    if name == "custom_linear_solve":
+        solver, operands = solver_of(equation, operands)
+        return run_body(solver.jaxpr, solver.consts, operands, sizes, inner)
+    if name in INLINED:
+        body, consts = compat.called_jaxpr(equation)
+
+        def called(*arrays: Any) -> list[Any]:
+            return run_body(body, consts, arrays, sizes, inner)
+
+        if name in _CUSTOM:
+            return list(_underivable(equation, called)(*operands))
+        if name in compat.REMAT:
+            shapes = [compat.shape_struct(var.aval) for var in body.invars]
+            return compat.bind_checkpoint(equation, operands, jax.make_jaxpr(called)(*shapes))
+        return called(*operands)
+    reads = not all(map(compat.is_literal, equation.invars))
+    if reads and not compat.has_batching_rule(equation):
+        raise _told(
+            equation,
+            f"JAX cannot run {name} on several parts at once: call it outside of the shard_map, or "
+            "give it a batching rule (jax.custom_batching.custom_vmap)",
+        )
+    changed: dict[str, Any] = {}
+    for key in _BODIES.get(name, ()):
+        bodies = equation.params[key]
+        several = isinstance(bodies, tuple | list)
+        new = [_plain(one, sizes, inner) for one in (bodies if several else [bodies])]
+        changed[key] = tuple(new) if several else new[0]
+    return compat.bind_plainly(equation, operands, **changed)
+
+
+def _underivable(equation: Any, function: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """A function that refuses to be differentiated: its own rule is for the inside of a body."""
+    refusing = jax.custom_jvp(function)
+
+    @refusing.defjvp
+    def refuse(primals: Any, tangents: Any) -> Any:
+        raise _told(
+            equation,
+            "a function has a derivative rule of its own, which holds inside of the shard_map "
+            "alone: plan the step with its gradients (jax.grad in the planned function) rather "
+            "than differentiate the planned step",
+        )
+
+    return refusing
+
+
+def _plain(closed: Any, sizes: Mapping[str, int], inner: Inner) -> Any:
+    """The body of a loop or branch, traced anew."""
+    shapes = [compat.shape_struct(aval) for aval in closed.in_avals]
+
+    def run(*arrays: Any) -> list[Any]:
+        return run_body(closed.jaxpr, closed.consts, arrays, sizes, inner)
+
+    return jax.make_jaxpr(run)(*shapes)
+
+
+def _told(equation: Any, why: str) -> CollectiveError:
+    line = compat.source_line(equation) or "an unknown line"
+    return CollectiveError(f"{line}: in a shard_map, {why}")
