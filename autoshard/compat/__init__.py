@@ -103,6 +103,7 @@ from autoshard.compat.process_wide import no_user_lines
 from autoshard.compat.shardy import (
     LoweredModule,
     LoweredOp,
+    carried_sharding_rule,
     elements,
     integers,
     is_block_argument,
@@ -168,6 +169,7 @@ __all__ = [
     "bodies_of",
     "called_jaxpr",
     "called_jaxpr_of",
+    "carried_sharding_rule",
     "closed",
     "compile_bytecode",
     "drop_dead_code",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,6 +175,36 @@ def parse_sharding_rule(text: str, **options: Any) -> Any:
     from jax._src.custom_partitioning_sharding_rule import str_to_sdy_sharding_rule
 
     return str_to_sdy_sharding_rule(text, **options)
+
+
+def carried_sharding_rule(equation: Any) -> Any:
+    """The `SdyShardingRule` that an equation of `custom_partitioning` carries, or None.
+
+    A function that makes one is called as JAX calls it, with the types of operands and results, but
+    with a mesh of no axes: rules are asked for before there is one.
+    """
+    import jax
+    import numpy as np
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    rule = equation.params["sharding_rule"]
+    if not callable(rule):
+        return rule
+
+    def typed(atom: Any) -> Any:
+        return ir.RankedTensorType.get(atom.aval.shape, mlir.dtype_to_ir_type(atom.aval.dtype))
+
+    nowhere = jax.sharding.Mesh(np.empty((), dtype=object), ())
+    with mlir.make_ir_context(), ir.Location.unknown():
+        operands, results = (
+            [typed(atom) for atom in atoms] for atoms in (equation.invars, equation.outvars)
+        )
+        rule = rule(*equation.params["static_args"], nowhere, operands, results)
+    options: Mapping[str, Any] = {}
+    if isinstance(rule, tuple | list) and len(rule) == 2:
+        rule, options = rule
+    return parse_sharding_rule(rule, **options) if isinstance(rule, str) else rule
 
 
 _COLLECTIVE_PIPELINES = (

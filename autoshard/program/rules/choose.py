@@ -44,15 +44,21 @@ def chosen_rule(equation: JaxprEqn, rules: UserRules) -> AnyUserRule | None:
     """The rule of the user that is for an equation, or that it carries; None without one.
 
     Raises:
-      NoRuleError: a rule cannot be read.
+      NoRuleError: a rule cannot be read, or the function that makes it fails.
     """
     for name in names_of(equation) if rules else ():
         for rule in rules_named(rules, name) if name in rules else ():
             if _is_for(rule, signature(equation)):
                 return rule
     if equation.primitive.name == "custom_partitioning":
-        carried = equation.params.get("sharding_rule")
-        return None if callable(carried) else carried
+        try:
+            return compat.carried_sharding_rule(equation)
+        except Exception as error:
+            line = compat.source_line(equation) or "an unknown line"
+            raise NoRuleError(
+                f"the sharding_rule of custom_partitioning at {line} cannot be read "
+                f"({type(error).__name__}: {error}); give a rule in user_rules"
+            ) from error
     return None
 
 

@@ -65,6 +65,9 @@ def _run(equation: Any, operands: list[Any], sizes: Mapping[str, int], inner: In
             raise _told(equation, str(error)) from error
     if name == "shard_map":
         return inner(equation, operands, sizes)
+    if name == "custom_partitioning":  # of a part, there is nothing to partition
+        body, consts = compat.called_jaxpr_of({"jaxpr": equation.params["call"]})
+        return run_body(body, consts, operands, sizes, inner)
     if name == "custom_linear_solve":
         solver, operands = solver_of(equation, operands)
         return run_body(solver.jaxpr, solver.consts, operands, sizes, inner)

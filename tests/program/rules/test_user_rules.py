@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas
-from jax.experimental.custom_partitioning import custom_partitioning
+from jax.experimental.custom_partitioning import SdyShardingRule, custom_partitioning
 
 from autoshard.program.rules.ask_shardy import FactorKind, NoRuleError, UserRule, rules_for
 from tests.program.kernels.functions import row_softmax
@@ -97,6 +97,38 @@ def test_custom_partitioning_carries_its_rule() -> None:
     operands = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 6), (6, 4))]
     found = rules_for(equations_of(multiply, *operands))
     assert str(found[0]) == "([i, k], [k, j])->([i, j]) {i=8, j=4, k=6} reduction={k}"
+
+
+@pytest.mark.parametrize("made", ["text", "text and factors", "record"])
+def test_a_function_makes_the_rule_of_custom_partitioning(made: str) -> None:
+    """It is told the types, as JAX tells them, and may name factors beside the text."""
+
+    def rule(mesh: Any, operands: Any, results: Any) -> Any:
+        assert [len(one.shape) for one in (*operands, *results)] == [2, 2, 2]
+        text = "i k, k j -> i j"
+        if made == "text and factors":
+            return text, {"reduction_factors": ("k",)}
+        if made == "text":
+            return text
+        record: Any = SdyShardingRule
+        return record((("i", "k"), ("k", "j")), (("i", "j"),))
+
+    multiply = custom_partitioning(lambda a, c: a @ c)
+    multiply.def_partition(partition=lambda *_: None, sharding_rule=rule)
+    operands = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 6), (6, 4))]
+    (found,) = rules_for(equations_of(multiply, *operands))
+    kind = "reduction" if made == "text and factors" else "need_replication"
+    assert str(found) == f"([i, k], [k, j])->([i, j]) {{i=8, j=4, k=6}} {kind}={{k}}"
+
+
+def test_a_function_that_makes_no_rule_is_named() -> None:
+    def rule(mesh: Any, operands: Any, results: Any) -> Any:
+        return f"i j -> i ({mesh.shape['x']} j)"
+
+    copy = custom_partitioning(lambda a: a)
+    copy.def_partition(partition=lambda *_: None, sharding_rule=rule)
+    with pytest.raises(NoRuleError, match=r"cannot be read \(KeyError: 'x'\); give a rule in user"):
+        rules_for(equations_of(copy, OPERAND))
 
 
 def test_user_rules_that_do_not_fit() -> None:

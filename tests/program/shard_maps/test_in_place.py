@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import PartitionSpec as P
 
@@ -224,6 +225,12 @@ def test_solves_of_a_body() -> None:
         return jnp.linalg.solve(x @ x.mT + jnp.eye(4), x)
 
     held(mapped(part, P("x"), P("x"), check_vma=False), normal(0, 8, 4, 4))
+
+
+def test_custom_partitioning_in_a_body_is_what_it_computes() -> None:
+    double = custom_partitioning(lambda x: x * 2)
+    double.def_partition(partition=lambda *_: None, sharding_rule="i j -> i j")
+    held(mapped(lambda x: lax.psum(double(x), "x"), P("x"), P()), normal(0, 16, 3))
 
 
 def test_sums_are_reductions_and_exchanges_are_transpositions() -> None:
