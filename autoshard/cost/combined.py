@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.machine.chip import Chip
-from autoshard.program.strategies import Strategies
+
+if TYPE_CHECKING:
+    from autoshard.program.strategies import Strategies
 
 GPU_BYTES = 30 * 2**20
 """What the results of collectives that are run as one take at most; the default of
