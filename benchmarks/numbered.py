@@ -1,0 +1,84 @@
+"""Numbered random inputs, judged in child processes that are begun anew where one ends them.
+
+A child is called with SEED FIRST STEP COUNT and words of its own, and prints a line of JSON for
+each input: `{"number": N}` when it begins, and the same with `said` when it has judged it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ENVIRONMENT = {
+    **os.environ,
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser, *, count: int, of: str) -> None:
+    """Add what says which inputs are judged: `--count`, `--seed`, `--only` and `--workers`."""
+    parser.add_argument("--count", type=int, default=count, help=f"of {of}s (default: {count})")
+    parser.add_argument("--seed", type=int, default=0, help="of the dice (default: 0)")
+    parser.add_argument("--only", type=int, help=f"the number of one {of}")
+    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+
+
+def judged(
+    child: Path, options: argparse.Namespace, words: Sequence[object] = ()
+) -> list[dict[str, Any]]:
+    """What `child` says of all inputs, in order; see `add_arguments` for the options."""
+    found: list[dict[str, Any]] = []
+    first = range(options.workers) if options.only is None else [options.only]
+    workers = [
+        threading.Thread(target=_work, args=(child, options, number, words, found))
+        for number in first
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return sorted(found, key=lambda one: one["number"])
+
+
+def _work(
+    child: Path,
+    options: argparse.Namespace,
+    first: int,
+    words: Sequence[object],
+    found: list[dict[str, Any]],
+) -> None:
+    """Every so manyth input."""
+    step = options.workers if options.only is None else 1
+    count = options.count if options.only is None else options.only + 1
+    at = first
+    while at < count:
+        process = subprocess.Popen(
+            [sys.executable, str(child), *map(str, [options.seed, at, step, count, *words])],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=ENVIRONMENT,
+            text=True,
+        )
+        assert process.stdout is not None
+        begun = None
+        for line in process.stdout:
+            answer = json.loads(line)
+            begun = answer["number"]
+            if "said" in answer:
+                found.append(answer)
+                begun, at = None, answer["number"] + step
+        code = process.wait()
+        if begun is not None:
+            found.append({"number": begun, "said": f"the process ended with {code}"})
+            at = begun + step
+        elif code and at == first:
+            raise SystemExit(f"the judge does not start: exit code {code}")
