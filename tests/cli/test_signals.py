@@ -27,7 +27,7 @@ AFTER_A_PLAN = [
 ]
 BEFORE_ANY = [
     ("autoshard.program.trace", "Flattener"),
-    ("autoshard.search.search", "analyse"),
+    ("autoshard.search.prepare", "analyse"),
     ("autoshard.search.one_shape", "build"),
 ]
 
