@@ -282,6 +282,8 @@ FORECAST: dict[str, dict[str, tuple[str, int]]] = {
         "gpu.sums-combined-to-30-mib": ("attention", 0),
         "gpu.sums-hidden": ("attention", 0),
         "gpu.waits-counted-in-views": ("attention", 0),
+    },
+    "cluster": {
         "gpu.workspace-of-blackwell": ("attention", 0),
     },
     "gpus": {
