@@ -90,7 +90,13 @@ OF_TYPES = {"reshard"}
 """Of the types of a trace alone, see tests/lower/test_explicit_axes.py."""
 
 
-@pytest.mark.parametrize("name", sorted({*OVERRIDES, *AMENDMENTS} - CALLBACKS - OF_TYPES))
+OF_KERNELS = {"pallas_call"}
+"""Whose rules are their own blocks', see tests/program/kernels."""
+
+
+@pytest.mark.parametrize(
+    "name", sorted({*OVERRIDES, *AMENDMENTS} - CALLBACKS - OF_TYPES - OF_KERNELS)
+)
 def test_every_hand_written_rule_has_a_case_and_a_need(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
