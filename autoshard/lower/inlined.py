@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from autoshard import compat
+from autoshard.program.bodies import run_equations
 from autoshard.program.vocabulary import INLINED
 
 _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
@@ -20,22 +21,7 @@ _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
 
 def run_inlined(closed: Any, arrays: Sequence[Any]) -> list[Any]:
     """The results of a closed jaxpr on `arrays`, every call in it inlined."""
-    return _walk(closed.jaxpr, closed.consts, arrays)
-
-
-def _walk(jaxpr: Any, consts: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
-    environment: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    environment.update(zip(jaxpr.invars, arrays, strict=True))
-
-    def read(atom: Any) -> Any:
-        return atom.val if compat.is_literal(atom) else environment[atom]
-
-    for equation in jaxpr.eqns:
-        operands = [read(atom) for atom in equation.invars]
-        with compat.equation_context(equation):
-            results = _equation(equation, operands)
-        environment.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    return run_equations(closed.jaxpr, closed.consts, arrays, _equation)
 
 
 def _equation(equation: Any, operands: Sequence[Any]) -> list[Any]:
@@ -45,7 +31,7 @@ def _equation(equation: Any, operands: Sequence[Any]) -> list[Any]:
         again = name in compat.REMAT and equation.params["differentiated"]
         if again and equation.params["prevent_cse"] and operands:
             operands = jax.lax.optimization_barrier(tuple(operands))
-        return _walk(body, consts, operands)
+        return run_equations(body, consts, operands, _equation)
     changed: dict[str, Any] = {key: _body(equation.params[key]) for key in _BODIES.get(name, ())}
     if name == "cond":
         changed["branches"] = tuple(_body(branch) for branch in equation.params["branches"])

@@ -1,4 +1,4 @@
-"""Jaxprs made anew: equations of them replaced, and those of the bodies that they call."""
+"""Jaxprs made anew or run: equations of them, and those of the bodies that they call, replaced."""
 
 from __future__ import annotations
 
@@ -62,6 +62,30 @@ def with_equations(jaxpr: Any, equations: Sequence[Any]) -> Any:
     if all(a is b for a, b in zip(equations, jaxpr.eqns, strict=True)):
         return jaxpr
     return jaxpr.replace(eqns=list(equations))
+
+
+def run_equations(
+    jaxpr: Any,
+    consts: Sequence[Any],
+    arrays: Sequence[Any],
+    run: Callable[[Any, list[Any]], Sequence[Any]],
+) -> list[Any]:
+    """The results of a jaxpr on `arrays`, where `run(equation, operands)` has those of an equation.
+
+    Each runs under the scope, the source line and the settings of its equation.
+    """
+    environment: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    environment.update(zip(jaxpr.invars, arrays, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if compat.is_literal(atom) else environment[atom]
+
+    for equation in jaxpr.eqns:
+        operands = [read(atom) for atom in equation.invars]
+        with compat.equation_context(equation):
+            results = run(equation, operands)
+        environment.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
 
 
 def call_in_place(equation: Any, function: Callable[[Any, Sequence[Any]], list[Any]]) -> Any:

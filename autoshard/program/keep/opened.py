@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from autoshard import compat
+from autoshard.program.bodies import run_equations
 
 _JITS = frozenset({"jit", "pjit", "closed_call", "core_call", "eval_jaxpr"})
 
@@ -34,22 +35,13 @@ def opened(closed: Any, *, remat: bool) -> Any:
 
 
 def _walk(jaxpr: Any, consts: Sequence[Any], arrays: Sequence[Any], remat: bool) -> list[Any]:
-    environment: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    environment.update(zip(jaxpr.invars, arrays, strict=True))
+    def run(equation: Any, operands: list[Any]) -> list[Any]:
+        if _opens(equation, remat):
+            body, inner = compat.called_jaxpr(equation)
+            return _walk(body, inner, operands, remat)
+        return compat.bind_equation(equation, operands)
 
-    def read(atom: Any) -> Any:
-        return atom.val if compat.is_literal(atom) else environment[atom]
-
-    for equation in jaxpr.eqns:
-        operands = [read(atom) for atom in equation.invars]
-        with compat.equation_context(equation):
-            if _opens(equation, remat):
-                body, inner = compat.called_jaxpr(equation)
-                results = _walk(body, inner, operands, remat)
-            else:
-                results = compat.bind_equation(equation, operands)
-        environment.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+    return run_equations(jaxpr, consts, arrays, run)
 
 
 def _opens(equation: Any, remat: bool) -> bool:
