@@ -66,7 +66,8 @@ class FirstDimensions:
         self.prices, self.decisions = prices, decisions
         self.fusion, self.chosen = fusion, chosen
         self.own = own = prices.machine.chip.compiler
-        self._follows = not own.denies("gpu.made-of-gathered-lies-so")
+        self._follows_gathered = not own.denies("gpu.made-of-gathered-lies-so")
+        self._follows_scattered = not own.denies("gpu.made-of-scattered-lies-so")
         self._cuts_first = not own.denies("gpu.all-to-alls-cut-first-dimension")
         self._scatters_first = not own.denies("gpu.scatters-along-first-dimension")
         self._joins_first = not own.denies(*JOINING)
@@ -188,11 +189,22 @@ class FirstDimensions:
         op = program.ops[producer]
         if self.chosen(op).scattered[0]:
             return self._scattered(op, value)
-        if self.fusion.elementwise[producer] and self._follows:
+        if self.fusion.elementwise[producer]:
             for position in range(len(op.inputs)):
-                if (found := self._of_operand(op, position)) is not None:
+                found = self._of_operand(op, position)
+                if found is not None and self._follows(op, position):
                     return found
         return None
+
+    def _follows(self, op: Op, position: int) -> bool:
+        """Whether the result of an elementwise op lies as this operand, whose order is not its own.
+
+        What is made of something else that lies so was judged with that.
+        """
+        if self._reads_copy(op, position):
+            return self._follows_gathered
+        maker = self.prices.program.ops[self.prices.program.values[op.inputs[position]].producer]
+        return self._follows_scattered or not self.chosen(maker).scattered[0]
 
     def _scattered(self, op: Op, value: int) -> int | None:
         """Return the dimension along which the partial sums of `op` are reduce-scattered."""

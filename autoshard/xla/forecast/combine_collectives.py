@@ -87,7 +87,6 @@ def _merged(group: Sequence[Flight]) -> list[list[Flight]]:
         if one.begin.needs(first.end) or first.begin.needs(one.end):
             apart.append([one])
             continue
-        first.begin.latency += one.begin.latency - one.estimated_fixed
         for maker in one.begin.before:
             maker.after.remove(one.begin)
             first.begin.reads(maker)
@@ -97,6 +96,8 @@ def _merged(group: Sequence[Flight]) -> list[list[Flight]]:
         one.begin.before.clear()
         one.end.after.clear()
         merged.append(one)
+    fixed = max(one.estimated_fixed for one in merged)
+    first.begin.latency = fixed + sum(one.begin.latency - one.estimated_fixed for one in merged)
     if first.copied is not None and len(merged) > 1:
         copy = Task(None, Role.KERNEL, sum(one.copied or 0.0 for one in merged))
         copy.between(first.begin)

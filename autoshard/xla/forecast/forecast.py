@@ -227,7 +227,8 @@ class _Orders:
         )
         order = _exposed(order, [group[0] for group in groups if not group[0].hidden])
         seconds = {
-            group[0].begin: sum(one.seconds for one in group) - sum(one.fixed for one in group[1:])
+            group[0].begin: sum(one.seconds - one.fixed for one in group)
+            + max(one.fixed for one in group)
             for group in groups
         }
         self.runs[region.index] = Run(kernels, order, seconds)

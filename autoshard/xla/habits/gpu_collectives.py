@@ -48,6 +48,10 @@ def _renewed(w: Any, a: Any, b: Any) -> Any:
     return w - a @ b
 
 
+def _renewed_by_made(w: Any, a: Any, b: Any) -> Any:
+    return w - lax.optimization_barrier(jnp.tanh(a @ b))
+
+
 def _looked_up(rows: Any, table: Any) -> Any:
     return constrained(table, PartitionSpec())[rows].astype(jnp.bfloat16)
 
@@ -110,6 +114,16 @@ def _beside(built: Built) -> bool:
         and "transpose" in renewal.opcodes
         and copy.operands == (renewal.name,)
     )
+
+
+def _made_of_scattered_so(built: Built) -> bool:
+    """The renewal reads what is made of the scattered product out of order."""
+    (scatter,) = built.collectives("reduce-scatter")
+    (made,) = built.kernels("tanh")
+    (renewal,) = built.kernels("subtract", "transpose")
+    (copy,) = built.kernels("copy", writes="bf16[1024,64]")
+    follows = made.position > scatter.position and "transpose" not in made.opcodes
+    return follows and made.name in renewal.operands and copy.operands == (renewal.name,)
 
 
 def _in_place(built: Built) -> bool:
@@ -204,6 +218,18 @@ HABITS: tuple[Habit, ...] = (
         (INNER, X),
         (INNER,),
         _product_scattered_first,
+    ),
+    habit(
+        "made-of-scattered-lies-so",
+        "What is made element by element of a product that is scattered along its second "
+        "dimension lies as that does.",
+        _LAYOUTS,
+        _renewed_by_made,
+        (bf16(1024, 512), _LEFT, _RIGHT),
+        (INNER, INNER, X),
+        (INNER,),
+        _made_of_scattered_so,
+        donated=(0,),
     ),
     habit(
         "inner-rows-copied-for-scatters",

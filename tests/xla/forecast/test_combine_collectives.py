@@ -10,10 +10,10 @@ from autoshard.xla.forecast.combine_collectives import Flight, combine
 from autoshard.xla.latency_hiding import Role, Task, in_post_order
 
 
-def flight(size: float = 1.0, kin: object = "gather") -> Flight:
-    begin, end = Task("begin", Role.BEGIN, latency=1.0), Task("end", Role.END)
+def flight(size: float = 1.0, kin: object = "gather", seconds: float = 1.0) -> Flight:
+    begin, end = Task("begin", Role.BEGIN, latency=seconds), Task("end", Role.END)
     end.reads(begin)
-    return Flight(begin, end, size, 1.0, 0.5, 0.5, kin)
+    return Flight(begin, end, size, seconds, seconds / 2, seconds / 2, kin)
 
 
 def sizes(groups: list[list[Flight]]) -> list[int]:
@@ -31,6 +31,12 @@ def test_those_of_one_kind_run_as_one_as_long_as_both_take() -> None:
     assert left.begin.latency == 1.5  # of both, but what either takes at least is paid once
     assert left.begin.before == [maker]
     assert reader.before == [left.end]
+
+
+def test_one_that_takes_no_time_alone_takes_that_of_the_other() -> None:
+    (group,) = combine([free := flight(seconds=0.0), other := flight()], [free.end, other.end])
+    assert group == [free, other]
+    assert free.begin.latency == 1.0
 
 
 def test_one_that_reads_another_runs_after_it() -> None:

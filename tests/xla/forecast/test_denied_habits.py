@@ -270,6 +270,7 @@ FORECAST: dict[str, dict[str, tuple[str, int]]] = {
         "gpu.longest-chain-first": ("attention", 0),
         "gpu.loops-with-collectives-alone": ("beside", 0),
         "gpu.made-of-gathered-lies-so": ("loop", 11),
+        "gpu.made-of-scattered-lies-so": ("loop", 7),
         "gpu.one-collective-at-a-time": ("attention", 0),
         "gpu.pool-gradients-scatter": ("pool", 0),
         "gpu.products-are-calls": ("attention", 0),
