@@ -25,15 +25,18 @@ def measure_group(question: Mapping[str, Any]) -> None:
     """Price and compile every plan of one group; a line of JSON each in the file `answers`."""
     import autoshard
     from autoshard import models
+    from autoshard.machine.compiler import installed_release
 
     step = models.build(question["program"], **question["arguments"])
     program = autoshard.trace(step.fn, *step.args, **step.options)
     machine = autoshard.load_machine(question["machine"])
     folder = Path(question["plans"])
     folder.mkdir(parents=True, exist_ok=True)
-    about = {key: question[key] for key in ("program", "arguments", "machine")}
-    (folder / "question.json").write_text(json.dumps(about))
     everything = folder / "done"
+    if not everything.exists():
+        about = {key: question[key] for key in ("program", "arguments", "machine")}
+        about["jaxlib"] = installed_release()
+        (folder / "question.json").write_text(json.dumps(about))
     plans = (
         _old(folder, program, machine) if everything.exists() else _new(question, program, machine)
     )

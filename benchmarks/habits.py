@@ -21,25 +21,31 @@ machine and a mesh (`autoshard.study.worth`):
     wire            likewise, of bytes that a device sends
     buys, group     the most that the error of steps or peaks grows in one group, and in which
     worth it        yes, from 0.5 % on; no; collectives: it decides those, and is not judged by
-                    steps and peaks; no plan asks: it cannot be judged by these plans
+                    steps and peaks; memory: peaks are said too small without it; no plan asks: it
+                    cannot be judged by these plans
+    kept for        why it stays all the same (`autoshard.xla.habits.reasons`)
 
 The last row denies them all at once. Every group is a process of its own
-(`benchmarks/habits_group.py`). `--markdown FILE` writes the rows as a page, with the groups that
-they are of: `benchmarks/HABITS.md` is one.
+(`benchmarks/habits_group.py`). With `--known FILE` nothing is measured twice: what is found is
+added to the file, whose lines may be of several folders and of several releases of jaxlib. With
+`--enough` a habit that is worth it in one group is left out of those that come later. `--markdown
+FILE` writes the rows as a page, with the groups that they are of: `benchmarks/HABITS.md` is one.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import json
 import os
 import sys
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from autoshard.study.worth import Effect
@@ -48,9 +54,10 @@ if TYPE_CHECKING:
 COLUMNS = ("habit", "status", "seconds", "version")
 WIDTHS = (44, 13, 7, 26)
 WORTH = (
-    "habit", "plans", "changed", "moved", "step", "peak", "wire", "buys", "worth it", "group",
+    "habit", "plans", "changed", "moved", "step", "peak", "wire", "buys", "worth it", "kept for",
+    "group",
 )  # fmt: skip
-WORTH_WIDTHS = (44, 5, 7, 5, 8, 8, 8, 8, 12, 0)
+WORTH_WIDTHS = (44, 5, 7, 5, 8, 8, 8, 8, 12, 11, 0)
 GROUP = Path(__file__).with_name("habits_group.py")
 
 
@@ -115,9 +122,17 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
             "--without needs --kept FOLDER, with the plans of `autoshard bench fidelity --keep`"
         )
     names = [habit.name for habit in habits]
-    effects, errors = measured(Path(options.kept), names, options.plans, options.workers)
+    effects, errors = measured(
+        Path(options.kept),
+        names,
+        options.plans,
+        options.workers,
+        known=Path(options.known) if options.known else None,
+        enough=options.enough,
+    )
     if not effects and not errors:
         raise CommandError(f"{options.kept!r} has no compiled plans that are still in the cache")
+    reasons = {habit.name: habit.kept_for for habit in habits}
     rows = Rows(WORTH, WORTH_WIDTHS)
     for name in (*names, TOGETHER):
         one = worth(name, effects)
@@ -128,11 +143,12 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
                 "habit": one.habit, "plans": one.plans, "changed": one.changed, "moved": one.moved,
                 "step": f"{one.step:+.2%}", "peak": f"{one.peak:+.2%}", "wire": f"{one.wire:+.2%}",
                 "buys": f"{one.buys:.2%}", "worth it": one.verdict, "group": one.group,
+                "kept for": reason.kind if (reason := reasons.get(name)) else "",
             }
         )  # fmt: skip
     rows.write(options.csv)
     if options.markdown:
-        Path(options.markdown).write_text(page(names, effects), encoding="utf-8")
+        Path(options.markdown).write_text(page(habits, effects), encoding="utf-8")
         print(f"autoshard: wrote {options.markdown}", file=sys.stderr)
     counts = Counter(worth(name, effects).verdict for name in names)
     groups = len({effect.group for effect in effects})
@@ -143,18 +159,19 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
     return FAILED if errors else 0
 
 
-def page(names: Sequence[str], effects: Sequence[Effect]) -> str:
+def page(habits: Sequence[Habit], effects: Sequence[Effect]) -> str:
     """What each habit buys, the dearest first, as Markdown.
 
     Args:
-      names: of the habits that were asked for.
+      habits: that were asked for.
       effects: of them, in all groups.
     """
     from autoshard.show.versions import versions
     from autoshard.study.worth import LEAST_WORTH, TOGETHER, worth
 
     groups = {effect.group: effect.plans for effect in effects}
-    found = [worth(name, effects) for name in names]
+    reasons = {habit.name: habit.kept_for for habit in habits}
+    found = [worth(name, effects) for name in reasons]
     found.sort(key=lambda one: (not one.asked, -one.buys, one.habit))
     found += [one for one in (worth(TOGETHER, effects),) if one.plans]
     lines = [
@@ -164,7 +181,9 @@ def page(names: Sequence[str], effects: Sequence[Effect]) -> str:
         "peaks and bytes on the wire grow where a habit is denied, as means over the plans of its "
         "compiler and chips; *buys* is the most that steps or peaks of one group lose. *Not "
         "exercised*: no rule asks about it in these plans, or these compilers have lost it. "
-        f"*Collectives*: it decides those. *No*: less than {LEAST_WORTH:.1%} in every group here.",
+        "*Collectives*: it decides those. *Memory*: peaks of some group are said too small "
+        f"without it, by {LEAST_WORTH:.1%} and more. *No*: less than {LEAST_WORTH:.1%} in every "
+        "group here. Why habits that are not judged by this stay says the last table.",
         "",
         f"Plans: {', '.join(f'{count} of {name}' for name, count in groups.items())}.",
         "",
@@ -180,11 +199,20 @@ def page(names: Sequence[str], effects: Sequence[Effect]) -> str:
             one.verdict if one.asked else "not exercised",
         )  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "| habit | kept for | because |", "|---|---|---|"]
+    kept = sorted((reason.kind, name, reason.why) for name, reason in reasons.items() if reason)
+    lines += [f"| {name} | {kind} | {why} |" for kind, name, why in kept]
     return "\n".join(lines) + "\n"
 
 
 def measured(
-    folder: Path, names: Sequence[str], plans: int | None, workers: int | None
+    folder: Path,
+    names: Sequence[str],
+    plans: int | None,
+    workers: int | None,
+    *,
+    known: Path | None = None,
+    enough: bool = False,
 ) -> tuple[list[Effect], list[str]]:
     """Effects of denying habits in every group, and what went wrong.
 
@@ -193,25 +221,45 @@ def measured(
       names: of habits.
       plans: how many of each group, the best first; all by default.
       workers: processes at once; as many as there are cores by default.
+      known: a file of earlier measurements, a line each, to which those made now are added.
+      enough: leave a habit that is worth it in one group out of those that come later.
     """
     from autoshard.cli.rows import measure
-    from autoshard.study.worth import Effect
+    from autoshard.machine.compiler import installed_release
+    from autoshard.study.worth import TOGETHER, Effect, worth
 
     places = [place for place in sorted(folder.iterdir()) if (place / "question.json").exists()]
+    lines = known.read_text().splitlines() if known and known.exists() else ()
+    made = [json.loads(line) for line in lines]
+    effects = [Effect(**row) for one in made for row in one["effects"]]
+    errors: list[str] = []
+    lock = threading.Lock()
 
-    def ask(place: Path) -> dict[str, Any]:
-        question = {"folder": str(place), "habits": list(names), "plans": plans}
-        found = measure(str(GROUP), question)
-        said = found.get("error") or f"{found['seconds']:.0f} s"
+    def ask(place: Path) -> None:
+        release = json.loads((place / "question.json").read_text()).get("jaxlib")
+        group = f"{place.name} of {release or installed_release()}"
+        with lock:
+            done = {name for one in made if one["group"] == group for name in one["habits"]}
+            left = [name for name in names if name not in done]
+            if enough:
+                left = [n for n in left if worth(n, effects).verdict not in ("yes", "collectives")]
+        if not left:
+            return
+        question = {"folder": str(place), "name": group, "habits": left, "plans": plans}
+        answer = measure(str(GROUP), question)
+        said = answer.get("error") or f"{answer['seconds']:.0f} s"
         print(f"autoshard: {place.name}: {said}", file=sys.stderr, flush=True)
-        return found
+        if "error" in answer:
+            errors.append(f"{place.name}: {answer['error']}")
+            return
+        rows = [r for r in answer["effects"] if r["habit"] != TOGETHER or len(left) == len(names)]
+        with lock:
+            effects.extend(Effect(**row) for row in rows)
+            if known is not None:
+                with known.open("a", encoding="utf-8") as file:
+                    print(json.dumps({"group": group, "habits": left, "effects": rows}), file=file)
 
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        answers = list(pool.map(ask, places))
-    effects = [Effect(**row) for answer in answers for row in answer.get("effects", ())]
-    errors = [
-        f"{place.name}: {answer['error']}"
-        for place, answer in zip(places, answers, strict=True)
-        if "error" in answer
-    ]
-    return effects, errors
+        list(pool.map(ask, places))
+    wanted = {*names, TOGETHER}
+    return [effect for effect in effects if effect.habit in wanted], errors

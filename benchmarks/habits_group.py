@@ -1,7 +1,7 @@
 """What the kept plans of one group lose without habits, in a process of its own.
 
-`benchmarks/habits.py` asks with a folder, names of habits, and how many plans; the answer has the
-effects (`autoshard.study.worth.Effect`), and the seconds that it took.
+`benchmarks/habits.py` asks with a folder, a name for the group, names of habits, and how many
+plans; the answer has the effects (`autoshard.study.worth.Effect`), and the seconds that it took.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ def measure_group(question: Mapping[str, Any]) -> dict[str, Any]:
 
     began = time.perf_counter()
     group = kept_group(Path(question["folder"]), question["plans"])
+    group = replace(group, name=question["name"])
     found = effects(group, named(question["habits"])) if group.plans else ()
     rows = [asdict(effect) for effect in found]
     return {"effects": rows, "seconds": time.perf_counter() - began}
@@ -38,12 +39,22 @@ def kept_group(folder: Path, count: int | None = None) -> Group:
     Args:
       folder: of one group.
       count: how many plans, the best first; all by default.
+
+    Raises:
+      ValueError: they were compiled with another release of jaxlib.
     """
     import autoshard
     from autoshard import models
+    from autoshard.machine.compiler import installed_release
     from autoshard.study.worth import Group
 
     asked = json.loads((folder / "question.json").read_text())
+    release = asked.get("jaxlib", installed_release())
+    if release != installed_release():
+        raise ValueError(
+            f"these plans were compiled with jaxlib {release}, and {installed_release()} is "
+            "installed, whose compilers have other habits: measure them with the former"
+        )
     step = models.build(asked["program"], **asked["arguments"])
     program = autoshard.trace(step.fn, *step.args, **step.options)
     machine = autoshard.load_machine(asked["machine"])

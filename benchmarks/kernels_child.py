@@ -216,27 +216,12 @@ def _body(
             total = jnp.where(pl.program_id(axis) * 2 > grid[axis], 0.0, total)
         return total
 
-    def clear(ref: Any) -> None:
-        def now() -> None:
-            ref[...] = jnp.zeros_like(ref)
-
-        match cleared:
-            case "always":
-                now()
-            case "in part":
-                ref[0] = jnp.zeros_like(ref[0])
-            case "first of all":
-                first = sum(pl.program_id(k) for k in range(len(grid))) == 0
-                pl.when(first)(now)
-            case "first of an axis":
-                pl.when(pl.program_id(other) == 0)(now)
-
     def body(*refs: Any) -> None:
         refs = refs[scalars:]
         operands, results = refs[:count], refs[count : count + len(outputs)]
         value = value_of(operands)
         if traits["scratch"]:
-            clear(refs[-1])
+            _clear(refs[-1], cleared, len(grid), other)
             refs[-1][...] += value
             value = value + jnp.sum(refs[-1][...])
 
@@ -255,6 +240,24 @@ def _body(
             write()
 
     return body, [pltpu.VMEM((2, 4), jnp.float32)] if traits["scratch"] else []
+
+
+def _clear(ref: Any, cleared: str, axes: int, axis: int) -> None:
+    """Set scratch to zero, or not, as one of `CLEARED` says, of a grid of so many axes."""
+
+    def now() -> None:
+        ref[...] = jnp.zeros_like(ref)
+
+    match cleared:
+        case "always":
+            now()
+        case "in part":
+            ref[0] = jnp.zeros_like(ref[0])
+        case "first of all":
+            first = sum(pl.program_id(k) for k in range(axes)) == 0
+            pl.when(first)(now)
+        case "first of an axis":
+            pl.when(pl.program_id(axis) == 0)(now)
 
 
 def _ramp(shape: tuple[int, ...]) -> Any:

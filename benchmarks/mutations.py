@@ -2,9 +2,10 @@
 
     python benchmarks/mutations.py --count 3000 --seed 0
 
-Right files of every kind are made first (`mutations_seeds.py`); each input is one of them with some
-bytes, words or values changed (`mutate.py`). Right is: the command does what it is for, or refuses
-the file with one message and exit code 2 (3, 4 and 5 where a spoilt file asks for what cannot be).
+Right files of every kind are made first (`spoilt.seeds`); each input is one of them with some
+bytes, words or values changed (`spoilt.mutate`). Right is: the command does what it is for, or
+refuses the file with one message and exit code 2 (3, 4 and 5 where a spoilt file asks for what
+cannot be).
 A fault is a traceback, another exit code, a process that ends, or one that takes too long.
 """
 
@@ -22,9 +23,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from mutations_seeds import KINDS, make
+from spoilt.seeds import KINDS, make
 
-CHILD = Path(__file__).with_name("mutations_child.py")
+CHILD = Path(__file__).parent / "spoilt" / "child.py"
 DEAD = 60.0
 """Seconds beyond its limit after which a process is ended that its alarm does not end."""
 

@@ -11,7 +11,7 @@ Every row is one plan of one step on one machine, compiled without devices by XL
 Hand-made plans are those of `autoshard.models.by_hand`: MaxText's logical names and rules. Ours is
 that of `autoshard.search`, mesh free; with `--refine N` also that of `autoshard.study.refine`,
 which has compiled the N best of every round. With `--auto-sharding` there are two rows more, of the
-plan that XLA's own deleted auto-sharder makes (`benchmarks/auto_sharding.py`), for the mesh of FSDP
+plan that XLA's own deleted auto-sharder makes (`benchmarks/auto_sharding`), for the mesh of FSDP
 x TP:
 
     XLA auto-sharding        every operation lies as it says

@@ -66,9 +66,9 @@ def _by_hand(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, 
 
 def _auto(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any]:
     """What XLA's own auto-sharder plans for TPUs, on the mesh of FSDP x TP."""
-    from auto_sharding import auto_plan, question_of
-    from auto_sharding_environment import AutoShardingError
-    from auto_sharding_plan import lower_ends, whole
+    from auto_sharding.annotate import lower_ends, whole
+    from auto_sharding.asked import auto_plan, question_of
+    from auto_sharding.environment import AutoShardingError
 
     from autoshard.compiler.compiled import compile_lowered
     from autoshard.compiler.target import kind_of, target_of

@@ -178,32 +178,40 @@ def test_the_command_line_starts_without_jax(module):
 MOST_LINES, MOST_FILES, MOST_LINES_OF_A_FUNCTION = 400, 25, 60
 
 
+def all_files() -> list[Path]:
+    """Those of the package, of the tests, and of the benchmarks where these lie beside them."""
+    tests = Path(__file__).parent
+    return [*FILES, *(one for name in (tests, tests.parent / "benchmarks") for one in code(name))]
+
+
+def code(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
 def test_files_and_folders_are_small():
-    tests = sorted(Path(__file__).parent.rglob("*.py"))
     long = [
         f"{file}: {lines} lines"
-        for file in (*FILES, *tests)
+        for file in all_files()
         if (lines := len(file.read_text().splitlines())) > MOST_LINES
     ]
-    folders = {file.parent for file in (*FILES, *tests)}
     full = [
         f"{folder}: {count} files"
-        for folder in sorted(folders)
-        if (count := len(list(folder.glob("*.py")))) > MOST_FILES
+        for folder in sorted({file.parent for file in all_files()})
+        if (count := sum(one.is_file() for one in folder.iterdir())) > MOST_FILES
     ]
     assert long + full == []
 
 
 def test_functions_are_short():
     found = []
-    for file in FILES:
+    for file in all_files():
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.FunctionDef):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 lines = int(node.end_lineno or 0) - node.lineno + 1
                 if ast.get_docstring(node) is not None:
                     lines -= int(node.body[0].end_lineno or 0) - node.body[0].lineno + 1
                 if lines > MOST_LINES_OF_A_FUNCTION:
-                    found.append(f"{name_of(file)}:{node.lineno} {node.name}: {lines} lines")
+                    found.append(f"{file}:{node.lineno} {node.name}: {lines} lines")
     assert found == []
 
 

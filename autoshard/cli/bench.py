@@ -85,7 +85,7 @@ def plans_command(options: argparse.Namespace) -> int:
     for machine in dict.fromkeys(row.machine for row in options.rows):
         find_machine(machine)
     if options.auto_sharding is not None:
-        peer = load_benchmark("auto_sharding_environment")
+        peer = load_benchmark("auto_sharding.environment")
         folder = Path(options.auto_sharding or peer.default_folder())
         try:
             peer.environment(folder)
@@ -166,10 +166,10 @@ def is_contest_name(name: str) -> bool:
 
 
 def load_benchmark(name: str) -> Any:
-    """A script of the folder `benchmarks/`, as a module."""
+    """A script of the folder `benchmarks/`, as a module; ``folder.name`` for one further down."""
     package = Path(autoshard.__file__).resolve().parent
     for folder in (package / "benchmarks", package.parent / "benchmarks"):
-        file = folder / f"{name}.py"
+        file = folder.joinpath(*name.split(".")).with_suffix(".py")
         if file.is_file():
             spec = importlib.util.spec_from_file_location(f"autoshard_benchmark_{name}", file)
             assert spec is not None

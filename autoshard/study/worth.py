@@ -7,8 +7,11 @@ the most that the error of steps, or of peaks, grows in any group where the habi
 that only convolutions follow so buys what convolutional networks lose, however many other programs
 there are.
 
-Two kinds of habits are not judged by that. One decides which collectives a plan has, or their
-bytes: what runs would not be what was planned without it. The other is asked about in no plan.
+Three kinds of habits are not judged by that. One decides which collectives a plan has, or their
+bytes: what runs would not be what was planned without it. Without one of another kind peaks are
+said too small, so that plans would be said to fit that do not: log(compiled / predicted), where it
+is positive, grows as much in some group, whatever other plans of the group gain. The third is asked
+about in no plan.
 
 A rule asks `Compiler.has`, which is listened to, so that few predictions are made anew:
 
@@ -78,6 +81,7 @@ class Effect:
       changed: how many plans are predicted otherwise without it.
       moved: how many have other collectives without it, or other bytes on the wire.
       step, peak, wire: mean errors without it less those with it.
+      short: likewise, of how much peaks are said too small.
     """
 
     habit: str
@@ -89,6 +93,7 @@ class Effect:
     step: float = 0.0
     peak: float = 0.0
     wire: float = 0.0
+    short: float = 0.0
 
     @property
     def buys(self) -> float:
@@ -109,6 +114,7 @@ class Worth:
       step, peak, wire: errors without it less those with it, as means over all of these plans.
       buys: the most that the error of steps or peaks of one group grows without it.
       group: which group that is; empty where none grows.
+      short: the most that peaks of one group are said too small without it.
     """
 
     habit: str
@@ -121,15 +127,21 @@ class Worth:
     wire: float
     buys: float
     group: str
+    short: float = 0.0
 
     @property
     def verdict(self) -> str:
-        """``yes`` or ``no``, or why it is not judged: ``collectives``, ``no plan asks``."""
+        """``yes``, ``no``, or what it is not judged by.
+
+        ``collectives``, ``memory`` or ``no plan asks``: see the module docstring.
+        """
         if not self.asked:
             return "no plan asks"
         if self.moved:
             return "collectives"
-        return "yes" if self.buys >= LEAST_WORTH else "no"
+        if self.buys >= LEAST_WORTH:
+            return "yes"
+        return "memory" if self.short >= LEAST_WORTH else "no"
 
 
 def worth(habit: str, effects: Sequence[Effect]) -> Worth:
@@ -155,6 +167,7 @@ def worth(habit: str, effects: Sequence[Effect]) -> Worth:
         *means,
         buys=max(best.buys, 0.0),
         group=best.group if best.buys > 0 else "",
+        short=max((effect.short for effect in ours), default=0.0),
     )
 
 
@@ -246,10 +259,9 @@ def _effect(group: Group, usual: _Usual, habit: str, denied: frozenset[str]) -> 
         moved += with_it.moves != without.moves
         pairs = zip(_errors(kept, with_it), _errors(kept, without), strict=True)
         lost.append([then - now for now, then in pairs])
-    step, peak, wire = (sum(column) / len(lost) for column in zip(*lost, strict=True))
-    return replace(
-        nothing, asked=True, changed=changed, moved=moved, step=step, peak=peak, wire=wire
-    )
+    means = (sum(column) / len(lost) for column in zip(*lost, strict=True))
+    grown = dict(zip(("step", "peak", "wire", "short"), means, strict=True))
+    return replace(nothing, asked=True, changed=changed, moved=moved, **grown)
 
 
 def _predicted(group: Group, machine: Machine, facts: Facts) -> list[_Prediction]:
@@ -272,12 +284,15 @@ def _predicted(group: Group, machine: Machine, facts: Facts) -> list[_Prediction
     return found
 
 
-def _errors(kept: Kept, predicted: _Prediction) -> tuple[float, float, float]:
+def _errors(kept: Kept, predicted: _Prediction) -> tuple[float, float, float, float]:
+    """Of the step, the peak and the wire, and how much the peak is said too small."""
     sent = max(kept.wire_bytes, predicted.wire)
+    peak = math.log(max(predicted.size, 1) / kept.peak_bytes)
     return (
         abs(math.log(max(predicted.seconds, 1e-12) / kept.step_seconds)),
-        abs(math.log(max(predicted.size, 1) / kept.peak_bytes)),
+        abs(peak),
         abs(predicted.wire - kept.wire_bytes) / sent if sent else 0.0,
+        max(-peak, 0.0),
     )
 
 

@@ -70,7 +70,7 @@ def script(name: str) -> ModuleType:
     ],
 )
 def test_shardings_as_xla_writes_them(text, spec):
-    assert script("auto_sharding_plan").spec_of(text, GRID) == spec
+    assert script("auto_sharding.annotate").spec_of(text, GRID) == spec
 
 
 @st.composite
@@ -96,7 +96,7 @@ def tilings(draw: st.DrawFn) -> tuple[MeshShape, tuple[int, ...], str, np.ndarra
 @given(tilings())
 def test_every_device_holds_the_tile_that_the_text_says(tiling):
     mesh, tiles, text, devices = tiling
-    spec = script("auto_sharding_plan").spec_of(text, mesh)
+    spec = script("auto_sharding.annotate").spec_of(text, mesh)
     there = jax.devices()
     on = NamedSharding(Mesh(np.array(there).reshape(mesh.sizes), mesh.names), spec)
     held = on.devices_indices_map(tiles)  # an array with one element to a tile
@@ -107,7 +107,7 @@ def test_every_device_holds_the_tile_that_the_text_says(tiling):
 
 
 def test_all_that_axes_cannot_say_is_named():
-    plan = script("auto_sharding_plan")
+    plan = script("auto_sharding.annotate")
     shardings = {
         "['a']": "{devices=[4,2]<=[8]}",
         "['b']": "{replicated}",
@@ -128,7 +128,7 @@ def test_all_that_axes_cannot_say_is_named():
 
 
 def test_a_kept_plan_is_read():
-    plan = script("auto_sharding").read_plan(KEPT)
+    plan = script("auto_sharding.asked").read_plan(KEPT)
     assert (plan.mesh, plan.made_for, plan.seconds) == (GRID, "v5e:2x4", 264.9)
     assert plan.inputs["[0]['layers']['down']"] == PartitionSpec(None, "y", "x")
     assert plan.inputs["[2]['inputs']"] == PartitionSpec(None, "x")
@@ -138,8 +138,8 @@ def test_a_kept_plan_is_read():
 
 @pytest.mark.parametrize("way", ["ends", "ops"])
 def test_the_step_lies_as_planned(way, tmp_path):
-    step, plan = perceptron(), script("auto_sharding").read_plan(KEPT)
-    annotate = script("auto_sharding_plan")
+    step, plan = perceptron(), script("auto_sharding.asked").read_plan(KEPT)
+    annotate = script("auto_sharding.annotate")
     if way == "ends":
         lowered = annotate.lower_ends(plan, step, platforms=("cpu",))
     else:
@@ -163,7 +163,7 @@ def test_the_step_lies_as_planned(way, tmp_path):
 
 
 def test_a_plan_of_another_step_is_refused():
-    plan, annotate = script("auto_sharding").read_plan(KEPT), script("auto_sharding_plan")
+    plan, annotate = script("auto_sharding.asked").read_plan(KEPT), script("auto_sharding.annotate")
     step = perceptron(2, scan=False)
     with pytest.raises(ValueError, match="another step") as caught:
         annotate.lower_ends(plan, step, platforms=("cpu",))
@@ -181,7 +181,7 @@ def test_the_old_gather_is_the_same():
     from autoshard.models import training
 
     table, indices = jnp.arange(24.0).reshape(6, 4), jnp.array([[5, 0, 2], [1, 1, 3]])
-    found = script("auto_sharding_child")._look_up(table, indices)
+    found = script("auto_sharding.child")._look_up(table, indices)
     assert np.array_equal(found, training.look_up(table, indices))
 
 
@@ -202,11 +202,11 @@ QUESTION = {"program": "mlp", **json.loads((KEPT / "question.json").read_text())
 
 def asks(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> None:
     python = fake_python(folder, text)
-    monkeypatch.setattr(script("auto_sharding"), "environment", lambda folder: python)
+    monkeypatch.setattr(script("auto_sharding.asked"), "environment", lambda folder: python)
 
 
 def test_a_plan_is_asked_for_once(tmp_path, monkeypatch):
-    auto = script("auto_sharding")
+    auto = script("auto_sharding.asked")
     asks(
         monkeypatch, tmp_path, f'echo asked >> {tmp_path}/log; test -e "$3/question.json"; {ANSWER}'
     )
@@ -219,7 +219,7 @@ def test_a_plan_is_asked_for_once(tmp_path, monkeypatch):
 
 
 def test_a_failure_is_kept_until_more_time_is_given(tmp_path, monkeypatch):
-    auto = script("auto_sharding")
+    auto = script("auto_sharding.asked")
     asks(monkeypatch, tmp_path, "sleep 600")
     with pytest.raises(ValueError, match="did not finish") as caught:
         auto.auto_plan(QUESTION, tmp_path, time_limit=0.2)
@@ -233,7 +233,7 @@ def test_a_failure_is_kept_until_more_time_is_given(tmp_path, monkeypatch):
 
 
 def test_what_came_from_outside_is_not_kept(tmp_path, monkeypatch):
-    auto = script("auto_sharding")
+    auto = script("auto_sharding.asked")
     asks(monkeypatch, tmp_path, "kill -9 $$")
     with pytest.raises(ValueError, match=r"was ended by signal 9 after \d+ s"):
         auto.auto_plan(QUESTION, tmp_path, time_limit=60.0)
@@ -242,7 +242,7 @@ def test_what_came_from_outside_is_not_kept(tmp_path, monkeypatch):
 
 
 def test_the_old_jax_is_told_nothing_of_the_present_one(tmp_path, monkeypatch):
-    auto = script("auto_sharding")
+    auto = script("auto_sharding.asked")
     monkeypatch.setenv("TPU_LIBRARY_PATH", "/present/libtpu.so")
     asks(
         monkeypatch,
@@ -266,7 +266,7 @@ def test_the_environment_is_made_once(tmp_path, monkeypatch, capsys):
         return subprocess.CompletedProcess(command, 0, "", "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    peer = script("auto_sharding_environment")
+    peer = script("auto_sharding.environment")
     python = peer.environment(tmp_path)
     assert [command[0] for command in made] == [sys.executable, str(python)]
     assert made[1][1:] == ["-m", "pip", "install", "--quiet", *peer.REQUIREMENTS]
@@ -293,7 +293,7 @@ def test_an_environment_that_cannot_be_made_says_why(tmp_path, monkeypatch, caps
 def test_no_files_are_lost_to_the_environment(tmp_path):
     (tmp_path / "environment").mkdir()
     (tmp_path / "environment" / "thesis.txt").touch()
-    peer = script("auto_sharding_environment")
+    peer = script("auto_sharding.environment")
     with pytest.raises(ValueError, match="is no Python environment, but holds files"):
         peer.environment(tmp_path)
 
@@ -302,14 +302,14 @@ def test_no_files_are_lost_to_the_environment(tmp_path):
 
 
 def test_rows_of_the_auto_sharder(tmp_path, monkeypatch):
-    row, auto = script("plans_row"), script("auto_sharding")
+    row, auto = script("plans_row"), script("auto_sharding.asked")
     shutil.copytree(KEPT, tmp_path / "kept")
     asked: list[dict[str, Any]] = []
 
     def plan(question: dict[str, Any], folder: Path, *, time_limit: float) -> Any:
         asked.append(question)
         if time_limit < 60:
-            raise script("auto_sharding_environment").AutoShardingError("it took\ntoo long")
+            raise script("auto_sharding.environment").AutoShardingError("it took\ntoo long")
         return auto.read_plan(tmp_path / "kept")
 
     monkeypatch.setattr(auto, "auto_plan", plan)

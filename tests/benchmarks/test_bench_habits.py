@@ -10,6 +10,7 @@ from autoshard.cli.bench import load_benchmark
 from autoshard.cli.main import main
 from autoshard.compiler.target import why_missing
 from autoshard.study.worth import TOGETHER, Effect
+from autoshard.xla.habits.records import Habit, Reason
 from tests.cli.helpers import refused
 
 
@@ -44,7 +45,10 @@ def test_what_habits_buy_is_a_page_with_the_dearest_first():
         Effect("gpu.d", "gnn", 2, asked=True, moved=1, step=0.1),
         Effect(TOGETHER, "gnn", 2, asked=True, changed=2, moved=1, step=0.4),
     ]
-    page = load_benchmark("habits").page(["gpu.a", "gpu.b", "gpu.c", "gpu.d"], found)
+    bound = Reason("bound", "gpu.a ends there.")
+    habits = [Habit(f"gpu.{name}", "xla:gpu", "", "") for name in "abd"]
+    habits.append(Habit("gpu.c", "xla:gpu", "", "", kept_for=bound))
+    page = load_benchmark("habits").page(habits, found)
     assert "Plans: 2 of mlp, 2 of gnn." in page
     rows = [line for line in page.splitlines() if line.startswith(("| gpu.", "| all "))]
     assert rows == [
@@ -53,4 +57,5 @@ def test_what_habits_buy_is_a_page_with_the_dearest_first():
         "| gpu.b | 2 | 2 | +0.10% | -2.00% | +0.00% | 0.10% | mlp | no |",
         "| gpu.c | 2 | 0 | +0.00% | +0.00% | +0.00% | 0.00% |  | not exercised |",
         f"| {TOGETHER} | 2 | 2 | +40.00% | +0.00% | +0.00% | 40.00% | gnn | collectives |",
+        "| gpu.c | bound | gpu.a ends there. |",
     ]

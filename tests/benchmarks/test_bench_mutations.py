@@ -36,7 +36,7 @@ def test_a_sample_has_no_fault(capsys):
 
 
 def test_a_seed_and_a_number_give_the_same_file_again():
-    from mutate import mutated
+    from spoilt.mutate import mutated
 
     data = json.dumps({"a": [1, 2.5, "x"], "b": {"c": None}}).encode()
     for form in ("json", "text"):
@@ -82,13 +82,13 @@ def refuse(_: object) -> int:
     ],
 )
 def test_the_judge(monkeypatch: pytest.MonkeyPatch, command: Any, fault: str):
-    import mutations_child
+    from spoilt import child
 
-    monkeypatch.setattr(mutations_child, "main", command)
+    monkeypatch.setattr(child, "main", command)
     before = signal.getsignal(signal.SIGALRM)
-    signal.signal(signal.SIGALRM, mutations_child._ring)
+    signal.signal(signal.SIGALRM, child._ring)
     try:
-        found = mutations_child._ran(["x"], 0.3)
+        found = child._ran(["x"], 0.3)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert found["fault"].startswith(fault)

@@ -9,7 +9,8 @@ A layout gives each mesh axis one dimension, or none (-1).
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -150,6 +151,81 @@ class Builder:
         return Problem(free.nodes, free.edges, free.usages, float(least.max() * headroom))
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Batch and sequence, width, hidden width, heads and their size."""
+
+    b: int
+    s: int
+    d: int = 4096
+    f: int = 14336
+    h: int = 32
+    k: int = 128
+
+
+def forward(build: Builder, sizes: Sizes, p: str, x: int) -> tuple[int, tuple[Any, ...]]:
+    """One block of `x`: its result, and what its gradient reads."""
+    b, s, d, f, h, k = astuple(sizes)
+    w = {
+        "q": build.value(p + "wq", d, h, k),
+        "k": build.value(p + "wk", d, h, k),
+        "v": build.value(p + "wv", d, h, k),
+        "o": build.value(p + "wo", h, k, d),
+        "up": build.value(p + "up", d, f),
+        "gate": build.value(p + "gate", d, f),
+        "down": build.value(p + "down", f, d),
+    }
+    n = build.op(p + "norm1", {"b": b, "s": s, "d": d}, [(x, "bsd")], "bsd")
+    wide = {"b": b, "s": s, "d": d, "h": h, "k": k}
+    q, ke, v = (build.op(p + c, wide, [(n, "bsd"), (w[c], "dhk")], "bshk") for c in "qkv")
+    scores = {"b": b, "h": h, "s": s, "t": s, "k": k}
+    a = build.op(p + "scores", scores, [(q, "bshk"), (ke, "bthk")], "bhst")
+    o = build.op(p + "mix", scores, [(a, "bhst"), (v, "bthk")], "bshk")
+    y = build.op(p + "out", wide, [(o, "bshk"), (w["o"], "hkd")], "bsd")
+    r = build.op(p + "add1", {"b": b, "s": s, "d": d}, [(x, "bsd"), (y, "bsd")], "bsd")
+    m = build.op(p + "norm2", {"b": b, "s": s, "d": d}, [(r, "bsd")], "bsd")
+    mlp = {"b": b, "s": s, "d": d, "f": f}
+    u = build.op(p + "up", mlp, [(m, "bsd"), (w["up"], "df")], "bsf")
+    g = build.op(p + "gate", mlp, [(m, "bsd"), (w["gate"], "df")], "bsf")
+    z = build.op(p + "act", {"b": b, "s": s, "f": f}, [(u, "bsf"), (g, "bsf")], "bsf")
+    t = build.op(p + "down", mlp, [(z, "bsf"), (w["down"], "fd")], "bsd")
+    new = build.op(p + "add2", {"b": b, "s": s, "d": d}, [(r, "bsd"), (t, "bsd")], "bsd")
+    return new, (p, w, n, q, ke, v, a, o, m, u, g, z)
+
+
+def backward(build: Builder, sizes: Sizes, saved: tuple[Any, ...], grad: int) -> int:
+    """The gradient of one block's operand, and its weights renewed."""
+    b, s, d, f, h, k = astuple(sizes)
+    p, w, n, q, ke, v, a, o, m, u, g, z = saved
+    mlp = {"b": b, "s": s, "d": d, "f": f}
+    wide = {"b": b, "s": s, "d": d, "h": h, "k": k}
+    scores = {"b": b, "h": h, "s": s, "t": s, "k": k}
+    dz = build.op(p + "dz", mlp, [(grad, "bsd"), (w["down"], "fd")], "bsf")
+    ddown = build.op(p + "ddown", mlp, [(grad, "bsd"), (z, "bsf")], "fd")
+    three = [(dz, "bsf"), (g, "bsf"), (u, "bsf")]
+    du = build.op(p + "du", {"b": b, "s": s, "f": f}, three, "bsf")
+    dup = build.op(p + "dup", mlp, [(du, "bsf"), (m, "bsd")], "df")
+    dm = build.op(p + "dm", mlp, [(du, "bsf"), (w["up"], "df")], "bsd")
+    dr = build.op(p + "dr", {"b": b, "s": s, "d": d}, [(dm, "bsd"), (grad, "bsd")], "bsd")
+    do = build.op(p + "do", wide, [(dr, "bsd"), (w["o"], "hkd")], "bshk")
+    dwo = build.op(p + "dwo", wide, [(dr, "bsd"), (o, "bshk")], "hkd")
+    da = build.op(p + "da", scores, [(do, "bshk"), (v, "bthk")], "bhst")
+    dv = build.op(p + "dv", scores, [(do, "bshk"), (a, "bhst")], "bthk")
+    dq = build.op(p + "dq", scores, [(da, "bhst"), (ke, "bthk")], "bshk")
+    dk = build.op(p + "dk", scores, [(da, "bhst"), (q, "bshk")], "bthk")
+    grads = {}
+    for c, e in zip("qkv", (dq, dk, dv), strict=True):
+        grads[c] = build.op(p + "dw" + c, wide, [(e, "bshk"), (n, "bsd")], "dhk")
+    dn = build.op(p + "dn", wide, [(dq, "bshk"), (w["q"], "dhk")], "bsd")
+    grad = build.op(p + "dx", {"b": b, "s": s, "d": d}, [(dn, "bsd"), (dr, "bsd")], "bsd")
+    for c, e, dims in (("up", dup, "df"), ("down", ddown, "fd"), ("o", dwo, "hkd")):
+        shape = dict(zip(dims, build.values[e].sizes, strict=True))
+        build.op(p + "adam_" + c, shape, [(w[c], dims), (e, dims)], dims)
+    for c, e in grads.items():
+        build.op(p + "adam_" + c, {"d": d, "h": h, "k": k}, [(w[c], "dhk"), (e, "dhk")], "dhk")
+    return grad
+
+
 def transformer(
     blocks: int = 1,
     axes: tuple[int, ...] = (4, 4, 4),
@@ -159,64 +235,13 @@ def transformer(
     sequence: int = 4096,
 ) -> Problem:
     """A training step of `blocks` transformer blocks, each standing for `copies` equal ones."""
-    b, s, d, f, h, k = batch, sequence, 4096, 14336, 32, 128
-    build = Builder(axes, copies)
-    x = build.value("x", b, s, d)
+    sizes, build = Sizes(batch, sequence), Builder(axes, copies)
+    x = build.value("x", batch, sequence, sizes.d)
     saved = []
     for i in range(blocks):
-        p = f"block{i}."
-        w = {
-            "q": build.value(p + "wq", d, h, k),
-            "k": build.value(p + "wk", d, h, k),
-            "v": build.value(p + "wv", d, h, k),
-            "o": build.value(p + "wo", h, k, d),
-            "up": build.value(p + "up", d, f),
-            "gate": build.value(p + "gate", d, f),
-            "down": build.value(p + "down", f, d),
-        }
-        n = build.op(p + "norm1", {"b": b, "s": s, "d": d}, [(x, "bsd")], "bsd")
-        wide = {"b": b, "s": s, "d": d, "h": h, "k": k}
-        q, ke, v = (build.op(p + c, wide, [(n, "bsd"), (w[c], "dhk")], "bshk") for c in "qkv")
-        scores = {"b": b, "h": h, "s": s, "t": s, "k": k}
-        a = build.op(p + "scores", scores, [(q, "bshk"), (ke, "bthk")], "bhst")
-        o = build.op(p + "mix", scores, [(a, "bhst"), (v, "bthk")], "bshk")
-        y = build.op(p + "out", wide, [(o, "bshk"), (w["o"], "hkd")], "bsd")
-        r = build.op(p + "add1", {"b": b, "s": s, "d": d}, [(x, "bsd"), (y, "bsd")], "bsd")
-        m = build.op(p + "norm2", {"b": b, "s": s, "d": d}, [(r, "bsd")], "bsd")
-        mlp = {"b": b, "s": s, "d": d, "f": f}
-        u = build.op(p + "up", mlp, [(m, "bsd"), (w["up"], "df")], "bsf")
-        g = build.op(p + "gate", mlp, [(m, "bsd"), (w["gate"], "df")], "bsf")
-        z = build.op(p + "act", {"b": b, "s": s, "f": f}, [(u, "bsf"), (g, "bsf")], "bsf")
-        t = build.op(p + "down", mlp, [(z, "bsf"), (w["down"], "fd")], "bsd")
-        new = build.op(p + "add2", {"b": b, "s": s, "d": d}, [(r, "bsd"), (t, "bsd")], "bsd")
-        saved.append((p, w, n, q, ke, v, a, o, m, u, g, z))
-        x = new
-    grad = build.op("loss", {"b": b, "s": s, "d": d}, [(x, "bsd")], "bsd")
-    for p, w, n, q, ke, v, a, o, m, u, g, z in reversed(saved):
-        mlp = {"b": b, "s": s, "d": d, "f": f}
-        wide = {"b": b, "s": s, "d": d, "h": h, "k": k}
-        scores = {"b": b, "h": h, "s": s, "t": s, "k": k}
-        dz = build.op(p + "dz", mlp, [(grad, "bsd"), (w["down"], "fd")], "bsf")
-        ddown = build.op(p + "ddown", mlp, [(grad, "bsd"), (z, "bsf")], "fd")
-        three = [(dz, "bsf"), (g, "bsf"), (u, "bsf")]
-        du = build.op(p + "du", {"b": b, "s": s, "f": f}, three, "bsf")
-        dup = build.op(p + "dup", mlp, [(du, "bsf"), (m, "bsd")], "df")
-        dm = build.op(p + "dm", mlp, [(du, "bsf"), (w["up"], "df")], "bsd")
-        dr = build.op(p + "dr", {"b": b, "s": s, "d": d}, [(dm, "bsd"), (grad, "bsd")], "bsd")
-        do = build.op(p + "do", wide, [(dr, "bsd"), (w["o"], "hkd")], "bshk")
-        dwo = build.op(p + "dwo", wide, [(dr, "bsd"), (o, "bshk")], "hkd")
-        da = build.op(p + "da", scores, [(do, "bshk"), (v, "bthk")], "bhst")
-        dv = build.op(p + "dv", scores, [(do, "bshk"), (a, "bhst")], "bthk")
-        dq = build.op(p + "dq", scores, [(da, "bhst"), (ke, "bthk")], "bshk")
-        dk = build.op(p + "dk", scores, [(da, "bhst"), (q, "bshk")], "bthk")
-        grads = {}
-        for c, e in zip("qkv", (dq, dk, dv), strict=True):
-            grads[c] = build.op(p + "dw" + c, wide, [(e, "bshk"), (n, "bsd")], "dhk")
-        dn = build.op(p + "dn", wide, [(dq, "bshk"), (w["q"], "dhk")], "bsd")
-        grad = build.op(p + "dx", {"b": b, "s": s, "d": d}, [(dn, "bsd"), (dr, "bsd")], "bsd")
-        for c, e, dims in (("up", dup, "df"), ("down", ddown, "fd"), ("o", dwo, "hkd")):
-            sizes = dict(zip(dims, build.values[e].sizes, strict=True))
-            build.op(p + "adam_" + c, sizes, [(w[c], dims), (e, dims)], dims)
-        for c, e in grads.items():
-            build.op(p + "adam_" + c, {"d": d, "h": h, "k": k}, [(w[c], "dhk"), (e, "dhk")], "dhk")
+        x, kept = forward(build, sizes, f"block{i}.", x)
+        saved.append(kept)
+    grad = build.op("loss", {"b": batch, "s": sequence, "d": sizes.d}, [(x, "bsd")], "bsd")
+    for kept in reversed(saved):
+        grad = backward(build, sizes, kept, grad)
     return build.build(headroom)

@@ -154,6 +154,8 @@ def test_a_habit_buys_what_it_buys_in_its_best_group():
         ([effect("images", 2, 0.0, 0.006)], "yes"),
         ([effect("images", 2, 0.0049, 0.0049)], "no"),
         ([effect("images", 2, -0.3, -0.1)], "no"),
+        ([replace(effect("images", 2, -0.3, -0.1), short=0.005)], "memory"),
+        ([replace(effect("images", 2, 0.1), short=0.005)], "yes"),
         ([effect("images", 2, 0.0), effect("words", 2, 0.0, moved=1)], "collectives"),
         ([Effect("a", "images", 2)], "no plan asks"),
         ([], "no plan asks"),

@@ -152,6 +152,16 @@ def _add_habits(kinds: Any) -> None:
         type=cli_arguments.count,
         help="groups at once (default one a core)",
     )
+    habits.add_argument(
+        "--known",
+        metavar="FILE",
+        help="measure nothing twice: what was found lies there, and what is found is added",
+    )
+    habits.add_argument(
+        "--enough",
+        action="store_true",
+        help="leave a habit that is worth it in one group out of those that come later",
+    )
     habits.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
     habits.add_argument(
         "--markdown", metavar="FILE", help="with --without: write what each buys as a page"

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from autoshard.xla.habits.gpu_probes import INNER, WHOLE, X, f32, habit, indices, unprobed
+from autoshard.xla.habits.gpu_probes import INNER, WHOLE, X, f32, habit, indices
 from autoshard.xla.habits.records import Built, Habit
 
 _PRIORITY = "xla/service/gpu/transforms/priority_fusion.cc"
@@ -171,10 +171,5 @@ HABITS: tuple[Habit, ...] = (
         (INNER,),
         lambda built: [one.opcodes >= {"scatter", "tanh"} for one in built.kernels()] == [True],
         donated=(0,),
-    ),
-    unprobed(
-        "recomputation-by-bytes",
-        "Whether a result of k readers is written follows from the bytes moved either way.",
-        f"{_PRIORITY}: the compiler weighs estimated times, of which the module says nothing",
     ),
 )

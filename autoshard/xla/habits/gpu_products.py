@@ -21,7 +21,6 @@ from autoshard.xla.habits.gpu_probes import (
     habit,
     indices,
     products,
-    unprobed,
 )
 from autoshard.xla.habits.records import Built, Habit
 
@@ -296,10 +295,5 @@ HABITS: tuple[Habit, ...] = (
         (WHOLE,) * 3,
         _renewal_and_turned,
         donated=(0, 1, 3),
-    ),
-    unprobed(
-        "convolution-workspaces",
-        "A call of cuDNN takes a workspace that is known on a device alone.",
-        "observed: without a device the module says u8[0]",
     ),
 )

@@ -304,11 +304,6 @@ HABITS: tuple[Habit, ...] = (
         _takes_no_time,
     ),
     unprobed(
-        "short-of-memory-hides-nothing",
-        "Where the hiding order does not fit into memory, the order of least memory is taken.",
-        f"{_HIDING}: how much is short depends on the whole of a large step",
-    ),
-    unprobed(
         "waits-counted-in-views",
         "A view of an array (an element of a tuple, another shape) is a node of the scheduler's "
         "graph, one step from what makes it.",

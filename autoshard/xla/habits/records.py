@@ -16,7 +16,7 @@ program, a machine and what to read off the compiled module. The compiler is the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from autoshard.machine.compiler import lost
@@ -133,6 +133,29 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a habit stays that buys little of the errors of steps and peaks.
+
+    Attributes:
+      kind: one of `REASONS_TO_KEEP`.
+      why: one sentence: what goes wrong without it.
+    """
+
+    kind: str
+    why: str
+
+
+REASONS_TO_KEEP: Mapping[str, str] = {
+    "memory": "a plan would be said to fit that does not",
+    "collectives": "others run than were planned, or with other bytes",
+    "bound": "no rule follows it alone: it says where the rule of another habit ends",
+    "whole": "without it nothing is predicted that could be compared",
+    "unmeasured": "no kept plan has what it is about, and its probe shows bytes or seconds",
+}
+"""Kinds of reasons, and what each says."""
+
+
+@dataclass(frozen=True, slots=True)
 class Habit:
     """One belief about a compiler.
 
@@ -144,6 +167,7 @@ class Habit:
       seen: versions of the compiler's package with which the probe agreed.
       probe: how to ask the compiler; None where nobody knows how.
       chips: the chips that it is about, where not all.
+      kept_for: why it stays, where `benchmarks/HABITS.md` does not say that it buys anything.
     """
 
     name: str
@@ -152,7 +176,8 @@ class Habit:
     source: str
     seen: tuple[str, ...] = ()
     probe: Probe | None = None
-    chips: tuple[str, ...] = field(default=())
+    chips: tuple[str, ...] = ()
+    kept_for: Reason | None = None
 
 
 def seen(habit: str, releases: Mapping[str, str]) -> tuple[str, ...]:

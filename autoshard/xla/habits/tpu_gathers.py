@@ -19,7 +19,6 @@ from autoshard.xla.habits.tpu_probes import (
     indices,
     pinned,
     products,
-    unprobed,
     written,
 )
 
@@ -221,9 +220,5 @@ HABITS: tuple[Habit, ...] = (
         (X,),
         _gathered_again,
         machine="v5p-8",
-    ),
-    unprobed(
-        "gathers-as-padded-sums",
-        "Some gathers of weights are all-reduces of shards that are padded with zeros.",
     ),
 )

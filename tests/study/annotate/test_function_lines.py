@@ -192,11 +192,8 @@ def test_one_line_about_a_function_tells_equal_blocks_apart_by_their_scopes(chec
     # Where two are told alike, the shorter key that fits both is one entry.
     (both,) = in_functions(said[1:], sites.visits, lambda _: False, lambda *_: True)
     assert len(both.entries) == 2  # the third block is said nothing of
-    outside = next(
-        line
-        for line in sites.planned
-        if line.names[0].startswith("sin in ") and len(line.places) == 1
-    )
+    sines = [line for line in sites.planned if line.names[0].startswith("sin in ")]
+    outside = next(line for line in sines if len(line.places) == 1)
     (all_of,) = in_functions([*said, outside], sites.visits, lambda _: False, lambda *_: True)
     assert next(key for key, _ in all_of.entries) == ":sin float32[32,64]"
     assert all_of.named == 4

@@ -8,8 +8,10 @@ import pytest
 
 from autoshard.compiler.probes import run_probe
 from autoshard.compiler.target import why_missing
-from autoshard.xla.habits.gpu import HABITS
+from autoshard.xla.habits import HABITS as EVERY
 from autoshard.xla.habits.records import Habit
+
+HABITS = [habit for habit in EVERY if habit.compiler == "xla:gpu"]
 
 SAMPLE = {
     "gpu.products-start-from-products",

@@ -9,7 +9,8 @@ import pytest
 
 from autoshard.machine.load import load
 from autoshard.xla.habits import HABITS
-from autoshard.xla.habits.records import Habit
+from autoshard.xla.habits.reasons import REASONS
+from autoshard.xla.habits.records import REASONS_TO_KEEP, Habit
 
 EACH = pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.name)
 
@@ -40,6 +41,15 @@ def test_a_name_tells_the_compiler(habit: Habit) -> None:
 def test_a_claim_is_one_sentence(habit: Habit) -> None:
     assert re.fullmatch(r"[A-Z][^\n]*[^.\s]\.", habit.claim)
     assert not re.search(r"[.!?] [A-Z]", habit.claim)
+
+
+def test_reasons_are_of_habits_and_of_known_kinds() -> None:
+    kept = {habit.name: habit.kept_for for habit in HABITS if habit.kept_for is not None}
+    assert kept == dict(REASONS)
+    for name, reason in kept.items():
+        assert reason.kind in REASONS_TO_KEEP
+        assert reason.why.endswith(".")
+        assert not reason.why.startswith(name)
 
 
 @EACH

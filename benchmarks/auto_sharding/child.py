@@ -1,6 +1,6 @@
-"""Ask XLA's own auto-sharder for a plan: runs in the environment of `benchmarks/auto_sharding.py`.
+"""Ask XLA's own auto-sharder for a plan: runs in the environment of `asked.py`.
 
-`python auto_sharding_child.py FOLDER`, with JAX 0.5.3. FOLDER/question.json holds
+`python child.py FOLDER`, with JAX 0.5.3. FOLDER/question.json holds
 
     program, layers, sizes   a built-in, as `autoshard bench plans` names it
     mesh                     axes and their sizes, major to minor

@@ -1,6 +1,6 @@
 """A process of `mutations.py`: it spoils files, and runs the commands that read them.
 
-    python mutations_child.py '{"folder": ..., "seed": 0, "numbers": [0, 3, ...], ...}'
+    python child.py '{"folder": ..., "seed": 0, "numbers": [0, 3, ...], ...}'
 
 For each number it prints one line of JSON before the command, and one after it. A command ends by
 an alarm when it takes too long; one that ends this process is told by the line that is missing.
@@ -23,12 +23,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from mutate import mutated
-from mutations_seeds import KINDS
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from autoshard.cli.main import main
+from spoilt.mutate import mutated
+from spoilt.seeds import KINDS
 
 RIGHT = (0, 2, 3, 4, 5)
 MOST_MEMORY = 24 * 2**30

@@ -2,7 +2,7 @@
 
     python = environment(folder)      # made once, with venv and pip; later it is only looked up
 
-The folder holds `environment`, and `plans` (see `auto_sharding.py`).
+The folder holds `environment`, and `plans` (see `asked.py`).
 """
 
 from __future__ import annotations

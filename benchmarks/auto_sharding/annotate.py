@@ -24,9 +24,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from auto_sharding_environment import AutoShardingError
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from auto_sharding.environment import AutoShardingError
 from autoshard.models.training import Step
 from autoshard.plan.plan import MeshShape
 

@@ -2,9 +2,9 @@
 
 XLA had a pass that solved for the shardings of all instructions (`use_auto_spmd_partitioning`,
 `jax.jit(..., in_shardings=AUTO(mesh))`); later versions deleted it. It is run in an environment of
-its own (`auto_sharding_environment.py`) by `auto_sharding_child.py`, over TPU devices that need not
+its own (`environment.py`) by `child.py`, over TPU devices that need not
 be there. That takes minutes, so plans are kept by the hash of the question: program, sizes, mesh,
-devices and versions. What a plan is, and how a step is annotated with it: `auto_sharding_plan.py`.
+devices and versions. What a plan is, and how a step is annotated with it: `annotate.py`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from auto_sharding_environment import REQUIREMENTS, AutoShardingError, environment
-from auto_sharding_plan import AutoPlan
+from auto_sharding.annotate import AutoPlan
+from auto_sharding.environment import REQUIREMENTS, AutoShardingError, environment
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine
     from autoshard.models.training import Step
     from autoshard.plan.plan import MeshShape
 
-CHILD = Path(__file__).with_name("auto_sharding_child.py")
+CHILD = Path(__file__).with_name("child.py")
 FORMAT = 1
 """Of the child's answers; another one is another question."""
 
@@ -45,7 +45,7 @@ class _EndedError(AutoShardingError):
 def question_of(
     row: Mapping[str, Any], step: Step, machine: Machine, mesh: MeshShape
 ) -> dict[str, Any]:
-    """What `auto_sharding_child.py` is asked for a row of `autoshard bench plans`.
+    """What `child.py` is asked for a row of `autoshard bench plans`.
 
     The pass is part of the TPU compiler: for other machines a pod of as many TPU v5p is taken.
     """
@@ -72,7 +72,7 @@ def auto_plan(question: Mapping[str, Any], folder: Path, *, time_limit: float) -
     A failure is kept as well, until more time is given; but not one that came from outside.
 
     Args:
-      question: see `auto_sharding_child.py`; and `fingerprint`, that of the traced program.
+      question: see `child.py`; and `fingerprint`, that of the traced program.
       folder: of the environment and of the plans.
       time_limit: seconds that the old compiler may take.
 

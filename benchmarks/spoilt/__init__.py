@@ -1,0 +1,1 @@
+"""Files that are spoilt at random, and the commands that read them: `benchmarks/mutations.py`."""
