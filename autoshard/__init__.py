@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from autoshard.study.whatif.serving import serving
     from autoshard.study.whatif.sweep import whatif
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Cluster",
     "Lowered",

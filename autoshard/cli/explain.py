@@ -7,12 +7,20 @@ constraints from which Shardy propagates the whole plan.
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from autoshard.cli.common import CommandError, program_of
 from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import find_machine, find_program, load_plan
 
+if TYPE_CHECKING:
+    from autoshard.machine.machine import Machine
+    from autoshard.plan.plan import Plan
+    from autoshard.program.trace import Program
+
 MOST = 6
+LISTED = 16
+"""Values that are listed where none is named."""
 NOT_REACHED = 5
 """The exit code if no constraints reproduce the plan: verification failed."""
 
@@ -30,7 +38,11 @@ def explain_command(options: argparse.Namespace) -> int:
     machine = find_machine(options.machine or plan.machine)
     targets = [*options.value, *(f"line {line}" for line in options.line)]
     if not targets and options.against is None:
-        raise CommandError("name a value, such as params.w1, or a line with --line FILE:N")
+        try:
+            print(_dearest(program, machine, plan, options.plan))
+        except PlanError as error:
+            raise CommandError(str(error)) from error
+        return 0
     try:
         values = [v for t in targets for v in values_to_explain(program, plan, t)]
         explainer = Explainer(program, machine, plan, time_limit=options.time_limit)
@@ -51,6 +63,32 @@ def explain_command(options: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     print("\n\n".join(texts))
     return 0
+
+
+def _dearest(program: Program, machine: Machine, plan: Plan, file: str) -> str:
+    """The dearest values as a table, and how to ask about one."""
+    from autoshard.plan.text.page import table
+    from autoshard.search.dearest import dearest
+    from autoshard.units import format_bytes, format_seconds
+
+    found = dearest(program, machine, plan)
+    rows = [("dearest values as they lie", "layout", "exposed", "of", "on a device")]
+    for one in found[:LISTED]:
+        rows.append(
+            (
+                one.target if one.count == 1 else f"{one.target}  ({one.count})",
+                one.type,
+                format_seconds(one.exposed_seconds),
+                format_seconds(one.seconds),
+                format_bytes(one.bytes) if one.bytes else "",
+            )
+        )
+    more = f"  and {len(found) - LISTED} more\n" if len(found) > LISTED else ""
+    return (
+        f"{table(rows, right=(2, 3, 4), indent=0)}\n{more}\n"
+        "exposed: what their collectives add to a step, of all that they take.\n"
+        f"Why one lies so, and what else it could: autoshard explain {file} '{found[0].target}'"
+    )
 
 
 def annotate_command(options: argparse.Namespace) -> int:

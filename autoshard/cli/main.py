@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import os
 import sys
 import warnings
@@ -43,6 +44,15 @@ DEEPEST_CALLS = 10_000
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise CommandError(f"{message}\n  see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Say what is near to a word that is none of those that may stand here."""
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+        raise argparse.ArgumentError(action, f"{value!r} is not known; {hint}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,7 +109,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    parser = _parser()
+    parser = parser_of_commands()
     try:
         options = parser.parse_args(arguments)
     except SystemExit as done:  # --help and --version have printed their text
@@ -112,7 +122,8 @@ def _run(arguments: Sequence[str]) -> int:
     return options.run(options)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser_of_commands() -> argparse.ArgumentParser:
+    """The parser of all commands; nothing that they need is imported."""
     parser = _Parser(
         prog="autoshard",
         description="Automatic sharding for JAX: a step and a cluster in, a proven plan out.",
@@ -145,9 +156,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _version() -> str:
-    from importlib import metadata
+    from autoshard import __version__
 
-    return f"autoshard {metadata.version('autoshard')}"
+    return f"autoshard {__version__}"
 
 
 def _add_search(commands: Any) -> None:
@@ -166,8 +177,8 @@ def _add_search(commands: Any) -> None:
         "--mesh",
         metavar="AXES",
         type=cli_arguments.mesh,
-        help="fix the mesh, as data=2,model=4, or with split axes as model=2*4; without it, mesh "
-        "shapes are searched",
+        help="fix the mesh, as data=2,model=4 or 2x4, or with split axes as model=2*4; without it, "
+        "mesh shapes are searched",
     )
     _add_wishes(parser)
     _add_effort(parser)
@@ -263,7 +274,10 @@ def _add_explain(commands: Any) -> None:
     )
     cli_arguments.add_plan(parser)
     parser.add_argument(
-        "value", metavar="VALUE", nargs="*", help="such as params.w1, or 'scope mlp:dot_general'"
+        "value",
+        metavar="VALUE",
+        nargs="*",
+        help="such as params.w1, or 'scope mlp:dot_general'; without one, the dearest are listed",
     )
     parser.add_argument(
         "--line",

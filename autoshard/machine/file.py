@@ -146,6 +146,14 @@ _SWITCH = {
     "efficiency": _FRACTION,
 }
 _LEVELS = {"torus": _TORUS, "switch": _SWITCH}
+KEYS = {
+    "the file": _MACHINE,
+    "[chip]": _CHIP,
+    "[compiler]": _COMPILER,
+    "[[network]] of kind torus": _TORUS,
+    "[[network]] of kind switch": _SWITCH,
+}
+"""Every key, by the table in which it stands; `[chip.peak_flops]` has dtypes for keys."""
 
 
 def read(toml: str, *, where: str) -> MachineFile:

@@ -79,7 +79,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How good the plan is known to be, within the space that the README states.
+    """How good the plan is known to be, within the space of `docs/explanation/space.md`.
 
     Attributes:
       status: "optimal", "feasible" (stopped with a gap).

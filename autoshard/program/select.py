@@ -8,10 +8,11 @@
     line model.py:41:dot_general  only what this primitive makes
     backward scope ..., backward line ...    the same in the backward pass
 
-`*` stands for any part of a name, `**` for any number of names. Tree paths may be written with dots
-or brackets alike: `params.layers[0].w1`, `params["layers"][0]["w1"]`. A scope stands for everything
-inside of it. Values that are computed wherever they are needed (constants) have no layout, and are
-not named.
+`*` stands for any part of a name, `**` for any number of names. What names nothing so is read as a
+shell reads a file's name: `*w1*` is whatever has `w1` in its path or scope. Tree paths may be
+written with dots or brackets alike: `params.layers[0].w1`, `params["layers"][0]["w1"]`. A scope
+stands for everything inside of it. Values that are computed wherever they are needed (constants)
+have no layout, and are not named.
 """
 
 from __future__ import annotations
@@ -153,8 +154,16 @@ def _at_path(program: Program, target: str) -> tuple[list[int], list[str]]:
     for value in program.outputs:
         if path_matches(wanted, ["result", *path_keys(program.values[value].path)]):
             found.append(value)
-    known = [shown_path(program, value) for value in (*program.inputs, *program.outputs)]
-    return list(dict.fromkeys(found)), known
+    paths = {value: shown_path(program, value) for value in (*program.inputs, *program.outputs)}
+    if not found and "*" in target:
+        whole = as_in_a_shell(dotted_path(wanted))
+        found = [value for value, path in paths.items() if whole.fullmatch(path)]
+    return list(dict.fromkeys(found)), list(paths.values())
+
+
+def as_in_a_shell(pattern: str) -> re.Pattern[str]:
+    """A pattern of a whole path, in which `*` stands for any text and all else for itself."""
+    return re.compile(".*".join(map(re.escape, re.split(r"\*+", pattern))))
 
 
 def _made_at(
@@ -167,6 +176,9 @@ def _made_at(
         names = {scope: scope_names(scope) for scope in {op.scope for op in ops}}
         known = {"/".join(names[op.scope]): None for op in ops}
         inside = {scope for scope, parts in names.items() if _within(wanted, parts)}
+        if not inside and "*" in place:
+            whole = as_in_a_shell(place)
+            inside = {scope for scope, parts in names.items() if whole.fullmatch("/".join(parts))}
         ops = [op for op in ops if op.scope in inside]
     else:
         place, primitive = _place_and_primitive(pattern)

@@ -64,9 +64,9 @@ def test_a_table_becomes_a_machine_that_searches(table, capsys):
     assert json.loads(Path("plan.json").read_text())["machine"] == "mine.toml"
 
 
-def test_the_table_in_the_readme_tells_of_every_parameter_of_a_host(tmp_path):
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    block = re.findall(r"^```json\n(.*?)^```$", readme, re.DOTALL | re.MULTILINE)
+def test_the_table_in_the_guide_tells_of_every_parameter_of_a_host(tmp_path):
+    page = (Path(__file__).parents[2] / "docs/guide/calibrate.md").read_text()
+    block = re.findall(r"^```json\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     (tmp_path / "times.jsonl").write_text(block[0])
     found = fit(read_table(tmp_path / "times.jsonl"), load_machine("h100-8"))
     told = {entry.name for entry in found.report.parameters if entry.fitted}

@@ -26,7 +26,11 @@ def test_no_command_prints_help(capsys):
 
 def test_unknown_command(capsys):
     message = refused(capsys, "serach")
-    assert message.startswith("argument COMMAND: invalid choice: 'serach' (choose from ")
+    assert message.startswith("argument COMMAND: 'serach' is not known; did you mean search?\n")
+    message = refused(capsys, "bench layer")
+    assert message.startswith("argument BENCHMARK: 'layer' is not known; did you mean layers?\n")
+    message = refused(capsys, "xyz")
+    assert message.startswith("argument COMMAND: 'xyz' is not known; there is search, verify, ")
 
 
 def test_lists(capsys):

@@ -136,7 +136,7 @@ def test_time_limit_without_a_plan(folder, capsys, monkeypatch):
         (
             "mlp:tiny --machine v5e-8 --mesh data",
             "argument --mesh: 'data' is no mesh axis; "
-            "write names and sizes such as data=2,model=4\n",
+            "write names and sizes such as data=2,model=4, or 2x4\n",
         ),
         (
             "mlp:tiny --machine v5e-8 --mesh x=2,x=4",

@@ -1,6 +1,6 @@
 """One process of `test_distributed`: `python distributed_child.py NUMBER PORT FOLDER`.
 
-Runs the README's code for a real cluster, and writes what differs from a run on one device to
+Runs the code of `docs/guide/cluster.md`, and writes what differs from a run on one device to
 `FOLDER/NUMBER.json`.
 """
 
@@ -20,7 +20,7 @@ from autoshard import models
 from autoshard.lower.numbers.numeric import TOLERANCES, compare_outputs
 from autoshard.lower.verify import numeric_differences
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs/guide/cluster.md"
 PROGRAM = "llama3-1b"
 
 
@@ -36,14 +36,12 @@ def main(arguments: Sequence[str]) -> None:
         "path": str(folder / "plan.json"),
         "step": step,
     }
-    code = re.findall(
-        r"^```python cluster\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE
-    )
+    code = re.findall(r"^```python cluster\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     start, run = code[0].split("\n", 1)
-    exec(compile(start, "README.md", "exec"), names)
+    exec(compile(start, "cluster.md", "exec"), names)
     # Arrays can be made only after the processes have met.
     names["arguments"] = jax.device_get(models.concrete(PROGRAM, abstract))
-    exec(compile(run, "README.md", "exec"), names)
+    exec(compile(run, "cluster.md", "exec"), names)
     gathered = multihost_utils.process_allgather(names["results"], tiled=True)
     with jax.default_device(jax.local_devices()[0]):
         expected = jax.jit(step)(*names["arguments"])

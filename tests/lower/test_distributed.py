@@ -1,6 +1,6 @@
 """A plan under `jax.distributed`: two processes of four devices each compute what one device does.
 
-The processes talk over loopback, with Gloo. They run the README's code for a real cluster.
+The processes talk over loopback, with Gloo. They run the code of `docs/guide/cluster.md`.
 """
 
 from __future__ import annotations

@@ -13,6 +13,8 @@ from typing import Any
 from autoshard.units import parse_size
 
 PROGRAM = "a built-in (see `autoshard programs`), module:function, or path/to/file.py:function"
+AXES = ("x", "y", "z")
+"""As a search calls axes that have no name: `autoshard.search.one_shape.AXIS_NAMES`."""
 MACHINE = "a preset with its size, such as v5p-64 (see `autoshard machines`), or a TOML file"
 
 
@@ -25,14 +27,25 @@ def size(text: str) -> float:
 
 
 def mesh(text: str) -> dict[str, int | tuple[int, ...]]:
-    """Return the axes of `data=2,model=4`, major to minor; `model=2*4` is split into parts."""
+    """Return the axes of `data=2,model=4`, major to minor; `model=2*4` is split into parts.
+
+    `2x4` is `x=2,y=4`: axes are called as the search calls them.
+    """
     axes: dict[str, int | tuple[int, ...]] = {}
+    sizes = re.fullmatch(r"\s*\d+\s*(?:x\s*\d+\s*)*", text) and text.split("x")
+    if sizes and len(sizes) > len(AXES):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has more than {len(AXES)} axes; name them, as data=2,model=4,..."
+        )
+    if sizes:
+        text = ",".join(f"{name}={size}" for name, size in zip(AXES, sizes, strict=False))
     for part in text.split(","):
         match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+(?:\*\d+)*)\s*", part)
         sizes = tuple(map(int, match[2].split("*"))) if match else ()
         if match is None or min(sizes) < 1:
             raise argparse.ArgumentTypeError(
-                f"{part.strip()!r} is no mesh axis; write names and sizes such as data=2,model=4"
+                f"{part.strip()!r} is no mesh axis; write names and sizes such as data=2,model=4, "
+                "or 2x4"
             )
         if match[1] in axes:
             raise argparse.ArgumentTypeError(f"the mesh axis {match[1]!r} is given twice")

@@ -143,6 +143,17 @@ def test_wildcards_on_a_tree():
     assert next(shown_path(program, v) for v in ups) == "params.layers[0].up"
     assert set(find_values(program, "params.**.up*")) > set(ups)
     assert set(find_values(program, "**.up")) > set(ups)
+    ends = {*program.inputs, *program.outputs}
+    everywhere = {value for value in ends if "up" in shown_path(program, value)}
+    assert set(find_values(program, "*up*")) == everywhere
+    assert set(find_values(program, "params*.up")) == set(ups)
+    with pytest.raises(RequirementError, match="names no value"):
+        find_values(program, "*upp*")
+    scopes = ["/".join(scope_names(op.scope)) for op in program.ops if not op.boundary]
+    deep = next(scope for scope in scopes if "/" in scope)
+    assert set(find_values(program, f"scope {deep.replace('/', '*')}")) >= set(
+        find_values(program, f"scope {deep}")
+    )
 
 
 def test_everything_that_does_not_fit_is_told_at_once():

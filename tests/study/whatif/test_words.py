@@ -100,8 +100,8 @@ def test_prices_are_the_users_and_faults_are_named_together(tmp_path):
         read_prices(tmp_path / "absent.toml")
 
 
-def test_the_prices_of_the_readme_load(tmp_path):
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+def test_the_prices_of_the_guide_load(tmp_path):
+    page = (Path(__file__).parents[3] / "docs/guide/whatif.md").read_text(encoding="utf-8")
     file = tmp_path / "prices.toml"
-    file.write_text(readme.split("```toml prices\n")[1].split("```")[0])
+    file.write_text(page.split("```toml prices\n")[1].split("```")[0])
     assert read_prices(file).of("v5e").watts == 250

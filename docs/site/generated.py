@@ -1,0 +1,130 @@
+"""What of the pages is made from the code, as the site is built: a hook of MkDocs.
+
+A page says `<!-- commands -->`, `<!-- habits -->`, `<!-- keys of machine files -->` or
+`<!-- text of MODULE -->` where it goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from typing import Any
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """MkDocs calls this with the text of every page."""
+    for mark, made in MADE.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, "\n".join(made()))
+    return re.sub(r"<!-- text of (\S+) -->", lambda found: text_of(found[1]), markdown)
+
+
+def text_of(module: str) -> str:
+    """What a module says of itself, as it is laid out in its file."""
+    said = inspect.getdoc(importlib.import_module(module)) or ""
+    first, _, rest = said.partition("\n\n")
+    return f"{first}\n\n```text\n{rest}\n```\n"
+
+
+def commands() -> Iterator[str]:
+    """Every command with its arguments, from its parser."""
+    from autoshard.cli.main import parser_of_commands
+
+    yield from _parsers(parser_of_commands(), level=2)
+
+
+def _parsers(parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
+    for action in parser._actions:
+        if not isinstance(action, argparse._SubParsersAction):
+            continue
+        for name, one in action.choices.items():
+            yield f"\n{'#' * level} {name}\n"
+            yield f"{one.description}\n" if one.description else ""
+            yield f"```text\n{one.format_usage().removeprefix('usage: ').strip()}\n```\n"
+            yield from _arguments(one)
+            if one.epilog:
+                yield f"```text\n{one.epilog.strip()}\n```\n"
+            yield from _parsers(one, level + 1)
+
+
+def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
+    rows = [
+        (_name(action), (action.help or "") % {**vars(action), "prog": parser.prog})
+        for action in parser._actions
+        if not isinstance(action, (argparse._HelpAction, argparse._SubParsersAction))
+    ]
+    if rows:
+        yield from table(("argument", "meaning"), rows)
+        yield ""
+
+
+def _name(action: argparse.Action) -> str:
+    value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else "")
+    words = ", ".join(action.option_strings)
+    takes = action.nargs != 0 and not isinstance(action, argparse.BooleanOptionalAction)
+    return (
+        f"`{words} {value}`" if words and takes and value else f"`{words or value or action.dest}`"
+    )
+
+
+def habits() -> Iterator[str]:
+    """Every habit, by compiler."""
+    from autoshard.xla import HABITS
+
+    for compiler in dict.fromkeys(habit.compiler for habit in HABITS):
+        yield f"\n## {compiler}\n"
+        rows = [
+            (
+                f"`{habit.name}`",
+                habit.claim,
+                habit.source,
+                ", ".join(habit.seen),
+                "yes" if habit.probe is not None else "no",
+            )
+            for habit in HABITS
+            if habit.compiler == compiler
+        ]
+        yield from table(("habit", "claim", "source", "seen with", "probe"), rows)
+
+
+def machine_keys() -> Iterator[str]:
+    """Every key of a machine file, by table."""
+    from autoshard.machine.file import KEYS
+
+    for where, keys in KEYS.items():
+        yield f"\n### {where}\n"
+        rows = [
+            (f"`{name}`", key.kind, "yes" if key.required else "no", _range(key))
+            for name, key in keys.items()
+        ]
+        yield from table(("key", "holds", "must be there", "from, to"), rows)
+
+
+def _range(key: Any) -> str:
+    if key.kind not in ("number", "integer"):
+        return ""
+    return f"{key.least:g} to {key.most:g}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table in Markdown."""
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(map(_cell, row))} |"
+
+
+def _cell(text: str) -> str:
+    text = text if text.startswith("`") else escape(text, quote=False)
+    return text.replace("|", r"\|").replace("\n", " ")
+
+
+MADE = {
+    "<!-- commands -->": commands,
+    "<!-- habits -->": habits,
+    "<!-- keys of machine files -->": machine_keys,
+}
