@@ -22,7 +22,7 @@ def bench_command(options: argparse.Namespace) -> int:
     """Never called: the parser requires a benchmark."""
     raise CommandError(
         "name a benchmark: layers, iopddl, solvers, resolve, fidelity, habits, kernels, plans, "
-        "schedules or all"
+        "measured, schedules or all"
     )
 
 
@@ -92,6 +92,23 @@ def plans_command(options: argparse.Namespace) -> int:
         except peer.AutoShardingError as error:
             raise CommandError(str(error)) from error
         options.auto_sharding = str(folder)
+    return benchmark.run(options)
+
+
+def measured_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench measured`."""
+    from autoshard.study.measured.table import TableError, read_table
+
+    require_writable(options.csv)
+    if options.resume and options.csv is None:
+        raise CommandError("--resume needs --csv FILE, where rows are kept")
+    benchmark = load_benchmark("measured")
+    try:
+        options.runs = benchmark.chosen(read_table(options.table), options.rows)
+    except OSError as error:
+        raise CommandError(f"cannot read {options.table!r}: {error.strerror}") from error
+    except (TableError, ValueError) as error:
+        raise CommandError(str(error)) from error
     return benchmark.run(options)
 
 

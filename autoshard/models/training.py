@@ -116,13 +116,15 @@ def adamw_step(
     *,
     learning_rate: float = 3e-4,
     microbatches: int | None = None,
+    moments: str = "float32",
 ) -> Step:
     """The train step `(params, opt_state, batch) -> (loss, params, opt_state)` of `loss` by AdamW.
 
     AdamW: https://arxiv.org/abs/1711.05101. Parameters and optimizer state are donated. With
-    `microbatches`, gradients are accumulated over as many parts of the batch.
+    `microbatches`, gradients are accumulated over as many parts of the batch. The first moment is
+    kept in the dtype `moments`.
     """
-    optimizer = optax.adamw(learning_rate, b1=0.9, b2=0.95, weight_decay=0.1)
+    optimizer = optax.adamw(learning_rate, b1=0.9, b2=0.95, weight_decay=0.1, mu_dtype=moments)
     if microbatches is None:
         value_and_grad = jax.value_and_grad(loss)
     else:

@@ -7,6 +7,7 @@ from typing import Any
 from autoshard.cli.common import command
 from autoshard.cli.parsers import arguments as cli_arguments
 from autoshard.cli.parsers.bench_all import add_all
+from autoshard.cli.parsers.bench_measured import add_measured
 
 
 def add_bench(commands: Any) -> None:
@@ -22,6 +23,7 @@ def add_bench(commands: Any) -> None:
         _add_habits,
         _add_kernels,
         _add_plans,
+        add_measured,
         _add_schedules,
         add_all,
     )

@@ -1,0 +1,158 @@
+"""A decoder-only transformer of any published dimensions: dense, or with experts; AdamW steps.
+
+    step = decoder(Decoder(layers=32, width=4096, heads=32, kv_heads=8, hidden=14336), batch=64)
+    step = decoder("llama3.1-70b", batch=512, sequence=8192, remat="full", attention="flash")
+
+`autoshard.models.decoder_sizes` has the dimensions of published models; what it has not, a
+`Decoder` says. Layers are scanned over.
+
+    attention   "plain": scores written out (`transformer.attend`); "flash": the Pallas kernel of
+                JAX (`jax.experimental.pallas.ops.tpu.splash_attention`), forward and backward, in
+                blocks of up to 1,024, with masked blocks left out
+    remat       "none": all is kept that the backward pass reads; "full": of a layer its input
+                alone; or names among `NAMES`, which are kept beside it
+    products    "bfloat16", or "float8_e4m3fn": operands of the layers' products with weights are
+                scaled by their largest element and cast, gradients to float8_e5m2
+                (https://arxiv.org/abs/2209.05433); attention and the output layer stay
+
+Experts are chosen by force in equal numbers, as benchmarks do, and no token is dropped; tokens are
+brought to experts and back by gathers of rows, group by group. Layers of one kind run one after
+another: first those without experts, then those with a window, then the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from autoshard.models import training, transformer
+from autoshard.models.annotate import LogicalAxes, constrain
+from autoshard.models.decoder_layer import NAMES, Attention, Layer, layer_weights
+from autoshard.models.decoder_sizes import Decoder, sizes_of
+from autoshard.models.training import Step, abstract
+
+__all__ = ["LOGICAL_AXES", "NAMES", "Decoder", "decoder", "parameter_count", "weights"]
+
+LOGICAL_AXES = LogicalAxes(
+    parameters={
+        "embedding": ("vocab", "embed"),
+        "unembedding": ("embed", "vocab"),
+        "attention_norm": ("norm",),
+        "ffn_norm": ("norm",),
+        "final_norm": ("norm",),
+        "query_down": ("embed", "latent"),
+        "query_up": ("latent", "heads", "head_size"),
+        "latent_down": ("embed", "latent"),
+        "key_shared": ("embed", "head_size"),
+        "key_up": ("latent", "heads", "head_size"),
+        "value_up": ("latent", "heads", "head_size"),
+        "router": ("embed", "choice"),
+        "expert_gate": ("expert", "embed", "mlp"),
+        "expert_up": ("expert", "embed", "mlp"),
+        "expert_down": ("expert", "mlp", "embed"),
+        "shared_gate": ("embed", "mlp"),
+        "shared_up": ("embed", "mlp"),
+        "shared_down": ("mlp", "embed"),
+        **transformer.ATTENTION_AXES,
+        **transformer.SWIGLU_AXES,
+    },
+    data={"tokens": ("batch", "length"), "targets": ("batch", "length")},
+)
+"""Logical names of a step's arguments, see `autoshard.models.annotate`."""
+
+
+def decoder(
+    config: Decoder | str,
+    batch: int = 64,
+    sequence: int = 4096,
+    *,
+    layers: int | None = None,
+    remat: str | tuple[str, ...] = "full",
+    attention: Attention = "plain",
+    products: str = "bfloat16",
+    microbatches: int | None = None,
+    moments: str = "float32",
+) -> Step:
+    """The AdamW step of a decoder on `[batch, sequence]` tokens; see the module docstring.
+
+    Args:
+      config: dimensions, or the name of a published model.
+      batch, sequence: of the tokens.
+      layers: in place of the config's.
+      remat, attention, products: see the module docstring.
+      microbatches: over which gradients are accumulated.
+      moments: dtype of AdamW's first moment.
+
+    Raises:
+      ValueError: there is no such model, or a size does not divide; the message names it.
+    """
+    config = sizes_of(config) if isinstance(config, str) else config
+    config = config if layers is None else replace(config, layers=layers)
+    if config.experts and sequence % config.group:
+        raise ValueError(
+            f"a sequence of {sequence} does not divide into groups of {config.group} tokens; "
+            "take a multiple of it"
+        )
+    apply = Layer(config, attention, products)
+
+    def loss(params: Any, data: Any) -> jax.Array:
+        with jax.named_scope("embed"):
+            x = training.look_up(params["embedding"], data["tokens"]).astype(jnp.bfloat16)
+            x = constrain(x, "batch", "length", "embed")
+            angles = transformer.rotary_angles(jnp.arange(sequence), config.head_size, config.theta)
+        for kind in config.kinds:
+            layer = _kept(functools.partial(apply, kind), remat)
+
+            def step(x: jax.Array, one: Any, layer: Any = layer) -> tuple[jax.Array, None]:
+                return layer(x, one, angles), None
+
+            with jax.named_scope("layers"):
+                x, _ = lax.scan(step, x, params[kind])
+        with jax.named_scope("unembed"):
+            x = transformer.rms_norm(x, params["final_norm"])
+            table = params["embedding"].T if config.tied else params["unembedding"]
+            logits = training.project("bsd,dv->bsv", x, table)
+            logits = constrain(logits, "batch", "length", "vocab")
+        with jax.named_scope("loss"):
+            return training.cross_entropy(logits, data["targets"])
+
+    tokens = abstract(batch, sequence, dtype=jnp.int32)
+    data = {"tokens": tokens, "targets": tokens}
+    return training.adamw_step(
+        loss, weights(config), data, microbatches=microbatches, moments=moments
+    )
+
+
+def weights(config: Decoder) -> dict[str, Any]:
+    """The abstract parameters, in float32; layers are stacked by kind."""
+    params: dict[str, Any] = {"embedding": abstract(config.vocabulary, config.width)}
+    if not config.tied:
+        params["unembedding"] = abstract(config.width, config.vocabulary)
+    params["final_norm"] = abstract(config.width)
+    for kind, count in config.kinds.items():
+        params[kind] = training.stacked(layer_weights(config, kind), count, scan=True)
+    return params
+
+
+def _kept(layer: Any, remat: str | tuple[str, ...]) -> Any:
+    if remat == "none":
+        return layer
+    names = () if remat == "full" else (remat,) if isinstance(remat, str) else remat
+    strange = [name for name in names if name not in NAMES]
+    if strange:
+        raise ValueError(
+            f"a layer computes nothing called {', '.join(strange)}; remat is 'none', 'full', or "
+            f"names among {', '.join(NAMES)}"
+        )
+    policy = jax.checkpoint_policies.save_only_these_names(*names)
+    return jax.checkpoint(layer, policy=policy, prevent_cse=False)
+
+
+def parameter_count(config: Decoder) -> int:
+    """Scalars among the weights."""
+    return training.parameter_count(weights(config))

@@ -1,0 +1,128 @@
+"""The dimensions of decoder-only transformers: those of published models, and any others.
+
+`published` has them by the names that people call the models, each with its source, from
+`decoders.toml`; `sizes_of` finds one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+from autoshard.files import toml_of
+from autoshard.files.typed import typed
+
+SLOTS = 8
+"""Tokens of a group that an expert gets, at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    """The dimensions of a decoder-only transformer.
+
+    Attributes:
+      layers, width, heads, kv_heads, vocabulary: as usual.
+      head_size: width of one head; 0 for `width / heads`.
+      value_size: width of one head of the values, where it is another one.
+      hidden: width of the feed-forward layer; of dense layers alone where there are experts.
+      gated: whether the feed-forward layer is gated (three matrices, not two).
+      tied: whether the embedding also is the output layer.
+      window: tokens that most layers look back at; 0 for all.
+      full_every: where there is a window, every so manyth layer looks at all tokens.
+      latent: width into which keys and values are first projected; 0 where they are not.
+      query_latent: likewise, of queries.
+      shared_size: of the width of a head, what the keys of all heads share beside the latent.
+      experts, active: experts of a layer, and how many a token uses; 0 where there are none.
+      expert_hidden: width of one expert.
+      shared_hidden: width of the experts that all tokens use.
+      dense_layers: first layers, which have no experts.
+      theta: base of the rotary positions.
+      source: where the dimensions are from.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    hidden: int
+    vocabulary: int
+    head_size: int = 0
+    value_size: int = 0
+    gated: bool = True
+    tied: bool = False
+    window: int = 0
+    full_every: int = 0
+    latent: int = 0
+    query_latent: int = 0
+    shared_size: int = 0
+    experts: int = 0
+    active: int = 0
+    expert_hidden: int = 0
+    shared_hidden: int = 0
+    dense_layers: int = 0
+    theta: float = 500_000.0
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.head_size:
+            object.__setattr__(self, "head_size", self.width // self.heads)
+        if not self.value_size:
+            object.__setattr__(self, "value_size", self.head_size)
+        faults = [
+            f"{name} is {value}"
+            for name, value in (
+                ("kv_heads does not divide heads: the rest", self.heads % self.kv_heads),
+                ("layers without experts beyond all layers: the excess",
+                 max(self.dense_layers - self.layers, 0)),
+                ("experts that a token uses beyond all experts: the excess",
+                 max(self.active - self.experts, 0)),
+            )
+            if value
+        ]  # fmt: skip
+        if faults:
+            raise ValueError(f"no decoder has these dimensions: {'; '.join(faults)}")
+
+    @property
+    def group(self) -> int:
+        """Tokens that are dispatched to experts together, a power of two."""
+        return 2 ** math.ceil(math.log2(SLOTS * self.experts / self.active)) if self.experts else 0
+
+    @property
+    def slots(self) -> int:
+        """Tokens of a group that an expert gets."""
+        return math.ceil(self.group * self.active / self.experts) if self.experts else 0
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """Kinds of layers and how many there are of each, in the order in which they run."""
+        dense = self.dense_layers if self.experts else 0
+        rest = self.layers - dense
+        local = rest - rest // self.full_every if self.window and self.full_every else 0
+        counts = {"dense_layers": dense, "local_layers": local, "layers": rest - local}
+        return {kind: count for kind, count in counts.items() if count}
+
+
+@functools.cache
+def published() -> Mapping[str, Decoder]:
+    """Dimensions of published models by name, from `decoders.toml`."""
+    file = "decoders.toml"
+    text = (resources.files("autoshard") / "models" / file).read_text(encoding="utf-8")
+    return typed(toml_of(text, file), dict[str, Decoder], name=file)
+
+
+def sizes_of(name: str) -> Decoder:
+    """The published dimensions of a model.
+
+    Raises:
+      ValueError: there are none of that name; near names are proposed, or all of them.
+    """
+    known = published()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+        raise ValueError(f"no published dimensions of {name!r}; {hint}")
+    return known[name]

@@ -1,0 +1,331 @@
+"""A run as a question: which program on which machine, laid out how.
+
+The axes of its mesh, major to minor, as far as they are larger than one:
+
+    replica    data parallel with whole weights
+    fsdp       data parallel with sharded weights and optimizer state
+    expert     experts; for all else part of the data-parallel ranks
+    context    positions, with gathered keys and values
+    tensor     heads, hidden widths and vocabulary
+
+Where a source says only how many data-parallel ranks there are, their optimizer state is sharded
+over them (ZeRO-1), and so are the weights, whose gathers the solver places: once a step where there
+is memory for them. What is not published is taken to be as in `notes`, which say so.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from autoshard.machine.file import MachineError
+from autoshard.machine.machine import Machine
+from autoshard.models.annotate import Rules
+from autoshard.models.decoder import NAMES, parameter_count
+from autoshard.models.decoder_sizes import Decoder
+from autoshard.study.measured.machines import machine_of
+from autoshard.study.measured.models import decoder_of
+from autoshard.study.measured.table import Run
+
+Remat = str | tuple[str, ...]
+AXES = ("replica", "fsdp", "expert", "context", "tensor")
+_QKV = ("query_proj", "key_proj", "value_proj")
+POLICIES: dict[str, tuple[str, ...]] = {
+    # github.com/AI-Hypercomputer/maxtext, layers/decoders.py, get_remat_policy
+    "minimal": tuple(name for name in NAMES if name != "context"),
+    "minimal_with_context": NAMES,
+    "save_dot_except_mlpwi": (*_QKV, "out_proj", "mlpwo"),
+    "save_dot_with_context_except_mlp": (*_QKV, "context", "out_proj"),
+    "qkv_proj_offloaded": _QKV,
+    # jax.checkpoint_policies.dots_saveable: products, and no kernel
+    "dots_saveable": tuple(name for name in NAMES if name != "context"),
+    # arxiv.org/abs/2205.05198, section 5: all but attention inside
+    "selective (attention), sequence parallel": tuple(n for n in NAMES if n != "context"),
+    "seqsel": tuple(name for name in NAMES if name != "context"),
+    # github.com/pytorch/torchtitan, activation_checkpoint.py: products and attention are kept
+    "selective (per op) activation checkpointing": NAMES,
+    "selective activation checkpointing": NAMES,
+    # github.com/apple/axlearn, common/attention.py
+    "offload qkv_proj and input": _QKV,
+    "offload attention projections": (*_QKV, "context", "out_proj"),
+}
+"""What published remat policies keep of a layer beside its input."""
+JAX = ("MaxText", "AXLearn", "Levanter")
+"""Frameworks whose compiler fuses what stands around products."""
+NARROW = re.compile(r"fp8|float8|mxfp8", re.IGNORECASE)
+WIDE = re.compile(r"^(amp_)?(bf16|bfloat16|fp16)?(, fp32 master)?$", re.IGNORECASE)
+
+
+class UnreachableError(ValueError):
+    """A run that cannot be expressed; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A run's own configuration.
+
+    Attributes:
+      decoder: dimensions.
+      batch, sequence: of a step, or of one microbatch of a pipeline.
+      microbatches: over which gradients are accumulated.
+      remat: choices of `autoshard.models.decoder`; the first that fits is the run's.
+      attention, products: see `autoshard.models.decoder`.
+      offloaded: bytes of a device that go to the host, see `_offloaded`.
+      machine: it ran on.
+      rules: mesh, and where logical names lie.
+      notes: what was taken to be so.
+    """
+
+    decoder: Decoder
+    batch: int
+    sequence: int
+    microbatches: int
+    remat: tuple[Remat, ...]
+    attention: str
+    products: str
+    offloaded: float
+    machine: Machine
+    rules: Rules
+    notes: tuple[str, ...]
+
+
+def question(run: Run) -> Question:
+    """The question that a run is.
+
+    Raises:
+      UnreachableError: its model, software, machine or configuration cannot be expressed, or too
+        little of it was published.
+    """
+    found = decoder_of(run.model)
+    if isinstance(found, str):
+        raise UnreachableError(found)
+    if "LoRA" in run.task:
+        raise UnreachableError("low-rank adapters, which no built-in decoder has")
+    if (run.pp or 1) > 1:
+        raise UnreachableError("a pipeline: only runs on one mesh are priced")
+    missing = [name for name in ("batch", "sequence") if not getattr(run, name)]
+    if missing:
+        raise UnreachableError(f"the source does not say its {' and '.join(missing)}")
+    try:
+        machine, words = machine_of(run)
+    except MachineError as error:
+        raise UnreachableError(str(error).split("\n")[0]) from error
+    notes = [*words]
+    mesh = _mesh(run, machine.chips, notes)
+    remat, sent = _remat(run, notes)
+    products = _products(run, notes)
+    batch, sequence = int(run.batch or 0), run.sequence or 0
+    microbatches = _microbatches(run, mesh, batch, notes)
+    _divides(batch // microbatches, sequence, mesh)
+    if found.experts and sequence % found.group:
+        raise UnreachableError(f"{sequence} tokens do not divide into groups of {found.group}")
+    old = "2205.05198" in run.notes
+    return Question(
+        decoder=found,
+        batch=batch,
+        sequence=sequence,
+        microbatches=microbatches,
+        remat=remat,
+        attention="plain" if old else "flash",
+        products=products,
+        offloaded=_offloaded(found, sent, batch // microbatches * sequence, mesh),
+        machine=machine,
+        rules=_rules(found, mesh, parallel_sequence=_parallel_sequence(run)),
+        notes=tuple(notes),
+    )
+
+
+def _mesh(run: Run, devices: int, notes: list[str]) -> dict[str, int]:
+    """Sizes of all axes, in their order."""
+    tensor, context, experts = run.tp or 1, run.cp or 1, run.ep or 1
+    model = tensor * context
+    if devices % model:
+        raise UnreachableError(f"tp {tensor} x cp {context} does not divide {devices} devices")
+    ranks = devices // model
+    sizes = {"replica": run.dp or 1, "fsdp": run.fsdp or 0}
+    if sizes["fsdp"] == -1:
+        sizes = {"replica": 1, "fsdp": ranks}
+    if run.fsdp is None and run.dp is None:
+        notes.append("parallelism not published: taken to be FSDP over all data-parallel ranks")
+        sizes = {"replica": 1, "fsdp": ranks}
+    if not sizes["fsdp"]:
+        notes.append("optimizer state sharded over the data-parallel ranks, weights as it is best")
+        sizes = {"replica": 1, "fsdp": ranks}
+    if sizes["fsdp"] == ranks:
+        sizes["replica"] = 1  # the same ranks, said twice
+    own = sizes["replica"] * sizes["fsdp"]
+    if own * experts == ranks and experts > 1:
+        pass  # experts have an axis of their own
+    elif own == ranks:
+        if sizes["fsdp"] % experts:
+            raise UnreachableError(f"ep {experts} does not divide {sizes['fsdp']} sharded ranks")
+        sizes["fsdp"] //= experts
+    else:
+        raise UnreachableError(
+            f"dp {run.dp} x fsdp {run.fsdp} x tp {tensor} x cp {context} is not {devices} devices"
+        )
+    return {**sizes, "expert": experts, "context": context, "tensor": tensor}
+
+
+def _rules(decoder: Decoder, mesh: dict[str, int], *, parallel_sequence: bool) -> Rules:
+    live = {axis: size for axis, size in mesh.items() if size > 1} or {"fsdp": 1}
+
+    def on(*axes: str) -> tuple[str, ...]:
+        return tuple(axis for axis in axes if axis in live)
+
+    tensor = {"heads": on("tensor"), "mlp": on("tensor"), "vocab": on("tensor")}
+    if decoder.kv_heads % mesh["tensor"] == 0:
+        tensor["kv_heads"] = on("tensor")
+    if decoder.vocabulary % mesh["tensor"]:
+        del tensor["vocab"]
+    dense = {name: axes for name, axes in tensor.items() if axes}
+    norm = on("context", "tensor") if parallel_sequence else on("context")
+    parameters = {"expert": on("expert"), "embed": on("fsdp", "expert", "context"), **dense}
+    activations = {
+        "batch": on("replica", "fsdp", "expert"),
+        "expert": on("expert"),
+        "length": on("context"),
+        "norm_length": norm,
+        **dense,
+    }
+    return Rules(live, parameters, activations)
+
+
+def _parallel_sequence(run: Run) -> bool:
+    """Whether positions lie over `tensor` between the parts of a layer."""
+    return "MaxText" not in run.framework and run.remat.strip() != "full"
+
+
+def _microbatches(run: Run, mesh: dict[str, int], batch: int, notes: list[str]) -> int:
+    ranks = mesh["replica"] * mesh["fsdp"] * mesh["expert"]
+    if run.accumulate:
+        count = int(run.accumulate)
+    elif run.microbatch and run.microbatch >= 1:
+        count = max(round(batch / (ranks * run.microbatch)), 1)
+    else:
+        count = 1
+    if batch % count:
+        raise UnreachableError(f"a batch of {batch} does not divide into {count} microbatches")
+    if not run.microbatch and count == 1 and not run.accumulate:
+        notes.append("microbatches not published: taken to be one")
+    return count
+
+
+def _divides(batch: int, sequence: int, mesh: dict[str, int]) -> None:
+    ranks = mesh["replica"] * mesh["fsdp"] * mesh["expert"]
+    if batch % ranks:
+        raise UnreachableError(f"{batch} sequences do not divide over {ranks} data-parallel ranks")
+    if sequence % (mesh["context"] * mesh["tensor"]):
+        raise UnreachableError(f"{sequence} positions do not divide over {mesh}")
+
+
+def _remat(run: Run, notes: list[str]) -> tuple[tuple[Remat, ...], tuple[str, ...]]:
+    """What a layer keeps, and what of it goes to the host."""
+    words = run.remat.strip()
+    if "offload" in words:
+        notes.append("what goes to the host is not counted, nor the time of its copies")
+    if words in POLICIES:
+        sent = POLICIES[words] if "offload" in words else ()
+        return (POLICIES[words],), (*sent, *(("decoder_layer_input",) if "input" in words else ()))
+    if words == "none":
+        if any(name in run.framework for name in JAX):
+            return ("none",), ()
+        notes.append("products are kept, what is fused around them is made anew")
+        return (NAMES,), ()
+    if words.startswith("full"):
+        return ("full",), ()
+    if words.startswith("custom"):
+        named = dict(word.split("=") for word in words.split()[1:])
+        kept = tuple(n for n, place in named.items() if place != "remat" and n in NAMES)
+        return (kept or "full",), tuple(n for n, place in named.items() if place == "offload")
+    if words:
+        raise UnreachableError(f"remat {words!r} is no policy that is known")
+    notes.append("remat not published: the most that fits is kept")
+    return (NAMES, (*_QKV, "context", "out_proj"), "full"), ()
+
+
+def _offloaded(decoder: Decoder, sent: tuple[str, ...], tokens: int, mesh: dict[str, int]) -> float:
+    """Bytes of a device that go to the host: bfloat16, of every layer, over the whole mesh.
+
+    Tensors of experts count once for every expert that a token uses.
+    """
+    heads = decoder.heads * decoder.head_size
+    keys = decoder.kv_heads * decoder.head_size
+    hidden = decoder.expert_hidden * decoder.active if decoder.experts else decoder.hidden
+    widths = {
+        "decoder_layer_input": decoder.width,
+        "query_proj": heads,
+        "key_proj": keys,
+        "value_proj": decoder.kv_heads * decoder.value_size,
+        "context": decoder.heads * decoder.value_size,
+        "out_proj": decoder.width,
+        "mlpwi_0": hidden,
+        "mlpwi_1": hidden,
+        "mlpwo": decoder.width * max(decoder.active, 1),
+    }
+    width = sum(widths.get(name, 0) for name in sent)
+    return 2.0 * tokens * width * decoder.layers / math.prod(mesh.values())
+
+
+def _products(run: Run, notes: list[str]) -> str:
+    words = run.precision
+    if WIDE.fullmatch(words):
+        if not words:
+            notes.append("precision not published: taken to be bfloat16")
+        return "bfloat16"
+    if NARROW.search(words) and "FP4" not in words:
+        notes.append(f"{words} priced as float8 with one scale an array")
+        return "float8_e4m3fn"
+    raise UnreachableError(f"products in {words}, which no built-in decoder has")
+
+
+def token_flops(decoder: Decoder, sequence: int, *, causal: bool) -> float:
+    """FLOP of a train step per token as MaxText counts them: products with weights, and attention.
+
+    6 for each weight that a token uses (embeddings once), and 12 h n s a layer for scores and sums,
+    or half of it where masked scores are left out (github.com/AI-Hypercomputer/maxtext,
+    maxtext_utils.py, calculate_tflops_training_per_device).
+    """
+    unused = 0.0
+    if decoder.experts:
+        one = (3 if decoder.gated else 2) * decoder.width * decoder.expert_hidden
+        unused = (decoder.layers - decoder.dense_layers) * (decoder.experts - decoder.active) * one
+    table = decoder.vocabulary * decoder.width
+    used = parameter_count(decoder) - unused - (0 if decoder.tied else table)
+    size = decoder.head_size + decoder.value_size
+    pairs = 6 * decoder.layers * decoder.heads * size * sequence * (0.5 if causal else 1.0)
+    return 6.0 * used + pairs
+
+
+def measured_seconds(run: Run, asked: Question) -> tuple[float | None, str]:
+    """Measured seconds of a step, and how they were had where they were not published.
+
+    TFLOP/s and shares of the peak become seconds by the source's own count of FLOP: MaxText's until
+    the middle of 2025 has attention without a mask.
+    """
+    if run.step_seconds:
+        return run.step_seconds, ""
+    if not run.tflops and not run.mfu:
+        return None, "no time was published"
+    rate = (
+        run.tflops * 1e12
+        if run.tflops
+        else ((run.mfu or 0.0) / 100 * asked.machine.chip.matmul_flops("bfloat16"))
+    )
+    per_token = token_flops(asked.decoder, asked.sequence, causal=False)
+    chips = run.chips if run.tflops else asked.machine.chips
+    tokens = asked.batch * asked.sequence
+    return tokens * per_token / chips / rate, "seconds from the published FLOP/s"
+
+
+def describe(asked: Question) -> str:
+    """The mesh of a question: `fsdp=64,tensor=4`."""
+    return ",".join(f"{axis}={size}" for axis, size in asked.rules.mesh.items())
+
+
+def data_ranks(asked: Question) -> int:
+    """Ranks among which the batch is cut."""
+    return math.prod(
+        size for axis, size in asked.rules.mesh.items() if axis in ("replica", "fsdp", "expert")
+    )

@@ -1,0 +1,88 @@
+"""Decoders of any dimensions: sizes as published, and what a step computes."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from autoshard import models
+from autoshard.models import training
+from autoshard.models.decoder import Decoder, decoder, parameter_count
+from autoshard.models.decoder_layer import balanced
+from autoshard.models.decoder_sizes import published, sizes_of
+
+TINY = Decoder(layers=2, width=64, heads=8, kv_heads=4, hidden=128, vocabulary=128)
+COUNTS = {
+    "llama2-7b": 6.74e9,
+    "llama3.1-8b": 8.03e9,
+    "llama3.1-405b": 405.9e9,
+    "mpt-7b": 6.65e9,
+    "gpt3-175b": 175e9,
+    "mixtral-8x7b": 46.7e9,
+    "qwen3-30b-a3b": 30.5e9,
+    "qwen3-235b-a22b": 235e9,
+    "gpt-oss-120b": 117e9,
+    "deepseek-v3": 671e9,
+    "gemma3-12b": 11.77e9,
+}
+"""Parameters as the publishers of the models count them."""
+
+
+def loss_of(step: training.Step, seed: int = 0) -> float:
+    bounds = {"tokens": 128, "targets": 128}
+    return float(jax.jit(step.fn)(*training.sample(step.args, seed, bounds))[0])
+
+
+def test_published_dimensions_have_the_published_parameters():
+    for name, count in COUNTS.items():
+        assert parameter_count(sizes_of(name)) == pytest.approx(count, rel=0.005), name
+    assert all(one.source for one in published().values())
+
+
+def test_a_dense_decoder_computes_what_llama_does():
+    theirs = models.tiny("llama3-8b")
+    width, heads, _ = theirs.args[0]["layers"]["wq"].shape[1:]
+    config = Decoder(
+        layers=theirs.args[0]["layers"]["wq"].shape[0],
+        width=width,
+        heads=heads,
+        kv_heads=theirs.args[0]["layers"]["wk"].shape[2],
+        hidden=theirs.args[0]["layers"]["gate"].shape[2],
+        vocabulary=theirs.args[0]["embedding"].shape[0],
+    )
+    ours = decoder(config, *theirs.args[2]["tokens"].shape)
+    assert jax.tree.map(jnp.shape, ours.args[0]) == jax.tree.map(jnp.shape, theirs.args[0])
+    assert loss_of(ours) == pytest.approx(loss_of(theirs), rel=1e-6)
+
+
+def test_products_in_eight_bits_are_near_those_in_sixteen():
+    wide = loss_of(decoder(TINY, 4, 32))
+    narrow = loss_of(decoder(TINY, 4, 32, products="float8_e4m3fn", remat=("mlpwo",)))
+    assert narrow != wide
+    assert narrow == pytest.approx(wide, rel=0.02)
+
+
+def test_tokens_are_balanced_over_experts_and_come_back():
+    config = Decoder(
+        layers=1, width=64, heads=8, kv_heads=4, hidden=64, vocabulary=128,
+        experts=16, active=4, expert_hidden=32,
+    )  # fmt: skip
+    experts, slots, tokens = balanced(config)
+    assert np.bincount(experts.reshape(-1)).tolist() == [config.slots] * config.experts
+    for token, (some, at) in enumerate(zip(experts, slots, strict=True)):
+        assert len(set(some)) == config.active
+        assert (tokens[some * config.slots + at] == token).all()
+    assert np.isfinite(loss_of(decoder(config, 2, 64)))
+
+
+def test_faults_are_said():
+    with pytest.raises(ValueError, match=r"no published dimensions of 'lama2-7b'; did you mean"):
+        decoder("lama2-7b")
+    with pytest.raises(ValueError, match="kv_heads does not divide heads: the rest is 2"):
+        Decoder(layers=1, width=64, heads=8, kv_heads=3, hidden=64, vocabulary=128)
+    with pytest.raises(ValueError, match="a layer computes nothing called mlp; remat is 'none'"):
+        loss_of(decoder(TINY, 4, 32, remat="mlp"))
+    with pytest.raises(ValueError, match="products in 'int4' are not known"):
+        loss_of(decoder(TINY, 4, 32, products="int4"))

@@ -1,0 +1,134 @@
+"""Published runs: tables, the questions they are, and a sample of predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autoshard.study.measured import (
+    Run,
+    TableError,
+    UnreachableError,
+    answer,
+    question,
+    read_table,
+    summary,
+)
+from autoshard.study.measured.question import measured_seconds
+from autoshard.study.measured.summary import held, rank_correlation
+
+V6E = Run(
+    id="8b",
+    model="llama3.1-8b",
+    chip="v6e",
+    chips=8,
+    framework="MaxText",
+    batch=24,
+    sequence=8192,
+    microbatch=3,
+    dp=1,
+    fsdp=8,
+    precision="bf16",
+    remat="custom decoder_layer_input=offload out_proj=offload query_proj=offload "
+    "key_proj=offload value_proj=offload",
+    step_seconds=3.443,
+)
+"""github.com/AI-Hypercomputer/tpu-recipes, training/trillium/Llama3.1-8B-MaxText/v6e-8."""
+
+
+def run(**cells: Any) -> Run:
+    given = {"id": "one", "model": "llama2-7b", "chip": "H100", "chips": 64, "batch": 128}
+    return Run(**{**given, "sequence": 4096, "precision": "bf16", "remat": "full", **cells})
+
+
+def test_a_faulty_table_is_refused_with_a_line_for_each_fault(tmp_path: Path):
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "id,model,chips,fsdp,seq\na,llama2-7b,8,16 x 8 (fsdp_transpose),-1\na,,x,2.5,\n"
+    )
+    with pytest.raises(TableError) as raised:
+        read_table(str(path))
+    assert str(raised.value).split("\n")[1:] == [
+        "  the column 'chip' is missing",
+        "  a: seq is '-1'; it should be a whole number",
+        "  a: chips is 'x'; it should be a whole number",
+        "  a: fsdp is '2.5'; it should be a whole number, or several as 16 x 8",
+        "  a: model is empty",
+    ]
+
+
+def test_a_run_is_read_as_it_was_published(tmp_path: Path):
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "id,model,chip,chips,fsdp,mfu_pct,other\na,m,v4,8,16 x 8 (fsdp_transpose),40,x\n"
+    )
+    assert read_table(str(path)) == [Run(id="a", model="m", chip="v4", chips=8, fsdp=128, mfu=40.0)]
+
+
+def test_meshes_and_machines_are_those_of_the_runs():
+    asked = question(run(framework="MaxText", chip="v5p", units=2, dp=2, fsdp=8, tp=4))
+    assert dict(asked.rules.mesh) == {"replica": 2, "fsdp": 8, "tensor": 4}
+    assert (asked.machine.name, asked.remat, asked.microbatches) == ("2xv5p-32", ("full",), 1)
+    asked = question(run(framework="Megatron-LM", dp=16, tp=2, cp=2, microbatch=1, precision="FP8"))
+    assert dict(asked.rules.mesh) == {"fsdp": 16, "context": 2, "tensor": 2}
+    assert (asked.microbatches, asked.products) == (8, "float8_e4m3fn")
+    asked = question(run(model="qwen3-30b-a3b", dp=64, ep=16))
+    assert dict(asked.rules.mesh) == {"fsdp": 4, "expert": 16}
+    words = "A100 40GB with 1600 Gbps node-node interconnect (RoCE)"
+    machine = question(run(chip="A100-40GB", topology=words, fsdp=64)).machine
+    assert machine.network[1].chip_bandwidth == 25e9  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"model": "Nemotron_3_Nano"}, "state-space layers"),
+        ({"model": "unheard-of"}, "no published dimensions of 'unheard-of'"),
+        ({"chip": "Trainium2"}, "no preset is a Trainium2"),
+        ({"sequence": None}, "the source does not say its sequence"),
+        ({"pp": 4}, "a pipeline"),
+        ({"fsdp": 8, "dp": 2}, "dp 2 x fsdp 8 x tp 1 x cp 1 is not 64 devices"),
+        ({"batch": 100, "fsdp": 64}, "100 sequences do not divide over 64"),
+        ({"remat": "some"}, "remat 'some' is no policy"),
+        ({"precision": "NVFP4"}, "products in NVFP4"),
+    ],
+)
+def test_what_cannot_be_expressed_is_said(cells: dict[str, Any], reason: str):
+    with pytest.raises(UnreachableError, match=reason):
+        question(run(**cells))
+    assert answer(run(**cells)).status.startswith("unreachable: ")
+
+
+def test_published_flops_become_seconds():
+    one = run(model="llama2-7b", chip="v5e", chips=256, fsdp=256, batch=256, tflops=100.0)
+    seconds, how = measured_seconds(one, question(one))
+    # 6 x (6.738e9 less an embedding of 32,000 x 4,096), and 12 x 32 x 4,096 x 4,096 of attention
+    per_token = 6 * (6.738e9 - 32000 * 4096) + 12 * 32 * 4096 * 4096
+    assert seconds == pytest.approx(4096 * per_token / 1e14, rel=1e-3)
+    assert how == "seconds from the published FLOP/s"
+
+
+def test_rows_are_held_to_their_measurements():
+    rows = [
+        {"model": "m", "chip": "c", "status": "priced", "parallelism": "fsdp=8",
+         "measured_seconds": seconds, "predicted_seconds": predicted}
+        for seconds, predicted in ((1.0, 1.1), (2.0, 1.0), (3.0, 3.0))
+    ]  # fmt: skip
+    lost = {"model": "m", "chip": "c", "status": "unreachable: why"}
+    found = held(rows)
+    assert (found.runs, found.median, found.bias) == (3, pytest.approx(0.1), pytest.approx(1.0))
+    assert found.within == pytest.approx(2 / 3)
+    assert rank_correlation([1, 2, 3], [2, 1, 3]) == pytest.approx(0.5)
+    text = summary([*rows, lost])
+    assert "not priced: 1 of 4\n  1 x why" in text
+    assert "mesh fsdp: 3 runs" in text
+
+
+def test_a_published_run_is_predicted_and_beaten():
+    told = answer(V6E, time_limit=1000.0)
+    assert told.parallelism == "fsdp=8"
+    assert told.predicted_seconds == pytest.approx(3.443, rel=0.1)
+    assert told.predicted_gib is not None
+    assert 20 < told.predicted_gib < 32
