@@ -54,7 +54,7 @@ def _found(options: argparse.Namespace, line: ProgressLine) -> Robust:
 
     machine = find_machine(options.machine)
     line.show(f"tracing {options.program}", group="trace")
-    found, program = find_program(options.program)
+    found, program = find_program(options.program, machine=machine)
     try:
         return robust(
             program,

@@ -43,7 +43,7 @@ def search_command(options: argparse.Namespace) -> int:
     try:
         with ProgressLine(quiet=options.quiet) as line:
             line.show(f"tracing {options.program}", group="trace")
-            found, program = find_program(options.program)
+            found, program = find_program(options.program, machine=machine)
             if dead := dead_code(program):
                 print(f"autoshard: {dead}", file=sys.stderr)
             plan = _search(options, machine, found, program, line, phases)
@@ -124,20 +124,39 @@ def find_machine(name: str) -> Machine:
         raise CommandError(str(error)) from error
 
 
-def find_program(reference: str, plan: Plan | None = None) -> tuple[Found, Program]:
-    """Return the step that a user names, and its trace; of a plan, saving what the plan saves."""
+def find_program(
+    reference: str, plan: Plan | None = None, machine: Machine | None = None
+) -> tuple[Found, Program]:
+    """Return the step that a user names, and its trace; of a plan, saving what the plan saves.
+
+    A built-in takes the kernels of the machine, by default of the plan's.
+    """
     from autoshard.models.find import ProgramError, find
     from autoshard.models.trusted import remember
     from autoshard.program.rules.ask_shardy import NoRuleError
     from autoshard.program.trace import TraceError, trace
 
     try:
-        found = find(reference)
+        found = find(reference, platforms=_platforms(machine, plan))
         remember(reference)
         saved = None if plan is None else plan.options.get("saved")
-        return found, trace(found.fn, *found.args, name=reference, saved=saved, **found.options)
+        name = found.reference
+        return found, trace(found.fn, *found.args, name=name, saved=saved, **found.options)
     except (ProgramError, TraceError, NoRuleError) as error:
         raise CommandError(str(error)) from error
+
+
+def _platforms(machine: Machine | None, plan: Plan | None) -> tuple[str, ...]:
+    """What JAX calls the platforms of a machine; none where the plan's is not known here."""
+    from autoshard.machine.file import MachineError
+    from autoshard.machine.load import load
+
+    if machine is None and plan is not None:
+        try:
+            machine = load(plan.machine)
+        except MachineError:
+            return ()
+    return () if machine is None else machine.chip.compiler.platforms
 
 
 def load_plan(path: str) -> Plan:

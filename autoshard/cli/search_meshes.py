@@ -55,7 +55,7 @@ def _found(options: argparse.Namespace, line: ProgressLine, started: float) -> P
     from autoshard.lower.mpmd.cut.loop import LoopError
     from autoshard.lower.mpmd.cut.stages import StageError
     from autoshard.machine.cluster import ClusterError, load_cluster
-    from autoshard.models.find import ProgramError
+    from autoshard.models.find import ProgramError, find
     from autoshard.program.rules.ask_shardy import NoRuleError
     from autoshard.program.trace import TraceError
     from autoshard.search.meshes.search import search_meshes
@@ -64,11 +64,12 @@ def _found(options: argparse.Namespace, line: ProgressLine, started: float) -> P
     line.show(f"tracing {options.program}", group="trace")
     try:
         cluster = load_cluster(options.meshes)
-        steps, whole = _steps(options)
+        platforms = cluster.meshes[0].chip.compiler.platforms
+        steps, whole = _steps(options, platforms)
         return search_meshes(
             steps,
             cluster,
-            name=options.program,
+            name=find(options.program, platforms=platforms).reference,
             whole_step=whole,
             stages=options.stages,
             memory_limit=options.memory_limit,
@@ -95,17 +96,19 @@ def _found(options: argparse.Namespace, line: ProgressLine, started: float) -> P
         raise CommandError(str(error)) from error
 
 
-def _steps(options: argparse.Namespace) -> tuple[dict[int, Any], Any]:
+def _steps(options: argparse.Namespace, platforms: tuple[str, ...]) -> tuple[dict[int, Any], Any]:
     """Return the program for every number of microbatches, and the program without any."""
     import jax
 
+    from autoshard.compat import traced_without_gpu
     from autoshard.lower.mpmd.accumulate import MicrobatchError
     from autoshard.lower.mpmd.partition import trace_step
     from autoshard.models.find import find, size_names
     from autoshard.models.trusted import remember
 
     def step(count: int | None) -> Any:
-        found = find(options.program, {} if count is None else {"microbatches": count})
+        given = {} if count is None else {"microbatches": count}
+        found = find(options.program, given, platforms=platforms)
         return found.fn, found.args, found.options
 
     names = size_names(options.program)
@@ -116,7 +119,7 @@ def _steps(options: argparse.Namespace) -> tuple[dict[int, Any], Any]:
                 f"{options.program} has its microbatches built in; give its function a parameter "
                 "`microbatches` and use it, or leave --microbatches out"
             )
-        found = find(options.program)
+        found = find(options.program, platforms=platforms)
         fixed = found.fn, found.args, found.options
         donate = found.options.get("donate_argnums", ())
         traced = trace_step(found.fn, *found.args, donate_argnums=donate)
@@ -127,7 +130,8 @@ def _steps(options: argparse.Namespace) -> tuple[dict[int, Any], Any]:
         steps[count] = step(count)
         fn, args, _ = steps[count]
         try:
-            jax.eval_shape(fn, *args)
+            with traced_without_gpu():
+                jax.eval_shape(fn, *args)
         except MicrobatchError as error:
             del steps[count]
             faults.append(str(error))

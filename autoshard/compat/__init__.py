@@ -4,7 +4,8 @@ Everything else in this package uses JAX's public API.
 
 jaxprs              what an equation calls and is made of; equations bound again elsewhere
 kernels             Pallas calls: their grids, blocks and bodies; calls made smaller
-kernel_equations    the equations of Pallas calls, changed where they stand
+kernel_equations    the equations of kernels, changed where they stand
+fused_attention     cuDNN's attention: what its equations say; traced without a GPU
 source_lines        the line of the user's source that an equation or an error comes from
 layout_primitives   layouts of an array, its cotangent and what is computed again
 explicit_types      shardings in types, taken out of what was traced with them
@@ -35,6 +36,15 @@ from autoshard.compat.explicit_types import (
     without_reshards,
     without_types,
 )
+from autoshard.compat.fused_attention import (
+    FUSED_ATTENTION,
+    INSIDE_FUSED_ATTENTION,
+    FusedAttention,
+    bind_fused_attention,
+    fused_attention,
+    replaced_by,
+    traced_without_gpu,
+)
 from autoshard.compat.jaxprs import (
     array_facts,
     bind_checkpoint,
@@ -57,6 +67,7 @@ from autoshard.compat.jaxprs import (
     without_refs,
 )
 from autoshard.compat.kernel_equations import (
+    KERNELS,
     PALLAS,
     bodies_of,
     interpreted,
@@ -139,6 +150,9 @@ from autoshard.compat.versions import known_flags, warn_if_untested
 __all__ = [
     "ARGUMENT",
     "COPIES",
+    "FUSED_ATTENTION",
+    "INSIDE_FUSED_ATTENTION",
+    "KERNELS",
     "OWN_FOLDER",
     "PACKAGE_FOLDER",
     "PALLAS",
@@ -150,6 +164,7 @@ __all__ = [
     "Block",
     "Change",
     "Frame",
+    "FusedAttention",
     "KernelCall",
     "LoweredModule",
     "LoweredOp",
@@ -163,6 +178,7 @@ __all__ = [
     "arrays_of_user_code",
     "bind_checkpoint",
     "bind_equation",
+    "bind_fused_attention",
     "bind_kernel",
     "bind_plainly",
     "bind_reading",
@@ -178,6 +194,7 @@ __all__ = [
     "equation_line",
     "equation_scope",
     "explicit_sharding",
+    "fused_attention",
     "has_batching_rule",
     "has_lowering",
     "in_checkpoint",
@@ -208,6 +225,7 @@ __all__ = [
     "plain_constant",
     "plain_context",
     "registered_primitives",
+    "replaced_by",
     "run_reading",
     "said_axes",
     "scan_counts",
@@ -220,6 +238,7 @@ __all__ = [
     "source_lines",
     "splat_integer",
     "stablehlo_of_hlo",
+    "traced_without_gpu",
     "user_line_of_error",
     "warn_if_untested",
     "with_derivative_of",

@@ -1,11 +1,15 @@
-"""The equations of Pallas calls, changed wherever they stand in a jaxpr."""
+"""The equations of kernels (Pallas calls, cuDNN's attention), changed wherever they stand."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from autoshard.compat.fused_attention import FUSED_ATTENTION
+
 PALLAS = "pallas_call"
+KERNELS = frozenset({PALLAS, *FUSED_ATTENTION})
+"""What runs on parts as it is: no partitioner looks into it."""
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:
@@ -30,11 +34,11 @@ def bodies_of(equation: Any) -> list[tuple[Any, Sequence[Any]]]:
 
 
 def with_kernels(jaxpr: Any, change: Callable[[Any, frozenset[Any]], Any]) -> Any:
-    """A jaxpr with each of its Pallas calls changed, in the bodies of its equations too.
+    """A jaxpr with each of its kernels changed, in the bodies of its equations too.
 
     Args:
       jaxpr: closed or open.
-      change: from an equation of `pallas_call`, and the variables that are read around it, to
+      change: from an equation of one of `KERNELS`, and the variables that are read around it, to
         another one, or to None, which leaves it out.
     """
     opened, _ = open_jaxpr(jaxpr)
@@ -52,7 +56,7 @@ def with_kernels(jaxpr: Any, change: Callable[[Any, frozenset[Any]], Any]) -> An
 def _with_kernels(equation: Any, change: Callable[..., Any], used: frozenset[Any]) -> Any:
     from jax.extend.core import ClosedJaxpr, Jaxpr
 
-    if equation.primitive.name == PALLAS:
+    if equation.primitive.name in KERNELS:
         return change(equation, used)
 
     def changed(value: Any) -> Any:
@@ -77,6 +81,8 @@ def without_unread_results(equation: Any, used: frozenset[Any]) -> Any:
     """
     from jax._src.core import DropVar
 
+    if equation.primitive.name != PALLAS:
+        return equation
     read = [var in used for var in equation.outvars]
     if not any(read) and not _has_side_effects(equation):
         return None
@@ -97,8 +103,10 @@ def _has_side_effects(equation: Any) -> bool:
 
 
 def interpreted(equation: Any, used: frozenset[Any]) -> Any:
-    """A Pallas call in interpret mode."""
+    """A Pallas call in interpret mode; another kernel as it is."""
     del used
+    if equation.primitive.name != PALLAS:
+        return equation
     return equation.replace(
         params={**equation.params, "interpret": equation.params["interpret"] or True}
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from autoshard.compat.fused_attention import FUSED_ATTENTION
+
 
 def registered_primitives() -> frozenset[str]:
     """Names of all primitives that JAX can lower on some platform.
@@ -23,6 +25,8 @@ def has_lowering(name: str, platform: str) -> bool:
     """
     from jax._src.interpreters import mlir
 
+    if name in FUSED_ATTENTION:  # lowered anywhere, to what a GPU alone can
+        name = name.removesuffix("_wrapper")
     own = mlir._platform_specific_lowerings.get(platform, {})
     if any(primitive.name == name for table in (mlir._lowerings, own) for primitive in table):
         return True

@@ -99,7 +99,7 @@ class Interpreter(Calls, Regions):
             ]
         if runs_in_parts(equation):
             cut = self._cut(op)
-            kernel = equation.primitive.name == compat.PALLAS
+            kernel = equation.primitive.name in compat.KERNELS
             if cut is not None and (kernel or cut.partial or not cut.is_whole):
                 return run_in_parts(equation, arrays, cut, self.mesh)
         if op.index in self.product_orders:
@@ -155,7 +155,7 @@ class Readable(Interpreter):
     """
 
     def _bind(self, equation: Any, op: Op, arrays: Sequence[Any]) -> list[Any]:
-        if op.primitive == compat.PALLAS:
+        if op.primitive in compat.KERNELS:
             cut = self._cut(op)
             assert cut is not None
             avals = [var.aval for var in equation.outvars]

@@ -86,9 +86,9 @@ def runs_in_parts(equation: Any) -> bool:
     """Whether every device runs the op on its own part, and the partitioner is not asked.
 
     Ragged products do too: each compiler lowers them in its own way, which no sharding survives.
-    So do Pallas calls, into which no partitioner can look.
+    So do kernels, into which no partitioner can look.
     """
-    return equation.primitive.name in (RAGGED, compat.PALLAS) or bool(faults_of(equation))
+    return equation.primitive.name in (RAGGED, *compat.KERNELS) or bool(faults_of(equation))
 
 
 def _has_batch_groups(equation: Any) -> bool:

@@ -4,6 +4,11 @@
     llama3-8b:tiny             the same code, small enough to run anywhere
     package.module:function    found as `python` would find it, from the current folder too
     path/to/file.py:function   found by its path
+    llama3-8b,batch=24,attention=flash     any of them, with other sizes and settings
+
+What stands behind commas are keyword arguments: whole numbers, numbers, `true`, `false`, `none`, or
+else texts. Of a built-in, `attention=flash` becomes the kernel of the machine's platform, and the
+program's name says which.
 
 The function returns `(fn, args)` or `(fn, args, options)`: the step, the tuple of its arguments
 (pytrees of arrays or `jax.ShapeDtypeStruct`s), and a dictionary that may hold `donate_argnums`,
@@ -18,15 +23,17 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from autoshard import compat, models
+from autoshard.models.attention import kernel_of
 from autoshard.program.trace import TraceError, donated_positions
 
 OPTIONS = ("donate_argnums", "trip_counts", "user_rules")
@@ -78,26 +85,35 @@ class Found:
         return asdict(rule)
 
 
-def find(reference: str, sizes: Mapping[str, Any] | None = None) -> Found:
+def find(
+    reference: str, sizes: Mapping[str, Any] | None = None, *, platforms: Collection[str] = ()
+) -> Found:
     """Find the step that `reference` names; see the module's grammar.
 
     Args:
       reference: the PROGRAM.
-      sizes: keyword arguments for the function, or for the factory of the built-in.
+      sizes: keyword arguments for the function, or for the factory of the built-in, beside those
+        that `reference` says.
+      platforms: what JAX calls those of the machine, for `attention=flash`; by default the one on
+        which JAX runs here.
 
     Raises:
       ProgramError: there is no such built-in, module, file or function (near matches are
         proposed), it fails (with the line at which it does), or it returns something else.
     """
-    sizes = dict(sizes or {})
-    name, tiny = _builtin(reference)
-    if name:
-        try:
-            step = (models.tiny if tiny else models.build)(name, **sizes)
-        except ValueError as error:
-            raise ProgramError(str(error)) from error
-        return Found(reference, step.fn, tuple(step.args), dict(step.options), name)
-    return call(_function(reference), sizes, reference)
+    place, settings = _settings(reference)
+    settings |= sizes or {}
+    name, tiny = _builtin(place)
+    if not name:
+        return call(_function(place), settings, reference)
+    try:
+        if settings.get("attention") == "flash" and platforms:
+            settings["attention"] = kernel_of(platforms)
+            reference = reference.replace("attention=flash", f"attention={settings['attention']}")
+        step = (models.tiny if tiny else models.build)(name, **settings)
+    except ValueError as error:
+        raise ProgramError(str(error)) from error
+    return Found(reference, step.fn, tuple(step.args), dict(step.options), name)
 
 
 def call(factory: Callable[..., Any], sizes: Mapping[str, Any], reference: str) -> Found:
@@ -115,7 +131,12 @@ def call(factory: Callable[..., Any], sizes: Mapping[str, Any], reference: str) 
 
 def is_builtin(reference: str) -> bool:
     """Whether a reference names a built-in program, which runs no code but autoshard's own."""
-    return bool(_builtin(reference)[0])
+    return bool(_builtin(without_settings(reference))[0])
+
+
+def without_settings(reference: str) -> str:
+    """What a reference names, without the sizes and settings behind it."""
+    return _settings(reference)[0]
 
 
 def size_names(program: str | Callable[..., Any]) -> tuple[str, ...]:
@@ -125,13 +146,33 @@ def size_names(program: str | Callable[..., Any]) -> tuple[str, ...]:
       ProgramError: there is no such function.
     """
     if isinstance(program, str):
-        name, _ = _builtin(program)
+        place = without_settings(program)
+        name, _ = _builtin(place)
         if name:
             return models.sizes(name)
-        program = _function(program)
+        program = _function(place)
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(program).parameters.values()
     return tuple(one.name for one in parameters if one.kind in kinds)
+
+
+def _settings(reference: str) -> tuple[str, dict[str, Any]]:
+    """What a reference names, and the keyword arguments that stand behind it."""
+    place, *words = re.split(r",(?=[A-Za-z_]\w*=)", reference)
+    pairs = (word.split("=", 1) for word in words)
+    return place, {name: _value(text.strip()) for name, text in pairs}
+
+
+def _value(text: str) -> Any:
+    named = {"true": True, "false": False, "none": None}
+    if text.lower() in named:
+        return named[text.lower()]
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _builtin(reference: str) -> tuple[str, bool]:

@@ -33,6 +33,7 @@ from jax import lax
 
 from autoshard.models import training, transformer
 from autoshard.models.annotate import LogicalAxes, constrain
+from autoshard.models.attention import Attend, causal_attention, plain
 from autoshard.models.training import Step, abstract, project
 from autoshard.models.transformer import STREAM
 
@@ -88,23 +89,28 @@ def llama(
     checkpoint: bool = True,
     microbatches: int | None = None,
     mode: Literal["train", "prefill", "decode"] = "train",
+    attention: str = "plain",
 ) -> Step:
     """A step of one Llama: `train` on `[batch, sequence]` tokens, `prefill` of such prompts, or
     `decode` with such a cache.
 
     `config` is a record or a name in `CONFIGS`; `layers` overrides its depth. With `scan` the
     weights of all layers are stacked, else they are a list; with `checkpoint` each layer is
-    computed again in the backward pass. With `microbatches`, gradients are accumulated.
+    computed again in the backward pass. With `microbatches`, gradients are accumulated. `attention`
+    is one of `autoshard.models.attention.KINDS`; decoding has the plain one.
     """
     config = CONFIGS[config] if isinstance(config, str) else config
     if layers is not None:
         config = replace(config, layers=layers)
+    attend = causal_attention(attention, sequence)
     if mode == "decode":
+        if attend is not plain:
+            raise ValueError(f"attention is {attention!r}; decoding has 'plain' attention alone")
         return _decode(config, batch, sequence, scan)
     if mode == "prefill":
-        return _prefill(config, batch, sequence, scan)
+        return _prefill(config, batch, sequence, scan, attend)
     if mode == "train":
-        return _train(config, batch, sequence, scan, checkpoint, microbatches)
+        return _train(config, batch, sequence, scan, checkpoint, microbatches, attend)
     raise ValueError(f"mode is {mode!r}; it must be 'train', 'prefill' or 'decode'")
 
 
@@ -146,6 +152,7 @@ def _train(
     scan: bool,
     checkpoint: bool,
     microbatches: int | None,
+    attend: Attend,
 ) -> Step:
     tokens = abstract(batch, sequence, dtype=jnp.int32)
 
@@ -153,7 +160,7 @@ def _train(
         with jax.named_scope("attention"):
             x = constrain(x, *STREAM)
             normed = constrain(transformer.rms_norm(x, weights["attention_norm"]), *STREAM)
-            x = x + constrain(transformer.attention(weights, normed, angles), *STREAM)
+            x = x + constrain(transformer.attention(weights, normed, angles, attend), *STREAM)
         with jax.named_scope("ffn"):
             normed = constrain(transformer.rms_norm(x, weights["ffn_norm"]), *STREAM)
             out = constrain(transformer.swiglu(weights, normed), *STREAM)
@@ -173,14 +180,14 @@ def _train(
     return training.adamw_step(loss, weights(config, scan=scan), data, microbatches=microbatches)
 
 
-def _prefill(config: Llama, batch: int, length: int, scan: bool) -> Step:
+def _prefill(config: Llama, batch: int, length: int, scan: bool, attend: Attend) -> Step:
     params = weights(config, scan=scan, dtype=jnp.bfloat16)
 
     def layer(x: jax.Array, weights: Any, angles: jax.Array) -> tuple[jax.Array, Any]:
         with jax.named_scope("attention"):
             normed = transformer.rms_norm(x, weights["attention_norm"])
             queries, keys, values = transformer.queries_keys_values(weights, normed, angles)
-            out = transformer.attend(queries, keys, values, 0)
+            out = attend(queries, keys, values)
             x = x + project("bsnh,nhd->bsd", out, weights["wo"])
         with jax.named_scope("ffn"):
             normed = transformer.rms_norm(x, weights["ffn_norm"])
@@ -212,7 +219,7 @@ def _decode(config: Llama, batch: int, context: int, scan: bool) -> Step:
                 "keys": _write(cache["keys"], keys, index, position),
                 "values": _write(cache["values"], values, index, position),
             }
-            out = transformer.attend(
+            out = plain(
                 queries, _read(cache["keys"], index), _read(cache["values"], index), position
             )
             x = x + project("bsnh,nhd->bsd", out, weights["wo"])

@@ -27,6 +27,7 @@ import jax.numpy as jnp
 
 from autoshard.models import training, transformer
 from autoshard.models.annotate import LogicalAxes, constrain
+from autoshard.models.attention import causal_attention
 from autoshard.models.training import Step, abstract, project
 from autoshard.models.transformer import STREAM
 
@@ -87,8 +88,11 @@ def mixtral(
     scan: bool = True,
     checkpoint: bool = True,
     microbatches: int | None = None,
+    attention: str = "plain",
 ) -> Step:
     """The AdamW step of a mixture of experts on `[batch, sequence]` tokens.
+
+    `attention` is one of `autoshard.models.attention.KINDS`.
 
     Raises ValueError if the groups do not divide the sequence.
     """
@@ -100,13 +104,14 @@ def mixtral(
             f"groups of {config.group} tokens do not divide a sequence of {sequence}; "
             "choose a group that does"
         )
+    attend = causal_attention(attention, sequence)
     tokens = abstract(batch, sequence, dtype=jnp.int32)
 
     def layer(x: jax.Array, weights: Any, angles: jax.Array) -> tuple[jax.Array, jax.Array]:
         with jax.named_scope("attention"):
             x = constrain(x, *STREAM)
             normed = constrain(transformer.rms_norm(x, weights["attention_norm"]), *STREAM)
-            x = x + constrain(transformer.attention(weights, normed, angles), *STREAM)
+            x = x + constrain(transformer.attention(weights, normed, angles, attend), *STREAM)
         with jax.named_scope("experts"):
             normed = constrain(transformer.rms_norm(x, weights["ffn_norm"]), *STREAM)
             out, balance = experts(config, weights, normed)

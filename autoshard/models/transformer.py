@@ -8,13 +8,12 @@ Sizes are letters in the einsums below: `b` sequences, `q` and `s` positions, `d
 - Grouped-query attention: https://arxiv.org/abs/2305.13245; keys and values are never repeated.
 - SwiGLU: https://arxiv.org/abs/2002.05202.
 
-Attention is plain: scores, causal mask, softmax in float32, weighted sum. Nothing is fused by
-hand, so that every tensor is visible to the sharder.
+Attention is one of `autoshard.models.attention`; by default the plain one, in which nothing is
+fused by hand, so that every tensor is visible to the sharder.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
@@ -22,9 +21,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from autoshard.models.annotate import constrain
+from autoshard.models.attention import Attend, plain
 from autoshard.models.training import abstract, project
-
-MASKED = -1e30
 
 ATTENTION_AXES = {
     "wq": ("embed", "heads", "head_size"),
@@ -82,27 +80,10 @@ def queries_keys_values(
     )
 
 
-def attend(
-    queries: jax.Array, keys: jax.Array, values: jax.Array, position: jax.Array | int
-) -> jax.Array:
-    """Causal attention of queries at `position`, `position + 1`, ... over keys at 0, 1, ..."""
-    batch, length, heads, head_size = queries.shape
-    kv_heads = keys.shape[2]
-    queries = queries.reshape(batch, length, kv_heads, heads // kv_heads, head_size)
-    scores = jnp.einsum("bqkgh,bskh->bkgqs", queries, keys).astype(jnp.float32)
-    shape = (length, keys.shape[1])
-    asking = lax.broadcasted_iota(jnp.int32, shape, 0) + position
-    visible = lax.broadcasted_iota(jnp.int32, shape, 1) <= asking
-    scores = jnp.where(visible, scores / math.sqrt(head_size), MASKED)
-    shares = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
-    out = jnp.einsum("bkgqs,bskh->bqkgh", shares, values)
-    return out.reshape(batch, length, heads, head_size)
-
-
-def attention(weights: Any, x: jax.Array, angles: jax.Array) -> jax.Array:
+def attention(weights: Any, x: jax.Array, angles: jax.Array, attend: Attend = plain) -> jax.Array:
     """Causal self-attention of `x: [b, s, d]`."""
     queries, keys, values = queries_keys_values(weights, x, angles)
-    out = attend(queries, keys, values, 0)
+    out = attend(queries, keys, values)
     out = constrain(out, "batch", "length", "heads", "head_size")
     return project("bsnh,nhd->bsd", out, weights["wo"])
 

@@ -16,7 +16,7 @@ import os
 from pathlib import Path
 
 from autoshard.files import FileError, cache_folder, read_json, typed, write_whole
-from autoshard.models.find import is_builtin
+from autoshard.models.find import is_builtin, without_settings
 
 
 def is_trusted(reference: str) -> bool:
@@ -42,6 +42,7 @@ def remember(reference: str) -> None:
 
 def _entry(reference: str) -> tuple[str, str]:
     """Return the folder from which a reference is imported, and its name there."""
+    reference = without_settings(reference)
     place, _, function = reference.rpartition(":")
     if place.endswith(".py"):
         path = Path(place).resolve()

@@ -5,7 +5,8 @@ numbers; a convolution 2 FLOP per kernel element, per input channel of its group
 element; what reads or writes a part of an array is counted by that part's elements, everything else
 by the elements that it touches. Sharding divides these by the number of shards of the op's factors.
 
-A Pallas call is priced by its body at every step of its grid (`autoshard.program.kernels.work`).
+A Pallas call is priced by its body at every step of its grid (`autoshard.program.kernels.work`),
+cuDNN's attention by its products and exponentials (`autoshard.program.kernels.attention`).
 
 `FLOPS` is the one table of arithmetic. What only moves or makes elements stands in `MOVES`, calls
 whose bodies are laid out or that only stand inside of a `shard_map` in `INSIDE`, and what nobody
@@ -19,7 +20,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from autoshard.compat import PALLAS
+from autoshard.compat import FUSED_ATTENTION, KERNELS, PALLAS
+from autoshard.program.kernels.attention import attention_work
 from autoshard.program.kernels.work import Arithmetic, KernelWork, kernel_work
 from autoshard.program.ragged import ragged_flops
 
@@ -96,7 +98,7 @@ def _solve(equation: Any) -> float:
 
 
 def _kernel(equation: Any) -> float:
-    """All steps of the grid of a Pallas call."""
+    """All that a kernel computes."""
     work = work_of_kernel(equation)
     return 0.0 if work is None else max(work.arithmetic.flops, 1.0)
 
@@ -120,10 +122,10 @@ def _families() -> Iterator[tuple[Formula, str]]:
     )
     yield _dot_general, "dot_general"
     yield ragged_flops, "ragged_dot_general"
-    yield _kernel, "pallas_call"
+    yield _kernel, " ".join(sorted(KERNELS))
     yield _scaled_product, "scaled_matmul scaled_matmul_wrapper scaled_dot"
-    yield _attention(2.0), "dot_product_attention_fwd dot_product_attention_fwd_wrapper"
-    yield _attention(5.0), "dot_product_attention_bwd dot_product_attention_bwd_wrapper"
+    yield _attention(2.0), "dot_product_attention_fwd"
+    yield _attention(5.0), "dot_product_attention_bwd"
     yield _attention(2.0), "dot_product_attention_fp8_fwd dot_product_attention_fp8_fwd_wrapper"
     yield _attention(5.0), "dot_product_attention_fp8_bwd dot_product_attention_fp8_bwd_wrapper"
     yield _convolution, "conv_general_dilated"
@@ -208,7 +210,8 @@ UNKNOWN = _names(
 
 MATRIX = _names(
     "dot_general conv_general_dilated ragged_dot_general scaled_matmul scaled_matmul_wrapper",
-    "scaled_dot pallas_call",
+    "scaled_dot",
+    *KERNELS,
 )
 """What runs on the matrix units, as kernels do that people write."""
 
@@ -234,7 +237,9 @@ def equation_flops(equation: Any) -> float:
 
 
 def work_of_kernel(equation: Any) -> KernelWork | None:
-    """What a Pallas call computes and moves; None for other equations."""
+    """What a kernel computes and moves; None for other equations."""
+    if equation.primitive.name in FUSED_ATTENTION:
+        return attention_work(equation)
     return kernel_work(equation, _counts) if equation.primitive.name == PALLAS else None
 
 

@@ -215,7 +215,8 @@ def _check_arrays(args: Any, fn: Callable[..., Any]) -> None:
 def _traced(fn: Returning, abstract: Any) -> Any:
     """What JAX makes of the function. Raises TraceError."""
     try:
-        return jax.jit(fn).trace(*abstract)
+        with compat.traced_without_gpu():
+            return jax.jit(fn).trace(*abstract)
     except InPlaceError as error:
         raise TraceError(str(error)) from error
     except (Exception, SystemExit) as error:

@@ -1,4 +1,5 @@
 """Kernels that people write, on the parts that one device holds.
 
-run     a Pallas call on a smaller grid
+run         a Pallas call on a smaller grid
+attention   cuDNN's attention, and the same in plain JAX
 """

@@ -9,7 +9,8 @@ differs is wrong. So both programs are run as
 
 which walks the jaxpr of `fn` and applies every equation to operands of 64 bits. Bodies of loops and
 branches are walked too; calls and derivative rules are inlined, but for the marks of microbatches.
-Bit casts and Pallas calls work in their own types. Integers stay as they are, and
+Bit casts and Pallas calls work in their own types; cuDNN's attention is
+computed as it is written (`autoshard.lower.kernels.attention`). Integers stay as they are, and
 so do scopes and source lines.
 """
 
@@ -24,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from autoshard import compat
+from autoshard.lower.kernels.attention import plain_attention, why_not_plain
 from autoshard.lower.mpmd.accumulate import LOOP, MICROBATCH, named
 from autoshard.lower.numbers.rounding import Nudge
 from autoshard.program.vocabulary import INLINED
@@ -31,7 +33,7 @@ from autoshard.program.vocabulary import INLINED
 _TYPE_PARAMETERS = ("dtype", "new_dtype", "preferred_element_type", "out_dtype")
 _REGIONS = frozenset({"scan", "while", "cond", "shard_map"})
 _CALLS_OUT = frozenset({"ffi_call", "pure_callback", "io_callback"})
-_OWN_TYPES = frozenset({"bitcast_convert_type", compat.PALLAS})
+_OWN_TYPES = frozenset({"bitcast_convert_type", compat.PALLAS, *compat.INSIDE_FUSED_ATTENTION})
 _WITH_COMBINER = frozenset(
     {
         "reduce",
@@ -84,7 +86,7 @@ def widened(fn: Callable[..., Any], *args: Any, nudge: Nudge | None = None) -> C
       NotWidenedError: `fn` holds an opaque operation (an FFI call, a callback).
     """
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), args)
-    with jax.enable_x64(False):
+    with jax.enable_x64(False), compat.traced_without_gpu():
         closed, out = jax.make_jaxpr(fn, return_shape=True)(*shapes)
     tree = jax.tree.structure(out)
     closed = compat.without_refs(closed)
@@ -116,6 +118,8 @@ def _check(jaxpr: Any) -> None:
         known = name in INLINED or name in _REGIONS or name in (*_WITH_COMBINER, *_OWN_TYPES)
         if name in _CALLS_OUT or (bodies and not known):
             raise NotWidenedError(f"{name} cannot be run in double precision: it is opaque")
+        if name in compat.FUSED_ATTENTION and (why := why_not_plain(equation)):
+            raise NotWidenedError(why)
         if name in INLINED or name in _REGIONS:
             for body in bodies:
                 _check(body)
@@ -163,6 +167,8 @@ def _equation(equation: Any, operands: list[Any], nudge: Nudge | None) -> list[A
         return compat.bind_equation(equation, operands, branches=branches)
     if name == "shard_map":
         return _manual(params, operands, nudge)
+    if name in compat.FUSED_ATTENTION:
+        return plain_attention(equation, operands)
     if name in _OWN_TYPES:
         own = [
             _cast(operand, atom.aval.dtype)

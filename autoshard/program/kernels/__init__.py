@@ -5,4 +5,6 @@ along        how the scalars of a kernel and of its index maps depend on one axi
 carried      what of its scratch a kernel carries from step to step
 cuts         which axes may be cut, how far, and why others stay whole
 rule         the sharding rule that follows
+work         what a call computes and moves
+attention    what cuDNN's attention computes and moves
 """

@@ -39,7 +39,7 @@ def kernel_rule(equation: Any) -> Rule:
 
 
 def restricted(rule: Rule, user: Rule) -> Rule:
-    """The rule of a Pallas call, cut along no other factors than those of a user's rule."""
+    """The rule of a kernel, cut along no other factors than those of a user's rule."""
     kept = set(range(len(rule.factors)))
     for ours, theirs in zip(
         (*rule.operands, *rule.results), (*user.operands, *user.results), strict=True

@@ -99,7 +99,7 @@ def rules_for(
         user_rule = chosen_rule(equation, user_rules)
         if user_rule is not None:
             rule = apply_user_rule(user_rule, equation)
-            if name in overrides and name == compat.PALLAS:
+            if name in overrides and name in compat.KERNELS:
                 rule = restricted(overrides[name].rule(equation), rule)
             found[question] = whole(rule) if name in UNCUT else rule
         elif name in overrides:

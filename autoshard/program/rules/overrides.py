@@ -15,6 +15,7 @@ from jax.extend.core import JaxprEqn
 
 from autoshard import compat
 from autoshard.program.kernels.rule import kernel_rule
+from autoshard.program.rules.attention import attention_rule
 from autoshard.program.rules.ragged import ragged_rule
 from autoshard.program.rules.record import FactorKind, Rule
 from autoshard.program.rules.windows import convolution, pooling
@@ -249,6 +250,11 @@ def _table() -> dict[str, Override]:
             "part (`autoshard.lower.in_parts`)",
             transformed,
             "fft",
+        ),
+        (
+            "a call of cuDNN; JAX's own rule says nothing of keys, and less of the backward pass",
+            attention_rule,
+            " ".join(sorted(compat.FUSED_ATTENTION)),
         ),
         ("its grid, blocks and index maps say how it may be cut", kernel_rule, compat.PALLAS),
         ("chlo.ragged_dot has no rule in Shardy", ragged_rule, "ragged_dot_general"),

@@ -138,7 +138,8 @@ def inlined(lowered: Lowered, fn: Callable[..., Any]) -> Lowered:
     program = lowered.program
 
     def step(*arguments: Any) -> Any:
-        closed = as_planned(jax.jit(fn).trace(*arguments).jaxpr)
+        with compat.traced_without_gpu():
+            closed = as_planned(jax.jit(fn).trace(*arguments).jaxpr)
         results = run_inlined(closed, jax.tree.leaves(arguments))
         return jax.tree.unflatten(program.out_tree, results)
 

@@ -88,11 +88,15 @@ class Asked:
         return getattr(self.program, "__name__", "program")
 
 
+Work = tuple[tuple[tuple[str, Any], ...], tuple[str, ...]]
+"""Sizes of the program, and the platforms whose kernels it takes."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Traced:
     """A program at some sizes, and what follows from it alone."""
 
-    sizes: tuple[tuple[str, Any], ...]
+    work: Work
     program: Program
     flops: dict[str, float]
     options: Mapping[str, Any]
@@ -111,11 +115,11 @@ class Solver:
     """Answers rows; see the module."""
 
     asked: Asked
-    traces: dict[tuple[tuple[str, Any], ...], Traced] = field(default_factory=dict)
-    flows: dict[tuple[tuple[tuple[str, Any], ...], Chip], Facts] = field(default_factory=dict)
+    traces: dict[Work, Traced] = field(default_factory=dict)
+    flows: dict[tuple[Work, Chip], Facts] = field(default_factory=dict)
     earlier: dict[tuple[int, ...], Earlier] = field(default_factory=dict)
     shared: dict[tuple[int, ...], Shared] = field(default_factory=dict)
-    shared_for: int = 0
+    shared_for: tuple[int, tuple[str, ...]] = 0, ()
     shared_sizes: set[tuple[tuple[str, Any], ...]] = field(default_factory=set)
     last_mesh: tuple[int, ...] = ()
     answered: list[tuple[Case, Row, Plan | None]] = field(default_factory=list)
@@ -123,7 +127,7 @@ class Solver:
     def row(self, case: Case) -> Answer:
         """The row of a case; it is kept where it can be."""
         started = time.monotonic()
-        traced = self._trace(case.sizes)
+        traced = self._trace(case)
         folder = self.asked.folder
         asked = {"gap": self.asked.gap, "time_limit": self.asked.time_limit, "sizes": case.sizes}
         asked["tokens"] = self.asked.tokens
@@ -142,11 +146,12 @@ class Solver:
             return Answer(row, unkept=f"cannot write {str(folder)!r}: {error.strerror or error}")
         return Answer(row)
 
-    def _trace(self, sizes: tuple[tuple[str, Any], ...]) -> Traced:
-        if sizes not in self.traces:
+    def _trace(self, case: Case) -> Traced:
+        sizes, platforms = work = case.sizes, case.machine.chip.compiler.platforms
+        if work not in self.traces:
             wanted, reference = self.asked.program, self.asked.name
             found = (
-                find(wanted, dict(sizes))
+                find(wanted, dict(sizes), platforms=platforms)
                 if isinstance(wanted, str)
                 else call(wanted, dict(sizes), reference)
             )
@@ -156,8 +161,8 @@ class Solver:
                 oldest = next(iter(self.traces))
                 del self.traces[oldest]
                 self.flows = {key: flow for key, flow in self.flows.items() if key[0] != oldest}
-            self.traces[sizes] = Traced(sizes, program, flops, found.plan_options)
-        return self.traces[sizes]
+            self.traces[work] = Traced(work, program, flops, found.plan_options)
+        return self.traces[work]
 
     def _from_higher_limit(self, case: Case) -> tuple[Row, Plan | None] | None:
         """The answer that follows from one for a higher limit on the same machine, if one does.
@@ -180,7 +185,7 @@ class Solver:
 
     def _flow(self, traced: Traced, chip: Chip) -> Facts:
         """The program's data flow on a chip, which decides what is fused."""
-        key = traced.sizes, chip
+        key = traced.work, chip
         if key not in self.flows:
             self.flows[key] = analyse(traced.program, chip)
         return self.flows[key]
@@ -236,7 +241,7 @@ class Solver:
 
     def _share(self, case: Case) -> None:
         """Forget what builds for other chips share, and for too many sizes of the program."""
-        chips = case.machine.chips
+        chips = case.machine.chips, case.machine.chip.compiler.platforms
         if chips != self.shared_for or case.sizes not in self.shared_sizes:
             if chips != self.shared_for or len(self.shared_sizes) >= SHARED_SIZES:
                 self.shared, self.shared_for, self.shared_sizes = {}, chips, set()

@@ -1,4 +1,4 @@
-"""Programs with Pallas kernels: planned, cut, lowered, and held to all judges."""
+"""Programs with kernels: planned, cut, lowered, and held to all judges."""
 
 from __future__ import annotations
 
@@ -133,9 +133,23 @@ def triton(q: Any, k: Any, v: Any) -> Any:
         return on_gpu.mha(q, k, v, None, causal=True)
 
 
+def cudnn(q: Any, k: Any, v: Any) -> Any:
+    """cuDNN's attention, traced where there is no GPU; heads are grouped."""
+
+    def loss(operands: Any) -> Any:
+        out = jax.nn.dot_product_attention(*operands, is_causal=True, implementation="cudnn")
+        return jnp.sum(out.astype(jnp.float32) ** 2)
+
+    return jax.grad(loss)((q, k, v))
+
+
 def f_layers() -> tuple[Any, ...]:
     w = {"q": (16, 4, 8), "k": (16, 2, 8), "v": (16, 2, 8), "o": (4, 8, 16), "m": (16, 16)}
     return {name: f(2, *shape) for name, shape in w.items()}, f(4, 16, 16)
+
+
+def half(*shape: int) -> Any:
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
 
 
 QUERIES, KEYS = f(2, 4, LENGTH, WIDTH), f(2, 2, LENGTH, WIDTH)
@@ -145,13 +159,14 @@ STEPS = {
     "flash": (flash, (QUERIES, QUERIES, QUERIES)),
     "splash": (splash, (QUERIES, KEYS, KEYS)),
     "experts": (experts, (f(512, 256), f(4, 256, 256))),
+    "cudnn": (cudnn, (half(8, 16, 8, 8), half(8, 16, 4, 8), half(8, 16, 4, 8))),
     "triton": (triton, (f(2, 256, 4, 64),) * 3),
 }
 
 
 def cut_kernels(given: Case, plan: Any) -> int:
     """How many kernels a plan cuts."""
-    kernels = [op.index for op in given.program.ops if op.primitive == compat.PALLAS]
+    kernels = [op.index for op in given.program.ops if op.primitive in compat.KERNELS]
     assignments = (plan.decisions.assignment[number] or () for number in kernels)
     return sum(any(factor >= 0 for factor in one) for one in assignments)
 
@@ -161,7 +176,7 @@ def test_the_best_plan_cuts_every_kernel_and_holds_before_all_judges(name: str) 
     fn, args = STEPS[name]
     given = case(fn, *args, mesh=MESHES["2x4"])
     plan = best_plan(given)
-    kernels = [op for op in given.program.ops if op.primitive == compat.PALLAS]
+    kernels = [op for op in given.program.ops if op.primitive in compat.KERNELS]
     assert cut_kernels(given, plan) == len(kernels)
     checked = verify(plan, fn, *args, concrete=concrete_like(args))
     assert checked.agrees, str(checked)

@@ -16,6 +16,7 @@ from jax import lax
 from jax.extend.core import JaxprEqn
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from autoshard import compat
 from autoshard.program.rules import ask_shardy as rules
 from autoshard.program.rules.ask_shardy import (
     AMENDMENTS,
@@ -90,8 +91,8 @@ OF_TYPES = {"reshard"}
 """Of the types of a trace alone, see tests/lower/test_explicit_axes.py."""
 
 
-OF_KERNELS = {"pallas_call"}
-"""Whose rules are their own blocks', see tests/program/kernels."""
+OF_KERNELS = compat.KERNELS
+"""See tests/program/kernels, and tests/lower/kernels for plans that cut them."""
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 
 from autoshard.compiler.target import why_missing
-from autoshard.models import transformer
+from autoshard.models.attention import plain
 from tests.xla.forecast.test_compiled_peaks import SCATTERED, array, peaks
 
 pytestmark = pytest.mark.skipif(bool(why_missing("tpu")), reason=why_missing("tpu") or "installed")
@@ -36,7 +36,7 @@ def test_a_softmax_of_five_dimensions_writes_its_exponentials(batch: int, tmp_pa
 
     def step(queries: Any, keys: Any, values: Any) -> Any:
         def body(queries: Any, _: Any) -> tuple[Any, None]:
-            return transformer.attend(queries, keys, values, 0), None
+            return plain(queries, keys, values), None
 
         return jax.lax.scan(body, queries, length=2)[0]
 
@@ -95,7 +95,7 @@ def test_shares_that_several_products_read_are_written_where_their_order_is_anot
     def step(queries: Any, keys: Any, values: Any) -> Any:
         def loss(values: Any) -> Any:
             def body(queries: Any, _: Any) -> tuple[Any, None]:
-                return transformer.attend(queries, keys, values, 0), None
+                return plain(queries, keys, values), None
 
             body = jax.checkpoint(body)
             return jnp.sum(jax.lax.scan(body, queries, length=2)[0].astype(jnp.float32) ** 2)
