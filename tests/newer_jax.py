@@ -21,6 +21,11 @@ shard_alike = _found("jax.experimental.shard_alike", "shard_alike")
 needs_shard_alike = pytest.mark.skipif(
     shard_alike is None, reason="jax.experimental.shard_alike is gone from this version of JAX"
 )
+program_order = _found("jax.experimental.overlap", "program_order")
+"""New in JAX 0.12."""
+needs_program_order = pytest.mark.skipif(
+    program_order is None, reason="this version of JAX has no jax.experimental.overlap"
+)
 
 
 class Otherwise(NamedTuple):

@@ -188,6 +188,16 @@ def bind_equation(equation: Any, operands: Sequence[Any], **changed: Any) -> lis
     return list(results) if equation.primitive.multiple_results else [results]
 
 
+def run_program_order(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """The results of a `program_order` equation, with a barrier between the equations that it keeps
+    in order, as in JAX's own lowering."""
+    from jax.extend.core import jaxpr_as_fun
+
+    if equation.params["enforce"]:
+        return list(equation.primitive.to_lojax(*operands, **equation.params))
+    return jaxpr_as_fun(equation.params["call_jaxpr"])(*operands)
+
+
 def with_derivative_of(equation: Any, primal: Any) -> Any:
     """`primal` with the derivative rule that a `custom_jvp` or `custom_vjp` equation carries.
 

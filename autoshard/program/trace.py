@@ -29,6 +29,7 @@ import jax
 import numpy as np
 
 from autoshard import compat
+from autoshard.program.as_run import run_in_order, run_solves
 from autoshard.program.bodies import all_equations
 from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener, op_count
@@ -39,7 +40,6 @@ from autoshard.program.rules.ask_shardy import rules_for
 from autoshard.program.rules.choose import UserRules, refuse_for_bodies
 from autoshard.program.shard_maps.collectives import CollectiveError
 from autoshard.program.shard_maps.in_place import run_shard_maps, shard_maps_in
-from autoshard.program.solves import run_solves
 from autoshard.program.state.constants import hold
 from autoshard.program.state.in_place import InPlaceError, Returning, is_ref
 from autoshard.program.state.ties import (
@@ -96,6 +96,7 @@ def trace(
     traced = _traced(step, abstract)
     _check_refs(traced.jaxpr, fn)
     untyped, explicit = compat.without_types(traced.jaxpr)
+    untyped = run_in_order(untyped)
     try:
         opened = run_shard_maps(compat.without_refs(untyped))
     except CollectiveError as error:

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 
 from autoshard import compat
+from autoshard.program.as_run import solver_of
 from autoshard.program.shard_maps.collectives import CollectiveError, is_collective, run_collective
-from autoshard.program.solves import solver_of
 from autoshard.program.vocabulary import INLINED
 
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})

@@ -1,0 +1,64 @@
+"""Calls as they are run, where JAX holds more of them than runs.
+
+* `custom_linear_solve` holds four functions, and one of them runs. The others are for its
+  derivatives, which have been taken when a step is planned. What is run stands in place of it:
+  triangular solves of an LU or Cholesky decomposition, or a loop of products, whose batch can be
+  cut.
+* `jax.experimental.overlap.program_order` (JAX 0.12) holds a function, and whether its equations
+  run in the order in which they are written. If they do, a barrier stands between every two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend.core import jaxpr_as_fun
+
+from autoshard import compat
+from autoshard.program.bodies import call_in_place, replaced, with_bodies
+
+ORDERED = "program_order"
+
+
+def run_solves(closed: Any) -> Any:
+    """A closed jaxpr with the function that solves in place of each `custom_linear_solve`."""
+    jaxpr = replaced(closed.jaxpr, _as_run)
+    return closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr)
+
+
+def _as_run(equation: Any) -> Any:
+    if equation.primitive.name != "custom_linear_solve":
+        return equation
+    return call_in_place(equation, _solved)
+
+
+def _solved(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    solver, operands = solver_of(equation, operands)
+    return jaxpr_as_fun(solver)(*operands)
+
+
+def solver_of(equation: Any, operands: Sequence[Any]) -> tuple[Any, list[Any]]:
+    """The function (a closed jaxpr) that a `custom_linear_solve` runs, and its operands."""
+    lengths, functions = equation.params["const_lengths"], equation.params["jaxprs"]
+    before = lengths.matvec + lengths.vecmat
+    consts = operands[before : before + lengths.solve]
+    right = operands[before + lengths.solve + lengths.transpose_solve :]
+    return functions.solve, [*consts, *right]
+
+
+def run_in_order(closed: Any) -> Any:
+    """A closed jaxpr with the function and its barriers in place of each `program_order`."""
+    jaxpr = _in_order(closed.jaxpr)
+    return closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr)
+
+
+def _in_order(jaxpr: Any) -> Any:
+    return replaced(jaxpr, _ordered)
+
+
+def _ordered(equation: Any) -> Any:
+    if equation.primitive.name != ORDERED:
+        return equation
+    call = call_in_place(equation, compat.run_program_order)
+    return with_bodies(call, _in_order)  # those inside, too

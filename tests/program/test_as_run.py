@@ -1,0 +1,78 @@
+"""Functions whose equations JAX keeps in order are laid out op by op, barriers and all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.extend.core import jaxpr_as_fun
+
+from autoshard.lower.verify import verify
+from autoshard.program.trace import trace
+from autoshard.program.vocabulary import BARRIER
+from tests.helpers import case, random_plan
+from tests.newer_jax import needs_program_order, program_order
+from tests.program.steps import f
+
+ARGS = f(16, 16), f(32, 16)
+MESH = {"x": 8}
+
+
+def step(ordered: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[..., Any]:
+    """A gradient through what `ordered` wraps: a loop, a call, and one inside of the other."""
+
+    def inner(w: Any, x: Any) -> Any:
+        cosine = ordered(lambda x: jnp.cos(x) + jnp.ones_like(x))(jnp.where(x > 0, x, 0.5))
+        turns = lax.scan(lambda c, _: (jnp.tanh(c @ w), None), cosine, None, length=2)[0]
+        return turns + jnp.tanh(x @ w)
+
+    return lambda w, x: w - jax.grad(lambda w: jnp.sum(ordered(inner)(w, x)))(w)
+
+
+def as_written(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return fn
+
+
+def kinds(fn: Callable[..., Any]) -> Counter[str]:
+    return Counter(op.primitive for op in trace(fn, *ARGS).ops)
+
+
+@needs_program_order
+def test_without_an_order_the_ops_are_those_of_the_function() -> None:
+    free = step(lambda fn: program_order(fn, enforce=False))
+    assert kinds(free) == kinds(step(as_written))
+
+
+@needs_program_order
+def test_an_order_stands_between_the_ops_and_computes_what_jax_does() -> None:
+    kept = step(lambda fn: program_order(fn, enforce=True, strict_in_out=True))
+    found = kinds(kept)
+    assert found[BARRIER] > 20
+    plain = kinds(step(as_written))
+    assert {name: found[name] for name in ("dot_general", "tanh", "cos", "enter")} == {
+        name: plain[name] for name in ("dot_general", "tanh", "cos", "enter")
+    }
+    arrays = [
+        np.linspace(-1, 1, 16 * rows, dtype=np.float32).reshape(rows, 16) for rows in (16, 32)
+    ]
+    (run,) = jaxpr_as_fun(trace(kept, *ARGS).jaxpr)(*arrays)
+    np.testing.assert_allclose(run, kept(*arrays), rtol=1e-6)
+
+
+@needs_program_order
+@pytest.mark.parametrize("enforce", [True, False])
+def test_a_plan_of_it_is_obeyed(enforce: bool) -> None:
+    fn = step(lambda fn: program_order(fn, enforce=enforce))
+    plan = random_plan(case(fn, *ARGS, mesh=MESH), 1)
+    arrays = [
+        np.linspace(-1, 1, 16 * rows, dtype=np.float32).reshape(rows, 16) for rows in (16, 32)
+    ]
+    found = verify(plan, fn, *ARGS, concrete=tuple(arrays))
+    assert found.agrees
+    assert found.differences is not None
