@@ -103,6 +103,12 @@ def annotate_command(options: argparse.Namespace) -> int:
     reference = program_of(options, plan.program)
     found, program = find_program(reference, plan)
     machine = find_machine(options.machine or plan.machine)
+    if "microbatches" in plan.options:
+        raise CommandError(
+            "the plan also works on microbatches, which no constraint says: run it with "
+            "autoshard.lower, or compute gradients with autoshard.accumulate_grads in the program, "
+            "and search again"
+        )
     if "saved" in plan.options:
         raise CommandError(
             "the plan also chooses what is saved for the backward pass, which no constraint says: "

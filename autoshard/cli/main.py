@@ -227,6 +227,14 @@ def _add_wishes(parser: Any) -> None:
         "or the best of several choices (default respect)",
     )
     parser.add_argument(
+        "--accumulate",
+        metavar="N,...",
+        type=cli_arguments.counts,
+        default=(1,),
+        help="numbers of microbatches to choose from: the step works on so many equal parts of its "
+        "batch, one after another (default 1)",
+    )
+    parser.add_argument(
         "--ignore-constraints",
         action="store_true",
         help="do not count shardings that the program itself asks for as requirements",

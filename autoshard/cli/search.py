@@ -30,8 +30,8 @@ def search_command(options: argparse.Namespace) -> int:
     if options.meshes is not None:
         from autoshard.cli.search_meshes import search_meshes_command
 
-        if options.remat == "search":
-            raise CommandError("--remat search goes with --machine, and not with --meshes")
+        if said := _rewrites(options):
+            raise CommandError(f"{said} goes with --machine, and not with --meshes")
         return search_meshes_command(options)
     alone = ("stages", "microbatches", "svg", "trace")
     if given := [f"--{name}" for name in alone if getattr(options, name) is not None]:
@@ -127,7 +127,7 @@ def find_machine(name: str) -> Machine:
 def find_program(
     reference: str, plan: Plan | None = None, machine: Machine | None = None
 ) -> tuple[Found, Program]:
-    """Return the step that a user names, and its trace; of a plan, saving what the plan saves.
+    """Return the step that a user names, and its trace; of a plan, as the plan has it rewritten.
 
     A built-in takes the kernels of the machine, by default of the plan's.
     """
@@ -139,9 +139,9 @@ def find_program(
     try:
         found = find(reference, platforms=_platforms(machine, plan))
         remember(reference)
-        saved = None if plan is None else plan.options.get("saved")
-        name = found.reference
-        return found, trace(found.fn, *found.args, name=name, saved=saved, **found.options)
+        keys = ("saved", "microbatches")
+        told = {} if plan is None else {k: plan.options[k] for k in keys if k in plan.options}
+        return found, trace(found.fn, *found.args, name=found.reference, **told, **found.options)
     except (ProgramError, TraceError, NoRuleError) as error:
         raise CommandError(str(error)) from error
 
@@ -179,6 +179,7 @@ def _search(
 ) -> Plan:
     from autoshard.models.find import ProgramError
     from autoshard.program.select import RequirementError
+    from autoshard.program.trace import TraceError
     from autoshard.search.search import InfeasibleError, MeshError, NoPlanError, search
 
     def progress(news: SearchProgress) -> None:
@@ -196,9 +197,11 @@ def _search(
         "constraints": not options.ignore_constraints,
         "join_sums": options.join_sums,
         "remat": options.remat,
+        "accumulate": options.accumulate,
     }
-    if options.remat == "search" and (options.max_changes, options.refine) != (None, None):
-        raise CommandError("--remat search goes without --max-changes and --refine")
+    said = _rewrites(options)
+    if said and (options.max_changes, options.refine) != (None, None):
+        raise CommandError(f"{said} goes without --max-changes and --refine")
     try:
         asked["requirements"] = requirements_of_words(options.require)
         before = None if options.start is None else load_plan(options.start)
@@ -213,7 +216,7 @@ def _search(
             plan = search(program, machine, baselines=not options.no_baselines, **asked)
         else:
             plan = _refined(options.refine, machine, found, program, asked, line)
-    except (MeshError, ProgramError, RequirementError) as error:
+    except (MeshError, ProgramError, RequirementError, TraceError) as error:
         raise CommandError(str(error)) from error
     except InfeasibleError as error:
         text = str(error)
@@ -225,6 +228,13 @@ def _search(
         raise CommandError(str(error), TIME_LIMIT) from error
     # Store the machine as the user named it, so that `verify` can find its file again.
     return replace(plan, machine=options.machine)
+
+
+def _rewrites(options: argparse.Namespace) -> str:
+    """The option by which a search may rewrite the step, or an empty string."""
+    if options.remat == "search":
+        return "--remat search"
+    return "" if options.accumulate == (1,) else "--accumulate"
 
 
 def requirements_of_words(words: list[str]) -> list[Any]:

@@ -106,7 +106,8 @@ class Program:
     calls are ops of the program as all others are. `changed` pairs the flat inputs that the step
     changes in place with the results that take their places, and `refs` are the inputs that are
     `jax.Ref`s; see `autoshard.program.state`. `jaxpr` is what is planned, and `written` what the
-    user wrote, which may save other values for its backward pass (`autoshard.program.keep`).
+    user wrote, in microbatches if it was told to (`autoshard.program.microbatches`); it may save
+    other values for its backward pass (`autoshard.program.keep`).
     `user_rules` are those that it was traced with.
     """
 

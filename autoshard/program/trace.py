@@ -36,6 +36,7 @@ from autoshard.program.flatten import Flattener, op_count
 from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.keep import KeepError, find_residuals, with_saved
 from autoshard.program.loops import plain_loops
+from autoshard.program.microbatches import CutError, with_microbatches
 from autoshard.program.rules.ask_shardy import rules_for
 from autoshard.program.rules.choose import UserRules, refuse_for_bodies
 from autoshard.program.shard_maps.collectives import CollectiveError
@@ -51,7 +52,17 @@ from autoshard.program.state.ties import (
 )
 from autoshard.program.trip_counts import TripCounts, checked
 
-__all__ = ["Op", "Program", "Region", "TraceError", "Value", "as_planned", "resaved", "trace"]
+__all__ = [
+    "Op",
+    "Program",
+    "Region",
+    "TraceError",
+    "Value",
+    "as_planned",
+    "in_microbatches",
+    "resaved",
+    "trace",
+]
 
 
 def trace(
@@ -61,6 +72,7 @@ def trace(
     trip_counts: TripCounts = (),
     user_rules: UserRules | None = None,
     saved: Collection[str] | None = None,
+    microbatches: int = 1,
     name: str | None = None,
 ) -> Program:
     """Trace `fn(*args)` to a `Program`.
@@ -79,11 +91,13 @@ def trace(
         stands for ops of several signatures.
       saved: names of the forward values to save for the backward pass, which computes all others
         again (`autoshard.program.keep`); by default, what the function itself saves.
+      microbatches: how many equal parts of the batch the step works on, one after another
+        (`autoshard.program.microbatches`).
       name: what the program is called in reports (default: the function's name).
 
     Raises:
-      TraceError: `fn` does not trace (the message names the user's source line), or there are no
-        such values to save.
+      TraceError: `fn` does not trace (the message names the user's source line), there are no such
+        values to save, or it cannot be cut into microbatches (the message names the op).
       autoshard.program.rules.ask_shardy.NoRuleError: an op has no sharding rule, or a rule is given
         for a `shard_map`, which needs none.
     """
@@ -103,21 +117,23 @@ def trace(
         raise TraceError(str(error)) from error
     shard_maps = shard_maps_in(untyped)
     refuse_for_bodies(shard_maps, all_equations(opened.jaxpr), user_rules or {})
-    written, out_info = as_planned(opened), traced.out_info
+    as_written, out_info = as_planned(opened), traced.out_info
+    ties = ties_of(abstract, out_info, donate, step.changed, step.returned)
+    written, cut = _in_parts(as_written, microbatches, ties, user_rules, trip_counts)
     closed, names = _saving(written, saved)
     laid_out = _laid_out(closed, _paths(abstract), _paths(out_info), trip_counts, user_rules)
     return Program(
         name=name or _name_of(fn),
-        ties=ties_of(abstract, out_info, donate, step.changed, step.returned),
+        ties=ties,
         donated=donated_of(abstract, donate, step.changed),
-        options={**_options(donate, trip_counts), **names},
+        options={**_options(donate, trip_counts), **cut, **names},
         jaxpr=closed,
         written=written,
         user_rules=user_rules or {},
         in_tree=jax.tree.structure(abstract),
         out_tree=jax.tree.structure(out_info),
         argument_names=argument_names(fn, len(args)),
-        dead_ops=max(op_count(opened.jaxpr) - op_count(written.jaxpr), 0),
+        dead_ops=max(op_count(opened.jaxpr) - op_count(as_written.jaxpr), 0),
         explicit=explicit,
         shard_maps=bool(shard_maps),
         argument_shardings=tuple(map(compat.explicit_sharding, jax.tree.leaves(args))),
@@ -144,6 +160,47 @@ def resaved(program: Program, saved: Collection[str] | None) -> Program:
     paths = program.input_paths, program.output_paths
     laid_out = _laid_out(closed, *paths, counts, program.user_rules)
     return replace(program, options={**options, **names}, jaxpr=closed, **laid_out)
+
+
+def in_microbatches(program: Program, microbatches: int) -> Program:
+    """The same step, on `microbatches` equal parts of its batch, one after another.
+
+    Raises:
+      TraceError: it cannot be cut so, or it is already, or it was told what to save.
+    """
+    told = [key for key in ("microbatches", "saved") if key in program.options]
+    if told:
+        raise TraceError(f"{program.name} was traced with {' and '.join(told)} already")
+    counts = program.options.get("trip_counts", ())
+    rules = program.user_rules
+    closed, cut = _in_parts(program.written, microbatches, program.ties, rules, counts)
+    laid_out = _laid_out(closed, program.input_paths, program.output_paths, counts, rules)
+    options = {**program.options, **cut}
+    return replace(program, options=options, jaxpr=closed, written=closed, **laid_out)
+
+
+def _in_parts(
+    written: Any,
+    count: int,
+    ties: Sequence[tuple[int, int]],
+    user_rules: UserRules | None,
+    trip_counts: TripCounts,
+) -> tuple[Any, dict[str, int]]:
+    """The step in `count` microbatches, and how the options of a trace say so."""
+    if count == 1:
+        return written, {}
+    counts = checked(trip_counts)
+    if counts and not isinstance(counts, int):
+        raise TraceError(
+            "a step in microbatches has its loops in another order: give one trip count for all, "
+            f"not {counts}"
+        )
+    try:
+        state = {position for position, _ in ties}
+        closed = with_microbatches(written, count, state=state, user_rules=user_rules)
+    except CutError as error:
+        raise TraceError(str(error)) from error
+    return closed, {"microbatches": count}
 
 
 def _saving(written: Any, saved: Collection[str] | None) -> tuple[Any, dict[str, list[str]]]:

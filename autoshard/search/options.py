@@ -50,6 +50,8 @@ class SearchOptions:
       corrections: corrections of the prices, from `autoshard.study.residuals`.
       remat: "respect" what the program saves for its backward pass and computes again there, or
         "search" for the best of several choices of that (`autoshard.search.keep`).
+      accumulate: numbers of microbatches to choose from: the step works on so many equal parts of
+        its batch, one after another (`autoshard.program.microbatches`).
       count: the number of plans wanted; see `autoshard.search.alternatives`.
     """
 
@@ -68,6 +70,7 @@ class SearchOptions:
     known_bound: float = 0.0
     corrections: Corrections = NONE
     remat: Remat = "respect"
+    accumulate: Sequence[int] = (1,)
     count: int = 1
 
 

@@ -19,6 +19,7 @@ from autoshard.problem.requirements.records import Requirement
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.finish import finish
+from autoshard.search.keep.accumulate import search_accumulated
 from autoshard.search.keep.search import search_saved
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.options import Remat, SearchOptions, WarmStart
@@ -58,6 +59,7 @@ def search(
     start: Plan | None = None,
     known_bound: float = 0.0,
     remat: Remat = "respect",
+    accumulate: Sequence[int] = (1,),
 ) -> Plan:
     """Return the best plan found for `program` on `machine`.
 
@@ -65,7 +67,8 @@ def search(
       program: the traced program, from `autoshard.trace`.
       machine: a `Machine`, the name of a preset such as `v5p-64`, or the path of a TOML file.
       mesh, memory_limit, time_limit, gap, baselines, fold, progress, options, requirements,
-        constraints, join_sums, start, known_bound, remat: see `autoshard.search.SearchOptions`.
+        constraints, join_sums, start, known_bound, remat, accumulate: see
+        `autoshard.search.SearchOptions`.
 
     Raises:
       MeshError: the mesh does not use all chips, or an axis divides nothing.
@@ -74,6 +77,7 @@ def search(
       InfeasibleError: no plan fits. The message gives the smallest memory limit that works, or the
         requirements that cannot all hold.
       NoPlanError: the time limit passed before a plan was found.
+      TraceError: the step cannot be cut into any of the numbers of microbatches.
     """
     words = SearchOptions(
         mesh=mesh,
@@ -90,6 +94,7 @@ def search(
         start=start,
         known_bound=known_bound,
         remat=remat,
+        accumulate=accumulate,
     )
     return candidates(program, machine, words)[0]
 
@@ -101,6 +106,8 @@ def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -
     space; the other plans carry the same bound. Raises the same errors as `search`.
     """
     machine = load(machine) if isinstance(machine, str) else machine
+    if tuple(asked.accumulate) != (1,):
+        return search_accumulated(program, machine, asked, candidates)
     if asked.remat == "search":
         return search_saved(program, machine, asked)
     tried = paddings(program, machine.chips) if asked.baselines else []

@@ -7,6 +7,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from autoshard.cli.main import main
 from autoshard.plan.plan import Plan
 from tests.cli.helpers import SEARCH, refused
@@ -149,6 +151,8 @@ def test_what_is_saved_is_searched_and_the_plan_verified(folder, capsys):
     assert "which no constraint says" in capsys.readouterr().err
 
 
-def test_what_is_saved_is_not_searched_with_other_loops(folder, capsys):
-    words = "search steps.py:good --machine v5e-8 --remat search --refine 2"
-    assert "goes without --max-changes and --refine" in refused(capsys, words)
+@pytest.mark.parametrize("rewrites", ["--remat search", "--accumulate 2,4"])
+def test_what_rewrites_the_step_is_not_searched_with_other_loops(folder, capsys, rewrites):
+    words = f"search steps.py:good --machine v5e-8 {rewrites} --refine 2"
+    told = f"{rewrites.removesuffix(' 2,4')} goes without --max-changes and --refine"
+    assert told in refused(capsys, words)

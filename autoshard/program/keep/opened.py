@@ -48,7 +48,11 @@ def _opens(equation: Any, remat: bool) -> bool:
     name, params = equation.primitive.name, equation.params
     if name in compat.REMAT:
         return remat or not params["differentiated"]
-    if name not in _JITS:
-        return False
+    return name in _JITS and says_no_layouts(equation)
+
+
+def says_no_layouts(equation: Any) -> bool:
+    """Whether a call leaves open how its arrays lie, as all do but a `jax.jit` with shardings."""
+    params = equation.params
     said = (*params.get("in_shardings", ()), *params.get("out_shardings", ()))
     return all(type(one).__name__ == "UnspecifiedValue" for one in said)
