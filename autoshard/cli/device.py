@@ -25,7 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     from autoshard.plan.plan import Plan
 
     path, name = arguments
-    plan, found = Plan.load(path), reference.find(name)
+    plan = Plan.load(path)
+    found = reference.find(name, machine=plan.machine)
     devices = [device for device in jax.devices() if device.platform != "cpu"]
     needed = math.prod(plan.mesh.sizes)
     if len(devices) != needed:

@@ -23,6 +23,7 @@ _PROGRAMS = {
 def programs_command(options: argparse.Namespace) -> int:
     """Print the built-in programs."""
     from autoshard import models
+    from autoshard.models import providers
 
     rows = []
     for name in models.names():
@@ -30,6 +31,9 @@ def programs_command(options: argparse.Namespace) -> int:
         rows.append((name, _PROGRAMS[known[-1]] if known else ""))
     print(table([("program", "a step of"), *rows], indent=0))
     print("\nNAME:tiny is the same code at sizes that run anywhere.")
+    for entry in providers.entries():
+        package = entry.dist.name if entry.dist is not None else entry.value
+        print(f"{entry.name}:... is a program of the package {package}.")
     return 0
 
 

@@ -24,7 +24,8 @@ def main(arguments: Sequence[str]) -> int:
     from autoshard.plan.plan import Plan
 
     path, name, *how = arguments
-    plan, found = Plan.load(path), reference.find(name)
+    plan = Plan.load(path)
+    found = reference.find(name, machine=plan.machine)
     real = concrete(found, seed=0)
     verdict = verify(plan, found.fn, *found.args, concrete=real, explicit="explicit" in how)
     differences = verdict.differences
@@ -44,13 +45,14 @@ def concrete(found: Found, *, seed: int) -> Any:
         from autoshard import models
 
         return models.concrete(found.builtin, found.args, seed)
+    from autoshard.lower.numbers.keys import keys_like
     from autoshard.models import training
 
     def draw(leaf: Any) -> Any:
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             return leaf
         if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return jax.random.split(jax.random.key(seed), leaf.shape)
+            return keys_like(leaf, seed)
         return None
 
     known = jax.tree.map(draw, found.args)

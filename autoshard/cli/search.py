@@ -129,7 +129,7 @@ def find_program(
 ) -> tuple[Found, Program]:
     """Return the step that a user names, and its trace; of a plan, as the plan has it rewritten.
 
-    A built-in takes the kernels of the machine, by default of the plan's.
+    It is made for the machine, by default the plan's.
     """
     from autoshard.models.find import ProgramError, find
     from autoshard.models.trusted import remember
@@ -137,26 +137,14 @@ def find_program(
     from autoshard.program.trace import TraceError, trace
 
     try:
-        found = find(reference, platforms=_platforms(machine, plan))
+        named = plan.machine if machine is None and plan is not None else machine
+        found = find(reference, machine=named)
         remember(reference)
         keys = ("saved", "microbatches")
         told = {} if plan is None else {k: plan.options[k] for k in keys if k in plan.options}
         return found, trace(found.fn, *found.args, name=found.reference, **told, **found.options)
     except (ProgramError, TraceError, NoRuleError) as error:
         raise CommandError(str(error)) from error
-
-
-def _platforms(machine: Machine | None, plan: Plan | None) -> tuple[str, ...]:
-    """What JAX calls the platforms of a machine; none where the plan's is not known here."""
-    from autoshard.machine.file import MachineError
-    from autoshard.machine.load import load
-
-    if machine is None and plan is not None:
-        try:
-            machine = load(plan.machine)
-        except MachineError:
-            return ()
-    return () if machine is None else machine.chip.compiler.platforms
 
 
 def load_plan(path: str) -> Plan:
@@ -227,7 +215,7 @@ def _search(
     except NoPlanError as error:
         raise CommandError(str(error), TIME_LIMIT) from error
     # Store the machine as the user named it, so that `verify` can find its file again.
-    return replace(plan, machine=options.machine)
+    return replace(plan, machine=options.machine, notes=(*plan.notes, *found.notes))
 
 
 def _rewrites(options: argparse.Namespace) -> str:

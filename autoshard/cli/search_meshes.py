@@ -12,6 +12,7 @@ from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
+    from autoshard.models.providers import Target
     from autoshard.search.meshes.plan import PipelinePlan
 
 MICROBATCHES = (8, 16, 32)
@@ -56,6 +57,7 @@ def _found(options: argparse.Namespace, line: ProgressLine, started: float) -> P
     from autoshard.lower.mpmd.cut.stages import StageError
     from autoshard.machine.cluster import ClusterError, load_cluster
     from autoshard.models.find import ProgramError, find
+    from autoshard.models.providers import Target
     from autoshard.program.rules.ask_shardy import NoRuleError
     from autoshard.program.trace import TraceError
     from autoshard.search.meshes.search import search_meshes
@@ -64,12 +66,12 @@ def _found(options: argparse.Namespace, line: ProgressLine, started: float) -> P
     line.show(f"tracing {options.program}", group="trace")
     try:
         cluster = load_cluster(options.meshes)
-        platforms = cluster.meshes[0].chip.compiler.platforms
-        steps, whole = _steps(options, platforms)
+        target = Target.of_all(cluster.meshes)
+        steps, whole = _steps(options, target)
         return search_meshes(
             steps,
             cluster,
-            name=find(options.program, platforms=platforms).reference,
+            name=find(options.program, machine=target).reference,
             whole_step=whole,
             stages=options.stages,
             memory_limit=options.memory_limit,
@@ -96,7 +98,7 @@ def _found(options: argparse.Namespace, line: ProgressLine, started: float) -> P
         raise CommandError(str(error)) from error
 
 
-def _steps(options: argparse.Namespace, platforms: tuple[str, ...]) -> tuple[dict[int, Any], Any]:
+def _steps(options: argparse.Namespace, target: Target) -> tuple[dict[int, Any], Any]:
     """Return the program for every number of microbatches, and the program without any."""
     import jax
 
@@ -108,7 +110,7 @@ def _steps(options: argparse.Namespace, platforms: tuple[str, ...]) -> tuple[dic
 
     def step(count: int | None) -> Any:
         given = {} if count is None else {"microbatches": count}
-        found = find(options.program, given, platforms=platforms)
+        found = find(options.program, given, machine=target)
         return found.fn, found.args, found.options
 
     names = size_names(options.program)
@@ -119,7 +121,7 @@ def _steps(options: argparse.Namespace, platforms: tuple[str, ...]) -> tuple[dic
                 f"{options.program} has its microbatches built in; give its function a parameter "
                 "`microbatches` and use it, or leave --microbatches out"
             )
-        found = find(options.program, platforms=platforms)
+        found = find(options.program, machine=target)
         fixed = found.fn, found.args, found.options
         donate = found.options.get("donate_argnums", ())
         traced = trace_step(found.fn, *found.args, donate_argnums=donate)

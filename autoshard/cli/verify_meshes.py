@@ -26,6 +26,7 @@ from autoshard.cli.common import (
 
 if TYPE_CHECKING:
     from autoshard.models.find import Found
+    from autoshard.models.providers import Target
     from autoshard.search.meshes.plan import PipelinePlan
 
 
@@ -72,13 +73,23 @@ def step_of(plan: PipelinePlan, reference: str) -> Found:
 
     try:
         sizes = size_names(reference)
-        found = find(
-            reference, {"microbatches": plan.microbatches} if "microbatches" in sizes else {}
-        )
+        given = {"microbatches": plan.microbatches} if "microbatches" in sizes else {}
+        found = find(reference, given, machine=_target(plan))
         remember(reference)
         return found
     except ProgramError as error:
         raise CommandError(str(error)) from error
+
+
+def _target(plan: PipelinePlan) -> Target | None:
+    """What a program may depend on; None where a machine of the plan is not known here."""
+    from autoshard.machine.file import MachineError
+    from autoshard.models.providers import Target
+
+    try:
+        return Target.of_all(plan.machines)
+    except MachineError:
+        return None
 
 
 def _order(plan: PipelinePlan, path: str) -> Verdict:

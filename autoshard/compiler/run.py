@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoshard import compat
+from autoshard.lower.numbers.keys import keys_like
 from autoshard.lower.spmd import Lowered
 
 
@@ -66,5 +67,5 @@ def _zeros(struct: Any) -> Any:
     import jax.numpy as jnp
 
     if jnp.issubdtype(struct.dtype, jax.dtypes.prng_key):
-        return jnp.broadcast_to(jax.random.key(0), struct.shape)
+        return keys_like(struct, 0)
     return jnp.zeros(struct.shape, struct.dtype)

@@ -2,6 +2,7 @@
 
     llama3-8b                  a built-in (`autoshard programs` lists them)
     llama3-8b:tiny             the same code, small enough to run anywhere
+    maxtext:llama3.1-8b?...    of another package (`autoshard.models.providers`), for a machine
     package.module:function    found as `python` would find it, from the current folder too
     path/to/file.py:function   found by its path
     llama3-8b,batch=24,attention=flash     any of them, with other sizes and settings
@@ -12,8 +13,9 @@ program's name says which.
 
 The function returns `(fn, args)` or `(fn, args, options)`: the step, the tuple of its arguments
 (pytrees of arrays or `jax.ShapeDtypeStruct`s), and a dictionary that may hold `donate_argnums`,
-`trip_counts` and `user_rules`, as `autoshard.trace` takes them. It can be called with nothing; its
-keyword arguments, such as `batch=64`, are the sizes of the program, which a sweep may change.
+`trip_counts` and `user_rules`, as `autoshard.trace` takes them, and `notes`: sentences for whoever
+reads a plan. It can be called with nothing; its keyword arguments, such as `batch=64`, are the
+sizes of the program, which a sweep may change.
 """
 
 from __future__ import annotations
@@ -26,21 +28,23 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from autoshard import compat, models
+from autoshard.machine.file import MachineError
+from autoshard.machine.machine import Machine
+from autoshard.models import providers
 from autoshard.models.attention import kernel_of
+from autoshard.models.providers import ProgramError, Target
 from autoshard.program.trace import TraceError, donated_positions
 
-OPTIONS = ("donate_argnums", "trip_counts", "user_rules")
+__all__ = ["Found", "ProgramError", "call", "find", "is_builtin", "size_names", "target_of"]
 
-
-class ProgramError(ValueError):
-    """A PROGRAM that is not found, or does not give a step and its arguments."""
+OPTIONS = ("donate_argnums", "trip_counts", "user_rules", "notes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +55,7 @@ class Found:
       reference: as the user wrote it.
       fn, args, options: the step, its arguments, and how it is traced.
       builtin: name of the built-in, or an empty string.
+      notes: what a reader of a plan should know of how the step was made, a sentence each.
     """
 
     reference: str
@@ -58,6 +63,7 @@ class Found:
     args: tuple[Any, ...]
     options: Mapping[str, Any]
     builtin: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def plan_options(self) -> dict[str, Any]:
@@ -86,7 +92,10 @@ class Found:
 
 
 def find(
-    reference: str, sizes: Mapping[str, Any] | None = None, *, platforms: Collection[str] = ()
+    reference: str,
+    sizes: Mapping[str, Any] | None = None,
+    *,
+    machine: Machine | str | Target | None = None,
 ) -> Found:
     """Find the step that `reference` names; see the module's grammar.
 
@@ -94,8 +103,9 @@ def find(
       reference: the PROGRAM.
       sizes: keyword arguments for the function, or for the factory of the built-in, beside those
         that `reference` says.
-      platforms: what JAX calls those of the machine, for `attention=flash`; by default the one on
-        which JAX runs here.
+      machine: that the step is planned for, or its name. Programs of other packages need it;
+        `attention=flash` is by default for the platform on which JAX runs here, also where the
+        machine is not known here.
 
     Raises:
       ProgramError: there is no such built-in, module, file or function (near matches are
@@ -105,8 +115,14 @@ def find(
     settings |= sizes or {}
     name, tiny = _builtin(place)
     if not name:
-        return call(_function(place), settings, reference)
+        if (other := providers.offered(place)) is None:
+            return call(_function(place), settings, reference)
+        try:
+            return call(other.factory(machine), settings, reference)
+        except MachineError as error:
+            raise ProgramError(f"{reference} depends on the machine: {error}") from error
     try:
+        platforms = _platforms(machine)
         if settings.get("attention") == "flash" and platforms:
             settings["attention"] = kernel_of(platforms)
             reference = reference.replace("attention=flash", f"attention={settings['attention']}")
@@ -124,6 +140,8 @@ def call(factory: Callable[..., Any], sizes: Mapping[str, Any], reference: str) 
     """
     try:
         result = factory(**sizes)
+    except ProgramError as error:
+        raise ProgramError(f"{reference}: {error}") from error
     except (Exception, SystemExit) as error:
         raise ProgramError(f"{reference} fails{_failure(error)}") from error
     return _checked(reference, result)
@@ -132,6 +150,22 @@ def call(factory: Callable[..., Any], sizes: Mapping[str, Any], reference: str) 
 def is_builtin(reference: str) -> bool:
     """Whether a reference names a built-in program, which runs no code but autoshard's own."""
     return bool(_builtin(without_settings(reference))[0])
+
+
+def _platforms(machine: Machine | str | Target | None) -> tuple[str, ...]:
+    """What JAX calls the platforms of a machine; none where it is not known here."""
+    try:
+        return () if machine is None else Target.of(machine).platforms
+    except MachineError:
+        return ()
+
+
+def target_of(program: str | Callable[..., Any], machine: Machine) -> Target:
+    """What of a machine a program depends on: where no other package offers it, not on its size."""
+    target = Target.of(machine)
+    if isinstance(program, str) and not is_builtin(program):
+        return target if providers.offered(program) else replace(target, devices=0)
+    return replace(target, devices=0)
 
 
 def without_settings(reference: str) -> str:
@@ -150,6 +184,8 @@ def size_names(program: str | Callable[..., Any]) -> tuple[str, ...]:
         name, _ = _builtin(place)
         if name:
             return models.sizes(name)
+        if (other := providers.offered(place)) is not None:
+            return other.size_names()
         program = _function(place)
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(program).parameters.values()
@@ -160,19 +196,7 @@ def _settings(reference: str) -> tuple[str, dict[str, Any]]:
     """What a reference names, and the keyword arguments that stand behind it."""
     place, *words = re.split(r",(?=[A-Za-z_]\w*=)", reference)
     pairs = (word.split("=", 1) for word in words)
-    return place, {name: _value(text.strip()) for name, text in pairs}
-
-
-def _value(text: str) -> Any:
-    named = {"true": True, "false": False, "none": None}
-    if text.lower() in named:
-        return named[text.lower()]
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
+    return place, {name: providers.value_of(text.strip()) for name, text in pairs}
 
 
 def _builtin(reference: str) -> tuple[str, bool]:
@@ -201,8 +225,9 @@ def _function(reference: str) -> Callable[..., Any]:
 def _unknown(reference: str) -> str:
     if reference.endswith(".py"):
         return f"{reference!r} names no function; write {reference}:function"
+    known = [*models.names(), *(f"{one.name}:..." for one in providers.entries())]
     return (
-        f"no built-in program is called {reference!r}{_near(reference, models.names())}\n"
+        f"no built-in program is called {reference!r}{_near(reference, known)}\n"
         "  `autoshard programs` lists them; your own is module:function or path/to/file.py:function"
     )
 
@@ -304,4 +329,6 @@ def _checked(reference: str, result: Any) -> Found:
                 faults.append(str(error))
     if faults:
         raise ProgramError("\n  ".join([f"{reference}: {form}:", *faults]))
-    return Found(reference, fn, tuple(args), dict(options))
+    notes = tuple(options.get("notes", ()))
+    options = {key: value for key, value in options.items() if key != "notes"}
+    return Found(reference, fn, tuple(args), options, notes=notes)

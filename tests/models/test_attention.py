@@ -14,6 +14,7 @@ import autoshard
 from autoshard import compat, models
 from autoshard.models import attention
 from autoshard.models.find import ProgramError, find, is_builtin, size_names, without_settings
+from autoshard.models.providers import Target
 
 LENGTH = 256
 CPU = re.escape("attention='flash' stands for a kernel of TPUs or GPUs, and this is for cpu")
@@ -54,7 +55,7 @@ def test_every_kind_is_a_setting_of_the_built_ins(kind: str, kernels: int) -> No
 
 def test_flash_is_the_kernel_of_the_machine() -> None:
     reference = "llama3-8b:tiny,sequence=128,attention=flash"
-    on_tpu, on_gpu = (find(reference, platforms=[one]) for one in ("tpu", "cuda"))
+    on_tpu, on_gpu = (find(reference, machine=Target(8, (one,))) for one in ("tpu", "cuda"))
     assert on_tpu.reference == "llama3-8b:tiny,sequence=128,attention=splash"
     assert on_gpu.reference == "llama3-8b:tiny,sequence=128,attention=cudnn"
     with pytest.raises(ProgramError, match=CPU):

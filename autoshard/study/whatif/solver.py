@@ -31,7 +31,8 @@ from autoshard.cost.step_prices import heap_factor
 from autoshard.machine.chip import Chip
 from autoshard.machine.improvements import MORE
 from autoshard.machine.machine import Machine
-from autoshard.models.find import call, find
+from autoshard.models.find import call, find, target_of
+from autoshard.models.providers import Target
 from autoshard.plan.fits import fits
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.plan.text.layouts import layouts_in_short
@@ -88,8 +89,8 @@ class Asked:
         return getattr(self.program, "__name__", "program")
 
 
-Work = tuple[tuple[tuple[str, Any], ...], tuple[str, ...]]
-"""Sizes of the program, and the platforms whose kernels it takes."""
+Work = tuple[tuple[tuple[str, Any], ...], Target]
+"""Sizes of the program, and what of the machine it depends on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,11 +148,11 @@ class Solver:
         return Answer(row)
 
     def _trace(self, case: Case) -> Traced:
-        sizes, platforms = work = case.sizes, case.machine.chip.compiler.platforms
+        wanted, reference = self.asked.program, self.asked.name
+        sizes, target = work = case.sizes, target_of(wanted, case.machine)
         if work not in self.traces:
-            wanted, reference = self.asked.program, self.asked.name
             found = (
-                find(wanted, dict(sizes), platforms=platforms)
+                find(wanted, dict(sizes), machine=target)
                 if isinstance(wanted, str)
                 else call(wanted, dict(sizes), reference)
             )

@@ -12,15 +12,19 @@ names are sizes of the program; the first letters will do where they say which (
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from autoshard.models.providers import value_of
 from autoshard.units import parse_size
 
 CLUSTER = ("chip", "chips", "machine", "limit")
 MOST_VALUES = 10_000
 """A range of more values than this is a slip of the pen."""
+MOST_SHOWN = 40
+"""Of more sizes than this, an error shows those alone whose names are alike."""
 
 
 class SweepError(ValueError):
@@ -71,7 +75,9 @@ def in_full(sweep: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[A
         listed = tuple(dict.fromkeys(values)) if several else (values,)
         full = [name] if name in CLUSTER or name in names else _begun(name, names)
         if len(full) != 1:
-            known = ", ".join([*CLUSTER, *names])
+            near = difflib.get_close_matches(name, names, n=3) if len(names) > MOST_SHOWN else names
+            known = ", ".join([*CLUSTER, *near])
+            full = full if len(full) <= MOST_SHOWN else []
             what = f"may be {' or '.join(full)}" if full else "is neither of the cluster nor a size"
             faults.append(f"{name!r} {what}; there is {known}")
         elif full[0] in found:
@@ -104,7 +110,7 @@ def _values(name: str, text: str) -> list[Any]:
         elif ".." in word:
             raise ValueError(f"{word!r} is no range; write 16..512, or 64..256+64")
         elif word:
-            found.append(parse_size(word) if name == "limit" else _value(word))
+            found.append(parse_size(word) if name == "limit" else value_of(word))
     if name == "chips" and any(not isinstance(one, int) or one < 1 for one in found):
         raise ValueError("a number of chips is a whole number from 1 on")
     return found
@@ -121,15 +127,3 @@ def _range(first: int, last: int, step: int) -> list[int]:
     while 2 * found[-1] <= last:
         found.append(2 * found[-1])
     return found
-
-
-def _value(word: str) -> Any:
-    """A number, true or false, or a word."""
-    if word.lower() in ("true", "false"):
-        return word.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word

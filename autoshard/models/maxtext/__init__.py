@@ -1,0 +1,54 @@
+"""MaxText's models as programs: `maxtext:llama3.1-8b?per_device_batch_size=3&attention=flash`.
+
+    maxtext:MODEL?KEY=VALUE&...         a model of MaxText's, with any keys of its configuration
+    maxtext:path/to.yml?KEY=VALUE&...   a YAML file of its configuration
+
+The step is MaxText's own `train_step` with its optimizer, as its `train_compile` builds it: of
+abstract arrays, without a device. The machine says how many devices there are, by which MaxText
+counts the batch, and for which platform it chooses kernels. See https://maxtext.readthedocs.io.
+
+config      from a reference to MaxText's configuration
+step        from a configuration to a step and its arguments
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from autoshard.models.maxtext.config import configured, keys
+from autoshard.models.maxtext.step import CONSTRAINTS, train_step
+from autoshard.models.providers import ProgramError, Target
+
+
+class MaxText:
+    """The entry point `maxtext` of the group `autoshard.programs`."""
+
+    def __call__(
+        self, name: str, target: Target, *, constraints: str = "aside", **settings: Any
+    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """The train step of a model.
+
+        Args:
+          name: of a model of MaxText's, or a YAML file.
+          target: how many devices there are, and of which platform.
+          constraints: "aside": what MaxText's logical axis rules say of arrays is left out of the
+            step; "keep": they are demands, on the mesh that the configuration says.
+          **settings: keys of MaxText's configuration.
+
+        Raises:
+          ProgramError: MaxText is not installed, or refuses the configuration; or other constraints
+            are asked for.
+        """
+        if constraints not in CONSTRAINTS:
+            known = " or ".join(CONSTRAINTS)
+            raise ProgramError(f"constraints={constraints}: it must be {known}")
+        config = configured(name, target, settings)
+        return train_step(config, target, keep=constraints == "keep")
+
+    def settings(self, name: str) -> Iterable[str]:
+        """The keys of MaxText's configuration, and our own."""
+        return ("constraints", *keys())
+
+
+program = MaxText()

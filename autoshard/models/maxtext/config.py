@@ -1,0 +1,142 @@
+"""From a reference to MaxText's configuration, without a device, a network or a word on stdout.
+
+`pyconfig.initialize` reads the base configuration, the model's, and what the caller says. What is
+set here lets `train_compile` build a step anywhere: the number of devices instead of a topology, no
+data set, no checkpoints, no distributed system. A setting of the user's goes before these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import io
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from autoshard.models.providers import ProgramError, Target
+
+INSTALL = "pip install 'autoshard[maxtext]'"
+BUILD_ANYWHERE = {
+    "base_output_directory": "maxtext_output",
+    "dataset_type": "synthetic",
+    "enable_checkpointing": False,
+    "internal_compile": True,
+    "log_config": False,
+    "override_model_config": True,
+    "run_name": "autoshard",
+    "skip_jax_distributed_system": True,
+}
+_ENVIRONMENT = {"DECOUPLE_GCLOUD": "TRUE", "HF_HUB_OFFLINE": "1"}
+"""Read while MaxText is imported: it then asks for no packages of Google Cloud, and no network."""
+
+
+def configured(name: str, target: Target, settings: Mapping[str, Any]) -> Any:
+    """MaxText's `HyperParameters` of a model on so many devices.
+
+    Args:
+      name: of a model, or a YAML file that MaxText takes.
+      target: the devices.
+      settings: keys of the configuration.
+
+    Raises:
+      ProgramError: MaxText is not installed or refuses this, or there is no such model or file.
+    """
+    pyconfig = module("maxtext.configs.pyconfig")
+    folder = Path(pyconfig.__file__).parent
+    is_file = name.endswith((".yml", ".yaml"))
+    if is_file and not Path(name).is_file():
+        raise ProgramError(f"there is no file {name!r}")
+    if not is_file:
+        _check_model(name, folder)
+    words = {
+        **BUILD_ANYWHERE,
+        "hardware": target.hardware,
+        "internal_compile_num_devices": target.devices,
+        **({} if is_file else {"model_name": name}),
+        **settings,
+    }
+    _check_keys(words)
+    told = io.StringIO()
+    base = name if is_file else str(folder / "base.yml")
+    try:
+        with quiet(told):
+            return pyconfig.initialize(["", base, *(f"{key}={one}" for key, one in words.items())])
+    except (Exception, SystemExit) as error:  # it exits with 2, and tells why on stderr
+        why = error.__context__ if isinstance(error, SystemExit) else error
+        what = "MaxText refuses this configuration"
+        raise ProgramError(f"{what}: {why or told.getvalue()}") from error
+
+
+def module(name: str) -> Any:
+    """A module of MaxText. Raises ProgramError where it is not installed, or does not import."""
+    if name in sys.modules:
+        return sys.modules[name]
+    told = io.StringIO()
+    try:
+        with quiet(told), _environment():
+            return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ProgramError(f"it needs {error.name}, which is not installed: {INSTALL}") from error
+    except (Exception, SystemExit) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ProgramError(f"{name} does not import: {why}") from error
+
+
+def keys() -> tuple[str, ...]:
+    """The keys of MaxText's configuration. Raises ProgramError."""
+    return tuple(sorted(module("maxtext.configs.types").MaxTextConfig.model_fields))
+
+
+@contextlib.contextmanager
+def quiet(told: io.StringIO) -> Iterator[None]:
+    """Words of MaxText, and of what it imports, go to `told`; logging stays set as it is."""
+    root = logging.getLogger()
+    level, handlers, disabled = root.level, list(root.handlers), root.manager.disable
+    silent = contextlib.redirect_stdout(told), contextlib.redirect_stderr(told)
+    with silent[0], silent[1], warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
+            root.setLevel(level)
+            root.handlers[:] = handlers
+
+
+@contextlib.contextmanager
+def _environment() -> Iterator[None]:
+    """What MaxText reads from the environment while it is imported, where nobody has said it."""
+    missing = [name for name in _ENVIRONMENT if name not in os.environ]
+    os.environ.update({name: _ENVIRONMENT[name] for name in missing})
+    try:
+        yield
+    finally:
+        for name in missing:
+            del os.environ[name]
+
+
+def _check_model(name: str, folder: Path) -> None:
+    known = sorted(path.stem for path in (folder / "models").glob("*.yml"))
+    if name != "default" and name.replace("-Instruct", "") not in known:
+        near = difflib.get_close_matches(name, known, n=3) or known
+        raise ProgramError(f"MaxText has no model {name!r}; it has {', '.join(near)}")
+
+
+def _check_keys(words: Mapping[str, Any]) -> None:
+    known = keys()
+    if unknown := [key for key in words if key not in known]:
+        near = [difflib.get_close_matches(key, known, n=3) for key in unknown]
+        raise ProgramError(
+            "MaxText's configuration has no "
+            + ", ".join(
+                f"{key!r}" + (f" (did you mean {' or '.join(alike)}?)" if alike else "")
+                for key, alike in zip(unknown, near, strict=True)
+            )
+        )

@@ -1,0 +1,94 @@
+"""MaxText's own train step as a program, where MaxText is installed."""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib.util import find_spec
+
+import pytest
+
+from autoshard.cli.numbers import concrete
+from autoshard.lower.verify import verify
+from autoshard.machine.load import load
+from autoshard.models.find import call
+from autoshard.models.maxtext import program
+from autoshard.models.providers import ProgramError, Target
+from autoshard.program.trace import trace
+from autoshard.search.search import search
+
+TINY = {
+    "per_device_batch_size": 1,
+    "max_target_length": 128,
+    "base_num_decoder_layers": 2,
+    "base_emb_dim": 64,
+    "base_mlp_dim": 128,
+    "base_num_query_heads": 4,
+    "base_num_kv_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 256,
+    "attention": "dot_product",
+}
+HERE = find_spec("maxtext") is not None
+REASON = "MaxText is not installed: pip install 'autoshard[maxtext]'"
+installed = pytest.mark.skipif(not HERE, reason=REASON)
+
+
+@pytest.mark.skipif(HERE, reason="MaxText is installed")
+def test_where_it_is_absent_the_line_that_installs_it_is_said():
+    with pytest.raises(ProgramError, match=r"^it needs maxtext, which is not installed: pip"):
+        program("llama3.1-8b", Target(8, ("tpu",)))
+
+
+@installed
+def test_the_step_on_a_mesh_has_the_numbers_of_one_device():
+    found = call(functools.partial(program, "llama3.1-8b", Target(8, ("tpu",))), TINY, "tiny")
+    assert "constraints of MaxText's logical axis rules are set aside" in found.notes[0]
+    traced = trace(found.fn, *found.args, **found.options)
+    assert not any(op.primitive == "sharding_constraint" for op in traced.ops)
+    assert traced.argument_names == ("state", "batch")
+    plan = search(traced, load("v5e-8"), mesh={"x": 4, "y": 2}, baselines=False, gap=0.1)
+    verdict = verify(plan, found.fn, *found.args, concrete=concrete(found, seed=0))
+    assert verdict.skipped == ""
+    assert verdict.differences == ()
+
+
+@installed
+def test_constraints_that_are_kept_are_demands_on_its_own_mesh():
+    asked = {**TINY, "ici_fsdp_parallelism": 4, "ici_tensor_parallelism": 2}
+    fn, args, options = program("llama3.1-8b", Target(8, ("tpu",)), constraints="keep", **asked)
+    (note,) = options.pop("notes")
+    assert "--mesh fsdp=4,tensor=2" in note
+    traced = trace(fn, *args, **options)
+    mesh = {"fsdp": 4, "tensor": 2}
+    plan = search(traced, load("v5e-8"), mesh=mesh, baselines=False, gap=0.1)
+    axes = {traced.values[k].path: plan.decisions.stored[k] for k in traced.inputs}
+    (weight,) = (path for path in axes if "'model'" in path and "'wi_0'" in path)
+    assert axes[weight] == (0, 2)  # what lies on fsdp and on tensor of [embed, layers, mlp]
+
+
+@installed
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("llama3.1-9b", {}, "MaxText has no model 'llama3.1-9b'; it has llama3.1-8b"),
+        ("nowhere.yml", {}, "there is no file 'nowhere.yml'"),
+        ("llama3.1-8b", {"atention": "flash"}, "no 'atention' (did you mean attention"),
+        ("llama3.1-8b", {"max_target_length": "long"}, "MaxText refuses this configuration: "),
+        ("llama3.1-8b", {"attention": "other"}, "cannot build the step of llama3.1-8b: ValueError"),
+        ("llama3.1-8b", {"constraints": "some"}, "constraints=some: it must be aside or keep"),
+    ],
+)
+def test_what_maxtext_refuses_is_said(name, settings, words, capfd):
+    with pytest.raises(ProgramError, match=re.escape(words)):
+        program(name, Target(8, ("tpu",)), **settings)
+    assert capfd.readouterr().out == ""
+
+
+@installed
+def test_flash_attention_is_built_for_the_platform_without_a_device():
+    asked = {**TINY, "attention": "flash", "head_dim": 128}
+    fn, args, options = program("llama3.1-8b", Target(4, ("tpu",)), **asked)
+    kernels = [op for op in trace(fn, *args, donate_argnums=0).ops if op.kernel is not None]
+    assert len(kernels) == 4
+    assert options["donate_argnums"] == 0
