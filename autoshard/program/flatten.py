@@ -13,16 +13,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from autoshard import compat
 from autoshard.program.boundary import boundary_rule
 from autoshard.program.flops import equation_flops, work_of_kernel
 from autoshard.program.graph import Region, Value
+from autoshard.program.kernels.scalars import Array
 from autoshard.program.loops import constant_trips
 from autoshard.program.place import Place
 from autoshard.program.ragged import groups_of
 from autoshard.program.trip_counts import TripCounts, WhileTrips
 from autoshard.program.vocabulary import BARRIER, FREE_PRIMITIVES, INLINED
+
+LOOKED_INTO = 2**20
+"""Bytes of a constant up to which kernels that read it are priced by what it holds."""
+INTEGERS = tuple(map(np.dtype, ("int8", "uint8", "int16", "int32", "bool")))
 
 
 class Flattener:
@@ -38,6 +44,7 @@ class Flattener:
         self.inputs: list[int] = []
         self.outputs: list[int] = []
         self.constant_bytes = 0
+        self.constants: dict[int, Array] = {}
         self._constants_seen: set[int] = set()
         self.while_trips = WhileTrips(trip_counts)
 
@@ -71,6 +78,8 @@ class Flattener:
         if id(constant) not in self._constants_seen:
             self._constants_seen.add(id(constant))
             self.constant_bytes += self.values[index].bytes
+        if self.values[index].bytes <= LOOKED_INTO and aval.dtype in INTEGERS:
+            self.constants[index] = np.asarray(constant)
         return index
 
     def _open_region(self, parent: int, trips: int, kind: str) -> int:
@@ -120,6 +129,8 @@ class Flattener:
             }
         )
         self.equations.append(None)
+        if kind == "enter" and inputs[0] in self.constants:
+            self.constants[output] = self.constants[inputs[0]]
         return output
 
     # -- the walk ------------------------------------------------------------------------
@@ -185,6 +196,7 @@ class Flattener:
             self._value(v.aval, index, place.trips, free=free or has_no_elements(v.aval))
             for v in equation.outvars
         ]
+        kernel = work_of_kernel(equation, [self.constants.get(i) for i in operands])
         self.ops.append(
             {
                 "index": index,
@@ -198,9 +210,9 @@ class Flattener:
                 "recomputed": place.recomputed,
                 "trips": place.trips,
                 "region": place.region,
-                "flops": equation_flops(equation),
+                "flops": equation_flops(equation) if kernel is None else kernel.flops,
                 "groups": groups_of(equation),
-                "kernel": work_of_kernel(equation),
+                "kernel": kernel,
                 "literal_shapes": tuple(
                     tuple(getattr(v.aval, "shape", ())) for v in equation.invars
                 ),

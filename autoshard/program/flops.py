@@ -17,11 +17,12 @@ arithmetic is counted as one FLOP an element, and plans say so (`autoshard.progr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from autoshard.compat import FUSED_ATTENTION, KERNELS, PALLAS
 from autoshard.program.kernels.attention import attention_work
+from autoshard.program.kernels.scalars import Array
 from autoshard.program.kernels.work import Arithmetic, KernelWork, kernel_work
 from autoshard.program.ragged import ragged_flops
 
@@ -100,7 +101,7 @@ def _solve(equation: Any) -> float:
 def _kernel(equation: Any) -> float:
     """All that a kernel computes."""
     work = work_of_kernel(equation)
-    return 0.0 if work is None else max(work.arithmetic.flops, 1.0)
+    return 0.0 if work is None else work.flops
 
 
 def _by_elements(equation: Any) -> float:
@@ -236,11 +237,16 @@ def equation_flops(equation: Any) -> float:
     return FLOPS.get(equation.primitive.name, _by_elements)(equation)
 
 
-def work_of_kernel(equation: Any) -> KernelWork | None:
-    """What a kernel computes and moves; None for other equations."""
+def work_of_kernel(equation: Any, constants: Sequence[Array | None] = ()) -> KernelWork | None:
+    """What a kernel computes and moves; None for other equations.
+
+    Args:
+      equation: of a kernel, or any.
+      constants: the operands that are constants of the program; None for others.
+    """
     if equation.primitive.name in FUSED_ATTENTION:
         return attention_work(equation)
-    return kernel_work(equation, _counts) if equation.primitive.name == PALLAS else None
+    return kernel_work(equation, _counts, constants) if equation.primitive.name == PALLAS else None
 
 
 def _counts(equation: Any) -> Arithmetic:

@@ -43,6 +43,23 @@ def whole_kernels(ops: Sequence[Op]) -> tuple[str, ...]:
     )
 
 
+def kernels_around(program: Program, value: int) -> tuple[str, ...]:
+    """What kernels that make or read a value keep whole, and why; a sentence for each of them."""
+    found = []
+    for op in program.ops:
+        if op.kernel is not None and op.kernel.whole and value in (*op.inputs, *op.outputs):
+            reasons = "; ".join(f"axis {axis}, since {reason}" for axis, reason in op.kernel.whole)
+            found.append(
+                f"the kernel {op.kernel.name} at {op.line or 'an unknown line'} keeps of its grid "
+                f"{_shown(op.kernel.grid)} whole: {reasons}"
+            )
+    return tuple(dict.fromkeys(found))
+
+
+def _shown(grid: Sequence[int | None]) -> str:
+    return "x".join("?" if size is None else str(size) for size in grid)
+
+
 def dead_code(program: Program) -> str:
     """What is wrong with a step of which most is dead, or an empty string.
 

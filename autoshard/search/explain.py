@@ -34,6 +34,7 @@ from autoshard.problem.requirements.records import Requirement
 from autoshard.problem.requirements.restrict import EmptyDomainError
 from autoshard.problem.requirements.text import from_json
 from autoshard.program.layout import Layout
+from autoshard.program.notes import kernels_around
 from autoshard.program.repeats import find_repeats
 from autoshard.program.select import find_values, group_path, shown_path
 from autoshard.program.trace import Program
@@ -139,6 +140,7 @@ class Explainer:
             peak_bytes=plan.estimate.peak_bytes,
             types=tuple(self._type(value, one.layout) for one in found),
             gap=self.outcome.report.gap,
+            kernels=kernels_around(program, value),
         )
 
     def price(self, value: int, layout: Layout, *, time_limit: float = 20.0) -> Alternative:

@@ -48,6 +48,7 @@ class Explanation:
       memory: a text on where memory binds in the value's lifetime; empty if it does not bind.
       step_seconds, peak_bytes: of the plan.
       gap: the relative gap of the plan to the bound; the alternatives are as accurate.
+      kernels: what kernels that make or read the value keep whole, and why.
     """
 
     value: int
@@ -61,11 +62,13 @@ class Explanation:
     peak_bytes: float
     types: tuple[str, ...]
     gap: float = 0.0
+    kernels: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{self.shown} is {self.layouts[0]}"]
         lines += [f"  and is read as {copy}" for copy in self.layouts[1:]]
         lines += [f"  {origin}" for origin in self.origins]
+        lines += [f"  {kernel}" for kernel in self.kernels]
         for text, saved in self.requirements:
             gain = f"costs {format_seconds(saved)} a step" if saved > 0 else "costs nothing"
             lines.append(f"  required: {text}: {gain}")

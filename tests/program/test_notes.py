@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from autoshard.program.notes import dead_code, notes_of
+from autoshard.program.notes import dead_code, kernels_around, notes_of
 from autoshard.program.trace import trace
 from autoshard.search.search import search
 from tests.helpers import toy_machine
@@ -80,3 +80,15 @@ def test_a_kernel_that_stays_whole_says_why() -> None:
         "grid: the kernel reads its place along it (cond); axis 1 of its grid: the kernel carries "
         "scratch along it"
     )
+
+
+def test_what_a_kernel_keeps_whole_is_said_of_the_values_around_it() -> None:
+    """A sum that a kernel carries from row to row; nothing of one that it may cut."""
+    program = trace(carried_sum, f(16, 8))
+    (said,) = kernels_around(program, program.inputs[0])
+    assert re.fullmatch(
+        r"the kernel \w+ at functions\.py:\d+ keeps of its grid [0-9x]+ whole: axis 0, since .+",
+        said,
+    )
+    program = trace(row_softmax, f(16, 8))
+    assert kernels_around(program, program.inputs[0]) == ()

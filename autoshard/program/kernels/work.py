@@ -3,10 +3,11 @@
     FLOP     = sum over equations of FLOP(equation) x steps that run it
     bytes    = sum over arrays of block bytes x moves of the block
 
-A step runs a branch where its condition holds. Conditions of places in the grid alone are computed
-for all steps at once, so that blocks which a causal mask skips count as nothing; of other
-conditions the dearest branch counts. A block is moved where its index is another one than a step
-before; one that data decides on is taken to be moved at every step.
+A step runs a branch where its condition holds. Conditions of places in the grid, and of scalars
+that the program gives as constants, are computed for all steps at once, so that blocks which a
+causal mask skips count as nothing; of other conditions the dearest branch counts. A block is moved
+where its index is another one than a step before; one that data decides on is taken to be moved at
+every step.
 
 What the author says (`pl.CostEstimate`) counts where it is less, since such estimates mostly leave
 out what masks skip, and where data decides how much there is to do.
@@ -87,20 +88,29 @@ class KernelWork:
     guessed: bool
     whole: tuple[tuple[int, str], ...]
 
+    @property
+    def flops(self) -> float:
+        """FLOP of both units, one at least."""
+        return max(self.arithmetic.flops, 1.0)
+
 
 Counts = Callable[[Any], Arithmetic]
 """What an equation without a body computes."""
 
 
-def kernel_work(equation: Any, counts: Counts) -> KernelWork:
+def kernel_work(
+    equation: Any, counts: Counts, constants: Sequence[Array | None] = ()
+) -> KernelWork:
     """The work of an equation of `pallas_call`.
 
     Args:
       equation: of the call.
       counts: what the equations of its body compute.
+      constants: the operands that are constants of the program; None for others.
     """
     call = compat.kernel_call(equation)
-    steps = _Steps(call, counts)
+    given = [*constants, *[None] * len(equation.invars)][call.bounds : call.bounds + call.scalars]
+    steps = _Steps(call, counts, given)
     found = steps.arithmetic()
     moved = sum(
         steps.moves(block) * math.prod(block.sizes) * block.itemsize for block in call.blocks
@@ -132,6 +142,7 @@ class _Steps:
 
     call: compat.KernelCall
     counts: Counts
+    given: Sequence[Array | None]
     guessed: bool = False
     dtype: str = "float32"
     places: list[Array | None] = field(default_factory=list)
@@ -155,14 +166,16 @@ class _Steps:
     def arithmetic(self) -> Arithmetic:
         """What the body computes in all steps."""
         body = self.call.body
-        one = self._walk(body, self.call.consts, [None] * len(body.invars), np.ones(()))
+        unknown = [None] * (len(body.invars) - self.call.scalars)
+        one = self._walk(body, self.call.consts, [*self.given, *unknown], np.ones(()))
         return Arithmetic().plus(one, self.count)
 
     def moves(self, block: compat.Block) -> int:
         """How often a block is moved."""
         jaxpr = block.index_map.jaxpr
         rank = len(self.places)
-        operands = [*self.places, *[None] * (len(jaxpr.invars) - rank)]
+        unknown = [None] * (len(jaxpr.invars) - rank - self.call.scalars)
+        operands = [*self.places, *self.given, *unknown]
         indices = self._scalars(jaxpr, block.index_map.consts, operands)
         last, known = -1, []
         for index in indices:
@@ -210,11 +223,29 @@ class _Steps:
         if name in CALLS:
             body, consts = compat.bodies_of(equation)[0]
             return self._scalars(body, consts, values)
+        if name == "get":
+            return [self._looked_up(equation, values)]
         if is_scalar(equation) and all(value is not None for value in values):
             shape = np.broadcast_shapes(*(value.shape for value in values))
             if math.prod(shape) <= LARGEST:
                 return [compute(equation, values)]
         return [None for _ in equation.outvars]
+
+    def _looked_up(self, equation: Any, values: list[Any]) -> Any:
+        """An element of a constant, at places that are known; None for others."""
+        access = compat.access_of(equation)
+        if values[0] is None or access is None or any(size != 1 for size in access.sizes):
+            return None
+        atoms = zip(equation.invars, values, strict=True)
+        known = {atom: value for atom, value in atoms if not compat.is_literal(atom)}
+        places = [
+            start if isinstance(start, int | np.integer) else self._value(start, known)
+            for start in access.starts
+        ]
+        if any(place is None for place in places):
+            return None
+        ends = zip(places, values[0].shape, strict=True)
+        return values[0][tuple(np.clip(place, 0, size - 1) for place, size in ends)]
 
     def _walk(
         self, jaxpr: Any, consts: Sequence[Any], operands: Sequence[Any], share: Array
