@@ -80,7 +80,7 @@ LOST: Mapping[str, str] = {
     "gpu.loop-edges-as-numbered": "0.12",
     "gpu.made-of-gathered-lies-so": "0.12",
     "tpu.long-functions-made-anew": "0.12",
-    "tpu.shares-of-turned-scores-made-anew": "0.11",
+    "tpu.slopes-of-turned-scores-made-anew": "0.11",
     "tpu.ragged-gradients-once-per-group": "0.11",
 }
 """Habits that compilers had once, and the first jaxlib whose compiler was seen without."""

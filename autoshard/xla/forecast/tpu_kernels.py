@@ -99,7 +99,8 @@ def with_softmaxes(
     if has("tpu.shares-of-turned-scores-written"):
         others = (one for one in sizes if one not in found)
         turned = {one.scores for one in others if _turns(program, plain, one, sizes[one])}
-        shares = set(_shares(program, plain, turned))
+        slopes = not has("tpu.slopes-of-turned-scores-made-anew")
+        shares = set(_shares(program, plain, turned, slopes))
     into_products = set(into_products) - shares
     more = {one.exponentials for one in found} | shares
     if not more:
@@ -165,8 +166,13 @@ def _turns(program: Program, fusion: Fusion, softmax: Softmax, sizes: Sequence[i
     return flat != sorted(flat)
 
 
-def _shares(program: Program, fusion: Fusion, scores: Collection[int]) -> Iterator[int]:
-    """Yield values that several products read, and whose only product operand is some scores."""
+def _shares(
+    program: Program, fusion: Fusion, scores: Collection[int], slopes: bool
+) -> Iterator[int]:
+    """Yield values that several products read, and whose only product operand is some scores.
+
+    With `slopes`, also those that are made of the scores and of another product.
+    """
     for one in scores:
         read: dict[int, set[int]] = {}
         for op in program.ops:
@@ -174,7 +180,7 @@ def _shares(program: Program, fusion: Fusion, scores: Collection[int]) -> Iterat
                 if value < 0 or fusion.materialised[value] or one not in fusion.sources[value]:
                     continue
                 others = fusion.sources[value] - {one}
-                if not any(_is_product(program, other) for other in others):
+                if slopes or not any(_is_product(program, other) for other in others):
                     read.setdefault(value, set()).add(op.index)
         yield from (value for value, ops in read.items() if len(ops) > 1)
 

@@ -103,10 +103,20 @@ def _shares_written(built: Built) -> bool:
     return made and len(readers) == 2
 
 
+def _slopes_made_anew(built: Built) -> bool:
+    """Both products that read the slopes of the scores read their own operands, not the slopes."""
+    (scores,) = written(built, "bf16[2,4096,4096,4]")
+    (cotangents,) = [
+        one for one in written(built, "bf16[*2,4,4096,4096]") if "convolution" in one.opcodes
+    ]
+    readers = [one for one in products(built) if cotangents.name in one.operands]
+    return len(readers) == 2 and all(scores.name in one.operands for one in readers)
+
+
 def _shares_made_anew(built: Built) -> bool:
     """All that is written of their size is the cotangents, by a product."""
     (scores,) = written(built, "bf16[2,4096,4096,4]")
-    (cotangents,) = written(built, "bf16[2,4,4096,4096]")
+    (cotangents,) = written(built, "bf16[*2,4,4096,4096]")
     readers = [one for one in built.kernels("exponential") if scores.name in one.operands]
     return "convolution" in cotangents.opcodes and len(readers) >= 5
 
@@ -154,6 +164,16 @@ HABITS: tuple[Habit, ...] = (
         _masked_gradient,
         (bf16(1, 4096, 2, 4, 128), bf16(1, 4096, 2, 128), bf16(1, 4096, 2, 128)),
         _shares_written,
+        results=3,
+        machine="v5p-1",
+        chips=("TPU v4", "TPU v5p"),
+    ),
+    alone(
+        "slopes-of-turned-scores-made-anew",
+        "On chips of two cores products make the slopes of such scores anew.",
+        _masked_gradient,
+        (bf16(1, 4096, 2, 4, 128), bf16(1, 4096, 2, 128), bf16(1, 4096, 2, 128)),
+        _slopes_made_anew,
         results=3,
         machine="v5p-1",
         chips=("TPU v4", "TPU v5p"),

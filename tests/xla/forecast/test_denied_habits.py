@@ -312,6 +312,7 @@ FORECAST: dict[str, dict[str, tuple[str, int]]] = {
         "tpu.schedules-from-the-end": ("attention", 0),
         "tpu.shares-of-turned-scores-written": ("masked", 7),
         "tpu.short-lived-in-vector-memory": ("attention", 0),
+        "tpu.slopes-of-turned-scores-made-anew": ("attention", 3),
         "tpu.softmaxes-of-five-dimensions-in-one-kernel": ("attention", 1),
         "tpu.sums-in-place": ("looped 0", 0),
         "tpu.v5e-hides-gathers": ("attention", 0),
