@@ -26,14 +26,16 @@ from autoshard import compat
 from autoshard.compiler import cache as answers
 from autoshard.compiler.cache import Answer
 from autoshard.compiler.hlo.collectives import HloCollective, collectives, find
+from autoshard.compiler.hlo.module import Module
 from autoshard.compiler.hlo.places import Place
 from autoshard.compiler.hlo.rings import fold_rings
 from autoshard.compiler.hlo.schedule import Schedule, read_schedule
 from autoshard.compiler.hlo.text import read_module
-from autoshard.compiler.hlo.timeline import Timeline, timeline
+from autoshard.compiler.hlo.timeline import Timeline, seconds_of_written, timeline
 from autoshard.compiler.prices import MachinePrices
 from autoshard.compiler.request import Request
 from autoshard.compiler.target import CompileError, Kind, Target, kind_of, target_of, why_missing
+from autoshard.lower.facts.kernel_times import KernelTime, kernel_times
 from autoshard.lower.facts.loop_trips import LoopTrips, loop_trips
 from autoshard.lower.spmd import Lowered, LoweringError
 from autoshard.machine.machine import Machine
@@ -152,6 +154,7 @@ def compile_plan(
         use_cache=use_cache,
         time_limit=time_limit,
         loops=loop_trips(lowered.program),
+        kernels=kernel_times(lowered.program, lowered.plan.decisions, mesh.sizes, machine.chip),
     )
 
 
@@ -165,16 +168,18 @@ def compile_lowered(
     use_cache: bool = True,
     time_limit: float = TIME_LIMIT,
     loops: Sequence[LoopTrips] = (),
+    kernels: Sequence[KernelTime] = (),
 ) -> Compiled:
     """Compile a `jax.stages.Lowered` whose inputs and outputs all carry shardings on `mesh`.
 
     It must have been lowered for the target's platform: `trace(...).lower(lowering_platforms=...)`.
-    `loops` are those of its program, for trip counts that the compiler cannot tell. The rest is as
-    for `compile_plan`.
+    `loops` and `kernels` are those of its program, for trip counts that the compiler cannot tell,
+    and for times that it does not. The rest is as for `compile_plan`.
     """
     target = target or target_of(machine, mesh, kind_of(machine))
     asked = ask(stage, target, cache=cache, use_cache=use_cache, time_limit=time_limit)
-    found = read(asked.answer, target, mesh, machine, from_cache=asked.from_cache, loops=loops)
+    of_program = {"loops": loops, "kernels": kernels}
+    found = read(asked.answer, target, mesh, machine, from_cache=asked.from_cache, **of_program)
     return replace(found, key=asked.key)
 
 
@@ -234,9 +239,10 @@ def read(
     *,
     from_cache: bool = False,
     loops: Sequence[LoopTrips] = (),
+    kernels: Sequence[KernelTime] = (),
 ) -> Compiled:
     """The record of a compiler's answer."""
-    final = replace(read_module(answer.final), loops=tuple(loops))
+    final = replace(read_module(answer.final), loops=tuple(loops), kernels=tuple(kernels))
     found = find(final, mesh, slices=target.slices)
     partitioned: list[HloCollective] = []
     if answer.partitioned:
@@ -267,7 +273,7 @@ def read(
         partitioned=tuple(partitioned),
         final=tuple(fold_rings(found)),
         timeline=estimate,
-        basis=_basis(target, schedule),
+        basis=_basis(target, schedule) + _of_kernels(final),
         compile_seconds=answer.facts["compile_seconds"],
         from_cache=from_cache,
         memory_report=answer.memory_report,
@@ -292,6 +298,16 @@ def _basis(target: Target, schedule: Schedule | None) -> str:
     if schedule is not None:
         return "the compiler's own timeline"
     return "the machine's prices in the compiled order; the compiler knows no times for this chip"
+
+
+def _of_kernels(module: Module) -> str:
+    """What the timeline takes from the plan, as the end of a sentence."""
+    taken = any(
+        seconds_of_written(module, instruction) is not None
+        for computation in module.computations.values()
+        for instruction in computation.instructions
+    )
+    return "; of kernels that people wrote, the plan's prices" if taken else ""
 
 
 # -- the child process ---------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.compiler.hlo.shapes import ArrayShape, Shape, leaves, parse_shape, total_bytes
+from autoshard.lower.facts.kernel_times import KernelTime
 from autoshard.lower.facts.loop_trips import LoopTrips
 
 _SPLIT = re.compile(r'"(?:[^"\\]|\\.)*"|[()\[\]{},]')
@@ -139,6 +140,7 @@ class Module:
       entry: name of the computation at which it starts.
       frames: chains of source lines by `stack_frame_id`, innermost first.
       loops: of the program that it was made of, for trip counts that it does not tell.
+      kernels: of that program, for what it gives no time for.
     """
 
     name: str
@@ -147,6 +149,7 @@ class Module:
     entry: str
     frames: Mapping[int, tuple[Frame, ...]] = field(default_factory=dict)
     loops: tuple[LoopTrips, ...] = ()
+    kernels: tuple[KernelTime, ...] = ()
 
     @property
     def devices(self) -> int:

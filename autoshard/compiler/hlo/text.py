@@ -80,12 +80,12 @@ def read_module(text: str) -> Module:
             elif line.strip().isalpha():
                 table = tables.setdefault(line.strip(), {})
             continue
-        ended = line.startswith("}")
+        ended = line.startswith("}") and not _is_open(pending)
         if _HEAD.match(line) or ended:
             if pending:
                 body.append(_read_instruction(pending, number))
             pending = line
-        else:  # a literal of several lines
+        else:  # a literal of several lines, or the metadata of a kernel
             pending = f"{pending} {line.strip()}"
         if ended:
             if not body:
@@ -125,6 +125,12 @@ def _read_instruction(text: str, number: int) -> Instruction:
         rest=text[close:],
         is_root=bool(head[1]),
     )
+
+
+def _is_open(text: str) -> bool:
+    """Whether a bracket of a text is closed behind it."""
+    found = [bracket for bracket in _BRACKETS.findall(text) if len(bracket) == 1]
+    return sum(1 if bracket in "([{" else -1 for bracket in found) > 0
 
 
 def _operand(text: str) -> str:

@@ -10,7 +10,8 @@ Instructions run in the order of the text. Compute takes the one stream, collect
 What an instruction takes comes from the compiler where it says so: XLA:TPU writes the cycles of its
 fusions into the text, XLA:GPU a timeline of its own (`autoshard.compiler.hlo.schedule`), which then
 replaces the computation's own. Where it waits for a guess its kernels keep their times, and so do
-collectives that it shows to be waited for. Elsewhere prices are asked for, see `Prices`.
+collectives that it shows to be waited for. Kernels that people wrote take what the plan says of
+them. Elsewhere prices are asked for, see `Prices`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,23 @@ from typing import Protocol
 
 from autoshard.compiler.hlo.collectives import Found
 from autoshard.compiler.hlo.events import Event, events
-from autoshard.compiler.hlo.module import Instruction
+from autoshard.compiler.hlo.module import Instruction, Module
 from autoshard.compiler.hlo.parts import part_of
 from autoshard.compiler.hlo.places import Place, called_computations, trip_count
 from autoshard.compiler.hlo.rings import find_rings
 from autoshard.compiler.hlo.schedule import Schedule, ScheduledComputation
 from autoshard.compiler.hlo.work import NOTHING, Work, work
+from autoshard.lower.facts.kernel_times import seconds_of_kernel
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_WRITTEN = (
+    "tpu_custom_call",
+    "__gpu$xla.gpu.triton",
+    "triton_kernel_call",
+    "mosaic_gpu",
+    "__cudnn$fmha",
+)
+"""How calls begin of kernels that people wrote."""
 _LOCAL_STARTS = frozenset({"copy-start", "slice-start", "dynamic-slice-start"})
 
 
@@ -216,6 +226,8 @@ class _Simulation:
         known = self._known(place, instruction)
         seconds = known
         if seconds is None:
+            seconds = seconds_of_written(place.module, instruction)
+        if seconds is None:
             done = work(place.module, place.computation, instruction)
             seconds = self.prices.compute_seconds(done)
         span.seconds += seconds
@@ -235,6 +247,16 @@ class _Simulation:
     def _by_cycles(self, instruction: Instruction) -> float | None:
         cycles = _CYCLES.search(instruction.rest) if self.clock_hertz is not None else None
         return int(cycles[1]) / self.clock_hertz if cycles and self.clock_hertz else None
+
+
+def seconds_of_written(module: Module, instruction: Instruction) -> float | None:
+    """What the plan says that a kernel takes which people wrote; None for other instructions."""
+    if instruction.opcode != "custom-call" or not module.kernels:
+        return None
+    target = (instruction.attribute("custom_call_target") or "").strip('"')
+    if not target.startswith(_WRITTEN):
+        return None
+    return seconds_of_kernel(module.kernels, instruction.op_name)
 
 
 def _let_run(

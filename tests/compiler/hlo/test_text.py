@@ -130,6 +130,20 @@ def test_what_printers_may_write():
     assert entry.parameter(1) is None
 
 
+def test_metadata_of_a_kernel_goes_over_lines_and_ends_no_computation():
+    """As XLA:TPU writes it; a line of it begins with brackets that close."""
+    module = read_module(
+        "HloModule m\n\nENTRY %main (p: f32[1]) -> f32[1] {\n  %p = f32[1]{0} parameter(0)\n"
+        '  %k = f32[1]{0} custom-call(%p), custom_call_target="tpu_custom_call", '
+        'frontend_attributes={kernel_metadata={\n"xprof_metadata":"{\\"block_q\\": 512}"\n}}, '
+        'metadata={op_name="step/kernel/pallas_call"}\n'
+        "  ROOT %r = f32[1]{0} negate(%k)\n}\n"
+    )
+    entry = module.computations["main"]
+    assert entry.root.name == "r"
+    assert entry.by_name["k"].op_name == "step/kernel/pallas_call"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,0 +1,52 @@
+"""What the kernels of a lowered plan take by its prices, for compilers that give them no time.
+
+XLA writes no cycles for a kernel that people wrote, and looks into none. In a compiled module a
+kernel is known by its scope, to which lowering adds parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autoshard.cost.kernels import kernel_seconds
+from autoshard.machine.chip import Chip
+from autoshard.plan.decisions import Decisions
+from autoshard.plan.strategies_of import ChosenStrategies
+from autoshard.program.trace import Program
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """A kernel of a program: where it stands, and the seconds of one run on its part."""
+
+    scope: str
+    seconds: float
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of which its scope consists."""
+        return [part for part in self.scope.split("/") if part]
+
+    def may_be(self, op_name: str) -> bool:
+        """Whether an instruction of this name, which has more parts, may be this kernel."""
+        rest = iter(op_name.split("/"))
+        return all(part in rest for part in self.parts)
+
+
+def kernel_times(
+    program: Program, decisions: Decisions, mesh_shape: Sequence[int], chip: Chip
+) -> list[KernelTime]:
+    """The kernels of a program, as decisions cut them."""
+    chosen = ChosenStrategies(decisions, mesh_shape)
+    return [
+        KernelTime(op.scope, float(kernel_seconds(chip, op.kernel, chosen(op).shards)[0]))
+        for op in program.ops
+        if op.kernel is not None and decisions.assignment[op.index] is not None
+    ]
+
+
+def seconds_of_kernel(kernels: Sequence[KernelTime], op_name: str) -> float | None:
+    """What a kernel of a module takes; None if the program has none there."""
+    fitting = [one for one in kernels if one.may_be(op_name)]
+    return max(fitting, key=lambda one: len(one.parts)).seconds if fitting else None

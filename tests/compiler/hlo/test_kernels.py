@@ -1,0 +1,36 @@
+"""What a compiled step takes of kernels that people wrote, of which the compiler says no time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autoshard.compiler.hlo.places import Place
+from autoshard.compiler.hlo.text import read_module
+from autoshard.compiler.hlo.timeline import timeline
+from autoshard.lower.facts.kernel_times import KernelTime
+from tests.compiler.hlo.test_timeline import GIGA, HEAD, ByBytes
+
+
+@pytest.mark.parametrize(
+    ("target", "scope", "seconds"),
+    [
+        ("tpu_custom_call", "jit(step)/attention/splash/shard_map/pallas_call", 7.0),
+        ("__cudnn$fmhaSoftmax", "jit(step)/attention/cudnn/shard_map/cond", 2.0),
+        ("tpu_custom_call", "jit(step)/other/splash/pallas_call", 1.0),
+        ("AllocateBuffer", "jit(step)/attention/splash/shard_map", 1.0),
+    ],
+)
+def test_a_kernel_that_people_wrote_takes_what_the_plan_says(target, scope, seconds):
+    """The one whose scope has most parts in common; what is none is priced as all else."""
+    text = (
+        f"{HEAD}ENTRY %main (p: f32[1]) -> f32[1] {{\n  %p = f32[1]{{0}} parameter(0)\n"
+        f'  ROOT %k = f32[1]{{0}} custom-call(%p), custom_call_target="{target}", '
+        f'metadata={{op_name="{scope}"}}\n}}\n'
+    )
+    kernels = (KernelTime("attention", 2.0), KernelTime("attention/splash", 7.0))
+    module = replace(read_module(text), kernels=kernels)
+    entry = Place(module, module.computations["main"])
+    found = timeline(entry, [], ByBytes(compute=1.0), clock_hertz=GIGA)
+    assert found.compute_seconds == seconds
