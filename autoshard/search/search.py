@@ -19,8 +19,7 @@ from autoshard.problem.requirements.records import Requirement
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.finish import finish
-from autoshard.search.keep.accumulate import search_accumulated
-from autoshard.search.keep.search import search_saved
+from autoshard.search.keep.search import search_rewrites
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.options import Remat, SearchOptions, WarmStart
 from autoshard.search.padded_steps import with_notes, without_their_time
@@ -106,10 +105,8 @@ def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -
     space; the other plans carry the same bound. Raises the same errors as `search`.
     """
     machine = load(machine) if isinstance(machine, str) else machine
-    if tuple(asked.accumulate) != (1,):
-        return search_accumulated(program, machine, asked, candidates)
-    if asked.remat == "search":
-        return search_saved(program, machine, asked)
+    if asked.remat == "search" or tuple(asked.accumulate) != (1,):
+        return search_rewrites(program, machine, asked)
     tried = paddings(program, machine.chips) if asked.baselines else []
     searcher, shapes = prepare(program, machine, without_their_time(asked, tried))
     plans = finish(searcher, explore_fitting(searcher, shapes), asked)

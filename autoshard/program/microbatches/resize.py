@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autoshard import compat
+from autoshard.program.kernels.cuts import kernel_cuts
 from autoshard.program.microbatches.states import refusal
 
 Shape = tuple[int, ...]
@@ -21,11 +22,15 @@ def resized(equation: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> li
     Raises:
       CutError: the equation cannot run on fewer examples.
     """
-    name = equation.primitive.name
-    adapted = _ADAPTED.get(name)
+    adapted = _ADAPTED.get(equation.primitive.name)
     changed = {} if adapted is None else adapted(equation, arrays, shapes[0])
     try:
-        results = compat.bind_equation(equation, arrays, **changed)
+        if equation.primitive.name == compat.PALLAS:
+            results = compat.bind_kernel(
+                equation, arrays, shapes, _shards(equation, arrays, shapes)
+            )
+        else:
+            results = compat.bind_equation(equation, arrays, **changed)
     except (TypeError, ValueError) as error:
         why = f"cannot run on fewer examples: {str(error).splitlines()[0]}"
         raise refusal(equation, why) from error
@@ -41,6 +46,30 @@ def _shorter(equation: Any, arrays: Sequence[Any], operand: int) -> list[tuple[i
     before, now = equation.invars[operand].aval.shape, arrays[operand].shape
     pairs = enumerate(zip(before, now, strict=True))
     return [(d, old, new) for d, (old, new) in pairs if old != new]
+
+
+def _shards(equation: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> dict[int, int]:
+    """How many times shorter each axis of a kernel's grid is. Raises CutError."""
+    call, found = compat.kernel_call(equation), kernel_cuts(equation)
+    before = [atom.aval.shape for atom in (*equation.invars, *equation.outvars)]
+    now = [*(array.shape for array in arrays), *shapes]
+    first = call.bounds + call.scalars
+    parts = {
+        (number - first, d): old // new
+        for number, pair in enumerate(zip(before, now, strict=True))
+        for d, (old, new) in enumerate(zip(*pair, strict=True))
+        if old != new
+    }
+    shards: dict[int, int] = {}
+    for one in found.cuts:
+        counts = {parts.pop(place, 1) for place in one.dims}
+        if len(counts) > 1 or one.parts % max(counts):
+            raise refusal(equation, f"has its examples along axis {one.axis} of its grid unevenly")
+        shards[one.axis] = max(counts)
+    if parts:
+        reasons = "; ".join(f"axis {axis} of its grid: {reason}" for axis, reason in found.whole)
+        raise refusal(equation, f"cannot run on fewer examples: {reasons or 'no axis of its grid'}")
+    return {axis: count for axis, count in shards.items() if count > 1}
 
 
 def _slice(equation: Any, arrays: Sequence[Any], shape: Shape) -> dict[str, Any]:

@@ -1,17 +1,19 @@
-"""A search over what is saved for the backward pass, together with the layouts.
+"""A search over what is saved for the backward pass, and over the number of microbatches.
 
-Which values are saved is an outer choice, like the mesh. First the program is planned as it is
-written, on meshes of at most two axes. On the best of these, each of the proposed choices
-(`proposals`) is planned: the step that saves these values, by the same search, which stops where it
-cannot beat the best plan so far. With the best choice, all mesh shapes are searched in the time
-that is left.
+Both are outer choices, like the mesh, and are decided together with the layouts. First the step is
+planned as it is written, on its whole batch and on each number of microbatches, on meshes of at
+most two axes. Then, if what is saved is to be chosen, each of the proposed choices (`proposals`) is
+planned for each number, on the mesh that was best for it: the step that saves these values, by the
+same search, which stops where it cannot beat the best plan so far. With the best choice, all mesh
+shapes are searched in the time that is left.
 
 The bound of the plan is the least bound of all choices that were tried: of the chosen one over all
-mesh shapes, of the others on the mesh on which they were planned. A note says so.
+mesh shapes, of the others on the meshes on which they were planned. A note says so.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,11 +23,16 @@ from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.plan.records import KeptValue
 from autoshard.program.flops import is_matrix_op
-from autoshard.program.keep import find_residuals
+from autoshard.program.keep import Residuals, find_residuals
 from autoshard.program.layout import short_dtype
 from autoshard.program.trace import Program, resaved
 from autoshard.search.all_shapes import Explored, InfeasibleError, NoPlanError
 from autoshard.search.finish import finish
+from autoshard.search.keep.accumulate import (
+    chosen_microbatches,
+    cut_steps,
+    microbatches_of,
+)
 from autoshard.search.keep.proposals import Proposal, proposals
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.one_shape import AXIS_NAMES, MeshSearcher
@@ -33,17 +40,26 @@ from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.prepare import prepare
 from autoshard.solve import Status
 from autoshard.solve.limit_hit import LimitHit
+from autoshard.units import format_seconds
 
 FIRST, TRIALS = 0.25, 0.6
 """Until which fractions of the time limit the program is planned as written, and choices are."""
 WRITTEN = "as it is written"
+NOTHING = (
+    "no loop and no jax.checkpoint of the backward pass reads what the forward pass makes, so that "
+    "there is nothing to choose to save"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Trial:
-    """One choice, planned on some mesh shapes; `plan` is None if it cannot beat the best."""
+    """One choice, planned on some mesh shapes; `plan` is None if it cannot beat the best.
+
+    `base` is the program in as many microbatches, saving what it saves as it is written.
+    """
 
     title: str
+    base: Program
     program: Program
     searcher: MeshSearcher
     bound: float
@@ -55,9 +71,15 @@ class _Trial:
     def objective(self) -> float:
         return float("inf") if self.plan is None else self.plan.proof.objective
 
+    @property
+    def microbatches(self) -> int:
+        return microbatches_of(self.base)
 
-def search_saved(program: Program, machine: Machine, asked: SearchOptions) -> list[Plan]:
-    """Return the best plan over what is saved too, and other good plans of the same choice.
+
+def search_rewrites(program: Program, machine: Machine, asked: SearchOptions) -> list[Plan]:
+    """Return the best plan over what is saved and how many microbatches there are, and others.
+
+    The others are of the same choice.
 
     Args:
       program: the step; what it saves as it is written is one of the choices.
@@ -65,6 +87,7 @@ def search_saved(program: Program, machine: Machine, asked: SearchOptions) -> li
       asked: the options; the time limit is that of the whole search.
 
     Raises:
+      TraceError: the step cannot be cut into any of the numbers of microbatches; the op is named.
       MeshError, RequirementError, InfeasibleError, NoPlanError: as `autoshard.search.search`.
     """
     return _Search(program, machine, asked).run()
@@ -74,43 +97,65 @@ class _Search:
     """The state of one search: the choices tried so far, and the best of them."""
 
     def __init__(self, program: Program, machine: Machine, asked: SearchOptions) -> None:
-        self.program, self.machine = program, machine
-        self.asked = replace(asked, remat="respect")
+        self.machine, self.saves = machine, asked.remat == "search"
+        self.asked = replace(asked, remat="respect", accumulate=(1,))
         self.started = time.monotonic()
         self.trials: list[_Trial] = []
-        self.large: list[Proposal] = []
+        self.large: list[str] = []
+        self.notes: list[str] = []
+        self.numbers = tuple(asked.accumulate) != (1,)
+        self.steps, self.refused = cut_steps(program, asked.accumulate)
 
     def run(self) -> list[Plan]:
-        """See `search_saved`."""
-        residuals = find_residuals(self.program.written)
-        if not residuals.values:
-            note = "no loop and no jax.checkpoint of the backward pass reads what the forward pass "
-            note += "makes, so that there is nothing to choose to save"
-            found = self._everywhere(self.program, self.asked)
-            return [replace(plan, notes=(*plan.notes, note)) for plan in found]
+        """See `search_rewrites`."""
+        known = [find_residuals(step.written) for step in self.steps] if self.saves else []
+        if not any(one.values for one in known):
+            if self.saves:
+                self.notes.append(NOTHING)
+            known = []
+            if len(self.steps) == 1:
+                return self._alone(self.steps[0])
         shapes = self._coarse_shapes()
-        best = self._try(WRITTEN, self.program, shapes, FIRST)
-        limit = best.searcher.limit
-        state = sum(self.program.values[v].bytes for v in self.program.inputs)
-        free = limit - state / self.machine.chips
-        chip, chips = self.machine.chip, self.machine.chips
-        wanted, self.large = proposals(residuals, chip, chips, free)
-        shapes = shapes if best.explored is None else [best.explored.shape]
-        written = residuals.on_stacks(residuals.saved_as_written())
-        for at, one in enumerate(wanted):
-            if set(written) == one.saved:
-                continue
-            share = self._used() + (TRIALS - self._used()) / (len(wanted) - at)
+        first = FIRST if known else TRIALS
+        for place, step in enumerate(self.steps):
+            until = self._used() + (first - self._used()) / (len(self.steps) - place)
+            if not self._interrupted():
+                self._try(WRITTEN, step, step, shapes, until)
+        pairs = list(zip(self.trials, known, strict=False))
+        wanted = [self._proposed(trial, one) for trial, one in pairs]
+        # The most promising choice of each number first, then the next ones.
+        ranked = itertools.zip_longest(*wanted)
+        todo = [one for rank in ranked for one in rank if one is not None]
+        for at, (base, one) in enumerate(todo):
+            share = self._used() + (TRIALS - self._used()) / (len(todo) - at)
             if share <= self._used() or self._interrupted():
                 break
-            changed = resaved(self.program, one.saved)
-            self._try(one.title, changed, shapes, share)
-        return self._concluded(min(self.trials, key=lambda trial: trial.objective))
+            there = shapes if base.explored is None else [base.explored.shape]
+            self._try(one.title, base.base, resaved(base.base, one.saved), there, share)
+        # Where nothing fits, more microbatches need less memory.
+        return self._concluded(min(self.trials, key=lambda one: (one.objective, -one.microbatches)))
+
+    def _alone(self, step: Program) -> list[Plan]:
+        """The plans of the only choice that there is."""
+        found = self._everywhere(step, self._options(1.0))
+        notes = [*self.notes]
+        if self.numbers:
+            notes += chosen_microbatches(step, {}, self.refused)
+        return [replace(plan, notes=(*plan.notes, *notes)) for plan in found]
+
+    def _proposed(self, trial: _Trial, residuals: Residuals) -> list[tuple[_Trial, Proposal]]:
+        """The choices of what to save that are to be tried, in one number of microbatches."""
+        chip, chips, step = self.machine.chip, self.machine.chips, trial.base
+        free = trial.searcher.limit - sum(step.values[v].bytes for v in step.inputs) / chips
+        fit, large = proposals(residuals, chip, chips, free)
+        self.large += [_named(one.title, trial.microbatches) for one in large]
+        written = set(residuals.on_stacks(residuals.saved_as_written()))
+        return [(trial, one) for one in fit if one.saved != written]
 
     def _coarse_shapes(self) -> list[MeshShape]:
         """The mesh that was asked for, or those of two axes."""
         if self.asked.mesh is not None:
-            return prepare(self.program, self.machine, self.asked)[1]
+            return prepare(self.steps[0], self.machine, self.asked)[1]
         found = candidate_meshes(self.machine, axes=2)
         return [MeshShape(AXIS_NAMES[: len(sizes)], sizes) for sizes in found]
 
@@ -128,15 +173,21 @@ class _Search:
         return replace(self.asked, time_limit=max(left, 0.5))
 
     def _try(
-        self, title: str, program: Program, shapes: Sequence[MeshShape], until: float
-    ) -> _Trial:
+        self,
+        title: str,
+        base: Program,
+        program: Program,
+        shapes: Sequence[MeshShape],
+        until: float,
+    ) -> None:
         """Plan one choice on some mesh shapes, if it can beat the best so far."""
         asked = replace(self._options(until), baselines=False, count=1)
         known = WarmStart(only_better=bool(self.trials), seeks_limit=False)
         searcher, _ = prepare(program, self.machine, asked, known)
         searcher.cutoff = min((one.objective for one in self.trials), default=float("inf"))
         cutoff = searcher.cutoff
-        trial = _Trial(title, program, searcher, 0.0)
+        title = _named(title, microbatches_of(base))
+        trial = _Trial(title, base, program, searcher, 0.0)
         try:
             found = explore_fitting(searcher, shapes)
             (plan,) = finish(searcher, found, asked)
@@ -145,7 +196,6 @@ class _Search:
             bound = min(_bound(searcher, shape.sizes, cutoff) for shape in shapes)
             trial = replace(trial, bound=bound, why=str(error))
         self.trials.append(trial)
-        return trial
 
     def _concluded(self, best: _Trial) -> list[Plan]:
         """The plans of the best choice, on all mesh shapes, with the bound of all choices."""
@@ -187,12 +237,13 @@ class _Search:
             limit_hit=hit,
         )
         notes = (*plan.notes, *self._notes(best, others))
-        return replace(plan, proof=proof, notes=notes, kept=self._kept(best.program))
+        kept = self._kept(best) if self.saves and not self.notes else ()
+        return replace(plan, proof=proof, notes=notes, kept=kept)
 
-    def _kept(self, program: Program) -> tuple[KeptValue, ...]:
+    def _kept(self, best: _Trial) -> tuple[KeptValue, ...]:
         """What a choice saves, and the products that it computes again."""
-        residuals = find_residuals(self.program.written)
-        chosen = program.options.get("saved", residuals.saved_as_written())
+        residuals = find_residuals(best.base.written)
+        chosen = best.program.options.get("saved", residuals.saved_as_written())
         saved = set(residuals.on_stacks(chosen))
         again = set(residuals.recomputed(chosen))
         return tuple(
@@ -209,17 +260,34 @@ class _Search:
             if one.name in saved or (one.name in again and is_matrix_op(one.primitive))
         )
 
+    def _by_number(self) -> dict[int, str]:
+        """What became of each number of microbatches, in words."""
+        found: dict[int, list[_Trial]] = {}
+        for one in self.trials:
+            found.setdefault(one.microbatches, []).append(one)
+        best = {k: min(trials, key=lambda one: one.objective) for k, trials in found.items()}
+        return {k: one.why or f"{format_seconds(one.objective)} a step" for k, one in best.items()}
+
     def _notes(self, best: _Trial, others: Sequence[_Trial]) -> list[str]:
         titles = ", ".join(one.title for one in others)
-        notes = [
-            f"what is saved for the backward pass: {best.title}, the best of "
-            f"{len(self.trials)} choices (the others: {titles or 'none'}); no choice between them "
-            "was tried, and the bound holds for the others on the mesh on which they were planned"
-        ]
+        notes = [*self.notes]
+        if self.numbers:
+            notes += chosen_microbatches(best.base, self._by_number(), self.refused)
+        if self.saves and not self.notes:
+            notes.append(
+                f"what is saved for the backward pass: {best.title}, the best of "
+                f"{len(self.trials)} choices (the others: {titles or 'none'}); no choice between "
+                "them was tried, and the bound holds for the others on the mesh on which they were "
+                "planned"
+            )
         if self.large:
-            titles = ", ".join(one.title for one in self.large)
+            titles = ", ".join(self.large)
             notes.append(f"not tried, since their stacks alone do not fit: {titles}")
         return notes
+
+
+def _named(title: str, microbatches: int) -> str:
+    return title if microbatches == 1 else f"{title}, in {microbatches} microbatches"
 
 
 def _bound(searcher: MeshSearcher, sizes: tuple[int, ...], cutoff: float) -> float:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import pallas as pl
 from jax.extend.core import jaxpr_as_fun
 
 from autoshard import compat
@@ -162,6 +163,31 @@ def test_loops_over_steps_and_lookups_keep_examples_apart():
     weights = {"table": draw(5, WIDTH), "w": draw(WIDTH, WIDTH, seed=1)}
     tokens = np.random.default_rng(0).integers(0, 5, (BATCH, STEPS))
     check(jax.grad(loss), (weights, tokens, data()[1]), 2)
+
+
+def test_kernels_run_on_a_smaller_grid_or_say_what_they_need_whole():
+    def doubled(x_ref, y_ref):
+        y_ref[...] = 2.0 * x_ref[...]
+
+    def kernel(x, rows):
+        spec = pl.BlockSpec((rows, STEPS, WIDTH), lambda i: (i, 0, 0))
+        call = pl.pallas_call(
+            *(doubled, jax.ShapeDtypeStruct(x.shape, x.dtype)),
+            grid=(BATCH // rows,),
+            in_specs=[spec],
+            out_specs=spec,
+            interpret=True,
+        )
+        return call(x)
+
+    def loss(rows):
+        return lambda params, x: jnp.mean(logits(params, kernel(x, rows)) ** 2)
+
+    loop, _ = check(jax.grad(loss(1)), (params(), data()[0]), 4)
+    (inside,) = [one for one in loop.params["jaxpr"].eqns if one.primitive.name == "pallas_call"]
+    assert inside.params["grid_mapping"].grid == (2,)
+    text = refused(jax.grad(loss(BATCH)), (params(), data()[0]))
+    assert "pallas_call at" in text
 
 
 def test_sixteen_bit_gradients_are_summed_in_float32():

@@ -156,3 +156,17 @@ def test_unrolled_layers_are_chosen_alike():
     assert {scope for scope, _, _ in names} == {f"layer_{k}" for k in range(LAYERS)}
     assert len({name for _, _, name in names}) * LAYERS == len(names)
     assert verify(chosen, step, *args, concrete=args).agrees
+
+
+def test_what_is_saved_and_the_number_of_microbatches_are_chosen_together(program, plans):
+    """Half of the batch at a time, everything can be saved where it could not be for the whole."""
+    _, ample = plans
+    options = {"mesh": {"x": 8}, "baselines": False, "remat": "search"}
+    limit = 0.6 * ample.estimate.peak_bytes
+    alone = search(program, toy_machine(), memory_limit=limit, **options)
+    both = search(program, toy_machine(), memory_limit=limit, accumulate=(1, 2, 4), **options)
+    assert both.estimate.peak_bytes <= limit
+    assert both.estimate.step_seconds <= alone.estimate.step_seconds * (1 + 1e-9)
+    assert all(f"in {count} microbatches" in " ".join(both.notes) for count in (2, 4))
+    args = arguments()
+    assert verify(both, step, *args, concrete=args).agrees
