@@ -6,7 +6,7 @@
 `autoshard.models.decoder_sizes` has the dimensions of published models; what it has not, a
 `Decoder` says. Layers are scanned over.
 
-    attention   "plain": scores written out (`transformer.attend`); "flash": the Pallas kernel of
+    attention   "plain": scores written out (`attention.plain`); "flash": the Pallas kernel of
                 JAX (`jax.experimental.pallas.ops.tpu.splash_attention`), forward and backward, in
                 blocks of up to 1,024, with masked blocks left out
     remat       "none": all is kept that the backward pass reads; "full": of a layer its input
