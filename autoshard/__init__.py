@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from autoshard.search.replan import replan
     from autoshard.show.layout import layout_grid
     from autoshard.study import calibrate as calibrate
+    from autoshard.study.frontier import frontier
     from autoshard.study.refine import refine
     from autoshard.study.robust.answer import robust
     from autoshard.study.whatif.serving import serving
@@ -63,6 +64,7 @@ __all__ = [
     "check_types",
     "constrain",
     "export_mpmd",
+    "frontier",
     "jit",
     "laid_out",
     "layout_grid",
@@ -96,6 +98,7 @@ _HOMES = {
     "check_types": "plan.types.body",
     "constrain": "program.annotations",
     "export_mpmd": "lower.mpmd.shardy",
+    "frontier": "study.frontier",
     "jit": "search.jit",
     "laid_out": "program.annotations",
     "layout_grid": "show.layout",

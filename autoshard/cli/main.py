@@ -28,6 +28,7 @@ from autoshard.cli.parsers import arguments as cli_arguments
 from autoshard.cli.parsers.arguments import MACHINE, PROGRAM
 from autoshard.cli.parsers.bench import add_bench
 from autoshard.cli.parsers.calibrate import add_calibrate
+from autoshard.cli.parsers.frontier import add_frontier, add_rewrites
 from autoshard.cli.parsers.report import add_report
 from autoshard.cli.parsers.robust import add_robust
 from autoshard.cli.parsers.schedule import add_schedule
@@ -140,6 +141,7 @@ def parser_of_commands() -> argparse.ArgumentParser:
         _add_explain,
         _add_annotate,
         add_whatif,
+        add_frontier,
         add_serving,
         add_robust,
         add_calibrate,
@@ -219,21 +221,7 @@ def _add_wishes(parser: Any) -> None:
         default=True,
         help="whether terms of a sum of products may stay unreduced, and share one collective",
     )
-    parser.add_argument(
-        "--remat",
-        choices=("respect", "search"),
-        default="respect",
-        help="what is saved for the backward pass and computed again there: as the program says, "
-        "or the best of several choices (default respect)",
-    )
-    parser.add_argument(
-        "--accumulate",
-        metavar="N,...",
-        type=cli_arguments.counts,
-        default=(1,),
-        help="numbers of microbatches to choose from: the step works on so many equal parts of its "
-        "batch, one after another (default 1)",
-    )
+    add_rewrites(parser, remat="respect")
     parser.add_argument(
         "--ignore-constraints",
         action="store_true",

@@ -1,12 +1,13 @@
-"""`autoshard whatif`: many clusters and sizes, one table."""
+"""`autoshard whatif`: many clusters and sizes, one table. `frontier`: memory against time."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
-from autoshard.cli.common import INFEASIBLE, CommandError
-from autoshard.cli.search import write_files
+from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
+from autoshard.cli.progress import ProgressLine
+from autoshard.cli.search import find_machine, find_program, require_writable, write_files
 from autoshard.cli.sweep import say_interrupted, sweeping
 
 
@@ -46,3 +47,39 @@ def _tokens(text: str | None) -> int | list[str] | None:
     if text.strip().isdigit():
         return int(text)
     return [name.strip() for name in text.split("*")]
+
+
+def frontier_command(options: argparse.Namespace) -> int:
+    """Run `autoshard frontier`."""
+    from autoshard.program.select import RequirementError
+    from autoshard.program.trace import TraceError
+    from autoshard.search.search import InfeasibleError, MeshError, NoPlanError
+    from autoshard.study.frontier import frontier
+
+    require_writable(options.output)
+    machine = find_machine(options.machine)
+    with ProgressLine(quiet=options.quiet) as line:
+        line.show(f"tracing {options.program}", group="trace")
+        _, program = find_program(options.program, machine=machine)
+        try:
+            found = frontier(
+                program,
+                machine,
+                points=options.points,
+                mesh=options.mesh,
+                memory_limit=options.memory_limit,
+                time_limit=options.time_limit,
+                remat=options.remat,
+                accumulate=options.accumulate,
+                heard=lambda news: line.show(news, group=news),
+            )
+        except (MeshError, RequirementError, TraceError) as error:
+            raise CommandError(str(error)) from error
+        except InfeasibleError as error:
+            raise CommandError(str(error), INFEASIBLE) from error
+        except NoPlanError as error:
+            raise CommandError(str(error), TIME_LIMIT) from error
+    text = json.dumps(found.to_json(), indent=1) + "\n"
+    write_files({options.output: lambda: text}, quiet=options.quiet)
+    print(text if options.json else found, end="" if options.json else "\n")
+    return 0

@@ -1,0 +1,178 @@
+"""Memory against step time: the plans of which none is both smaller and faster than another.
+
+    found = frontier(program, "h100-8", accumulate=(1, 2, 4))
+    found.price(0)        # seconds that the step takes longer for each GiB that it gives back
+
+The step is planned within the memory of the chip, and then within less and less: limits at equal
+distances between the peak of that plan and what the inputs alone take. What is saved for the
+backward pass, how many microbatches there are, the mesh and the layouts are chosen anew each time.
+A plan that another one beats in both is left out, so that along the front the step grows as memory
+shrinks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autoshard.machine.load import load
+from autoshard.machine.machine import Machine
+from autoshard.plan.plan import Plan
+from autoshard.plan.text.page import table
+from autoshard.program.trace import Program
+from autoshard.search.all_shapes import InfeasibleError, NoPlanError
+from autoshard.search.options import Remat
+from autoshard.search.search import search
+from autoshard.solve.limit_hit import LimitHit
+from autoshard.units import format_bytes, format_seconds
+
+GIB = 2.0**30
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The front of one step on one machine.
+
+    Attributes:
+      plans: the one that takes most memory and least time first.
+      nothing_within: the largest limit in bytes within which no plan fits; 0.0 if there is none.
+      no_time_for: limits for which the time passed before a plan was found.
+    """
+
+    plans: tuple[Plan, ...]
+    nothing_within: float = 0.0
+    no_time_for: tuple[float, ...] = ()
+
+    def price(self, place: int) -> float | None:
+        """Seconds a step that one GiB per device is worth between a plan and the next smaller one.
+
+        None of the smallest plan.
+        """
+        if place + 1 >= len(self.plans):
+            return None
+        here, there = (self.plans[k].estimate for k in (place, place + 1))
+        gibs = (here.peak_bytes - there.peak_bytes) / GIB
+        return (there.step_seconds - here.step_seconds) / gibs
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; plans whole."""
+        return {
+            "points": [
+                {
+                    "peak_bytes": plan.estimate.peak_bytes,
+                    "step_seconds": plan.estimate.step_seconds,
+                    "bound": plan.proof.bound,
+                    "seconds_per_gib": self.price(place),
+                    "plan": plan.to_json(),
+                }
+                for place, plan in enumerate(self.plans)
+            ],
+            "nothing_within": self.nothing_within,
+            "no_time_for": list(self.no_time_for),
+        }
+
+    def __str__(self) -> str:
+        first = self.plans[0]
+        rows = [("memory", "step", "a GiB less costs", "mesh", "microbatches", "saved")]
+        for place, plan in enumerate(self.plans):
+            price = self.price(place)
+            rows.append(
+                (
+                    format_bytes(plan.estimate.peak_bytes),
+                    format_seconds(plan.estimate.step_seconds),
+                    "" if price is None else format_seconds(price),
+                    str(plan.mesh),
+                    str(plan.options.get("microbatches", 1)),
+                    _saved(plan),
+                )
+            )
+        text = f"{first.program} on {first.machine}\n\n{table(rows, right=(0, 1, 2, 4))}"
+        said = [f"within {format_bytes(limit)}, there was no time" for limit in self.no_time_for]
+        if self.nothing_within:
+            said.append(f"within {format_bytes(self.nothing_within)}, no plan fits")
+        return "\n".join([text, *(["", *(f"  {one}" for one in said)] if said else [])])
+
+
+def _saved(plan: Plan) -> str:
+    """What a plan saves for the backward pass, in a few words."""
+    if "saved" not in plan.options:
+        return "as it is written"
+    return f"{len(plan.options['saved'])} values"
+
+
+def frontier(
+    program: Program,
+    machine: Machine | str,
+    *,
+    points: int = 6,
+    mesh: Mapping[str, int | Sequence[int]] | None = None,
+    memory_limit: float | None = None,
+    time_limit: float = 300.0,
+    remat: Remat = "search",
+    accumulate: Sequence[int] = (1,),
+    heard: Callable[[str], None] | None = None,
+) -> Frontier:
+    """Return the front of memory against step time.
+
+    Args:
+      program: the traced step.
+      machine: a `Machine`, the name of a preset, or the path of a file.
+      points: how many memory limits are planned for at most.
+      mesh, remat, accumulate: as of `autoshard.search`.
+      memory_limit: the largest, in bytes per device; by default the chip's memory less its reserve.
+      time_limit: seconds for all searches together.
+      heard: is told of each plan.
+
+    Raises:
+      MeshError, InfeasibleError, NoPlanError, TraceError: as `autoshard.search`, of the largest
+        limit.
+    """
+    machine = load(machine) if isinstance(machine, str) else machine
+    started = time.monotonic()
+
+    def plan_within(limit: float | None, left: int) -> Plan:
+        rest = time_limit - (time.monotonic() - started)
+        return search(
+            program,
+            machine,
+            mesh=mesh,
+            memory_limit=limit,
+            time_limit=max(rest / left, 0.5),
+            baselines=False,
+            remat=remat,
+            accumulate=accumulate,
+        )
+
+    found = [plan_within(memory_limit, points)]
+    top = found[0].estimate.peak_bytes
+    floor = sum(program.values[v].bytes for v in program.inputs) / machine.chips
+    nothing, late = 0.0, []
+    for place in range(1, points):
+        limit = top + (floor - top) * place / points
+        peak = min(plan.estimate.peak_bytes for plan in found)
+        if peak <= limit:
+            continue
+        if found[-1].proof.limit_hit is LimitHit.INTERRUPTED:
+            break
+        if heard is not None:
+            last = found[-1].estimate
+            heard(f"{format_bytes(last.peak_bytes)}: {format_seconds(last.step_seconds)}")
+        try:
+            found.append(plan_within(limit, points - place))
+        except InfeasibleError:
+            nothing = limit
+            break
+        except NoPlanError:
+            late.append(limit)
+    return Frontier(_front(found), nothing, tuple(late))
+
+
+def _front(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """The plans that no other one beats in both memory and time, the largest first."""
+    front: list[Plan] = []
+    for plan in sorted(plans, key=lambda one: (one.estimate.peak_bytes, one.estimate.step_seconds)):
+        if not front or plan.estimate.step_seconds < front[-1].estimate.step_seconds:
+            front.append(plan)
+    return tuple(reversed(front))
