@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoshard.compat.process_wide import attention_of_part
+
 FORWARD = "dot_product_attention_fwd_wrapper"
 BACKWARD = "dot_product_attention_bwd_wrapper"
 FUSED_ATTENTION = frozenset({FORWARD, BACKWARD})
@@ -83,6 +85,7 @@ def fused_attention(equation: Any) -> FusedAttention:
 
 def bind_fused_attention(equation: Any, operands: Sequence[Any]) -> list[Any]:
     """The call of cuDNN on the parts that one device holds, which no partitioner looks at."""
+    attention_of_part()
     return list(equation.primitive.impl(*operands, **equation.params))
 
 

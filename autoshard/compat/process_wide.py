@@ -2,6 +2,7 @@
 
 replaced          user_code sees what a step computes while it is traced: put back afterwards
 no_user_lines     lines of these files are none of the user's: for good
+attention_of_part cuDNN's attention on one part lowers without devices: for good
 alias_jaxlib      `jaxlib._sdy_mpmd` looks for jaxlib below `jax.jaxlib`: for good
 """
 
@@ -49,6 +50,19 @@ def no_user_lines(path: str) -> None:
 
     if source_info_util.is_user_filename(path):
         source_info_util.register_exclusion(path)
+
+
+def attention_of_part() -> None:
+    """Let cuDNN's attention on one part be lowered where there is no device.
+
+    JAX asks for devices since it partitions a call of the whole as it lowers it; a call on a part
+    becomes one custom call.
+    """
+    from jax._src import dispatch
+    from jax._src.cudnn import fused_attention_stablehlo as cudnn
+
+    for primitive in (cudnn._dot_product_attention_fwd_p, cudnn._dot_product_attention_bwd_p):
+        dispatch.prim_requires_devices_during_lowering.discard(primitive)
 
 
 def alias_jaxlib() -> None:

@@ -3,8 +3,8 @@
 Sizes from https://arxiv.org/abs/2401.04088, table 1: 32 layers, width 4096, 32 heads, 8 key/value
 heads, 8 experts of hidden width 14336 of which 2 are active, vocabulary 32000, 46.7e9 parameters.
 
-Dispatch is GShard's (https://arxiv.org/abs/2006.16668, section 3.2). The tokens of a sequence are
-split into groups, and each expert accepts at most
+By default dispatch is GShard's (https://arxiv.org/abs/2006.16668, section 3.2). The tokens of a
+sequence are split into groups, and each expert accepts at most
 
     capacity = ceil(active * group / experts * capacity_factor)
 
@@ -14,6 +14,10 @@ One-hot `dispatch` and weighted `combine` tensors `[b, g, t, e, c]` (sequence, g
 expert, slot) turn routing into einsums, so that sharding the experts becomes an all-to-all. The
 load-balance loss is `experts * sum(share of first choices * mean probability)`
 (https://arxiv.org/abs/2101.03961, section 2.2). The router computes in float32.
+
+With `moe="dropless"` no token is dropped (MegaBlocks, https://arxiv.org/abs/2211.15841): the rows
+of all tokens are sorted by their experts, and three ragged products multiply each row by its
+expert's matrices (`jax.lax.ragged_dot`). A row is looked up in its place, and back.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from autoshard.models import training, transformer
 from autoshard.models.annotate import LogicalAxes, constrain
@@ -89,17 +94,20 @@ def mixtral(
     checkpoint: bool = True,
     microbatches: int | None = None,
     attention: str = "plain",
+    moe: str = "capacity",
 ) -> Step:
     """The AdamW step of a mixture of experts on `[batch, sequence]` tokens.
 
-    `attention` is one of `autoshard.models.attention.KINDS`.
+    `attention` is one of `autoshard.models.attention.KINDS`; `moe` is "capacity" or "dropless".
 
-    Raises ValueError if the groups do not divide the sequence.
+    Raises ValueError if the groups do not divide the sequence, and for other words.
     """
     config = config or Mixtral()
     if layers is not None:
         config = replace(config, layers=layers)
-    if sequence % config.group:
+    if moe not in MIXTURES:
+        raise ValueError(f"moe is {moe!r}; it must be one of {', '.join(MIXTURES)}")
+    if moe == "capacity" and sequence % config.group:
         raise ValueError(
             f"groups of {config.group} tokens do not divide a sequence of {sequence}; "
             "choose a group that does"
@@ -114,7 +122,7 @@ def mixtral(
             x = x + constrain(transformer.attention(weights, normed, angles, attend), *STREAM)
         with jax.named_scope("experts"):
             normed = constrain(transformer.rms_norm(x, weights["ffn_norm"]), *STREAM)
-            out, balance = experts(config, weights, normed)
+            out, balance = MIXTURES[moe](config, weights, normed)
             return constrain(x + constrain(out, *STREAM), *STREAM), balance
 
     def loss(params: Any, batch: Any) -> jax.Array:
@@ -204,6 +212,33 @@ def experts(config: Mixtral, weights: Any, x: jax.Array) -> tuple[jax.Array, jax
     outputs = project("ebgcf,efd->ebgcd", hidden, weights["down"])
     outputs = constrain(outputs, "expert", "batch", "group", "slot", "embed")
     return jnp.einsum("bgtec,ebgcd->bgtd", combine, outputs).reshape(x.shape), balance
+
+
+def dropless(config: Mixtral, weights: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The same on `x: [b, s, d]` by ragged products, in which no token is dropped."""
+    tokens = x.reshape(-1, x.shape[-1])
+    with jax.named_scope("router"):
+        logits = project("td,de->te", tokens.astype(jnp.float32), weights["router"])
+        probabilities = jax.nn.softmax(logits, axis=-1)
+        shares, chosen = lax.top_k(probabilities, config.active)
+        shares = shares / jnp.sum(shares, axis=-1, keepdims=True)
+        picked = jax.nn.one_hot(chosen, config.experts, dtype=jnp.float32)
+        first = jnp.mean(picked[:, 0], axis=0)
+        balance = config.experts * jnp.sum(first * jnp.mean(probabilities, axis=0))
+        sizes = jnp.sum(picked, axis=(0, 1)).astype(jnp.int32)
+        order = jnp.argsort(chosen.reshape(-1))
+        places = jnp.argsort(order)
+    rows = training.look_up(tokens, order // config.active)
+    gate = jax.nn.silu(lax.ragged_dot(rows, weights["gate"].astype(x.dtype), sizes))
+    up = lax.ragged_dot(rows, weights["up"].astype(x.dtype), sizes)
+    outputs = lax.ragged_dot(gate * up, weights["down"].astype(x.dtype), sizes)
+    back = training.look_up(outputs, places).reshape(*chosen.shape, -1)
+    mixed = jnp.einsum("tkd,tk->td", back, shares.astype(x.dtype))
+    return mixed.reshape(x.shape), balance
+
+
+MIXTURES = {"capacity": experts, "dropless": dropless}
+"""Mixture-of-experts layers by the word for them."""
 
 
 def build(name: str, **sizes: Any) -> Step:

@@ -79,6 +79,10 @@ def test_flash_is_the_kernel_of_the_machine() -> None:
             "choose a sequence that they do",
         ),
         (
+            "mixtral-8x7b,moe=dense",
+            "moe is 'dense'; it must be one of capacity, dropless",
+        ),
+        (
             "llama3-8b,zzz=4",
             "'llama3-8b': llama() got an unexpected keyword argument 'zzz'; the sizes are those "
             "of its factory",

@@ -251,7 +251,8 @@ def test_routing_is_that_of_a_loop_over_tokens(active, tight):
     )
 
 
-def test_experts_with_room_for_all_are_a_weighted_sum_of_dense_layers():
+@pytest.mark.parametrize("layer", [mixtral.experts, mixtral.dropless])
+def test_experts_with_room_for_all_are_a_weighted_sum_of_dense_layers(layer):
     config = mixtral.Mixtral(width=16, hidden=32, experts=4, group=8, capacity_factor=4.0)
     weights = {
         "router": normal(0, 16, 4),
@@ -260,7 +261,7 @@ def test_experts_with_room_for_all_are_a_weighted_sum_of_dense_layers():
         "down": normal(3, 4, 32, 16),
     }
     x = normal(4, 2, 16, 16)
-    out, _ = mixtral.experts(config, weights, x)
+    out, balance = layer(config, weights, x)
     probabilities = jax.nn.softmax(x @ weights["router"])
     shares, chosen = jax.lax.top_k(probabilities, 2)
     shares = shares / shares.sum(-1, keepdims=True)
@@ -273,6 +274,10 @@ def test_experts_with_room_for_all_are_a_weighted_sum_of_dense_layers():
     )
     picked = jnp.take_along_axis(dense, chosen[..., None], axis=2)
     np.testing.assert_allclose(out, (picked * shares[..., None]).sum(2), rtol=2e-3, atol=1e-2)
+    first = jax.nn.one_hot(chosen[..., 0], 4).mean((0, 1))
+    assert float(balance) == pytest.approx(
+        float(4 * (first * probabilities.mean((0, 1))).sum()), rel=1e-5
+    )
 
 
 def test_groups_must_divide_the_sequence():

@@ -192,6 +192,16 @@ def test_plans_of_steps_with_kernels_hold_before_all_judges(name: str, mesh: str
     assert checked.agrees, str(checked)
 
 
+def test_attention_of_cudnn_is_lowered_where_there_is_no_gpu() -> None:
+    """As calls of cuDNN on parts, one forward and one backward, which no partitioner sees."""
+    fn, args = STEPS["cudnn"]
+    plan = best_plan(case(fn, *args, mesh=MESHES["2x4"]))
+    text = lower(plan, fn, *args).lower(platforms=("cuda",)).as_text()
+    assert text.count("@__cudnn$fmhaSoftmax(") == 1
+    assert text.count("@__cudnn$fmhaSoftmaxBackward(") == 1
+    assert "CustomSPMDPartitioning" not in text
+
+
 def test_a_plan_that_cuts_what_a_kernel_needs_whole_is_refused() -> None:
     """Plans of another origin: here the contracted dimension, over which the kernel adds up."""
     args = f(32, 32), f(32, 32)
