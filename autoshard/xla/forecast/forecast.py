@@ -54,6 +54,7 @@ from autoshard.xla.forecast.exposed_time import Run, waited_seconds
 from autoshard.xla.forecast.occupants import (
     beside_scattered,
     beside_sent,
+    carries_beside,
     converted_before,
     of_marks,
     of_ops,
@@ -105,6 +106,7 @@ def forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
     first = FirstDimensions(now, decisions, fusion, decided.chosen)
     events = [
         *of_ops(now, decided, flights),
+        *carries_beside(now, decided),
         *workspaces(now, decisions),
         *of_values(now, decisions, flights),
         *of_marks(now, marks),

@@ -7,7 +7,9 @@ there.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping
+from dataclasses import replace
 
+from autoshard.cost.reordering import transposing
 from autoshard.cost.step_prices import StepPrices
 from autoshard.machine.chip import Chip
 from autoshard.plan.decisions import Decisions
@@ -17,6 +19,7 @@ from autoshard.xla.forecast.collective_dim_order import FirstDimensions
 from autoshard.xla.forecast.event_marks import Passed, Passes, Picks, Replaces, Sent
 from autoshard.xla.forecast.planned_collectives import Decided
 from autoshard.xla.forecast.tpu_vector_memory import Life, spared
+from autoshard.xla.in_place import carry_of
 
 _AMPERE = 2.0**22
 """What a call takes at most without Blackwell's habit: the workspace of Ampere."""
@@ -48,6 +51,40 @@ def _workspace_bytes(chip: Chip) -> float:
     if own.has("gpu.workspace-of-blackwell"):
         return own.workspace_bytes
     return min(own.workspace_bytes, _AMPERE)
+
+
+def carries_beside(now: StepPrices, decided: Decided) -> Iterator[tuple[int, float]]:
+    """Yield the memory events of loop carries in order, beyond what their ops were counted to need.
+
+    A carry that products read in another order is put in that order before the loop: all of it that
+    a device holds, even where the plan cuts its slices further. Of those of one loop that take the
+    same bytes one needs memory, since each goes where the one before it lay. A carry that a plan
+    cuts otherwise finds no such place.
+    """
+    program, flow = now.program, now.dataflow
+    held = {
+        index: tuple(replace(life, parts=1.0) for life in lives)
+        for index, lives in flow.turned.items()
+    }
+    alone = replace(now, dataflow=replace(flow, turned=held))
+    placed = set[tuple[int, int]]()
+    for index, lives in flow.turned.items():
+        op = program.ops[index]
+        if op.primitive != "dot_general" or decided.decisions.assignment[index] is None:
+            continue
+        strategy = decided.chosen(op)
+        counted, copies = (transposing(prices, op, strategy)[1] for prices in (now, alone))
+        for number, (one, life) in enumerate(zip(flow.transposed[index], lives, strict=True)):
+            carry = carry_of(program, op.inputs[one.position])
+            layout = decided.decisions.stored[carry] if carry >= 0 else None
+            if layout is None or not copies[number][0][0]:
+                continue
+            size = round(now.scratch_bytes(carry, layout))
+            key = program.ops[program.values[carry].producer].region, size
+            more = float(size * (key not in placed) - counted[number][0][0])
+            placed.add(key)
+            yield life.start, more
+            yield life.stop, -more
 
 
 def of_values(

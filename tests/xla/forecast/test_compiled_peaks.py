@@ -141,3 +141,38 @@ def test_a_product_that_is_added_to_another_lies_where_that_lay(tmp_path: Path) 
     product = 65536 * 8192 * 2 / 8
     assert product < compiled < 2 * product
     assert predicted == pytest.approx(compiled, rel=0.1)
+
+
+def test_caches_that_are_cut_otherwise_are_put_in_order_beside_each_other(tmp_path: Path) -> None:
+    def step(caches: Any, q: Any, new: Any) -> Any:
+        def layer(carry: Any, number: Any) -> tuple[Any, None]:
+            (keys, values), q = carry
+            keys, values = (
+                jax.lax.dynamic_update_slice(one, new[None], (number, 0, 0, 0, 0))
+                for one in (keys, values)
+            )
+            key, value = (
+                jax.lax.dynamic_index_in_dim(one, number, 0, False) for one in (keys, values)
+            )
+            scores = jnp.einsum("bqkh,bskh->bkqs", q, key)
+            return ((keys, values), jnp.tanh(jnp.einsum("bkqs,bskh->bqkh", scores, value))), None
+
+        return jax.lax.scan(layer, (caches, q), jnp.arange(16))[0]
+
+    cache = array(16, 16, 512, 16, 64, dtype=jnp.bfloat16)
+    one = array(16, 1, 16, 64, dtype=jnp.bfloat16)
+    predicted, compiled = peaks(
+        step,
+        ((cache, cache), array(16, 32, 16, 64, dtype=jnp.bfloat16), one),
+        (
+            "caches[0] [None, None, None, None, None]",
+            "caches[1] [None, None, None, x, None]",
+            "q [None, None, x, None]",
+            "new [None, None, None, None]",
+        ),
+        tmp_path,
+        donate_argnums=0,
+    )
+    whole = 16 * 16 * 512 * 16 * 64 * 2
+    assert compiled > 2 * (whole + whole / 8)  # in the order in which they are read, too
+    assert predicted == pytest.approx(compiled, rel=0.1)
