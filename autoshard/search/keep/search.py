@@ -1,11 +1,11 @@
 """A search over what is saved for the backward pass, and over the number of microbatches.
 
-Both are outer choices, like the mesh, and are decided together with the layouts. First the step is
-planned as it is written, on its whole batch and on each number of microbatches, on meshes of at
-most two axes. Then, if what is saved is to be chosen, each of the proposed choices (`proposals`) is
-planned for each number, on the mesh that was best for it: the step that saves these values, by the
-same search, which stops where it cannot beat the best plan so far. With the best choice, all mesh
-shapes are searched in the time that is left.
+Both are outer choices, like the mesh, and are decided together with the layouts. First the most
+promising choice of what to save (`proposals`) and the step as it is written are planned for each
+number of microbatches, on meshes of at most two axes. Then the other choices are, on the mesh that
+was best for their number: the step that saves these values, by the same search, which stops where
+it cannot beat the best plan so far, and does not begin where the kernels alone take as long. With
+the best choice, all mesh shapes are searched in the time that is left.
 
 The bound of the plan is the least bound of all choices that were tried: of the chosen one over all
 mesh shapes, of the others on the meshes on which they were planned. A note says so.
@@ -22,6 +22,7 @@ from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.plan.records import KeptValue
+from autoshard.program.facts import Facts
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.keep import Residuals, find_residuals
 from autoshard.program.layout import short_dtype
@@ -42,13 +43,22 @@ from autoshard.solve import Status
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.units import format_seconds
 
-FIRST, TRIALS = 0.25, 0.6
-"""Until which fractions of the time limit the program is planned as written, and choices are."""
+FIRST, TRIALS = 0.35, 0.6
+"""Until which fractions of the time limit the first two choices are planned, and the others are."""
 WRITTEN = "as it is written"
 NOTHING = (
     "no loop and no jax.checkpoint of the backward pass reads what the forward pass makes, so that "
     "there is nothing to choose to save"
 )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Base:
+    """The program in some number of microbatches, its facts, and choices of what it may save."""
+
+    step: Program
+    facts: Facts
+    choices: tuple[Proposal, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,24 +126,46 @@ class _Search:
             if len(self.steps) == 1:
                 return self._alone(self.steps[0])
         shapes = self._coarse_shapes()
-        first = FIRST if known else TRIALS
-        for place, step in enumerate(self.steps):
-            until = self._used() + (first - self._used()) / (len(self.steps) - place)
-            if not self._interrupted():
-                self._try(WRITTEN, step, step, shapes, until)
-        pairs = list(zip(self.trials, known, strict=False))
-        wanted = [self._proposed(trial, one) for trial, one in pairs]
-        # The most promising choice of each number first, then the next ones.
-        ranked = itertools.zip_longest(*wanted)
-        todo = [one for rank in ranked for one in rank if one is not None]
-        for at, (base, one) in enumerate(todo):
-            share = self._used() + (TRIALS - self._used()) / (len(todo) - at)
-            if share <= self._used() or self._interrupted():
-                break
-            there = shapes if base.explored is None else [base.explored.shape]
-            self._try(one.title, base.base, resaved(base.base, one.saved), there, share)
+        bases = [self._base(step, one) for step, one in itertools.zip_longest(self.steps, known)]
+        # What looks best comes first: what cannot beat it costs no search then.
+        first = [(base, choice) for base in bases for choice in base.choices[:1]]
+        first += [(base, None) for base in bases]
+        self._tried(first, shapes, FIRST if known else TRIALS)
+        ranked = itertools.zip_longest(*(base.choices[1:] for base in bases))
+        pairs = [zip(bases, rank, strict=True) for rank in ranked]
+        todo = [(base, choice) for pair in pairs for base, choice in pair if choice is not None]
+        self._tried(todo, shapes, TRIALS)
         # Where nothing fits, more microbatches need less memory.
         return self._concluded(min(self.trials, key=lambda one: (one.objective, -one.microbatches)))
+
+    def _tried(
+        self,
+        choices: Sequence[tuple[_Base, Proposal | None]],
+        shapes: Sequence[MeshShape],
+        until: float,
+    ) -> None:
+        """Plan choices in equal parts of the time until a fraction of the limit."""
+        for at, (base, choice) in enumerate(choices):
+            share = self._used() + (until - self._used()) / (len(choices) - at)
+            if self._interrupted() or (self.trials and share <= self._used()):
+                break
+            mine = [one for one in self.trials if one.base is base.step]
+            best = min(mine, key=lambda one: one.objective, default=None)
+            found = None if best is None or choice is None else best.explored
+            self._try(base, choice, shapes if found is None else [found.shape], share)
+
+    def _base(self, step: Program, residuals: Residuals | None) -> _Base:
+        """A number of microbatches, and the choices of what to save that are to be tried in it."""
+        searcher, _ = prepare(step, self.machine, self.asked)
+        if residuals is None:
+            return _Base(step, searcher.flow, ())
+        chip, chips = self.machine.chip, self.machine.chips
+        free = searcher.limit - sum(step.values[v].bytes for v in step.inputs) / chips
+        fit, large = proposals(residuals, chip, chips, free)
+        self.large += [_named(one.title, microbatches_of(step)) for one in large]
+        written = set(residuals.on_stacks(residuals.saved_as_written()))
+        choices = tuple(one for one in fit if one.saved != written)
+        return _Base(step, searcher.flow, choices)
 
     def _alone(self, step: Program) -> list[Plan]:
         """The plans of the only choice that there is."""
@@ -142,15 +174,6 @@ class _Search:
         if self.numbers:
             notes += chosen_microbatches(step, {}, self.refused)
         return [replace(plan, notes=(*plan.notes, *notes)) for plan in found]
-
-    def _proposed(self, trial: _Trial, residuals: Residuals) -> list[tuple[_Trial, Proposal]]:
-        """The choices of what to save that are to be tried, in one number of microbatches."""
-        chip, chips, step = self.machine.chip, self.machine.chips, trial.base
-        free = trial.searcher.limit - sum(step.values[v].bytes for v in step.inputs) / chips
-        fit, large = proposals(residuals, chip, chips, free)
-        self.large += [_named(one.title, trial.microbatches) for one in large]
-        written = set(residuals.on_stacks(residuals.saved_as_written()))
-        return [(trial, one) for one in fit if one.saved != written]
 
     def _coarse_shapes(self) -> list[MeshShape]:
         """The mesh that was asked for, or those of two axes."""
@@ -174,27 +197,35 @@ class _Search:
 
     def _try(
         self,
-        title: str,
-        base: Program,
-        program: Program,
+        base: _Base,
+        choice: Proposal | None,
         shapes: Sequence[MeshShape],
         until: float,
     ) -> None:
         """Plan one choice on some mesh shapes, if it can beat the best so far."""
         asked = replace(self._options(until), baselines=False, count=1)
-        known = WarmStart(only_better=bool(self.trials), seeks_limit=False)
+        facts = base.facts if choice is None else None
+        known = WarmStart(facts=facts, only_better=bool(self.trials), seeks_limit=False)
+        program = base.step if choice is None else resaved(base.step, choice.saved)
         searcher, _ = prepare(program, self.machine, asked, known)
-        searcher.cutoff = min((one.objective for one in self.trials), default=float("inf"))
-        cutoff = searcher.cutoff
-        title = _named(title, microbatches_of(base))
-        trial = _Trial(title, base, program, searcher, 0.0)
+        cutoff = min((one.objective for one in self.trials), default=float("inf"))
+        searcher.cutoff = cutoff
+        title = WRITTEN if choice is None else choice.title
+        title = _named(title, microbatches_of(base.step))
+        trial = _Trial(title, base.step, program, searcher, searcher.ideal)
+        if searcher.ideal >= cutoff * (1 - asked.gap):
+            least = format_seconds(searcher.ideal)
+            self.trials.append(replace(trial, why=f"its kernels alone take {least} a step"))
+            return
         try:
             found = explore_fitting(searcher, shapes)
             (plan,) = finish(searcher, found, asked)
             trial = replace(trial, bound=plan.proof.bound, explored=found, plan=plan)
         except (InfeasibleError, NoPlanError) as error:
             bound = min(_bound(searcher, shape.sizes, cutoff) for shape in shapes)
-            trial = replace(trial, bound=bound, why=str(error))
+            beaten = bound >= cutoff * (1 - asked.gap)
+            why = f"none is below {format_seconds(cutoff)} a step" if beaten else str(error)
+            trial = replace(trial, bound=bound, why=why)
         self.trials.append(trial)
 
     def _concluded(self, best: _Trial) -> list[Plan]:
