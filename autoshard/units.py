@@ -35,7 +35,7 @@ def format_seconds(seconds: float) -> str:
     """Four digits with a unit: `1.252 s`, `12.53 ms`, `3.100 us`."""
     if not math.isfinite(seconds):
         return "-"
-    if seconds == 0:
+    if abs(seconds) < 1e-12:  # what is left of rounding
         return "0 s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         # The unit changes where four digits would round up to the next one.
@@ -54,6 +54,25 @@ def format_bytes(count: float) -> str:
             number = float(f"{count / scale:.3g}") if count < 1000 * scale else count / scale
             return f"{number:.{max(0, 2 - _magnitude(number))}f} {unit}"
     return f"{count:.0f} B"
+
+
+def format_unit(value: float, unit: str) -> str:
+    """Three digits with a unit and its prefix: `3.35 TB/s`, `6.500 us`, `74.0 GiB`, `0.75`.
+
+    Args:
+      value: in `unit`.
+      unit: `s`, `B`, a rate such as `B/s` or `FLOP/s`, `FLOP`, or empty for what has none.
+    """
+    if unit == "s":
+        return format_seconds(value)
+    if unit == "B":
+        return format_bytes(value)
+    if not unit or not math.isfinite(value):
+        return f"{value:.4g}"
+    for scale, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")):
+        if abs(value) >= scale * 0.9995 or scale == 1.0:
+            return f"{value / scale:.3g} {prefix}{unit}"
+    raise AssertionError
 
 
 def format_gap(gap: float) -> str:

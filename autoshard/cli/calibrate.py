@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import CommandError
 from autoshard.cli.progress import ProgressLine
-from autoshard.cli.search import find_machine, require_writable
+from autoshard.cli.search import find_machine, require_output
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,10 +76,8 @@ def _check(options: argparse.Namespace) -> None:
         raise CommandError(
             "--table is where --device and --compiled write their times; there is neither"
         )
-    for path in (options.output, options.times):
-        require_writable(path)
-        if path is not None and Path(path).exists() and not options.overwrite:
-            raise CommandError(f"{path!r} is there already; name another file, or give --overwrite")
+    require_output(options.output, "machine file", overwrite=options.overwrite)
+    require_output(options.times, "table of times", overwrite=options.overwrite)
 
 
 def _compile(options: argparse.Namespace, machine: Machine) -> pd.DataFrame:

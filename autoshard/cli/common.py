@@ -6,6 +6,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
+from autoshard.cli.parsers.examples import epilog
 from autoshard.compat.quiet import start_jax_quietly
 
 
@@ -19,6 +20,8 @@ def command(commands: Any, name: str, handler: str, summary: str, **options: Any
         module, function = handler.split(":")
         return getattr(importlib.import_module(f"autoshard.cli.{module}"), function)(parsed)
 
+    words = f"{commands._prog_prefix} {name}".split()[1:]
+    options["epilog"] = epilog(" ".join(words), options.get("epilog", ""))
     parser = commands.add_parser(
         name,
         help=summary,

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from autoshard.plan.text.page import table
+
+if TYPE_CHECKING:
+    from autoshard.show.sources import Figure
 
 _PROGRAMS = {
     "mlp": "residual multilayer perceptron, AdamW",
@@ -39,6 +44,9 @@ def programs_command(options: argparse.Namespace) -> int:
 
 def machines_command(options: argparse.Namespace) -> int:
     """Print the presets, with the numbers of one chip, and the names that others give them."""
+    if options.machine is not None:
+        print(_machine(options.machine))
+        return 0
     from autoshard.machine.file import MachineError
     from autoshard.machine.load import load, presets
     from autoshard.machine.names import google_name, machine_types
@@ -74,3 +82,48 @@ def machines_command(options: argparse.Namespace) -> int:
     for name, host in machine_types().items():
         print(f"  {name:<28}{host.chips} x {host.family}")
     return 0
+
+
+def _machine(name: str) -> str:
+    """Every number of a machine, with what its file says of it."""
+    from autoshard.cli.search import find_machine
+    from autoshard.machine.numbers import numbers, unit_of
+    from autoshard.show.sources import figures, machine_text
+    from autoshard.units import format_unit
+
+    machine = find_machine(name)
+    said = _sources(figures(machine_text(name)))
+    ranges = {one.path: one for one in machine.ranges}
+    rows = [("number", "", "is", "source")]
+    for one in numbers(machine):
+        unit = unit_of(one.path)
+        value = format_unit(one.value, unit)
+        if found := ranges.get(one.path):
+            value += f" ({format_unit(found.low, unit)} to {format_unit(found.high, unit)})"
+        rows.append((one.path, one.name, value, said.get(one.path, "")))
+    levels = [f"  {level}" for level in machine.network]
+    sources = [f"  {source}" for source in machine.sources]
+    return "\n".join(
+        [
+            f"{machine.name}: {machine.chips} x {machine.chip.name}, for {machine.chip.compiler}",
+            *levels,
+            "",
+            table(rows, right=(2,), indent=0),
+            *(["", "sources", *sources] if sources else []),
+        ]
+    )
+
+
+def _sources(entries: Sequence[Figure]) -> dict[str, str]:
+    """What a machine file says of its entries, by the paths of its numbers."""
+    found: dict[str, str] = {}
+    level, seen = 0, set[str]()
+    for entry in entries:
+        at = f"{entry.table}.{entry.key}" if entry.table else entry.key
+        if entry.table == "network":
+            if entry.key in seen:
+                level, seen = level + 1, set()
+            seen.add(entry.key)
+            at = f"network[{level}].{entry.key}"
+        found[at] = entry.source
+    return found

@@ -169,7 +169,6 @@ def _add_search(commands: Any) -> None:
         "search",
         "search:search_command",
         "find the best plan for a program on a machine",
-        epilog="example: autoshard search llama3-8b --machine v5p-64 -o plan.json",
     )
     parser.add_argument("program", metavar="PROGRAM", help=PROGRAM)
     where = parser.add_mutually_exclusive_group(required=True)
@@ -185,6 +184,7 @@ def _add_search(commands: Any) -> None:
     _add_wishes(parser)
     _add_effort(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="write the plan to this file")
+    cli_arguments.add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument(
         "--no-baselines", action="store_true", help="do not price the well-known schemes"
@@ -266,7 +266,6 @@ def _add_explain(commands: Any) -> None:
         "explain",
         "explain:explain_command",
         "say why a value is laid out as it is, and what another layout costs",
-        epilog="example: autoshard explain plan.json params.layers[*].w1 --line model.py:41",
     )
     cli_arguments.add_plan(parser)
     parser.add_argument(
@@ -356,4 +355,12 @@ def _add_solve(commands: Any) -> None:
 
 def _add_lists(commands: Any) -> None:
     command(commands, "programs", "lists:programs_command", "list the built-in programs")
-    command(commands, "machines", "lists:machines_command", "list the presets of machines")
+    machines = command(
+        commands,
+        "machines",
+        "lists:machines_command",
+        "list the presets of machines, or every number of one with its source",
+    )
+    machines.add_argument(
+        "machine", metavar="MACHINE", nargs="?", help=f"{MACHINE}; default: list the presets"
+    )

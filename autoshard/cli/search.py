@@ -36,7 +36,7 @@ def search_command(options: argparse.Namespace) -> int:
     alone = ("stages", "microbatches", "svg", "trace")
     if given := [f"--{name}" for name in alone if getattr(options, name) is not None]:
         raise CommandError(f"{', '.join(given)}: only with --meshes")
-    require_writable(options.output)
+    require_output(options.output, "plan", overwrite=options.overwrite)
     machine = find_machine(options.machine)
     phases = Phases()
     phases.enter("trace")
@@ -89,6 +89,27 @@ def require_writable(path: str | None) -> None:
     """Reject an unwritable output path before any work is done."""
     if path is not None and (why := why_unwritable(path)):
         raise CommandError(f"cannot write {path!r}: {why}")
+
+
+_MARKS = {"plan": '{"', "machine file": "[chip]", "table of times": "seconds"}
+"""What a file of each kind holds."""
+
+
+def require_output(path: str | None, kind: str, *, overwrite: bool) -> None:
+    """Reject an output path that cannot be written, or where something else is already.
+
+    A file of the kind that would be written, or an empty one, is replaced; another one is replaced
+    only if asked.
+    """
+    require_writable(path)
+    if path is None or overwrite or not os.path.exists(path):
+        return
+    with open(path, "rb") as file:
+        held = file.read().decode("utf-8", errors="replace")
+    if held.strip() and _MARKS[kind] not in held:
+        raise CommandError(
+            f"{path!r} is there already, and is no {kind}; name another file, or give --overwrite"
+        )
 
 
 def write_files(texts: Mapping[str | None, Callable[[], str]], *, quiet: bool) -> None:

@@ -21,9 +21,10 @@ MICROBATCHES = (8, 16, 32)
 
 def search_meshes_command(options: argparse.Namespace) -> int:
     """Run `autoshard search` for several meshes."""
-    from autoshard.cli.search import require_writable
+    from autoshard.cli.search import require_output, require_writable
 
-    for path in (options.output, options.svg, options.trace):
+    require_output(options.output, "plan", overwrite=options.overwrite)
+    for path in (options.svg, options.trace):
         require_writable(path)
     refused = {
         "--mesh": options.mesh,

@@ -137,6 +137,7 @@ from autoshard.compat.source_lines import (
     source_line,
     source_lines,
     user_line_of_error,
+    users_line,
 )
 from autoshard.compat.user_code import (
     ARGUMENT,
@@ -242,6 +243,7 @@ __all__ = [
     "stablehlo_of_hlo",
     "traced_without_gpu",
     "user_line_of_error",
+    "users_line",
     "warn_if_untested",
     "with_derivative_of",
     "with_explicit_collectives",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sysconfig
 import traceback
+from collections.abc import Iterable
+from functools import cache, lru_cache
 from itertools import islice
 from typing import Any
 
@@ -20,14 +22,47 @@ def is_own(path: str) -> bool:
     return path.startswith(os.path.join(PACKAGE_FOLDER, "")) and not path.startswith(_MODELS)
 
 
+@cache
+def is_installed(path: str) -> bool:
+    """Whether a file is of Python or of an installed package, of a built-in program excepted."""
+    inside = any(f"{os.sep}{name}{os.sep}" in path for name in ("site-packages", "dist-packages"))
+    return (inside or path.startswith(_PYTHON)) and not path.startswith(_MODELS)
+
+
+def users_line(frames: Iterable[tuple[str, int]]) -> str:
+    """`file.py:12` of the line of the user's code that frames (file, line) lead to, or nothing.
+
+    That is the innermost outside of installed packages; where all are of such (a program that is
+    installed itself), the innermost. Frames of this package come before it where an operation is
+    written anew, and behind it where the program is traced: nothing is looked for behind them.
+
+    Args:
+      frames: innermost first.
+    """
+    first = ""
+    for path, number in frames:
+        if is_own(path):
+            if first:
+                break
+            continue
+        line = f"{path.rsplit('/', 1)[-1]}:{number}"
+        if not is_installed(path):
+            return line
+        first = first or line
+    return first
+
+
 def source_line(equation: Any) -> str:
     """`file.py:12` of the user code that an equation comes from, or an empty string."""
+    return _line_of(equation.source_info.traceback)
+
+
+@lru_cache(maxsize=64)
+def _line_of(made_at: Any) -> str:
     from jax._src import source_info_util
 
-    frame = source_info_util.user_frame(equation.source_info.traceback)
-    if frame is None:
-        return ""
-    return f"{frame.file_name.rsplit('/', 1)[-1]}:{frame.start_line}"
+    frames = source_info_util.user_frames(made_at)
+    return users_line((frame.file_name, frame.start_line) for frame in frames)
 
 
 def source_lines(equation: Any, most: int = 3) -> tuple[str, ...]:
@@ -43,7 +78,6 @@ def user_line_of_error(error: BaseException) -> str:
     found = ""
     for frame in traceback.extract_tb(error.__traceback__):
         path = os.path.abspath(frame.filename)
-        theirs = "site-packages" in path or path.startswith(_PYTHON) or is_own(path)
-        if not theirs:
+        if not (is_installed(path) or is_own(path)):
             found = f"{frame.filename}:{frame.lineno}"
     return found

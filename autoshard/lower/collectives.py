@@ -33,7 +33,6 @@ What Shardy does with constraints, each pinned by a test:
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -391,9 +390,6 @@ def _joined(outer: str, inner: str) -> str:
 
 
 def _where(operation: Any) -> tuple[str, str]:
-    """(name stack, `file.py:12` of the innermost frame outside of this package's lowering)."""
+    """(name stack, `file.py:12` of the user's code)."""
     scope, frames = compat.location_frames(operation.location)
-    for path, line in frames:
-        if not compat.is_own(path):
-            return scope, f"{os.path.basename(path)}:{line}"
-    return scope, ""
+    return scope, compat.users_line(frames)

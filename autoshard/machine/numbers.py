@@ -89,6 +89,26 @@ class Number:
         return self.cost(cost)  # each of them is its own inverse
 
 
+def unit_of(path: str) -> str:
+    """The unit of a number, by its path: `s`, `B`, `B/s`, `FLOP/s`, `FLOP` or none.
+
+    >>> unit_of("chip.peak_flops.bfloat16"), unit_of("network[0].link_bandwidth")
+    ('FLOP/s', 'B/s')
+    """
+    key = path.removeprefix("chip.").split(".")[-1] if "peak_flops" not in path else "peak_flops"
+    if key == "exponential_flops":
+        return "FLOP"
+    for end, unit in (
+        ("_flops", "FLOP/s"),
+        ("_bandwidth", "B/s"),
+        ("_seconds", "s"),
+        ("_bytes", "B"),
+    ):
+        if key.endswith(end):
+            return unit
+    return ""
+
+
 def numbers(machine: Machine) -> tuple[Number, ...]:
     """All numbers of a machine that prices or limits depend on, as its file orders them."""
     chip = machine.chip

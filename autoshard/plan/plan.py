@@ -22,8 +22,10 @@ from autoshard.files import read_json, typed, write_whole
 from autoshard.files.errors import shown
 from autoshard.plan.decisions import Decisions, Reshard
 from autoshard.plan.records import Baseline, Estimate, KeptValue, MeshShape, Move, Proof
+from autoshard.plan.short import short_report
 from autoshard.plan.written import WrittenPlan
 from autoshard.program.dim_order import ProductOrder
+from autoshard.units import format_seconds
 
 SCHEMA_VERSION = 3
 
@@ -83,6 +85,19 @@ class Plan:
     notes: tuple[str, ...] = ()
     marks: str = ""
     kept: tuple[KeptValue, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Program, machine and mesh."""
+        return f"{self.program} on {self.machine}, mesh {self.mesh}"
+
+    def __str__(self) -> str:
+        return short_report(
+            self.title, self.estimate, self.proof, self.moves, self.baselines, self.memory_limit
+        )
+
+    def __repr__(self) -> str:
+        return f"<Plan of {self.title}: {format_seconds(self.estimate.step_seconds)} a step>"
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with a schema version."""

@@ -164,3 +164,6 @@ class Program:
             f"{len(self.inputs)} inputs ({size / 2**30:.2f} GiB, {state} of them state), "
             f"{len(self.regions) - 1} regions"
         )
+
+    def __repr__(self) -> str:
+        return f"<{self}>"

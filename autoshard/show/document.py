@@ -46,7 +46,7 @@ def head(
 ) -> Markup:
     """The first screen: a name, what it is about, the verdict in a line and in answers."""
     colours = {True: " good", False: " bad", None: ""}
-    boxes = (
+    boxes = [
         element(
             "div",
             element("div", one.question, class_="question"),
@@ -55,12 +55,12 @@ def head(
             class_="answer",
         )
         for one in answers
-    )
+    ]
     return join(
         element("h1", name),
         element("div", about, class_="soft"),
         element("p", line, class_="verdict"),
-        element("div", *boxes, class_="answers"),
+        element("div", *boxes, class_=f"answers of{len(boxes)}"),
         *(element("p", f"Left out: {why}", class_="warn") for why in missing),
     )
 

@@ -28,7 +28,8 @@ def robust_section(found: Robust) -> Markup:
         blocks += [table(columns, rows, sorts=True)]
     if found.memory:
         rows = [
-            (row.name, f"{amount(row.taken)}: it fits with {fits(row)}") for row in found.memory
+            (row.name, f"{amount(row, row.taken)}: it fits with {fits(row)}")
+            for row in found.memory
         ]
         blocks += [element("h3", "Memory"), facts(list(rows))]
     heads = ["", "mesh", "step", "best machine", "worst machine", "peak", "behind", "at most"]
@@ -53,8 +54,8 @@ def robust_section(found: Robust) -> Markup:
 def _number(row: NumberRow) -> tuple[Cell | str, ...]:
     return (
         _unbroken(row.name),
-        Cell(amount(row.taken), row.taken),
-        _unbroken(f"{amount(row.low)} to {amount(row.high)}"),
+        Cell(amount(row, row.taken), row.taken),
+        _unbroken(f"{amount(row, row.low)} to {amount(row, row.high)}"),
         _unbroken(stays(row)),
         _share(row.within),
         _share(row.saved),

@@ -1,4 +1,4 @@
-"""A plan in five answers: does it fit, how fast, how sure, what binds, what would help most."""
+"""A plan in six answers: which, does it fit, how fast, how sure, what binds, what would help."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autoshard.machine.improvements import OVERLAP
-from autoshard.plan.fits import fits, needed_bytes
+from autoshard.plan.fits import fits, needed_bytes, within
 from autoshard.plan.plan import Plan
 from autoshard.plan.text.moves import alike_moves, collective_name
 from autoshard.plan.text.page import proof_text, share
 from autoshard.program.flops import is_matrix_op
 from autoshard.show.profile import Profile
+from autoshard.show.scheme_line import scheme_line
 from autoshard.show.sensitivity import Gain
+from autoshard.study.whatif.facts import model_flops, tokens_per_step
 from autoshard.units import format_bytes, format_gap, format_seconds
 
 NEARLY_FULL = 0.95
@@ -36,7 +38,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The five answers, and one line that says them all."""
+    """The answers, and one line that says them all."""
 
     line: str
     answers: tuple[Answer, ...]
@@ -57,31 +59,36 @@ def verdict(
       verification: what `autoshard verify --json` printed, if it was run.
     """
     answers = (
+        _which(plan, found),
         _fits(plan),
         _fast(plan, found),
         _sure(plan, verification),
         _binds(plan, gains),
         _helps(plan, gains),
     )
-    room, fast, sure, binds, helps = answers
+    which, room, fast, sure, binds, helps = answers
     free = plan.memory_limit - needed_bytes(plan.estimate)
     memory = (
-        f"Fits, with {format_bytes(free)} to spare"
+        f"fits, with {format_bytes(free)} to spare"
         if room.good
-        else f"Does not fit: {format_bytes(-free)} too much"
+        else f"does not fit: {format_bytes(-free)} too much"
     )
     line = f"{memory}; {fast.said} a step; {sure.said}; bound by {binds.said}"
+    if found is not None:
+        line = f"{which.said}: {line}"
     if gains and _gain(plan, gains[0]) >= NOTHING:
         line += f"; {helps.said} would save {_saved(plan, gains[0])}"
-    return Verdict(line + ".", answers)
+    return Verdict(f"{line[0].upper()}{line[1:]}.", answers)
 
 
-def flop_utilisation(found: Profile) -> float:
-    """FLOP of the step's matrix products at their dtypes' peaks on all chips, over its seconds.
+def flop_utilisation(found: Profile) -> tuple[float, float]:
+    """What the model needs, and what the step computes, over the matrix units' peak in its time.
 
-    Counts what the program computes, and so what it computes twice (`jax.checkpoint`).
+    Both count FLOP of matrix products at their dtypes' peaks on all chips. The first (MFU) leaves
+    out what is computed again for the backward pass (`jax.checkpoint`).
     """
     program, chip = found.program, found.machine.chip
+    needed = sum(flop / chip.matmul_flops(dtype) for dtype, flop in model_flops(program).items())
     busy = 0.0
     for op in program.ops:
         if is_matrix_op(op.primitive):
@@ -89,7 +96,28 @@ def flop_utilisation(found: Profile) -> float:
             dtype = program.values[values[0]].dtype if values else "float32"
             busy += op.product_flops * op.trips * op.weight / chip.matmul_flops(dtype)
     step = found.plan.estimate.step_seconds
-    return busy / found.machine.chips / step if step > 0 else 0.0
+    if step <= 0:
+        return 0.0, 0.0
+    return needed / found.machine.chips / step, busy / found.machine.chips / step
+
+
+def _which(plan: Plan, found: Profile | None) -> Answer:
+    said = ("" if found is None else scheme_line(found)) or f"mesh {plan.mesh}"
+    fitting = [
+        (row.step_seconds, row.name)
+        for row in plan.baselines
+        if row.step_seconds is not None and within(row.peak_bytes or 0, plan.memory_limit)
+    ]
+    step = plan.estimate.step_seconds
+    if not fitting or step <= 0:
+        return Answer("Which plan?", said, "no well-known scheme that fits was priced")
+    seconds, name = min(fitting)
+    ratio = seconds / step
+    faster = (
+        f"{ratio:.2f} times as fast as" if ratio > 1.1 else f"{100 * ratio - 100:.1f} % faster than"
+    )
+    detail = f"{faster} {name}, the best well-known scheme that fits on this mesh"
+    return Answer("Which plan?", said, detail, True if ratio > 1.01 else None)
 
 
 def _fits(plan: Plan) -> Answer:
@@ -107,7 +135,15 @@ def _fast(plan: Plan, found: Profile | None) -> Answer:
         f"{format_seconds(estimate.upper_seconds)} if none"
     )
     if found is not None:
-        detail += f"; {100 * flop_utilisation(found):.1f} % of the matrix units' peak FLOP/s"
+        tokens = tokens_per_step(found.program)
+        if tokens and estimate.step_seconds > 0:
+            rate = tokens / estimate.step_seconds
+            each = rate / found.machine.chips
+            detail += f"; {rate:,.0f} tokens/s, {each:,.0f} a chip"
+        needed, busy = flop_utilisation(found)
+        detail += f"; MFU {100 * needed:.1f} %"
+        if busy > 1.01 * needed:
+            detail += f", {100 * busy:.1f} % with what is computed again"
     if plan.compiled is not None:
         seconds = format_seconds(plan.compiled["step_seconds"])
         detail += f"; compiled by XLA:{plan.compiled['compiler'].upper()}: {seconds}"

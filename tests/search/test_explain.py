@@ -208,7 +208,7 @@ def test_the_command(tmp_path, capsys):
     assert "the other plan takes" in capsys.readouterr().out
     assert main(["annotate", str(other), "--quiet"]) == 0
     assert "shardings of inputs and results" in capsys.readouterr().out
-    assert main(["explain", str(path)]) == 2
-    assert "name a value" in capsys.readouterr().err
+    assert main(["explain", str(path)]) == 0
+    assert capsys.readouterr().out.startswith("dearest values as they lie")
     assert main(["explain", str(path), "params.layer"]) == 2
     assert "names no value of mlp:tiny" in capsys.readouterr().err

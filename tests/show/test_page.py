@@ -72,7 +72,7 @@ def test_a_plan_that_does_not_fit_and_is_refuted():
     }
     given = toy(memory_limit=2.0**30)
     answers = verdict(given, verification=refuted).answers
-    assert [one.said for one in answers[:3]] == ["no", "12.00 ms", "refuted by price"]
+    assert [one.said for one in answers[1:4]] == ["no", "12.00 ms", "refuted by price"]
     assert verdict(given).line.startswith("Does not fit: 2.00 GiB too much; 12.00 ms a step;")
     found = read(page(Material(given, verification=refuted)))
     assert ["price", "REFUTES", "another"] in found.tables[-1]
@@ -81,7 +81,7 @@ def test_a_plan_that_does_not_fit_and_is_refuted():
 
 def test_communication_that_binds_is_named():
     estimate = replace(toy().estimate, step_seconds=0.03)
-    said = verdict(toy(estimate=estimate)).answers[3].said
+    said = verdict(toy(estimate=estimate)).answers[4].said
     assert said == "all_gather@data"
 
 
@@ -92,13 +92,13 @@ def test_what_the_step_is_most_sensitive_to_binds():
         Gain("10 % more memory bandwidth", "memory bandwidth", 0.0114),
     )
     told = verdict(toy(), gains=ranked)
-    assert [one.said for one in told.answers[3:]] == ["ICI", "35 % hidden"]
-    assert told.answers[4].detail == (
+    assert [one.said for one in told.answers[4:]] == ["ICI", "35 % hidden"]
+    assert told.answers[5].detail == (
         "saves 12.5 % of the step with the plan as it is; then 10 % more bandwidth of ICI (10.0 %)"
     )
     assert told.line.endswith("bound by ICI; 35 % hidden would save 12.5 %.")
     idle = verdict(toy(), gains=[Gain("10 % more of nothing", "nothing", 0.012)])
-    assert [one.said for one in idle.answers[3:]] == ["compute", "no part of the machine by itself"]
+    assert [one.said for one in idle.answers[4:]] == ["compute", "no part of the machine by itself"]
     assert idle.line.endswith("; bound by compute.")
 
 

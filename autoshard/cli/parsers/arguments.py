@@ -117,6 +117,15 @@ def add_trust(parser: Any) -> None:
     )
 
 
+def add_overwrite(parser: Any) -> None:
+    """Add `--overwrite`."""
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace files of another kind, too; those of the kind that is written are replaced",
+    )
+
+
 def add_meshes(parser: argparse.ArgumentParser, where: Any) -> None:
     """Add the options of `autoshard search` for several meshes; `--meshes` goes into `where`."""
     where.add_argument(

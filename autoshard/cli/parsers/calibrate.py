@@ -19,10 +19,6 @@ def add_calibrate(commands: Any) -> None:
         "calibrate:calibrate_command",
         "fit a machine to times, from a table, its compiler, or measured here",
         epilog=(
-            "examples: autoshard calibrate times.csv --machine h100-64 -o machine.toml\n"
-            "          autoshard calibrate --device --table times.csv -o machine.toml\n"
-            "          autoshard calibrate --compiled --machine h100-8 -o machine.toml\n"
-            "          autoshard search llama3-8b --machine machine.toml\n\n"
             "A table is CSV or JSON lines; `autoshard.study.calibrate.columns` says what it holds."
         ),
     )
@@ -39,9 +35,7 @@ def add_calibrate(commands: Any) -> None:
         "--device by default the preset of the devices, or what was measured",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the machine to this file")
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace files that are there already"
-    )
+    cli_arguments.add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     parser.add_argument(

@@ -16,7 +16,6 @@ def add_frontier(commands: Any) -> None:
         "frontier",
         "whatif:frontier_command",
         "plan within less and less memory: what a step takes, and what one more GiB is worth",
-        epilog="example: autoshard frontier llama3-8b --machine h100-8 --accumulate 1,2,4",
     )
     parser.add_argument("program", metavar="PROGRAM", help=PROGRAM)
     parser.add_argument("--machine", metavar="MACHINE", required=True, help=MACHINE)

@@ -15,8 +15,6 @@ def add_report(commands: Any) -> None:
         "report",
         "report:report_command",
         "write a plan, sweep or schedule as an HTML page, a plan also in formats of other tools",
-        epilog="examples: autoshard report plan.json -o plan.html\n"
-        "          autoshard report sweep.json -o sweep.html",
     )
     parser.add_argument(
         "plan",

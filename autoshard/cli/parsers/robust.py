@@ -16,9 +16,8 @@ def add_robust(commands: Any) -> None:
         "robust",
         "robust:robust_command",
         "say where a plan stays best if numbers of the machine are ranges, and which to measure",
-        epilog="example: autoshard robust llama3-8b --machine my.toml -o least-regret.json\n"
-        "         autoshard robust llama3-8b --machine h100-64 --range overlap=0..0.5\n\n"
-        "In a machine's file a number may be [least, most] or [least, what it is taken for, most].",
+        epilog="In a machine's file a number may be [least, most], or [least, what it is taken "
+        "for, most].",
     )
     parser.add_argument(
         "program",

@@ -16,9 +16,8 @@ def add_serving(commands: Any) -> None:
         "serving",
         "serving:serving_command",
         "plan decode steps over batches, prefills, and say how large a batch fits",
-        epilog="example: autoshard serving llama3-8b-decode --sweep machine=v5e-8,h100-8 \\\n"
-        "           --sweep batch=1..256 --sweep sequence=8192 --prompt 2048 --latency 0.03\n\n"
-        "PROGRAM is a decode step with a size called batch; sweeps are as of `autoshard whatif`.",
+        epilog="PROGRAM is a decode step with a size called batch; sweeps are as of "
+        "`autoshard whatif`.",
     )
     add_sweep(parser)
     parser.add_argument(

@@ -18,8 +18,6 @@ def add_whatif(commands: Any) -> None:
         "whatif:whatif_command",
         "plan a program on many clusters and at many sizes",
         epilog=(
-            "examples: autoshard whatif llama3-70b --sweep chips=16..512 --sweep chip=v5p,h100\n"
-            "          autoshard whatif my.py:f --sweep machine=h100-64 --sweep batch=64..512\n\n"
             "chips=16..512 doubles, chips=64..256+64 goes in steps; chip (a preset without its\n"
             "size, or a machine file), chips, machine and limit are of the cluster, all other\n"
             "names are keyword arguments of the program's function. Rows are kept as they come:\n"

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from autoshard import compat
 from autoshard.compiler.hlo.axes import AxisSet
 from autoshard.compiler.hlo.events import (
     WRAPPING,
@@ -27,7 +26,7 @@ from autoshard.compiler.hlo.events import (
     kind_between_slices,
     opcode_of,
 )
-from autoshard.compiler.hlo.module import Instruction, Module, user_frame
+from autoshard.compiler.hlo.module import Instruction, Module
 from autoshard.compiler.hlo.partitions import Partitions
 from autoshard.compiler.hlo.places import Place, walk
 from autoshard.compiler.hlo.reductions import implemented
@@ -192,7 +191,7 @@ def _where(home: Place, instructions: Sequence[Instruction]) -> tuple[str, str]:
     for _ in range(4):
         named = next((one for one in nearest if one.op_name), None)
         if named is not None:
-            return named.op_name, user_frame(home.module.source(named), compat.is_own)
+            return named.op_name, home.module.users_line(named)
         local = (one for one in nearest if one.name in home.computation.by_name)
         nearest = [home.find(name) for one in local for name in one.operands]
     return "", ""

@@ -6,9 +6,10 @@ Shapes and attributes stay text until somebody asks for them, since most never a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from autoshard import compat
 from autoshard.compiler.hlo.shapes import ArrayShape, Shape, leaves, parse_shape, total_bytes
 from autoshard.lower.facts.kernel_times import KernelTime
 from autoshard.lower.facts.loop_trips import LoopTrips
@@ -172,6 +173,10 @@ class Module:
         found = _SOURCE.search(instruction.rest)
         return (Frame(found[1], int(found[2])),) if found else ()
 
+    def users_line(self, instruction: Instruction) -> str:
+        """`file.py:12` of the user's code that an instruction comes from, or an empty string."""
+        return compat.users_line((frame.file, frame.line) for frame in self.source(instruction))
+
 
 def split_attributes(text: str) -> dict[str, str]:
     """`key=value` pairs of a list, split at the commas that stand in no bracket."""
@@ -209,11 +214,3 @@ def split_top(text: str) -> list[str]:
             start = token.end()
     parts.append(text[start:])
     return parts
-
-
-def user_frame(frames: Sequence[Frame], skipped: Callable[[str], bool]) -> str:
-    """`file.py:12` of the innermost frame whose file is not `skipped`, or an empty string."""
-    for frame in frames:
-        if not skipped(frame.file):
-            return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}"
-    return ""

@@ -22,8 +22,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autoshard import compat
-from autoshard.compiler.hlo.module import Computation, Instruction, Module, user_frame
+from autoshard.compiler.hlo.module import Computation, Instruction, Module
 from autoshard.lower.facts.loop_trips import LoopsOfModule
 
 _KNOWN = re.compile(r'known_trip_count[^\d]*"?(\d+)')
@@ -160,7 +159,7 @@ def _program_trips(module: Module) -> Mapping[int, int | None]:
         seen.add(name)
         for instruction in module.computations[name].instructions:
             if instruction.opcode == "while" and instruction.op_name:
-                line = user_frame(module.source(instruction), compat.is_own)
+                line = module.users_line(instruction)
                 trips[id(instruction)] = known.trips(instruction.op_name, line)
             for callee in called_computations(instruction):
                 visit(callee)

@@ -1,4 +1,5 @@
-"""How a plan looks: a plain-text page of at most 120 columns, tables aligned, nothing hidden.
+"""How a plan looks: a page of plain text, tables aligned. In a terminal it is as wide as that, from
+80 to 200 columns, and what is longer is cut; elsewhere text is wrapped at 120, and nothing is cut.
 
 From the top: the verdict (step, memory, proof), the well-known schemes beside it, the layouts of
 inputs and outputs, the collectives by kind and axes, the dearest of them one by one with the line
@@ -12,6 +13,8 @@ Layouts are folded, so that 126 layers fill one block: equal neighbours in a lis
 from __future__ import annotations
 
 import math
+import shutil
+import sys
 import textwrap
 from collections.abc import Sequence
 
@@ -23,8 +26,19 @@ from autoshard.plan.text.moves import alike_moves, collective_name, shared_scope
 from autoshard.plan.text.trees import Line
 from autoshard.units import format_bytes, format_gap, format_seconds
 
-WIDTH = 120
+NARROWEST, WIDTH, WIDEST = 80, 120, 200
 DEAREST = 12
+
+
+def page_width() -> int:
+    """Columns at which text is wrapped: those of the terminal within bounds, 120 without one."""
+    if not _in_a_terminal():
+        return WIDTH
+    return min(max(shutil.get_terminal_size((WIDTH, 24)).columns, NARROWEST), WIDEST)
+
+
+def _in_a_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def format_plan(plan: Plan, *, dearest: int = DEAREST) -> str:
@@ -56,12 +70,15 @@ def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: i
     return "\n".join(lines)
 
 
-def shorten(text: str, width: int = WIDTH) -> str:
-    """`text`, cut at the end where it is longer than `width`."""
-    return text if len(text) <= width else text[: width - 1] + "…"
+def shorten(text: str) -> str:
+    """`text`, cut at the end where a terminal is not as wide."""
+    width = page_width()
+    return text if len(text) <= width or not _in_a_terminal() else text[: width - 1] + "…"
 
 
 def _shorten_left(text: str, width: int) -> str:
+    if not _in_a_terminal():
+        return text
     return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
 
 
@@ -108,7 +125,7 @@ def _header(plan: Plan) -> str:
                 f"XLA:{plan.compiled['compiler'].upper()}; seconds: {plan.compiled['basis']}",
             ),
         )
-    title = f"{plan.program} on {plan.machine}, mesh {plan.mesh} ({_count(devices, 'device')})"
+    title = f"{plan.title} ({_count(devices, 'device')})"
     idle = [
         f"{name}={size}"
         for axis, (name, size) in enumerate(zip(plan.mesh.names, plan.mesh.sizes, strict=True))
@@ -188,7 +205,7 @@ def _baselines(plan: Plan) -> str:
 
 
 def _notes(plan: Plan) -> str:
-    wrap = textwrap.TextWrapper(WIDTH, initial_indent="  note: ", subsequent_indent="    ")
+    wrap = textwrap.TextWrapper(page_width(), initial_indent="  note: ", subsequent_indent="    ")
     return "\n".join(wrap.fill(note) for note in plan.notes)
 
 
@@ -202,7 +219,7 @@ def _kept(plan: Plan) -> str:
         "jax.ad_checkpoint.checkpoint_name(VALUE, NAME) names these values where they are made"
     )
     wrap = textwrap.TextWrapper(
-        *(WIDTH,), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+        *(page_width(),), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
     )
     return table(rows, right=(1,)) + "\n" + wrap.fill(said)
 
@@ -225,7 +242,7 @@ def _layouts(plan: Plan) -> str:
         rows.append((f"{block.noun}s", "", held))
         rows.extend((f"  {line.path or '(all)'}", line.text, _held(line)) for line in block.lines)
     _, types, held = (max(len(row[column]) for row in rows) for column in range(3))
-    widest = max(WIDTH - types - held - 6, 30)
+    widest = max(page_width() - types - held - 6, 30)
     return table([(_shorten_left(path, widest), *rest) for path, *rest in rows], right=(2,))
 
 
@@ -292,7 +309,7 @@ def _dearest(moves: Sequence[Move], most: int, names: Sequence[str]) -> str:
     left = max(map(len, aligned)) + 2
     lines = [f"{aligned[0]:<{left}}where"]
     for text, group in zip(aligned[1:], groups[:most], strict=True):
-        lines.append(f"{text:<{left}}{_where(group, WIDTH - left)}")
+        lines.append(f"{text:<{left}}{_where(group, page_width() - left)}")
         lines.append(shorten(f"      {group[0].value}"))
     rest = groups[most:]
     if rest:

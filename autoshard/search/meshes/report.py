@@ -48,7 +48,7 @@ def reasons(plan: PipelinePlan) -> Iterator[str]:
             else "one mesh of all chips was not planned"
         )
     elif one.step_seconds is None:
-        yield shorten(f"one mesh of all chips ({one.machine}) has no plan: {one.note}", 112)
+        yield shorten(f"one mesh of all chips ({one.machine}) has no plan: {one.note}")
     else:
         count = "no" if one.microbatches is None else str(one.microbatches)
         text = (

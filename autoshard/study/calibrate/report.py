@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from autoshard.units import format_seconds
+from autoshard.machine.numbers import unit_of
+from autoshard.units import format_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,8 @@ class Report:
             rows.append(
                 (
                     name,
-                    _number(entry.before, entry.unit),
-                    _number(entry.after, entry.unit),
+                    format_unit(entry.before, unit_of(entry.name)),
+                    format_unit(entry.after, unit_of(entry.name)),
                     str(entry.rows),
                     str(entry.errors_before),
                     str(entry.errors_after),
@@ -138,10 +139,6 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
-
-
-def _number(number: float, unit: str) -> str:
-    return format_seconds(number) if unit else f"{number:.3g}"
 
 
 def _flat(entry: dict[str, object]) -> dict[str, object]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import textwrap
 
-from autoshard.plan.text.page import WIDTH, table
+from autoshard.machine.numbers import unit_of
+from autoshard.plan.text.page import page_width, table
 from autoshard.study.robust.record import MemoryRow, NumberRow, Robust
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import format_bytes, format_seconds, format_unit
 
 
 def format_robust(found: Robust) -> str:
@@ -68,9 +69,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.2g} %" if abs(share) < 0.1 else f"{100 * share:.3g} %"
 
 
-def amount(value: float) -> str:
-    """A number of a machine."""
-    return f"{value:.4g}"
+def amount(row: NumberRow | MemoryRow, value: float) -> str:
+    """A value that a number of a machine may have, in its unit."""
+    return format_unit(value, unit_of(row.path))
 
 
 def stays(row: NumberRow) -> str:
@@ -79,16 +80,16 @@ def stays(row: NumberRow) -> str:
         return "in all of it"
     if row.proven_low == row.proven_high == row.taken:
         return "not proven"
-    return f"{amount(row.proven_low)} to {amount(row.proven_high)}"
+    return f"{amount(row, row.proven_low)} to {amount(row, row.proven_high)}"
 
 
 def after(row: NumberRow) -> str:
     """Where another plan takes over."""
     parts = []
     if row.lost_low is not None:
-        parts.append(f"below {amount(row.lost_low)}: {row.then_low}")
+        parts.append(f"below {amount(row, row.lost_low)}: {row.then_low}")
     if row.lost_high is not None:
-        parts.append(f"above {amount(row.lost_high)}: {row.then_high}")
+        parts.append(f"above {amount(row, row.lost_high)}: {row.then_high}")
     return "; ".join(parts)
 
 
@@ -101,8 +102,8 @@ def _numbers(found: Robust) -> str:
         rows.append(
             [
                 row.name,
-                amount(row.taken),
-                f"{amount(row.low)} to {amount(row.high)}",
+                amount(row, row.taken),
+                f"{amount(row, row.low)} to {amount(row, row.high)}",
                 stays(row),
                 percent(row.within),
                 percent(row.saved),
@@ -113,7 +114,9 @@ def _numbers(found: Robust) -> str:
     for row in found.numbers:
         if row.decides:
             text = f"{row.name} {after(row)}"
-            lines += textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="      ")
+            lines += textwrap.wrap(
+                text, page_width(), initial_indent="  ", subsequent_indent="      "
+            )
     tolerance = percent(found.tolerance)
     lines.append(
         f"stays best: no plan is cheaper by more than {tolerance} at both values, nor by more than "
@@ -124,7 +127,12 @@ def _numbers(found: Robust) -> str:
 
 def _memory(found: Robust) -> str:
     rows = [
-        [row.name, amount(row.taken), f"{amount(row.low)} to {amount(row.high)}", fits(row)]
+        [
+            row.name,
+            amount(row, row.taken),
+            f"{amount(row, row.low)} to {amount(row, row.high)}",
+            fits(row),
+        ]
         for row in found.memory
     ]
     head = ["memory", "taken for", "range", "the plan fits with"]
@@ -135,7 +143,7 @@ def fits(row: MemoryRow) -> str:
     """Up to where the plan fits, and whether that is all of the range."""
     words = "at least" if row.path == "chip.memory_bytes" else "at most"
     whole = row.fits_to <= row.low if words == "at least" else row.fits_to >= row.high
-    return f"{words} {amount(row.fits_to)}{', so in all of it' if whole else ''}"
+    return f"{words} {amount(row, row.fits_to)}{', so in all of it' if whole else ''}"
 
 
 def _plans(found: Robust) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from autoshard.files import Count, NotNegative
-from autoshard.plan.text.page import WIDTH, shorten, table
+from autoshard.plan.text.page import shorten, table
 from autoshard.study.whatif.row import SCHEMA_VERSION, Row, Size
 from autoshard.study.whatif.table import WhatIf
 from autoshard.units import format_bytes, format_seconds
@@ -159,7 +159,7 @@ def _verdict(found: Serving) -> str:
         line += f"{_rate(one):,.0f} tokens/s, {_rate(one) / row.chips:,.0f} a chip"
         if one.first_seconds is not None:
             line += f"; first token after {format_seconds(one.first_seconds)}"
-        lines.append(shorten(line, WIDTH))
+        lines.append(shorten(line))
     return "\n".join(lines)
 
 
@@ -216,7 +216,7 @@ def _limits(found: Serving) -> str:
 
 def _unfit(found: Serving) -> str:
     rows = [*found.decode.rows, *(found.prefill.rows if found.prefill is not None else ())]
-    lines = [shorten(f"  {row}: {row.why}", WIDTH) for row in rows if not row.fits]
+    lines = [shorten(f"  {row}: {row.why}") for row in rows if not row.fits]
     return "\n".join(["without a plan:", *lines]) if lines else ""
 
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from autoshard.plan.text.page import WIDTH, table
+from autoshard.plan.text.page import page_width, table
 from autoshard.study.whatif.answers import break_even, efficient, largest_sizes, smallest_clusters
 from autoshard.study.whatif.table import WhatIf
 from autoshard.units import format_bytes, format_gap, format_seconds
@@ -98,7 +98,9 @@ def _unfit(sweep: WhatIf) -> str:
     for row in sweep.rows:
         if not row.fits:
             text = f"{row.machine} {_question(sweep, row.sizes, row.limit_bytes)}: {row.why}"
-            lines += textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="      ")
+            lines += textwrap.wrap(
+                text, page_width(), initial_indent="  ", subsequent_indent="      "
+            )
     return "\n".join(["without a plan:", *lines]) if lines else ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from autoshard.plan.decisions import Decisions
 from autoshard.plan.plan import Baseline, Estimate, MeshShape, Move, Plan, Proof
 from autoshard.plan.records import KeptValue
 from autoshard.plan.text.kept import policy
-from autoshard.plan.text.page import WIDTH, format_bytes, format_gap, format_plan, format_seconds
+from autoshard.plan.text.page import format_bytes, format_gap, format_plan, format_seconds
 from autoshard.plan.text.trees import Leaf, fold
 
 GATHER = Move(
@@ -129,9 +130,23 @@ def test_the_whole_report():
     assert format_plan(plan()) == REPORT
 
 
-def test_columns_are_aligned_and_narrow():
+@pytest.mark.parametrize(("columns", "width"), [(40, 80), (100, 100), (400, 200), (None, 0)])
+def test_a_page_is_as_wide_as_the_terminal(monkeypatch, columns, width):
+    """From 80 to 200 columns; where there is none, nothing is cut."""
+    if columns is not None:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(columns))
     text = format_plan(plan(program="p" * 300, moves=(replace(GATHER, scope="s" * 300),)))
-    assert max(map(len, text.split("\n"))) <= WIDTH
+    widest = max(map(len, text.split("\n")))
+    if columns is None:
+        assert "p" * 300 in text
+        assert "s" * 300 in text
+        assert "…" not in text
+    else:
+        assert widest == width
+
+
+def test_columns_are_aligned():
     lines = format_plan(plan()).split("\n")
     assert len({line.index("12.00 ms") + 8 for line in lines if "this plan" in line}) == 1
     header = next(line for line in lines if "/ plan" in line)

@@ -1,0 +1,44 @@
+"""What a plan is in one line, for plans that are made to be a scheme."""
+
+from __future__ import annotations
+
+import pytest
+
+from autoshard.program.trace import trace
+from autoshard.show.profile import profile
+from autoshard.show.scheme_line import scheme_line
+from tests.helpers import toy_machine
+from tests.problem.requirements.programs import array, plan_of, train_step
+
+SCHEMES = {
+    "FSDP over 8 (data, model)": (
+        "pin batch.* [(data, model), ...]",
+        "pin weights.* [(data, model), None]",
+        "pin scope mlp:dot_general [(data, model), None]",
+    ),
+    "data parallel over 8 (data, model)": (
+        "pin batch.* [(data, model), ...]",
+        "pin weights.* [None, None]",
+        "pin scope mlp:dot_general [(data, model), None]",
+    ),
+    "data parallel over 2 (data), TP over 4 (model)": (
+        "pin batch.* [data, ...]",
+        "pin weights.up [None, model]",
+        "pin weights.down [model, None]",
+        "pin scope mlp:dot_general [data, ?]",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def program():
+    """With so many rows that weights are moved, and not what is computed of them."""
+    weights = {"up": array(256, 1024), "down": array(1024, 256)}
+    batch = {"inputs": array(2**16, 256), "targets": array(2**16, 256)}
+    return trace(train_step, weights, batch, donate_argnums=0)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_scheme_is_called_by_its_name(program, scheme):
+    plan = plan_of(program, *SCHEMES[scheme])
+    assert scheme_line(profile(plan, program, toy_machine(8))) == scheme
