@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,29 @@ def add_arguments(parser: argparse.ArgumentParser, *, count: int, of: str) -> No
 
 
 def judged(
-    child: Path, options: argparse.Namespace, words: Sequence[object] = ()
+    child: Path,
+    options: argparse.Namespace,
+    words: Sequence[object] = (),
+    *,
+    limit: float = math.inf,
+    tell: Callable[[dict[str, Any]], None] = lambda answer: None,
 ) -> list[dict[str, Any]]:
-    """What `child` says of all inputs, in order; see `add_arguments` for the options."""
+    """What `child` says of all inputs, in order; see `add_arguments` for the options.
+
+    Args:
+      words: that the child is called with after the numbers.
+      limit: seconds without a line from the child after which it is ended.
+      tell: is called with each answer when it comes.
+    """
     found: list[dict[str, Any]] = []
+
+    def note(answer: dict[str, Any]) -> None:
+        found.append(answer)
+        tell(answer)
+
     first = range(options.workers) if options.only is None else [options.only]
     workers = [
-        threading.Thread(target=_work, args=(child, options, number, words, found))
+        threading.Thread(target=_work, args=(child, options, number, words, limit, note))
         for number in first
     ]
     for worker in workers:
@@ -54,7 +71,8 @@ def _work(
     options: argparse.Namespace,
     first: int,
     words: Sequence[object],
-    found: list[dict[str, Any]],
+    limit: float,
+    note: Callable[[dict[str, Any]], None],
 ) -> None:
     """Every so manyth input."""
     step = options.workers if options.only is None else 1
@@ -68,17 +86,30 @@ def _work(
             env=ENVIRONMENT,
             text=True,
         )
-        assert process.stdout is not None
         begun = None
-        for line in process.stdout:
+        for line in _lines(process, limit):
             answer = json.loads(line)
             begun = answer["number"]
             if "said" in answer:
-                found.append(answer)
+                note(answer)
                 begun, at = None, answer["number"] + step
         code = process.wait()
         if begun is not None:
-            found.append({"number": begun, "said": f"the process ended with {code}"})
+            note({"number": begun, "said": f"the process ended with {code}"})
             at = begun + step
         elif code and at == first:
             raise SystemExit(f"the judge does not start: exit code {code}")
+
+
+def _lines(process: subprocess.Popen[str], limit: float) -> Iterator[str]:
+    """The lines of a process, which is ended where none comes for too long."""
+    assert process.stdout is not None
+    while True:
+        timer = threading.Timer(min(limit, threading.TIMEOUT_MAX), process.kill)
+        timer.daemon = True
+        timer.start()
+        line = process.stdout.readline()
+        timer.cancel()
+        if not line:
+            return
+        yield line

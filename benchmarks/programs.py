@@ -2,13 +2,15 @@
 
     python benchmarks/programs.py --count 3000 --seed 0 --workers 4
 
-Each program is a few pieces of what people write (`programs_pieces.py`): products, loops of fixed
-and unknown length, branches, gathers and scatters, grouped convolutions, transforms, sorts, solves,
-complex numbers, own derivatives, calls of Python, state. It is planned for a random machine of
-eight chips under random pins, lowered with annotations and written out, and held to Shardy's
-collectives and to the unsharded numbers (`programs_child.py`). Right is that all agree, or that a
-message says why there is no plan or no lowering. A fault is a judge that disagrees, any other
-exception, a process that ends, or one that takes too long. `--only 17` runs one program again.
+Each program is a few pieces of what people write (`programs_pieces.py`, `programs_algorithms.py`):
+products, loops of fixed and unknown length and in each other, branches, gathers and scatters,
+grouped convolutions, transforms, sorts, decompositions, complex numbers, own derivatives, calls of
+Python, Refs, noise, constraints and `shard_map`s of the step's own. It is planned for a random
+machine of eight chips under random pins, lowered with annotations and written out, and held to
+Shardy's collectives and to the unsharded numbers (`programs_child.py`). Right is that all agree, or
+that a message says why there is no plan or no lowering. A fault is a judge that disagrees, any
+other exception, a process that ends, or one that takes too long. `--only 17` runs one program
+again.
 """
 
 from __future__ import annotations
@@ -18,11 +20,14 @@ import collections
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import numbered
 
+DEAD = 60.0
+"""Seconds beyond its limit after which a process is ended that its alarm does not end."""
 CHILD = Path(__file__).with_name("programs_child.py")
 
 
@@ -31,17 +36,21 @@ def is_fault(said: str) -> bool:
     return not said.startswith(("agrees", "refused: "))
 
 
+def _tell_faults(one: dict[str, Any]) -> None:
+    if is_fault(one["said"]):
+        about = f"{one.get('pieces', '')} on {one.get('mesh', '')}"
+        print(f"{one['number']}: {about}\n    {one['said']}", flush=True)
+
+
 def run(options: argparse.Namespace) -> int:
     """Judge all programs, print outcomes and faults; return 5 if there are any faults."""
-    found = numbered.judged(CHILD, options, [options.limit])
+    found = numbered.judged(
+        CHILD, options, [options.limit], limit=options.limit + DEAD, tell=_tell_faults
+    )
     outcomes = collections.Counter(one["said"].partition(":")[0] for one in found)
     for said, count in outcomes.most_common():
         print(f"{count:>6}  {said}")
     faults = [one for one in found if is_fault(one["said"])]
-    for one in faults:
-        print(
-            f"{one['number']}: {one.get('pieces', '')} on {one.get('mesh', '')}\n    {one['said']}"
-        )
     print(f"{len(found)} programs, {len(faults)} faults")
     if options.json:
         Path(options.json).write_text(json.dumps(found, indent=1))

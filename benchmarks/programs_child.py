@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from programs_algorithms import NO_GRADIENT
 from programs_pieces import PIECES, WITHOUT_GRADIENT, F, I
 
 import autoshard
@@ -67,7 +68,7 @@ def draw(seed: int, number: int) -> Drawn:
         source = int(dice.integers(max(len(shapes) - 2, 0), len(shapes)))
         fitting = [name for name, (fits, _) in PIECES.items() if fits(shapes[source])]
         if trains:
-            fitting = [name for name in fitting if name not in WITHOUT_GRADIENT]
+            fitting = [name for name in fitting if name not in WITHOUT_GRADIENT | NO_GRADIENT]
         name = str(dice.choice(fitting))
         extra, function = PIECES[name][1](dice, shapes[source])
         made = [_abstract(one) for one in extra]

@@ -45,14 +45,19 @@ def said_axes(mesh: Any) -> frozenset[str]:
 
 
 def without_types(closed: Any) -> tuple[Any, bool]:
-    """A closed jaxpr of the same equations without shardings in types, and whether it had any."""
-    if not any(_explicit(mesh) for mesh in _meshes(closed.jaxpr)):
+    """A closed jaxpr of the same equations whose types say nothing of meshes.
+
+    Returns also whether they spoke of Explicit axes. Types on Auto axes say nothing, but bind what
+    is computed with them to their mesh.
+    """
+    meshes = [mesh for mesh in _meshes(closed.jaxpr) if not mesh.empty]
+    if not meshes:
         return closed, False
-    return _Untyped().closed(closed), True
+    return _Untyped().closed(closed), any(map(_explicit, meshes))
 
 
 def without_reshards(closed: Any) -> Any:
-    """What `without_types` made, with nothing said of shardings, so that it runs anywhere."""
+    """A closed jaxpr in which nothing is said of shardings, so that it runs on any one device."""
     return _Untyped(reshards=False).closed(closed)
 
 
@@ -159,13 +164,17 @@ class _Body:
 
     def copies(self, equation: Any) -> list[Any]:
         """The equation, and one of `reshard` behind it if the user says how its result lies."""
-        from jax._src import core, mesh
+        from jax._src import core, mesh, named_sharding
         from jax.sharding import NamedSharding
 
-        if equation.primitive.name == RESHARD and not self._said(equation):
-            (self.variables[equation.outvars[0]],) = map(self.variable, equation.invars)
-            return []
         name, params = equation.primitive.name, dict(equation.params)
+        if self._is_dropped(equation):
+            read = map(self.variable, equation.invars)
+            self.variables.update(zip(equation.outvars, read, strict=True))
+            return []
+        if not self.whole.reshards and "in_shardings" in params:
+            for key in ("in_shardings", "out_shardings"):
+                params[key] = (named_sharding.UNSPECIFIED,) * len(params[key])
         operands = [self.variable(var) for var in equation.invars]
         results = [self.variable(var) for var in equation.outvars]
         with equation.ctx.manager, mesh.use_abstract_mesh(mesh.empty_abstract_mesh):
@@ -183,6 +192,8 @@ class _Body:
             return [_reshard(copied, sharding, "with_sharding_constraint")]
         if name == "shard_map":
             return [copied]
+        if name == "device_put":
+            return [one for k in range(len(results)) for one in _placed(copied, k)]
         asked = None
         for key in ("out_sharding", "sharding"):
             sharding = params.get(key)
@@ -197,9 +208,22 @@ class _Body:
         made = copied.replace(params=params, outvars=[inner])
         return [made, _reshard(copied.replace(invars=[inner]), asked, "out_sharding")]
 
-    def _said(self, reshard: Any) -> bool:
-        """Whether an equation of `reshard` stays: one that enters Auto mode says nothing."""
-        return self.whole.reshards and bool(_explicit(reshard.params["dst_sharding"].mesh))
+    def _is_dropped(self, equation: Any) -> bool:
+        """Whether an equation says where its operands lie, and nothing that is kept.
+
+        A `reshard` that enters Auto mode says nothing.
+        """
+        from jax.sharding import NamedSharding
+
+        name, params = equation.primitive.name, equation.params
+        if name == RESHARD:
+            return not (self.whole.reshards and _explicit(params["dst_sharding"].mesh))
+        if self.whole.reshards:
+            return False
+        placed = name == "device_put" and any(
+            isinstance(device, NamedSharding) for device in params["devices"]
+        )
+        return placed or name == "sharding_constraint"
 
 
 def _reshard(equation: Any, sharding: Any, asked_by: str) -> Any:
@@ -208,6 +232,37 @@ def _reshard(equation: Any, sharding: Any, asked_by: str) -> Any:
 
     params: Mapping[str, Any] = {"dst_sharding": sharding, "asked_by": asked_by}
     return equation.replace(primitive=pjit.reshard_p, params=params, effects=frozenset())
+
+
+def _placed(equation: Any, place: int) -> list[Any]:
+    """One array of a `device_put`: a sharding that it names is asked for, a memory is entered."""
+    import jax
+    from jax._src import core
+    from jax.sharding import NamedSharding
+
+    lists = {key: (equation.params[key][place],) for key in ("devices", "srcs", "copy_semantics")}
+    made = equation.replace(
+        params={**equation.params, **lists},
+        invars=[equation.invars[place]],
+        outvars=[equation.outvars[place]],
+    )
+    (given,) = lists["devices"]
+    if not isinstance(given, NamedSharding):
+        return [made]
+    shape = jax.ShapeDtypeStruct(made.invars[0].aval.shape, made.invars[0].aval.dtype)
+    sharding = NamedSharding(given.mesh, given.spec)
+    if _explicit(given.mesh):
+        asked = _reshard(made, sharding, "device_put")
+    else:
+        traced = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, sharding))(shape)
+        (one,) = traced.jaxpr.eqns
+        asked = made.replace(primitive=one.primitive, params=one.params, effects=one.effects)
+    if given.memory_kind is None:
+        return [asked]
+    inner = core.Var(made.invars[0].aval)
+    space = core.mem_kind_to_space(given.memory_kind)
+    entered = made.replace(params={**made.params, "devices": (space,)}, invars=[inner])
+    return [asked.replace(outvars=[inner]), entered]
 
 
 def _untyped(aval: Any) -> Any:

@@ -27,7 +27,9 @@ from jax import lax
 
 from autoshard import compat
 from autoshard.program.ragged import RAGGED
+from autoshard.program.vocabulary import DECOMPOSITIONS, ITERATED
 
+_OF_EACH_PART = frozenset({RAGGED, *compat.KERNELS, *DECOMPOSITIONS, *ITERATED})
 Shows = Literal["wrong", "aborts", "sends"]
 Spec = tuple[Any, ...]
 
@@ -86,9 +88,10 @@ def runs_in_parts(equation: Any) -> bool:
     """Whether every device runs the op on its own part, and the partitioner is not asked.
 
     Ragged products do too: each compiler lowers them in its own way, which no sharding survives.
-    So do kernels, into which no partitioner can look.
+    So do kernels, into which no partitioner can look, and what is lowered as a loop that tests all
+    elements, or the whole batch, each turn. XLA:TPU gathers the batch of other decompositions.
     """
-    return equation.primitive.name in (RAGGED, *compat.KERNELS) or bool(faults_of(equation))
+    return equation.primitive.name in _OF_EACH_PART or bool(faults_of(equation))
 
 
 def _has_batch_groups(equation: Any) -> bool:

@@ -41,6 +41,7 @@ from autoshard.program.rules.ask_shardy import rules_for
 from autoshard.program.rules.choose import UserRules, refuse_for_bodies
 from autoshard.program.shard_maps.collectives import CollectiveError
 from autoshard.program.shard_maps.in_place import run_shard_maps, shard_maps_in
+from autoshard.program.shard_maps.vmapped import reduce_dimensions
 from autoshard.program.state.constants import hold
 from autoshard.program.state.in_place import InPlaceError, Returning, is_ref
 from autoshard.program.state.ties import (
@@ -303,7 +304,8 @@ def _check_refs(closed: Any, fn: Callable[..., Any]) -> None:
 
 def as_planned(closed: Any) -> Any:
     """What JAX traced without Refs, and with what `shard_maps`, `solves` and `loops` make of it."""
-    return plain_loops(run_solves(run_shard_maps(compat.without_refs(closed))))
+    mapped = reduce_dimensions(run_shard_maps(compat.without_refs(closed)))
+    return plain_loops(run_solves(mapped))
 
 
 def _check_effects(graph: Flattener) -> None:

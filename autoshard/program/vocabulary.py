@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 ADDITIONS = frozenset({"add", "add_any"})
+DECOMPOSITIONS = frozenset(
+    {
+        *("lu", "qr", "eigh", "eig", "svd", "schur", "hessenberg", "tridiagonal"),
+        *("householder_product", "ormqr", "cholesky_update", "tridiagonal_solve"),
+    }
+)
+"""Linear algebra for which each platform has custom calls, or loops, of its own."""
 ALGORITHMS = frozenset(
     {
         *("sort", "top_k", "approx_top_k", "argmax", "argmin"),
         *("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"),
-        *("cholesky", "lu", "qr", "eigh", "eig", "svd", "triangular_solve", "tridiagonal_solve"),
-        *("householder_product", "schur", "hessenberg", "tridiagonal"),
+        *("cholesky", "triangular_solve", *DECOMPOSITIONS),
         *("select_and_scatter_add", "select_and_gather_add"),
     }
 )
@@ -39,6 +45,13 @@ FREE_PRIMITIVES = frozenset(
 )
 """Ops so cheap that what they make of constants alone is computed wherever it is read."""
 STAY = frozenset({"enter", "scan_slice"})
+ITERATED = frozenset(
+    {
+        *("igamma", "igammac", "igamma_grad_a", "random_gamma"),
+        "regularized_incomplete_beta",
+    }
+)
+"""Functions of each element that are lowered as loops, until all elements have converged."""
 LEAVING = frozenset({"scan_stack", "yield", "join"})
 """Ops of a loop whose results are read around it."""
 UNCUT = frozenset(

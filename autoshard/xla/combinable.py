@@ -85,6 +85,6 @@ def _region(program: Program, value: int) -> int:
 def _unawaited(program: Program, op: Op, awaited: Sequence[bool]) -> tuple[int, str] | None:
     """Return the region and dtype of an op's sums; None if something there depends on them."""
     sums = any(factor.kind is FactorKind.REDUCE for factor in op.rule.factors)
-    if not sums or any(awaited[o] for o in op.outputs):
+    if not sums or not op.outputs or any(awaited[o] for o in op.outputs):
         return None
     return op.region, program.values[op.outputs[0]].dtype

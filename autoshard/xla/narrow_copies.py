@@ -60,6 +60,8 @@ def narrowed(program: Program, awaited: Sequence[bool], compiler: Compiler) -> d
 
     def read_as(value: int, op: int, position: int) -> int | None:
         reader = program.ops[op]
+        if not reader.outputs:
+            return None
         result = program.values[reader.outputs[0]]
         if reader.primitive == "convert_element_type":
             return _narrower(program, value, result.index)

@@ -14,6 +14,7 @@ from autoshard.lower import lower
 from autoshard.lower.cut import LoweringError
 from autoshard.lower.verify import numeric_differences, verify_collectives, verify_written
 from autoshard.program.trace import TraceError, trace
+from autoshard.search import search
 from tests.helpers import best_plan, case, random_plan
 
 W, X = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((32, 32), (64, 32)))
@@ -94,6 +95,26 @@ def test_shardy_makes_the_planned_collectives_without_devices(fn, seed):
     lowered = lower(planned(fn, seed), fn, W, X)
     found = verify_collectives(lowered)
     assert found.agrees, str(found)
+
+
+@pytest.mark.parametrize("machine", ["v5e-8", "h100-8"])
+def test_ops_without_results_are_planned_for_compilers_with_habits(machine):
+    for fn in (prints_a_scalar, shows_in_a_loop, keeps_in_order):
+        plan = search(trace(fn, W, X), machine, mesh={"x": 8}, baselines=False)
+        assert plan.estimate.step_seconds > 0
+
+
+def test_a_sum_of_a_product_that_python_is_called_with_is_judged():
+    """XLA:CPU refuses a fusion of its own there, sharded or not."""
+
+    def step(w, x):
+        y = x @ w
+        jax.debug.callback(keep, y.sum())
+        return y
+
+    args = jnp.ones((128, 256)), jnp.ones((64, 128))
+    plan = best_plan(case(step, *args, mesh={"x": 8}))
+    assert numeric_differences(lower(plan, step, *args), step, args) == []
 
 
 def given_arrays():

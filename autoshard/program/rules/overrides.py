@@ -227,6 +227,7 @@ def _table() -> dict[str, Override]:
         ("chlo.top_k has no rule in Shardy", along("axis"), "top_k"),
         ("lowers to one custom call for each of its two values", alike, "shard_alike"),
         ("is of types alone, and never lowered", elementwise, compat.RESHARD),
+        ("lowers to a custom call, of which Shardy knows nothing", elementwise, "device_put"),
         (
             "Shardy's rule of the custom call forgets the searched dimension",
             along("reduction_dimension"),

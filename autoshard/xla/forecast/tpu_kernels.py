@@ -125,8 +125,10 @@ def _softmaxes(program: Program, fusion: Fusion) -> Iterator[Softmax]:
     readers = program.consumers()
     products = {op.index for op in program.ops if op.primitive == "dot_general"}
     for op in program.ops:
+        if op.primitive != "exp":
+            continue
         exponentials = program.values[op.outputs[0]]
-        if op.primitive != "exp" or exponentials.dtype != "float32":
+        if exponentials.dtype != "float32":
             continue
         if not any(program.ops[r].primitive == "reduce_sum" for r, _ in readers[op.outputs[0]]):
             continue
