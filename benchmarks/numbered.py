@@ -79,21 +79,21 @@ def _work(
     count = options.count if options.only is None else options.only + 1
     at = first
     while at < count:
-        process = subprocess.Popen(
+        begun = None
+        with subprocess.Popen(
             [sys.executable, str(child), *map(str, [options.seed, at, step, count, *words])],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=ENVIRONMENT,
             text=True,
-        )
-        begun = None
-        for line in _lines(process, limit):
-            answer = json.loads(line)
-            begun = answer["number"]
-            if "said" in answer:
-                note(answer)
-                begun, at = None, answer["number"] + step
-        code = process.wait()
+        ) as process:
+            for line in _lines(process, limit):
+                answer = json.loads(line)
+                begun = answer["number"]
+                if "said" in answer:
+                    note(answer)
+                    begun, at = None, answer["number"] + step
+        code = process.returncode
         if begun is not None:
             note({"number": begun, "said": f"the process ended with {code}"})
             at = begun + step

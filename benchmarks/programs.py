@@ -2,15 +2,14 @@
 
     python benchmarks/programs.py --count 3000 --seed 0 --workers 4
 
-Each program is a few pieces of what people write (`programs_pieces.py`, `programs_algorithms.py`):
-products, loops of fixed and unknown length and in each other, branches, gathers and scatters,
-grouped convolutions, transforms, sorts, decompositions, complex numbers, own derivatives, calls of
-Python, Refs, noise, constraints and `shard_map`s of the step's own. It is planned for a random
-machine of eight chips under random pins, lowered with annotations and written out, and held to
-Shardy's collectives and to the unsharded numbers (`programs_child.py`). Right is that all agree, or
-that a message says why there is no plan or no lowering. A fault is a judge that disagrees, any
-other exception, a process that ends, or one that takes too long. `--only 17` runs one program
-again.
+Each program is a few pieces of what people write (`drawn.pieces`, `drawn.algorithms`): products,
+loops of fixed and unknown length and in each other, branches, gathers and scatters, grouped
+convolutions, transforms, sorts, decompositions, complex numbers, own derivatives, calls of Python,
+Refs, noise, constraints and `shard_map`s of the step's own. It is planned for a random machine of
+eight chips under random pins, lowered with annotations and written out, and held to Shardy's
+collectives and to the unsharded numbers (`drawn.child`). Right is that all agree, or that a message
+says why there is no plan or no lowering. A fault is a judge that disagrees, any other exception, a
+process that ends, or one that takes too long. `--only 17` runs one program again.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import numbered
 
-DEAD = 60.0
-"""Seconds beyond its limit after which a process is ended that its alarm does not end."""
-CHILD = Path(__file__).with_name("programs_child.py")
+DEAD = 600.0
+"""Seconds beyond its limit after which a process is ended that its timer does not end."""
+CHILD = Path(__file__).parent / "drawn" / "child.py"
 
 
 def is_fault(said: str) -> bool:
@@ -59,9 +58,11 @@ def run(options: argparse.Namespace) -> int:
 
 def main() -> None:
     """Read the options and run."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     numbered.add_arguments(parser, count=3000, of="program")
-    parser.add_argument("--limit", type=int, default=120, help="seconds for each (default: 120)")
+    parser.add_argument(
+        "--limit", type=int, default=120, help="seconds of a processor for each (default: 120)"
+    )
     parser.add_argument("--json", help="where to write all outcomes")
     sys.exit(run(parser.parse_args()))
 

@@ -14,7 +14,7 @@ from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.assemble import forecasted
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.options import SearchOptions
-from autoshard.search.padding import Padding, padded, sentence
+from autoshard.search.padding import Padding, hindered, padded, sentence
 from autoshard.search.prepare import prepare
 from autoshard.solve.limit_hit import LimitHit
 
@@ -38,8 +38,10 @@ def with_notes(
 ) -> list[Plan]:
     """Plans with a note for each padding that saves at least `WORTH_PADDING` of the first's step.
 
-    An interrupt leaves the notes out.
+    Paddings that cannot be priced are named. An interrupt leaves the notes out.
     """
+    if asked.baselines:
+        plans = with_sentences(plans, hindered(program, machine.chips))
     if not tried or plans[0].proof.limit_hit is LimitHit.INTERRUPTED:
         return plans
     try:
@@ -47,7 +49,12 @@ def with_notes(
     except KeyboardInterrupt as interrupt:
         acknowledge(interrupt)
         return plans
-    return [replace(plan, notes=(*plan.notes, *notes)) for plan in plans]
+    return with_sentences(plans, notes)
+
+
+def with_sentences(plans: Sequence[Plan], sentences: Sequence[str]) -> list[Plan]:
+    """Plans with these notes behind their own."""
+    return [replace(plan, notes=(*plan.notes, *sentences)) for plan in plans]
 
 
 def _notes(

@@ -82,14 +82,54 @@ def paddings(program: Program, devices: int) -> list[Padding]:
             break
         longer = _longer(size, devices)
         assert longer is not None
-        dimensions, factors = _connected(program, readers, size)
-        if not factors:
+        dimensions, factors, hindrance = _connected(program, readers, size)
+        if hindrance is not None or not factors:
             continue
         share = sum(_weight(program.values[v]) for v in {v for v, _ in dimensions}) / total
         if share >= LEAST_SHARE:
             parts, possible = math.gcd(size, devices), math.gcd(longer, devices)
             found.append(Padding(size, longer, parts, possible, dimensions, factors, share))
     return found
+
+
+def hindered(program: Program, devices: int) -> list[str]:
+    """What a reader of a plan is told of sizes of arguments of which no padding can be priced.
+
+    Args:
+      program, devices: as of `paddings`.
+    """
+    readers = _mentions(program)
+    total = sum(_weight(value) for value in program.values) or 1.0
+    found = []
+    for size in sorted({n for v in program.inputs for n in program.values[v].shape}, reverse=True):
+        longer = _longer(size, devices)
+        weight = sum(_weight(value) for value in program.values if size in value.shape)
+        if longer is None or weight < LEAST_SHARE * total or len(found) == MOST:
+            continue
+        _, _, hindrance = _connected(program, readers, size)
+        if hindrance is not None:
+            parts, possible = math.gcd(size, devices), math.gcd(longer, devices)
+            found.append(
+                f"dimensions of {size:,} are cut over at most {parts} of the devices, and "
+                f"{longer:,} over {possible}: what padding them would save is not known, because "
+                f"{hindrance} does not treat their rows alike"
+            )
+    return found
+
+
+def unpriced(program: Program, devices: int, why: str) -> list[str]:
+    """What a reader of a plan is told of paddings that a search does not price.
+
+    Args:
+      program, devices: as of `paddings`.
+      why: the option of the search, as ``--remat search``.
+    """
+    return [
+        f"dimensions of {one.size:,} ({_place(program, one)}) are cut over at most {one.parts} of "
+        f"the devices, and {one.padded:,} over {one.possible}: a search without {why} tells what "
+        "padding them saves"
+        for one in paddings(program, devices)
+    ]
 
 
 def padded(program: Program, padding: Padding) -> Program:
@@ -146,23 +186,29 @@ def sentence(
       seconds, padded_seconds: a step as it is planned, and with the longer dimensions.
       proven: whether there is a plan of that; else it is a bound.
     """
-    given = [v for v in program.inputs if any(one == v for one, _ in padding.dimensions)]
-    arrays = len({value for value, _ in padding.dimensions})
-    where = f"of {shown_path(program, given[0])} and {arrays - 1} other arrays" if given else ""
-    where = where or f"of {arrays} arrays, the first {_made_at(program, padding)}"
     least = "" if proven else "at least "
     more = "" if proven else ", which a search for that step tells"
+    here, there = format_seconds(seconds), format_seconds(padded_seconds)
     return (
-        f"dimensions of {padding.size:,} ({where}) are cut over at most {padding.parts} of the "
-        f"devices: padded to {padding.padded:,}, over {padding.possible} as a rule, the step takes "
-        f"{least}{format_seconds(padded_seconds)} in place of {format_seconds(seconds)}{more}; pad "
-        "them with what has no weight in the result, such as rows that the loss leaves out"
+        f"dimensions of {padding.size:,} ({_place(program, padding)}) are cut over at most "
+        f"{padding.parts} of the devices: padded to {padding.padded:,}, over {padding.possible} as "
+        f"a rule, the step takes {least}{there} in place of {here}{more}; pad them with what has "
+        "no weight in the result, such as rows that the loss leaves out"
     )
+
+
+def _place(program: Program, padding: Padding) -> str:
+    """Which arrays become longer."""
+    given = [v for v in program.inputs if any(one == v for one, _ in padding.dimensions)]
+    arrays = len({value for value, _ in padding.dimensions})
+    if given:
+        return f"of {shown_path(program, given[0])} and {arrays - 1} other arrays"
+    return f"of {arrays} arrays, the first {_made_at(program, padding)}"
 
 
 def about(notes: Sequence[str], value: Value) -> list[str]:
     """The sentences among a plan's notes that are about a dimension of this value."""
-    begins = tuple(f"dimensions of {size:,} (" for size in value.shape)
+    begins = tuple(f"dimensions of {size:,} {go}" for size in value.shape for go in ("(", "are"))
     return [note for note in notes if begins and note.startswith(begins)]
 
 
@@ -203,10 +249,10 @@ def _connected(
     program: Program,
     mentions: dict[int, list[tuple[Op, Sequence[Sequence[int]]]]],
     size: int,
-) -> tuple[frozenset[Dimension], frozenset[tuple[int, int]]]:
+) -> tuple[frozenset[Dimension], frozenset[tuple[int, int]], Op | None]:
     """The dimensions that become longer with the one of most bytes, and the factors of ops.
 
-    Both are empty where some op does more along them than computing each part by itself or summing.
+    The third is an op that does more along them than computing each part by itself or summing.
     """
     first = max(
         (value for value in program.values if size in value.shape and not value.free),
@@ -226,11 +272,11 @@ def _connected(
                 continue
             own = [k for k in tensor[one[1]] if op.rule.factors[k].size % size == 0]
             if not own or op.rule.factors[own[0]].kind not in _CUT:
-                return frozenset(), frozenset()
+                return frozenset(), frozenset(), op
             if (op.index, own[0]) not in factors:
                 factors.add((op.index, own[0]))
                 left += _along(program, op, own[0], size)
-    return frozenset(dimensions), frozenset(factors)
+    return frozenset(dimensions), frozenset(factors), None
 
 
 def _along(program: Program, op: Op, factor: int, size: int) -> Iterator[Dimension]:

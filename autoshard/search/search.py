@@ -22,8 +22,8 @@ from autoshard.search.finish import finish
 from autoshard.search.keep.search import search_rewrites
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.options import Remat, SearchOptions, WarmStart
-from autoshard.search.padded_steps import with_notes, without_their_time
-from autoshard.search.padding import paddings
+from autoshard.search.padded_steps import with_notes, with_sentences, without_their_time
+from autoshard.search.padding import paddings, unpriced
 from autoshard.search.prepare import MeshError, prepare
 from autoshard.search.progress import SearchProgress
 
@@ -106,7 +106,9 @@ def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -
     """
     machine = load(machine) if isinstance(machine, str) else machine
     if asked.remat == "search" or tuple(asked.accumulate) != (1,):
-        return search_rewrites(program, machine, asked)
+        plans = search_rewrites(program, machine, asked)
+        why = "--remat search and --accumulate"
+        return with_sentences(plans, unpriced(program, machine.chips, why))
     tried = paddings(program, machine.chips) if asked.baselines else []
     searcher, shapes = prepare(program, machine, without_their_time(asked, tried))
     plans = finish(searcher, explore_fitting(searcher, shapes), asked)

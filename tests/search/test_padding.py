@@ -97,6 +97,27 @@ def test_nothing_is_offered_where_nothing_is_gained() -> None:
     assert plan.notes == ()
 
 
+def test_what_is_not_priced_is_said() -> None:
+    """Neighbours of a row are read, or what is saved is searched for as well."""
+
+    def smoothed(x, w):
+        rows = jnp.tanh(x @ w)
+        return rows[1:] - rows[:-1]
+
+    plan = search(trace(smoothed, f(31, 64), f(64, 64)), toy_machine(), time_limit=10)
+    (note,) = plan.notes
+    assert note.startswith(
+        "dimensions of 31 are cut over at most 1 of the devices, and 32 over 8: what padding them "
+        "would save is not known, because slice at (top) (test_padding.py:"
+    )
+    fn, args = narrow(31)
+    plan = search(trace(fn, *args), toy_machine(), time_limit=10, remat="search")
+    assert plan.notes[-1] == (
+        "dimensions of 31 (of x and 4 other arrays) are cut over at most 1 of the devices, and 32 "
+        "over 8: a search without --remat search and --accumulate tells what padding them saves"
+    )
+
+
 STEPS = """
 import jax
 import jax.numpy as jnp

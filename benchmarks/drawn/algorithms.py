@@ -1,6 +1,6 @@
 """More pieces of random programs: algorithms, loops in loops, meshes of the step's own, types.
 
-See `programs_pieces`.
+See `drawn.pieces`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
-from programs_pieces import Dice, F, I, Made, Shape, any_shape, axis_of, piece, rank
+
+from drawn.pieces import Dice, F, I, Made, Shape, any_shape, axis_of, piece, rank
 
 MESH = AbstractMesh((2,), ("x",), axis_types=(AxisType.Auto,))
 """A mesh of the step's own: plans match its axis by name, and may have another size of it."""

@@ -1,11 +1,11 @@
 """Random programs, each planned, lowered and judged; one line of JSON for each (`programs.py`).
 
-    python benchmarks/programs_child.py SEED FIRST STEP COUNT LIMIT
+    python benchmarks/drawn/child.py SEED FIRST STEP COUNT LIMIT
 
-The pool of a program begins with one array; pieces (`programs_pieces.py`) read an entry of it and
-add another. What no piece reads is returned; of a quarter of the programs, the gradient is, too,
-and the weights come back as state. A random machine makes it worth while to cut small arrays,
-and random pins make plans differ.
+The pool of a program begins with one array; pieces (`drawn.pieces`, `drawn.algorithms`) read an
+entry of it and add another. What no piece reads is returned; of a quarter of the programs, the
+gradient is, too, and the weights come back as state. A random machine makes it worth while to cut
+small arrays, and random pins make plans differ.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from programs_algorithms import NO_GRADIENT
-from programs_pieces import PIECES, WITHOUT_GRADIENT, F, I
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import autoshard
 from autoshard.lower import lower
@@ -36,6 +37,8 @@ from autoshard.machine.network import Switch
 from autoshard.problem.requirements.records import RequirementError
 from autoshard.program.trace import Program, TraceError, trace
 from autoshard.search.search import InfeasibleError, NoPlanError
+from drawn.algorithms import NO_GRADIENT
+from drawn.pieces import PIECES, WITHOUT_GRADIENT, F, I
 
 REFUSALS = (TraceError, LoweringError, RequirementError, InfeasibleError, NoPlanError)
 """What may be said instead of a plan: with op, line and repair."""
@@ -213,17 +216,17 @@ def _too_long(*_: Any) -> None:
 def main() -> None:
     """Judge programs FIRST, FIRST + STEP, ... below COUNT."""
     seed, first, step, count, limit = map(int, sys.argv[1:])
-    signal.signal(signal.SIGALRM, _too_long)
+    signal.signal(signal.SIGPROF, _too_long)
     for number in range(first, count, step):
         print(json.dumps({"number": number}), flush=True)  # so that a crash has a name
         started = time.monotonic()
-        signal.alarm(limit)
+        signal.setitimer(signal.ITIMER_PROF, limit)  # of its own time: the machine may be busy
         try:
             answer = judge(seed, number)
         except Exception as error:  # any of them is a fault of the product
             answer = {"said": f"raised: {type(error).__name__}: {error}"[:2000]}
             answer["trace"] = "".join(traceback.format_tb(error.__traceback__)[-4:])
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         seconds = round(time.monotonic() - started, 2)
         print(json.dumps({"number": number, "seconds": seconds, **answer}), flush=True)
 

@@ -1,0 +1,1 @@
+"""Random programs, made of pieces of what people write: `benchmarks/programs.py`."""
