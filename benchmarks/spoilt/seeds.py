@@ -14,6 +14,8 @@ from autoshard.cli.main import main
 from autoshard.search.meshes.plan import KIND, SCHEMA_VERSION
 
 PROGRAM = "mlp:tiny"
+LAYERS = "llama3-1b:tiny"
+"""Of which is chosen what is saved for the backward pass."""
 MACHINE = """\
 name = "toy"
 overlap = 0.8
@@ -127,6 +129,14 @@ KINDS = (
          "explain {} [0].layers[0].up --time-limit 2", "annotate {} --quiet", "verify {}"),
         6,
     ),
+    Kind(
+        "plan that saves",
+        "saved.json",
+        ("show {}", "report {} -o out.html", "check {}",
+         f"search {LAYERS} --time-limit 2 --no-baselines --quiet --machine v5e-8 "
+         "--mesh data=2,model=4 --from {}"),
+        3,
+    ),
     Kind("sweep", "sweep.json", ("report {} -o out.html",), 3),
     Kind("table of a sweep", "sweep.csv", ("report {} -o out.html",), 2),
     Kind("serving", "serving.json", ("report {} -o out.html",), 3),
@@ -170,6 +180,9 @@ def make(folder: Path, names: Sequence[str]) -> None:
     ):
         (folder / name).write_text(text)
     run(f"search {PROGRAM} --machine v5e-8 --mesh data=2,model=4 --quiet -o {folder}/plan.json")
+    if "plan that saves" in wanted:
+        words = "--machine v5e-8 --mesh data=2,model=4 --quiet --no-baselines --remat search"
+        run(f"search {LAYERS} {words} --time-limit 9 -o {folder}/saved.json")
     if wanted & {"sweep", "table of a sweep", "prices"}:
         words = f"{SWEEP} --keep {folder}/rows -o {folder}/sweep.json"
         run(f"whatif {PROGRAM} {words} --csv {folder}/sweep.csv")
