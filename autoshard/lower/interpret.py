@@ -20,7 +20,7 @@ from autoshard.lower.calls import Calls
 from autoshard.lower.cut import Cut, LoweringError
 from autoshard.lower.in_parts import in_parts
 from autoshard.lower.local import run_in_parts
-from autoshard.lower.looked_up import bind_looked_up, settled_gather
+from autoshard.lower.looked_up import bind_looked_up, settled_gather, starts_within
 from autoshard.lower.manual import Devices
 from autoshard.lower.partitioner import runs_in_parts
 from autoshard.lower.planned_arrays import nothing_of
@@ -112,8 +112,15 @@ class Interpreter(Calls, Regions):
             settle = self._settling(op)
             if settle is not None:
                 return [settled_gather(equation, arrays, settle)]
+        if op.primitive == "dynamic_slice" and self._is_cut(op.outputs[0]):
+            arrays = starts_within(equation, arrays)
         found = bind_looked_up(equation, arrays, cut)
         return compat.bind_equation(equation, arrays) if found is None else found
+
+    def _is_cut(self, value: int) -> bool:
+        """Whether a value is stored or copied in parts."""
+        layouts = self.decisions.stored[value], self.decisions.copy[value]
+        return any(d >= 0 for layout in layouts for d in layout or ())
 
     def _cut(self, op: Op) -> Cut | None:
         """How the plan cuts an op; None for what is computed wherever it is read."""

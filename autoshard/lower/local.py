@@ -165,12 +165,22 @@ def _padding(equation: Any, arrays: Sequence[Any], cut: Cut) -> Any:
     return config
 
 
+def _repeats(equation: Any, arrays: Sequence[Any], cut: Cut) -> tuple[int, ...]:
+    counts = tuple(equation.params["reps"])
+    for d, count in enumerate(counts):
+        if cut.axes(0, d) and count > 1:
+            raise refused(cut, f"it repeats dimension {d}, which is cut")
+    result, operand = cut.local_results[0], arrays[0].shape
+    return tuple(n // size if size else 1 for n, size in zip(result, operand, strict=True))
+
+
 _ADAPTED: Mapping[str, Callable[[Any, Sequence[Any], Cut], list[Any]]] = {
     "broadcast_in_dim": _with(shape=_result_shape),
     "reshape": _with(new_sizes=_result_shape),
     "slice": _with(limit_indices=_limits),
     "dynamic_slice": slice_of_place,
     "pad": _with(padding_config=_padding),
+    "tile": _with(reps=_repeats),
     "conv_general_dilated": convolution,
     **dict.fromkeys((f"reduce_window_{kind}" for kind in ("sum", "max", "min")), pooling),
     "gather": gather,

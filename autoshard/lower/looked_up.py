@@ -6,7 +6,10 @@ an op that says the same. What a cut dimension asks for is written in the form f
     dynamic_update_slice  a start beyond an end is dropped where a part ends: clamped before; of
                           a short type, places of parts are computed in it and overflow: widened
     scatter               a window of one place keeps the dimension whole: a place without window
-    dynamic_slice         of one place gathers the operand: a gather of that place
+    dynamic_slice         of one place gathers the operand: a gather of that place; of a result
+                          that is cut, XLA makes one slice of both, and forgets that the start
+                          of the first was clamped (seen with jaxlib 0.10.2, not with 0.12):
+                          clamped before
     gather                takes what is cut in windows of one place as it is
 
 The lowering for one device (`autoshard.lower.indexed`) needs none of these.
@@ -54,6 +57,14 @@ def _start_within(start: Any, last: int) -> Any:
     end = np.asarray(min(last, int(limits.max)), limits.dtype)
     within = lax.clamp(np.asarray(0, limits.dtype), jnp.asarray(start), end)
     return within.astype(jnp.int32) if limits.bits < 32 else within
+
+
+def starts_within(equation: Any, arrays: Sequence[Any]) -> list[Any]:
+    """The operands of a `dynamic_slice` with starts at which it lies within its operand."""
+    operand, *starts = arrays
+    sizes = equation.params["slice_sizes"]
+    lasts = [size - taken for size, taken in zip(operand.shape, sizes, strict=True)]
+    return [operand, *map(_start_within, starts, lasts)]
 
 
 def _without_window(equation: Any, arrays: Sequence[Any], cut: frozenset[int]) -> list[Any] | None:

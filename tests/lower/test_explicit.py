@@ -167,6 +167,7 @@ CASES = {
     "flags": (flags, (f32(16, 16),)),
     "folds": (folded, (f32(16, 16),)),
     "constant": (constant, (f32(16, 16),)),
+    "repeats": (lambda x: jnp.sin(jnp.tile(x, (1, 8))), (f32(16, 4),)),
 }
 
 

@@ -97,6 +97,29 @@ def test_starts_at_below_and_beyond_the_ends(name, explicit):
         assert numeric_differences(lowered, fn, concrete) == []
 
 
+def read_rows(x, position):
+    """Twice as many as the mesh has devices, so that each takes two of them."""
+    return jax.lax.dynamic_slice(x, (position, jnp.int32(0)), (16, 8)) + 1.0
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_the_start_of_a_slice_that_is_cut_afterwards_is_clamped(monkeypatch, explicit):
+    """XLA makes one slice of the two; the judge finds it where it does."""
+    args = (shape(32, 8), shape(dtype=I32))
+    wanted = ["pin [0] [None, None]", "pin result [x, None]"]
+    plan = search(
+        trace(read_rows, *args), toy_machine(), mesh={"x": 8}, requirements=wanted, baselines=False
+    )
+    lowered = lower(plan, read_rows, *args, explicit=explicit)
+    assert numeric_differences(lowered, read_rows, concrete_like(args)) == []
+    asked = []
+    monkeypatch.setattr(
+        interpret, "starts_within", lambda equation, arrays: asked.append(equation) or arrays
+    )
+    numeric_differences(lower(plan, read_rows, *args), read_rows, concrete_like(args))
+    assert asked
+
+
 def test_a_write_that_is_dropped_is_found(monkeypatch):
     plan, fn, args = planned("column")
     monkeypatch.setattr(interpret, "bind_looked_up", lambda equation, arrays, cut: None)

@@ -60,7 +60,10 @@ def _cut_starts(program: Program, plan: Plan) -> tuple[set[int], int, int]:
         if op.primitive not in _FIRST_START or plan.decisions.assignment[op.index] is None:
             continue
         whole, part = _shapes(program, op)
-        for d in {*chosen(op).reads[0][0].tolist()} - {-1}:
+        made = op.outputs[0]  # cut where it is read, if not before
+        later = plan.decisions.stored[made] or (), plan.decisions.copy[made] or ()
+        cut = {*chosen(op).reads[0][0].tolist(), *later[0], *later[1]}
+        for d in sorted(d for d in cut if d >= 0):
             start = op.inputs[_FIRST_START[op.primitive] + d]
             if part[d] < whole[d] and start >= 0:
                 starts.add(start)
