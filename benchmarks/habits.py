@@ -148,7 +148,9 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
         )  # fmt: skip
     rows.write(options.csv)
     if options.markdown:
-        Path(options.markdown).write_text(page(habits, effects), encoding="utf-8")
+        Path(options.markdown).write_text(
+            page(habits, effects, enough=options.enough), encoding="utf-8"
+        )
         print(f"autoshard: wrote {options.markdown}", file=sys.stderr)
     counts = Counter(worth(name, effects).verdict for name in names)
     groups = len({effect.group for effect in effects})
@@ -159,12 +161,13 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
     return FAILED if errors else 0
 
 
-def page(habits: Sequence[Habit], effects: Sequence[Effect]) -> str:
+def page(habits: Sequence[Habit], effects: Sequence[Effect], *, enough: bool = False) -> str:
     """What each habit buys, the dearest first, as Markdown.
 
     Args:
       habits: that were asked for.
       effects: of them, in all groups.
+      enough: whether those that are worth it in one group were left out of later ones.
     """
     from autoshard.show.versions import versions
     from autoshard.study.worth import LEAST_WORTH, TOGETHER, worth
@@ -183,7 +186,9 @@ def page(habits: Sequence[Habit], effects: Sequence[Effect]) -> str:
         "exercised*: no rule asks about it in these plans, or these compilers have lost it. "
         "*Collectives*: it decides those. *Memory*: peaks of some group are said too small "
         f"without it, by {LEAST_WORTH:.1%} and more. *No*: less than {LEAST_WORTH:.1%} in every "
-        "group here. Why habits that are not judged by this stay says the last table.",
+        "group here. Why habits that are not judged by this stay says the last table."
+        + " A habit was measured until it was worth it in one group."
+        * enough,
         "",
         f"Plans: {', '.join(f'{count} of {name}' for name, count in groups.items())}.",
         "",

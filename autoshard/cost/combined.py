@@ -34,7 +34,7 @@ COMBINING: dict[str, tuple[Combining, ...]] = {
     "all_gather": ((("gpu.gathers-combined", "gpu.gathers-combined-to-30-mib"), GPU_BYTES),),
     "all_reduce": (
         (("gpu.sums-combined", "gpu.sums-combined-to-30-mib"), GPU_BYTES),
-        (("tpu.sums-are-combined", "tpu.gradients-are-combined"), math.inf),
+        (("tpu.sums-are-combined",), math.inf),
     ),
     "reduce_scatter": ((("gpu.scatters-combined", "gpu.sums-combined-to-30-mib"), GPU_BYTES),),
 }

@@ -31,14 +31,11 @@ def summed_together(
       compiler: the compiler; it combines them unless its habits deny it.
     """
     sums = not compiler.denies("gpu.sums-combined", "tpu.sums-are-combined")
-    gradients = sums and not compiler.denies("tpu.gradients-are-combined")
     in_loops = not compiler.denies(
         "gpu.sums-combined-in-loops", "tpu.gradients-are-combined-in-loops"
     )
     groups = [
-        _unawaited(program, op, awaited)
-        if (gradients if op.backward else sums) and (in_loops or op.region == 0)
-        else None
+        _unawaited(program, op, awaited) if sums and (in_loops or op.region == 0) else None
         for op in program.ops
     ]
     sizes = Counter(groups)

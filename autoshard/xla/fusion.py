@@ -12,8 +12,7 @@ stays live, while a residual stream with many readers is written. XLA's own fusi
 costs. XLA:GPU computes a function that decomposes into dozens of instructions (`LONG`) only once:
 if several kernels read the result, it is written.
 
-Nothing is fused across an `optimization_barrier`, which does nothing itself. XLA:TPU fuses nothing
-into an op that pads a dimension other than the last, such as the gradient of a slice.
+Nothing is fused across an `optimization_barrier`, which does nothing itself.
 
 Kernels that read the same arrays run as one, see `autoshard.xla.fusion_siblings`. A product reads
 the array that its result is added to, see `autoshard.xla.fusion_accumulate`.
@@ -62,7 +61,6 @@ class FusionRules:
       by_bytes: whether they recompute only where that moves fewer bytes.
       counts_functions: whether transcendental functions take time in this comparison.
       long_written: whether the result of a long function with several readers is written.
-      pads_apart: whether nothing is fused into an op that pads a dimension other than the last.
       siblings, reductions_join: whether elementwise kernels, and reductions, are merged with
         kernels that read the same arrays.
     """
@@ -77,7 +75,6 @@ class FusionRules:
     by_bytes: bool
     counts_functions: bool
     long_written: bool
-    pads_apart: bool
     siblings: bool
     reductions_join: bool
 
@@ -98,7 +95,6 @@ class FusionRules:
             counts_functions=not denies("gpu.functions-are-multiples"),
             long_written=has("gpu.long-functions-written")
             or denies("tpu.long-functions-made-anew"),
-            pads_apart=has("tpu.written-for-outer-pads"),
             siblings=not denies("gpu.siblings-run-as-one", "tpu.optimizers-in-one-kernel"),
             reductions_join=not denies(
                 "gpu.reductions-join-siblings", "tpu.reductions-of-one-array-together"
@@ -129,14 +125,6 @@ class FusionRules:
         if not self.anew or (functions and not self.functions_anew):
             return False
         return self.exponentials_anew or "exp" not in functions
-
-
-def _pads(program: Program, op: Op) -> bool:
-    """Whether an op pads a dimension other than the last."""
-    if op.primitive != "pad" or op.inputs[0] < 0:
-        return False
-    before, after = (program.values[v].shape[:-1] for v in (op.inputs[0], op.outputs[0]))
-    return before != after
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +257,6 @@ class _Walk:
         if not uses or value.index in self.written:
             return False
         if self.rules.long_written and len(uses) > 1 and maker.primitive in LONG:
-            return False
-        if self.rules.pads_apart and any(_pads(self.program, ops[reader]) for reader, _ in uses):
             return False
         return all(
             ops[reader].region == maker.region and self._computes(ops[reader], position, value)

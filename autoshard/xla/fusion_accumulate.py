@@ -35,12 +35,11 @@ def find_accumulated(
     found: dict[int, int] = {}
     if compiler.denies("gpu.products-start-from-products", "tpu.products-added-to-products"):
         return found
-    first = 1 if compiler.denies("gpu.left-product-starts") else 0
     sums = found if compiler.denies("gpu.third-product-added") else {}
     for op in program.ops:
         if op.primitive not in ADDITIONS or len(op.inputs) != 2 or min(op.inputs) < 0:
             continue
-        for number in (first, 1 - first):
+        for number in (0, 1):
             term, other = op.inputs[number], op.inputs[1 - number]
             if len(readers[term]) == 1 and _can_start(program, op, term, other, sums):
                 found[op.index] = program.values[term].producer

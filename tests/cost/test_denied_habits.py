@@ -174,7 +174,6 @@ PRICES: dict[str, dict[str, Price]] = {
         "tpu.ragged-gradients-once-per-group": RAGGED,
         "tpu.few-rows-turned-for-gathers": resharded(64, 16),
         "tpu.sums-are-combined": shared("all_reduce"),
-        "tpu.gradients-are-combined": shared("all_reduce"),
         "tpu.own-rows-converted-after-lookup": TABLE,
         "tpu.products-read-transposed": transposed(disagreeing, *FOURS),
         "tpu.tiles-of-8-by-128": filled(10, 100),

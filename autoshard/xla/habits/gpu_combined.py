@@ -1,7 +1,7 @@
 """Which collectives XLA:GPU runs as one.
 
 Those of one kind over the same devices, none of which needs another, as long as their results take
-no more than 30 MiB together. Gathers may be of different types, sums are of one.
+no more than 30 MiB together.
 """
 
 from __future__ import annotations
@@ -29,10 +29,6 @@ def _two_layers(x: Any, v: Any, w: Any) -> Any:
 
 def _three_layers(x: Any, a: Any, b: Any, c: Any) -> Any:
     return ((x @ a) @ b) @ c
-
-
-def _two_types(x: Any, v: Any, w: Any) -> Any:
-    return (x @ v).astype(jnp.float32) @ w
 
 
 def _looped(x: Any, v: Any, w: Any) -> Any:
@@ -105,16 +101,6 @@ HABITS: tuple[Habit, ...] = (
         (X, X, X),
         (X,),
         _both("all-gather", "bf16[512,1024]", "bf16[512,1024]"),
-    ),
-    habit(
-        "gathers-of-types-combined",
-        "Gathers of different types run as one.",
-        _GATHERS,
-        _two_types,
-        (_ROWS, bf16(512, 1024), f32(1024, 256)),
-        (X, X, X),
-        (X,),
-        _both("all-gather", "bf16[512,1024]", "f32[1024,256]"),
     ),
     habit(
         "gathers-combined-in-loops",

@@ -104,11 +104,6 @@ def _sum_of_two(built: Built) -> bool:
     return no_kernel and len(first.reads) == 2 and second.operands[2] == first.name
 
 
-def _left_adds(built: Built) -> bool:
-    _, second = products(built)
-    return second.reads == ("bf16[1024,512]", "bf16[512,256]", _SUM)
-
-
 def _third_added(built: Built) -> bool:
     (addition,) = built.kernels("add")
     third = products(built)[-1]
@@ -200,16 +195,6 @@ HABITS: tuple[Habit, ...] = (
         (X, WHOLE) * 2,
         (X,),
         _sum_of_two,
-    ),
-    habit(
-        "left-product-starts",
-        "Of a sum of two products the left one starts from the right one.",
-        _REWRITER,
-        lambda a, b, c, d: a @ b + c @ d,
-        _TERMS,
-        (X, WHOLE) * 2,
-        (X,),
-        _left_adds,
     ),
     habit(
         "third-product-added",

@@ -1,9 +1,8 @@
 """Why some habits stay though no error of steps or peaks shows what they buy.
 
 What a habit buys says `benchmarks/HABITS.md`, over plans that were compiled. A habit stays without
-that for one of the reasons of `records.REASONS_TO_KEEP`. Most of them are bounds: no rule follows
-such a habit by itself. It says where the rule of another one ends, and its probe tells when a newer
-compiler goes further.
+that for one of the reasons of `records.REASONS_TO_KEEP`. Most of them are bounds: such a habit
+says where the rule of another one ends, and its probe tells when a newer compiler goes further.
 """
 
 from __future__ import annotations
@@ -20,13 +19,16 @@ _BOUNDS = {
     "gpu.reversals-through-tiles": "gpu.transposes-element-by-element does not hold of reversals",
     "gpu.results-in-place": "gpu.results-beside ends at gradients that are read as they lie",
     "gpu.gathers-over-axes-apart": "gpu.gathers-combined ends where the devices differ",
+    "gpu.sums-combined": "it joins what gpu.sums-combined-in-loops and -to-30-mib are about",
     "gpu.sums-of-types-apart": "gpu.sums-combined ends where the types differ",
     "gpu.collectives-within-hosts-by-table": "gpu.gathers-between-hosts-reckoned ends at a host",
     "tpu.long-narrow-functions-written": "tpu.long-functions-made-anew holds of float32 alone",
-    "tpu.written-for-inner-pads": "tpu.written-for-outer-pads holds of the last dimension, too",
     "tpu.tables-written-for-lookups": "tpu.elementwise-into-products ends at a lookup's table",
     "tpu.lookups-convert-what-they-find": "a lookup ends no chain, unlike a product on XLA:GPU",
     "tpu.updates-written-for-scatters": "gpu.scatters-compute-updates does not hold of XLA:TPU",
+    "tpu.shares-of-turned-scores-made-anew": "tpu.shares-of-turned-scores-written did not hold of "
+    "chips of one core",
+    "tpu.float32-products-in-one-pass": "chips name no rate of float32 beside that of bfloat16",
     "tpu.row-reductions-apart": "gpu.softmax-in-one-kernel does not hold of XLA:TPU",
     "tpu.pools-select-and-scatter": "gpu.pool-gradients-scatter does not hold of XLA:TPU",
     "tpu.softmaxes-of-plain-heads-in-one-kernel": "tpu.softmaxes-of-five-dimensions-in-one-kernel "
@@ -53,10 +55,53 @@ _COLLECTIVES = {
     "ones, and its scatter for missing",
     "tpu.products-gather-around-rings": "permutes around a product would be taken for unplanned "
     "ones, and its gather for missing",
+    "tpu.no-scatter-onto-two-dimensions": "a reduce-scatter would be planned that is an all-reduce",
+    "tpu.scatters-around-oblongs": "an all-reduce would be planned that is a reduce-scatter",
+    "tpu.reshaped-weights-gathered-narrow": "weights would be gathered with twice the bytes",
+}
+_MEMORY = {
+    "gpu.long-functions-written": "exact GELU is written for several readers, and would be said to "
+    "take no memory",
+    "gpu.nothing-over-barriers": "what a checkpoint makes anew behind its barrier would be said to "
+    "be part of the kernels before it",
+    "tpu.barriers-part-kernels": "what a checkpoint makes anew behind its barrier would be said to "
+    "be part of the kernels before it",
+    "tpu.scores-lie-by-positions": "scores of few keys fill whole tiles, and would be said to take "
+    "a fifth of that",
+    "tpu.windows-lie-by-batch-and-features": "what convolutions read fills more tiles than if any "
+    "dimensions were innermost",
+    "tpu.late-products": "logits stay to the end of a backward pass where the other gradient of "
+    "their table is exchanged",
+    "tpu.own-rows-converted-after-lookup": "a table whose rows are looked up where they lie keeps "
+    "its own type, which may be twice as wide",
+    "tpu.shares-of-turned-scores-written": "shares that several products read are as large as the "
+    "scores, and would be said to take no memory",
+}
+_PROMISES = {
+    "gpu.transposes-element-by-element": "it takes more than ten times as long as its bytes",
+    "gpu.tiles-of-sixteen-elements": "gpu.transposes-element-by-element begins below that",
+    "gpu.ragged-once-per-group": "a ragged product takes as often as long as there are groups",
+    "gpu.ragged-gradients-once-per-group": "its gradient takes as often as long, too",
+    "tpu.ragged-gradients-once-per-group": "a gradient takes as often as long as there are groups",
+}
+_SHARED = {
+    "gpu.depth-first-where-least": "peaks of XLA:TPU are said 1 % too small without that order",
+    "tpu.scatters-start-from-products": "peaks of XLA:GPU are said 4 % otherwise without it",
+    "gpu.greedy-where-least": "peaks of XLA:TPU are said 30 % too large without that order",
+}
+_UNSETTLED = {
+    "gpu.transposes-through-tiles": "steps of vision transformers, where it acts most, are said "
+    "40 % too short",
+    "tpu.slices-read-in-place": "steps of decoding, where it acts most, are said at a fifth",
+    "tpu.updates-in-place": "steps of decoding, where it acts most, are said at a fifth",
 }
 
 REASONS: Mapping[str, Reason] = {
     **{name: Reason("bound", f"{why}.") for name, why in _BOUNDS.items()},
     **{name: Reason("collectives", f"{why}.") for name, why in _COLLECTIVES.items()},
+    **{name: Reason("memory", f"{why}.") for name, why in _MEMORY.items()},
+    **{name: Reason("promise", f"{why}.") for name, why in _PROMISES.items()},
+    **{name: Reason("shared", f"{why}.") for name, why in _SHARED.items()},
+    **{name: Reason("unsettled", f"{why}.") for name, why in _UNSETTLED.items()},
 }
 """By the names of habits; what stands here is found in `Habit.kept_for`."""

@@ -148,9 +148,11 @@ class Reason:
 REASONS_TO_KEEP: Mapping[str, str] = {
     "memory": "a plan would be said to fit that does not",
     "collectives": "others run than were planned, or with other bytes",
-    "bound": "no rule follows it alone: it says where the rule of another habit ends",
-    "whole": "without it nothing is predicted that could be compared",
-    "unmeasured": "no kept plan has what it is about, and its probe shows bytes or seconds",
+    "promise": "a plan would be chosen for seconds that it does not keep",
+    "bound": "it says where the rule of another habit ends, or begins",
+    "shared": "the other compiler follows the same rule, where it is worth it",
+    "unsettled": "predictions of the plans in which it acts are wrong by more for other reasons",
+    "unmeasured": "no plan that was compiled has what it is about",
 }
 """Kinds of reasons, and what each says."""
 

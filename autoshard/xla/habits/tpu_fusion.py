@@ -1,7 +1,7 @@
 """What XLA:TPU writes to memory, and what it computes anew in every kernel that reads it.
 
 Products are kernels of its own making, so that what is computed element by element runs inside of
-them, too. What a lookup reads, what is scattered and what is padded is written first.
+them, too. What a lookup reads and what is scattered is written first.
 """
 
 from __future__ import annotations
@@ -103,20 +103,6 @@ def _apart_at_barrier(built: Built) -> bool:
     return kinds == [False, True]
 
 
-def _padded_rows(x: Any, y: Any) -> Any:
-    return jnp.pad(x * 2 + 1, ((0, 128), (0, 0))) + y
-
-
-def _padded_columns(x: Any, y: Any) -> Any:
-    return jnp.pad(x * 2 + 1, ((0, 0), (0, 128))) + y
-
-
-def _written_for_pad(built: Built) -> bool:
-    (made,) = built.kernels("multiply")
-    (pad,) = built.kernels("pad")
-    return "pad" not in made.opcodes and made.name in pad.operands and "add" in pad.opcodes
-
-
 def _looked_up(table: Any, ids: Any) -> Any:
     return (table * 2 + 1)[ids]
 
@@ -208,20 +194,6 @@ HABITS: tuple[Habit, ...] = (
         (_ROWS, _ROWS),
         _apart_at_barrier,
         results=2,
-    ),
-    alone(
-        "written-for-outer-pads",
-        "What is padded along another dimension than the last is written first.",
-        _padded_rows,
-        (f32(8192, 8192), f32(8320, 8192)),
-        _written_for_pad,
-    ),
-    alone(
-        "written-for-inner-pads",
-        "What is padded along the last dimension is written first, too.",
-        _padded_columns,
-        (f32(8192, 8192), f32(8192, 8320)),
-        _written_for_pad,
     ),
     alone(
         "tables-written-for-lookups",

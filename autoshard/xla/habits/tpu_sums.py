@@ -59,16 +59,6 @@ def _one_of_two(built: Built) -> bool:
     return total.writes == ("bf16[4096,4096]",) * 2
 
 
-def _gradients(x: Any, *weights: Any) -> Any:
-    def loss(weights: Any) -> Any:
-        made = x
-        for w in weights:
-            made = jnp.tanh(made @ pinned(w))
-        return jnp.sum(made.astype(jnp.float32))
-
-    return jax.grad(loss)(weights)
-
-
 def _gradients_of_loop(x: Any, a: Any, b: Any, c: Any) -> Any:
     def loss(stacks: Any) -> Any:
         def layer(x: Any, weights: Any) -> tuple[Any, None]:
@@ -79,11 +69,6 @@ def _gradients_of_loop(x: Any, a: Any, b: Any, c: Any) -> Any:
         return jnp.sum(lax.scan(layer, x, stacks)[0].astype(jnp.float32))
 
     return jax.grad(loss)((a, b, c))
-
-
-def _four_in_one(built: Built) -> bool:
-    (total,) = built.collectives("all-reduce")
-    return total.writes == ("bf16[1024,1024]",) * 4
 
 
 def _three_in_loop(built: Built) -> bool:
@@ -183,15 +168,6 @@ HABITS: tuple[Habit, ...] = (
         (X, X),
         (WHOLE, WHOLE),
         _one_of_two,
-    ),
-    habit(
-        "gradients-are-combined",
-        "The gradients of four replicated weights are one all-reduce.",
-        _gradients,
-        (bf16(8192, 1024), *(bf16(1024, 1024),) * 4),
-        (X, *(WHOLE,) * 4),
-        (WHOLE,) * 4,
-        _four_in_one,
     ),
     habit(
         "gradients-are-combined-in-loops",
