@@ -9,7 +9,8 @@ program is compiled for a machine that need not be there, and the module read.
     not installed   the compiler is not there
 
 Faults of XLA's partitioner (`autoshard.lower.partitioner`) are asked for likewise, of a small op
-that is cut over fake CPU devices: one that holds is still there, a broken one is mended.
+that is cut over fake CPU devices: one that holds is still there, a lost one is known to be mended,
+and of a broken one something else is believed than is found.
 
 With `--without NAME` and the plans that `bench fidelity --keep FOLDER` kept, it says what each of
 these habits buys. Errors of predictions grow where a habit is denied; a group is a program on a

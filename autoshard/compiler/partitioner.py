@@ -34,7 +34,10 @@ _COLLECTIVE = re.compile(
 
 
 def ask_fault(fault: Fault) -> Outcome:
-    """Ask the installed partitioner whether it has a fault: ``holds``, or ``broken``: it has not.
+    """Ask the installed partitioner whether it has a fault.
+
+    ``holds`` where it has, ``lost`` where it is known to have none any more (the release was asked
+    for others, and this one was not seen), ``broken`` where its probe shows something else.
 
     Args:
       fault: with its probe.
@@ -44,9 +47,10 @@ def ask_fault(fault: Fault) -> Outcome:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
     found = _shown(ask(__name__, [fault.name], environment, time_limit=TIME_LIMIT))
-    detail = "" if found == fault.shows else f"its probe shows: {found}"
     version = f"jaxlib {versions()['jaxlib']}"
-    status = "broken" if detail else "holds"
+    gone = version not in fault.seen and any(version in other.seen for other in FAULTS)
+    detail = "" if found == ("nothing" if gone else fault.shows) else f"its probe shows: {found}"
+    status = "broken" if detail else "lost" if gone else "holds"
     return Outcome(fault.name, status, detail, version, time.perf_counter() - start)
 
 

@@ -31,6 +31,27 @@ def test_an_abort_ends_the_child_alone(name: str, claimed: str, detail: str) -> 
     assert found.version.startswith("jaxlib ")
 
 
+@pytest.mark.parametrize(
+    ("seen", "collectives", "status"),
+    [
+        (True, ["all-gather"], "holds"),
+        (True, [], "broken"),
+        (False, ["all-gather"], "broken"),
+        (False, [], "lost"),
+    ],
+)
+def test_a_fault_that_a_release_has_lost_is_not_broken(
+    monkeypatch: pytest.MonkeyPatch, seen: bool, collectives: list[str], status: str
+) -> None:
+    installed = f"jaxlib {versions()['jaxlib']}"
+    fault = replace(BY_NAME["fourier-transforms-gathered"], seen=(installed,) if seen else ())
+    others = (replace(fault, seen=(installed,)),)
+    monkeypatch.setattr(partitioner, "FAULTS", others)
+    answer = {"equal": True, "collectives": collectives}
+    monkeypatch.setattr(partitioner, "ask", lambda *args, **options: answer)
+    assert ask_fault(fault).status == status
+
+
 @pytest.mark.parametrize("name", sorted(set(BY_NAME) - {"batch-groups-cut-twice-abort"}))
 def test_what_each_probe_shows(name: str) -> None:
     """Here, on the devices of the tests; what aborts is left to the child."""

@@ -26,8 +26,8 @@ _BOUNDS = {
     "tpu.tables-written-for-lookups": "tpu.elementwise-into-products ends at a lookup's table",
     "tpu.lookups-convert-what-they-find": "a lookup ends no chain, unlike a product on XLA:GPU",
     "tpu.updates-written-for-scatters": "gpu.scatters-compute-updates does not hold of XLA:TPU",
-    "tpu.shares-of-turned-scores-made-anew": "tpu.shares-of-turned-scores-written did not hold of "
-    "chips of one core",
+    "tpu.shares-of-turned-scores-made-anew": "tpu.shares-of-turned-scores-written does not hold "
+    "of chips of one core",
     "tpu.float32-products-in-one-pass": "chips name no rate of float32 beside that of bfloat16",
     "tpu.row-reductions-apart": "gpu.softmax-in-one-kernel does not hold of XLA:TPU",
     "tpu.pools-select-and-scatter": "gpu.pool-gradients-scatter does not hold of XLA:TPU",
@@ -74,6 +74,8 @@ _MEMORY = {
     "their table is exchanged",
     "tpu.own-rows-converted-after-lookup": "a table whose rows are looked up where they lie keeps "
     "its own type, which may be twice as wide",
+    "tpu.slopes-of-turned-scores-made-anew": "later releases write slopes as large as the scores, "
+    "which would be said to take no memory",
     "tpu.shares-of-turned-scores-written": "shares that several products read are as large as the "
     "scores, and would be said to take no memory",
 }
