@@ -70,6 +70,7 @@ _MEMORY = {
     "a fifth of that",
     "tpu.windows-lie-by-batch-and-features": "what convolutions read fills more tiles than if any "
     "dimensions were innermost",
+    "gpu.workspace-of-blackwell": "calls on Blackwell take 32 MiB more in releases before 0.12",
     "tpu.late-products": "logits stay to the end of a backward pass where the other gradient of "
     "their table is exchanged",
     "tpu.own-rows-converted-after-lookup": "a table whose rows are looked up where they lie keeps "
@@ -86,7 +87,18 @@ _PROMISES = {
     "gpu.ragged-gradients-once-per-group": "its gradient takes as often as long, too",
     "tpu.ragged-gradients-once-per-group": "a gradient takes as often as long as there are groups",
 }
+_UNMEASURED = {
+    "gpu.slices-written-for-products": "releases before 0.11 alone have it",
+    "gpu.loop-edges-as-numbered": "releases before 0.12 alone have it",
+    "gpu.made-of-gathered-lies-so": "releases before 0.12 alone have it",
+    "gpu.stacked-out-of-order": "releases before 0.12 alone show it",
+    "tpu.long-functions-made-anew": "releases before 0.12 alone have it",
+    "gpu.gathers-between-hosts-reckoned": "it orders collectives between hosts",
+    "gpu.sums-between-hosts-reckoned": "it orders collectives between hosts",
+    "gpu.strange-groups-unknown": "it orders collectives between hosts",
+}
 _SHARED = {
+    "gpu.least-memory-in-loops": "XLA:TPU runs the kernels of loops in that order, too",
     "gpu.depth-first-where-least": "peaks of XLA:TPU are said 1 % too small without that order",
     "tpu.scatters-start-from-products": "peaks of XLA:GPU are said 4 % otherwise without it",
     "gpu.greedy-where-least": "peaks of XLA:TPU are said 30 % too large without that order",
@@ -103,6 +115,7 @@ REASONS: Mapping[str, Reason] = {
     **{name: Reason("collectives", f"{why}.") for name, why in _COLLECTIVES.items()},
     **{name: Reason("memory", f"{why}.") for name, why in _MEMORY.items()},
     **{name: Reason("promise", f"{why}.") for name, why in _PROMISES.items()},
+    **{name: Reason("unmeasured", f"{why}.") for name, why in _UNMEASURED.items()},
     **{name: Reason("shared", f"{why}.") for name, why in _SHARED.items()},
     **{name: Reason("unsettled", f"{why}.") for name, why in _UNSETTLED.items()},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,19 @@ def test_reasons_are_of_habits_and_of_known_kinds() -> None:
         assert reason.kind in REASONS_TO_KEEP
         assert reason.why.endswith(".")
         assert not reason.why.startswith(name)
+
+
+def test_every_habit_buys_something_or_says_why_it_stays() -> None:
+    page = Path(__file__).resolve().parents[3] / "benchmarks" / "HABITS.md"
+    rows = [line.strip("| ").split(" | ") for line in page.read_text().splitlines()]
+    worth = {row[0]: row[-1] for row in rows if len(row) > 4}
+    bare = [
+        habit.name
+        for habit in HABITS
+        if worth.get(habit.name) not in ("yes", "collectives", "memory") and not habit.kept_for
+    ]
+    assert bare == []
+    assert {name for name in worth if "." in name} <= {habit.name for habit in HABITS}
 
 
 @EACH
