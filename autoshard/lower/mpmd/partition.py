@@ -263,7 +263,8 @@ def trace_step(
     args = hold(args)
     abstract = jax.tree.map(lambda leaf: compat.shape_struct(jax.typeof(leaf)), args)
     returning = Returning(fn, args)
-    traced = jax.jit(returning).trace(*abstract)
+    with compat.traced_without_gpu():
+        traced = jax.jit(returning).trace(*abstract)
     if returning.changed:
         name = getattr(fn, "__name__", type(fn).__name__)
         raise LoopError(
