@@ -77,6 +77,12 @@ def _unique(equation: JaxprEqn) -> tuple[list[list[Any]], list[list[Any]]]:
     return operands, results
 
 
+def each_moved(equation: JaxprEqn) -> Rule:
+    """Every operand comes out as it went in."""
+    tensors = [[(k, d) for d in range(len(_shape(atom)))] for k, atom in enumerate(equation.invars)]
+    return _build(equation, tensors, tensors)
+
+
 def elementwise(equation: JaxprEqn) -> Rule:
     """Each element of the result depends on that element of every operand.
 
@@ -227,7 +233,11 @@ def _table() -> dict[str, Override]:
         ("chlo.top_k has no rule in Shardy", along("axis"), "top_k"),
         ("lowers to one custom call for each of its two values", alike, "shard_alike"),
         ("is of types alone, and never lowered", elementwise, compat.RESHARD),
-        ("lowers to a custom call, of which Shardy knows nothing", elementwise, "device_put"),
+        (
+            "lowers to a custom call, of which Shardy knows nothing, where a memory is named",
+            each_moved,
+            "device_put",
+        ),
         (
             "Shardy's rule of the custom call forgets the searched dimension",
             along("reduction_dimension"),

@@ -41,6 +41,11 @@ def test_constraints_and_names_are_the_identity() -> None:
     assert {str(rule) for rule in found} == {"([i, j])->([i, j]) {i=8, j=6}"}
 
 
+def test_arrays_that_are_put_together_are_cut_by_themselves() -> None:
+    found = rules_for(equations_of(lambda a: jax.device_put((a, a.sum(0))), OPERAND))
+    assert str(found[-1]) == "([i, j], [k])->([i, j], [k]) {i=8, j=6, k=6}"
+
+
 def test_random_bits_that_are_not_computed_one_by_one() -> None:
     def bits(implementation: str) -> str:
         key = jax.random.key(0, impl=implementation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -120,4 +121,11 @@ case(
     f(4, 8),
     f(4, 1),
     i(),
+)
+case(
+    "device_put_to_host",
+    "device_put",
+    "([i, j])->([i, j]) {i=4, j=8}",
+    lambda a: jax.device_put(a, jax.memory.Space.Host),
+    f(4, 8),
 )
