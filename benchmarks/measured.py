@@ -102,6 +102,7 @@ def run(options: argparse.Namespace) -> int:
     """Price the rows, print them and what they come to."""
     from autoshard.cli.common import INTERRUPTED
     from autoshard.cli.rows import Rows
+    from autoshard.study.measured.question import JAX
     from autoshard.study.measured.summary import summary
     from autoshard.study.measured.table import cells_of
 
@@ -112,7 +113,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         for one in options.runs:
             answer = kept.get(one.id) or pricer.price(cells_of(one))
-            answer = {**answer, "group": one.group, "quality": one.quality}
+            jax = "yes" if any(name in one.framework for name in JAX) else "no"
+            answer = {**answer, "group": one.group, "quality": one.quality, "jax": jax}
             answers.append(answer)
             rows.add(_shown(answer))
             print(f"    {answer['status']}", flush=True)
@@ -122,6 +124,16 @@ def run(options: argparse.Namespace) -> int:
     finally:
         pricer.close()
     print(f"\n{summary(answers)}")
+    if options.markdown or options.svg:
+        from autoshard.cli.search import write_files
+        from autoshard.study.measured import page as pages
+
+        name = Path(options.svg).name if options.svg else "measured.svg"
+        texts = {
+            options.markdown: lambda: pages.page(answers, name),
+            options.svg: lambda: pages.plot(answers),
+        }
+        write_files(texts, quiet=False)
     return INTERRUPTED if interrupted else 0
 
 

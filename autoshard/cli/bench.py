@@ -99,7 +99,8 @@ def measured_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench measured`."""
     from autoshard.study.measured.table import TableError, read_table
 
-    require_writable(options.csv)
+    for path in (options.csv, options.markdown, options.svg):
+        require_writable(path)
     if options.resume and options.csv is None:
         raise CommandError("--resume needs --csv FILE, where rows are kept")
     benchmark = load_benchmark("measured")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from autoshard.compiler.hlo.schedule import Schedule, read_schedule
 from autoshard.compiler.hlo.text import read_module
 from autoshard.compiler.request import versions
 from autoshard.compiler.target import Kind, target_of, why_missing
-from autoshard.machine.compiler import LOST, installed_release, lost
+from autoshard.machine.compiler import LOST, installed_release, lost, with_flags
 from autoshard.machine.load import load
 from autoshard.plan.plan import MeshShape
 from autoshard.xla import Habit, Kernel, Probe
@@ -108,6 +108,8 @@ def compile_probe(
       CompileError: the compiler refuses it.
     """
     machine = load(probe.machine)
+    told = with_flags(machine.chip.compiler, probe.flags)
+    machine = replace(machine, chip=replace(machine.chip, compiler=told))
     mesh = MeshShape(tuple(probe.mesh), tuple(probe.mesh.values()))
     target = target_of(machine, mesh, kind)
     stage = _lowered(probe, target.platform)

@@ -216,7 +216,8 @@ def _tpu(machine: Machine, coordinates: np.ndarray) -> Target:
     while len(columns) < 3:
         columns.append(np.zeros(len(coordinates), dtype=np.int64))
     named = np.stack([slices, *columns, cores], axis=1)
-    return Target("tpu", options, _rows(named), {}, chip.clock_hertz)
+    told = machine.chip.compiler.options
+    return Target("tpu", options, _rows(named), told, chip.clock_hertz)
 
 
 def _gpu(machine: Machine, coordinates: np.ndarray) -> Target:

@@ -12,6 +12,8 @@ since Ampere, which is what the presets' `float32` rates are
 six passes, a GPU computes in true float32: divide the FLOP rate accordingly, or multiply `flops`.
 All else runs on the vector unit, in float32.
 
+Small products reach less: where the chip says so, `efficiency` is a curve over their FLOP.
+
 The launch term keeps every operation dearer than nothing, which a search needs: free operations
 make ties, and ties hide moves. Source: Williams, Waterman, Patterson, "Roofline", CACM 2009;
 https://jax-ml.github.io/scaling-book/roofline/.
@@ -72,7 +74,7 @@ def op_seconds(
         raise ValueError(f"negative work: {np.min(flops)} FLOP, {np.min(bytes)} bytes")
     rate = chip.vector_flops
     if unit == "matrix":
-        rate = chip.matmul_flops(dtype) * chip.matmul_efficiency
+        rate = chip.matmul_flops(dtype) * chip.matmul_efficiency * chip.product_share(flops)
     busy = np.maximum(flops / rate, bytes / chip.memory_rate)
     seconds = chip.launch_seconds + busy
     return seconds if isinstance(seconds, np.ndarray) else float(seconds)

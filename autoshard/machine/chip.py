@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 
+import numpy as np
+
 from autoshard.machine.compiler import LAWS, Compiler
 
 PLACES = (
@@ -40,6 +42,8 @@ class Chip:
       lanes, sublanes: of the tiles in which arrays of two dimensions or more lie in its memory, see
         `autoshard.cost.tiling`; 1 where they lie element by element.
       compiler: that programs for it.
+      product_shares: (size, share of `matmul_efficiency`) of products of `size` cubed, by size, see
+        `product_share`; none where all sizes reach the same.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Chip:
     lanes: int = 1
     sublanes: int = 1
     compiler: Compiler = LAWS
+    product_shares: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))
@@ -101,6 +106,17 @@ class Chip:
         (``int32``, ``complex64``) runs on the vector unit.
         """
         return self.peak_flops.get(self.rate_key(dtype), self.vector_flops)
+
+    def product_share(self, flops: float | np.ndarray) -> float | np.ndarray:
+        """What products of so many FLOP reach, as a share of `matmul_efficiency`.
+
+        A product is taken as one of equal sides; between sizes the share is linear in their
+        logarithm, and beyond them as at the nearest.
+        """
+        if not self.product_shares:
+            return 1.0
+        sizes, shares = zip(*self.product_shares, strict=True)
+        return np.interp(np.log(np.maximum(flops, 1.0) / 2) / 3, np.log(sizes), shares)
 
     def rate_key(self, dtype: str) -> str:
         """The key of `peak_flops` for operands of a dtype; it may be absent."""

@@ -16,6 +16,17 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from typing import Any
 
+FLAGS: Mapping[tuple[str, str], Mapping[str, bool]] = {
+    ("xla:tpu", "recipe"): {
+        # github.com/AI-Hypercomputer/maxtext, benchmarks/xla_flags_library.py, CF_FOR_ALL_GATHER
+        "xla_tpu_enable_async_collective_fusion": True,
+        "xla_tpu_enable_async_collective_fusion_fuse_all_gather": True,
+        "xla_tpu_enable_async_collective_fusion_multiple_steps": True,
+        "xla_tpu_overlap_compute_collective_tc": True,
+        "xla_enable_async_all_gather": True,
+    }
+}
+"""Sets of flags beside a compiler's defaults, by its name and theirs."""
 PREFIXES = {"xla:gpu": "gpu.", "xla:tpu": "tpu."}
 """Compilers that are known, and what the names of their habits begin with."""
 
@@ -34,6 +45,7 @@ class Compiler:
       workspace_bytes: what one call of its library of products takes in memory beside its arrays.
       without: habits that it is taken not to have, by name.
       release: the jaxlib that it belongs to, as ``0.12.0``; empty stands for the first tested one.
+      flags: ``default``, or a set of `FLAGS`.
     """
 
     name: str = ""
@@ -42,6 +54,12 @@ class Compiler:
     workspace_bytes: float = 0.0
     without: frozenset[str] = frozenset()
     release: str = ""
+    flags: str = "default"
+
+    @property
+    def options(self) -> dict[str, bool]:
+        """What the compiler is told besides its defaults."""
+        return dict(FLAGS.get((self.name, self.flags), {}))
 
     def has(self, habit: str) -> bool:
         """Whether it has a habit: it is of that compiler, and not denied."""
@@ -66,7 +84,8 @@ class Compiler:
         return not self.hides_collectives
 
     def __str__(self) -> str:
-        return self.name or "no compiler: laws alone"
+        told = "" if self.flags == "default" else f" with {self.flags} flags"
+        return f"{self.name}{told}" if self.name else "no compiler: laws alone"
 
 
 def told_microseconds(seconds: float) -> int:
@@ -82,6 +101,8 @@ LOST: Mapping[str, str] = {
     "tpu.long-functions-made-anew": "0.12",
     "tpu.slopes-of-turned-scores-made-anew": "0.11",
     "tpu.ragged-gradients-once-per-group": "0.11",
+    "tpu.v5p-hides-gathers-by-recipe": "0.11",
+    "tpu.v6e-hides-gathers-by-recipe": "0.11",
 }
 """Habits that compilers had once, and the first jaxlib whose compiler was seen without."""
 
@@ -111,6 +132,23 @@ DEFAULTS = {
     "xla:tpu": Compiler("xla:tpu", False, 0.03),
 }
 """What is taken of a compiler that a machine file names, and says no more of."""
+
+
+def with_flags(compiler: Compiler, flags: str) -> Compiler:
+    """The compiler with a set of flags.
+
+    With those of recipes XLA:TPU runs gathers beside products on all chips: so does a chain of two
+    products that libtpu 0.0.42.1 compiles for v5p and v6e. Later ones refuse these flags there.
+
+    Raises:
+      ValueError: it has no such set.
+    """
+    known = [name for compiler_name, name in FLAGS if compiler_name == compiler.name]
+    if flags not in ("default", *known):
+        there = ", ".join(["default", *known])
+        raise ValueError(f"{compiler} has no flags {flags!r}; it has {there}")
+    hides = compiler.hides_collectives or flags == "recipe"
+    return replace(compiler, flags=flags, hides_collectives=hides)
 
 
 def of_table(table: Mapping[str, Any]) -> Compiler:

@@ -6,14 +6,14 @@
 `autoshard.models.decoder_sizes` has the dimensions of published models; what it has not, a
 `Decoder` says. Layers are scanned over.
 
-    attention   "plain": scores written out (`attention.plain`); "flash": the Pallas kernel of
-                JAX (`jax.experimental.pallas.ops.tpu.splash_attention`), forward and backward, in
+    attention   "plain": scores written out (`attention.plain`); "flash": the kernel of
+                `autoshard.models.splash`, forward and backward, in
                 blocks of up to 1,024, with masked blocks left out
     remat       "none": all is kept that the backward pass reads; "full": of a layer its input
                 alone; or names among `NAMES`, which are kept beside it
     products    "bfloat16", or "float8_e4m3fn": operands of the layers' products with weights are
-                scaled by their largest element and cast, gradients to float8_e5m2
-                (https://arxiv.org/abs/2209.05433); attention and the output layer stay
+                cast by a fixed scale, gradients to float8_e5m2 (https://arxiv.org/abs/2209.05433);
+                attention and the output layer stay
 
 Experts are chosen by force in equal numbers, as benchmarks do, and no token is dropped; tokens are
 brought to experts and back by gathers of rows, group by group. Layers of one kind run one after

@@ -160,15 +160,16 @@ class Layer:
             shares = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
             shares, _ = lax.top_k(shares, config.active)
         inputs = _rows(grouped, tokens_of).reshape(*grouped.shape[:2], config.experts, -1, width)
-        inputs = constrain(inputs, "batch", "group", "expert", "slot", "embed")
+        inputs = constrain(inputs, "expert_batch", "group", "expert", "slot", "embed")
         up = self.project("bgecd,edf->bgecf", inputs, weights["expert_up"], "mlpwi_1")
         if config.gated:
             gate = self.project("bgecd,edf->bgecf", inputs, weights["expert_gate"], "mlpwi_0")
             hidden = jax.nn.silu(gate) * up
         else:
             hidden = jnp.square(jax.nn.relu(up))
-        hidden = constrain(hidden, "batch", "group", "expert", "slot", "mlp")
+        hidden = constrain(hidden, "expert_batch", "group", "expert", "slot", "mlp")
         out = self.project("bgecf,efd->bgecd", hidden, weights["expert_down"], "mlpwo")
+        out = constrain(out, "expert_batch", "group", "expert", "slot", "embed")
         out = constrain(out, "batch", "group", "expert_rows", "slot", "embed")
         rows = out.reshape(*out.shape[:2], -1, width)
         places = experts_of * config.slots + slots_of

@@ -1,22 +1,26 @@
-"""Products in eight bits as training does them: operands scaled by their largest element, and cast.
+"""Products in eight bits as training does them: operands cast by a fixed scale, results in sixteen.
 
-    y  = s_x s_w (x / s_x as e4m3) (w / s_w as e4m3)          s = largest element / 448
-    dx = s_y s_w (dy / s_y as e5m2) (w / s_w as e4m3)^T       s = largest element / 57344
-    dw = s_x s_y (x / s_x as e4m3)^T (dy / s_y as e5m2)
+    y  = (x as e4m3) (w as e4m3)          dx = (dy as e5m2) (w as e4m3)^T
+                                          dw = (x as e4m3)^T (dy as e5m2)
 
-with current scaling, one scale an array (https://arxiv.org/abs/2209.05433). What is kept for the
-backward pass are the cast operands, half of what bfloat16 takes.
+Formats as of https://arxiv.org/abs/2209.05433. The scale is fixed, as recipes that calibrate it
+have it, so that a cast is one pass over an array, as is one with a scale for every block; larger
+elements are clipped. What is kept for the backward pass are the cast operands, half of what
+bfloat16 takes.
 """
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 GRADIENTS = "float8_e5m2"
+SCALE = 2.0**12
+"""Of gradients, so that small ones are told from zero."""
 
 
 def project_in(dtype: str, equation: str, x: jax.Array, weight: jax.Array) -> jax.Array:
@@ -32,16 +36,13 @@ def project_in(dtype: str, equation: str, x: jax.Array, weight: jax.Array) -> ja
     return _narrow(dtype, equation, x, weight)
 
 
-def _cast(x: jax.Array, dtype: str) -> tuple[jax.Array, jax.Array]:
-    """The array in eight bits, and its scale in float32."""
-    wide = x.astype(jnp.float32)
-    scale = jnp.maximum(jnp.max(jnp.abs(wide)), 1e-12) / LARGEST[dtype]
-    return (wide / scale).astype(dtype), scale
+def _cast(x: jax.Array, dtype: str, scale: float = 1.0) -> jax.Array:
+    most = LARGEST[dtype]
+    return jnp.clip(x * scale, -most, most).astype(dtype)
 
 
-def _product(equation: str, x: jax.Array, y: jax.Array, scale: jax.Array) -> jax.Array:
-    out = jnp.einsum(equation, x, y, preferred_element_type=jnp.float32)
-    return (out * scale).astype(jnp.bfloat16)
+def _product(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.einsum(equation, x, y, preferred_element_type=jnp.bfloat16)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -49,21 +50,21 @@ def _narrow(dtype: str, equation: str, x: jax.Array, weight: jax.Array) -> jax.A
     return _forward(dtype, equation, x, weight)[0]
 
 
-def _forward(dtype: str, equation: str, x: jax.Array, weight: jax.Array):
-    narrow_x, scale_x = _cast(x, dtype)
-    narrow_w, scale_w = _cast(weight, dtype)
-    out = _product(equation, narrow_x, narrow_w, scale_x * scale_w)
-    return out, (narrow_x, scale_x, narrow_w, scale_w)
+def _forward(dtype: str, equation: str, x: jax.Array, weight: jax.Array) -> tuple[jax.Array, Any]:
+    narrow_x, narrow_w = _cast(x, dtype), _cast(weight, dtype)
+    return _product(equation, narrow_x, narrow_w), (narrow_x, narrow_w)
 
 
-def _backward(dtype: str, equation: str, kept, gradient: jax.Array):
-    narrow_x, scale_x, narrow_w, scale_w = kept
-    narrow_y, scale_y = _cast(gradient, GRADIENTS)
+def _backward(
+    dtype: str, equation: str, kept: tuple[jax.Array, jax.Array], gradient: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    narrow_x, narrow_w = kept
+    narrow_y = _cast(gradient, GRADIENTS, SCALE)
     inputs, out = equation.split("->")
     left, right = inputs.split(",")
-    dx = _product(f"{out},{right}->{left}", narrow_y, narrow_w, scale_y * scale_w)
-    dw = _product(f"{left},{out}->{right}", narrow_x, narrow_y, scale_x * scale_y)
-    return dx, dw.astype(jnp.float32)
+    dx = _product(f"{out},{right}->{left}", narrow_y, narrow_w)
+    dw = _product(f"{left},{out}->{right}", narrow_x, narrow_y)
+    return dx / SCALE, dw.astype(jnp.float32) / SCALE
 
 
 _narrow.defvjp(_forward, _backward)

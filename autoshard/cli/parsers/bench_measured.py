@@ -36,6 +36,10 @@ def add_measured(kinds: Any) -> None:
         help="seconds for each row, beside those of --ours (default 300)",
     )
     measured.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    measured.add_argument("--markdown", metavar="FILE", help="also write a page of all figures")
+    measured.add_argument(
+        "--svg", metavar="FILE", help="also write a plot of predicted over measured seconds"
+    )
     measured.add_argument(
         "--resume", action="store_true", help="keep the rows that are in the file of --csv"
     )

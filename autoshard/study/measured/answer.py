@@ -8,7 +8,6 @@ or remat. Our own plan has all of the mesh free, and the memory that the run's o
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -168,13 +167,14 @@ def _program(asked: Question, remat: Remat) -> Program:
     step, rules = _free(asked, remat), asked.rules
     mesh = rules.make_mesh()
 
-    @functools.wraps(step.fn)
     def ruled(*args: Any) -> Any:
         with active(rules, mesh):
             return step.fn(*args)
 
     given = shardings(step.args, LOGICAL_AXES, rules, mesh)
-    returned = shardings(jax.eval_shape(step.fn, *step.args), LOGICAL_AXES, rules, mesh)
+    # Of a step of its own: JAX keeps what it traced without rules.
+    results = jax.eval_shape(_free(asked, remat).fn, *step.args)
+    returned = shardings(results, LOGICAL_AXES, rules, mesh)
     jitted = jax.jit(ruled, in_shardings=given, out_shardings=returned)
     return trace(jitted, *step.args, **step.options)
 

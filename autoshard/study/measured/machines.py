@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from autoshard.machine.as_measured import as_measured
+from autoshard.machine.compiler import with_flags
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
@@ -78,6 +80,8 @@ CHIPS = {
     },
 }
 """Chips that tables name."""
+RECIPE_OVERLAP = 0.25
+"""Share of a collective that the solver takes to be hidden by the flags of recipes; as on v5e."""
 _BETWEEN = re.compile(r"(\d+) Gbps node-node|(\d+) x (\d+) Gb/s NICs|(\d+) Gb/s per GPU")
 _MEMORY = re.compile(r"(\d+) GB HBM\w*, ([\d.]+) TB/s")
 
@@ -111,4 +115,10 @@ def machine_of(run: Run) -> tuple[Machine, tuple[str, ...]]:
     paths = {one.path for one in numbers(machine)}
     values = {path: value for path, value in values.items() if path in paths}
     notes = [f"{path} {value:.4g}" for path, value in values.items()]
-    return with_numbers(machine, values), tuple(notes)
+    machine = as_measured(with_numbers(machine, values))
+    if known.preset.startswith("v"):
+        notes.append("flags of recipes")
+        compiler = with_flags(machine.chip.compiler, "recipe")
+        overlap = max(machine.overlap, RECIPE_OVERLAP)
+        machine = replace(machine, chip=replace(machine.chip, compiler=compiler), overlap=overlap)
+    return machine, tuple(notes)

@@ -131,7 +131,13 @@ def question(run: Run) -> Question:
         products=products,
         offloaded=_offloaded(found, sent, batch // microbatches * sequence, mesh),
         machine=machine,
-        rules=_rules(found, mesh, parallel_sequence=_parallel_sequence(run)),
+        rules=_rules(
+            found,
+            mesh,
+            parallel_sequence=_parallel_sequence(run),
+            # github.com/AI-Hypercomputer/maxtext, configs/base.yml: activation_embed over tensor
+            parallel_width="MaxText" in run.framework and (run.tp or 1) > 1,
+        ),
         notes=tuple(notes),
     )
 
@@ -168,7 +174,9 @@ def _mesh(run: Run, devices: int, notes: list[str]) -> dict[str, int]:
     return {**sizes, "expert": experts, "context": context, "tensor": tensor}
 
 
-def _rules(decoder: Decoder, mesh: dict[str, int], *, parallel_sequence: bool) -> Rules:
+def _rules(
+    decoder: Decoder, mesh: dict[str, int], *, parallel_sequence: bool, parallel_width: bool
+) -> Rules:
     live = {axis: size for axis, size in mesh.items() if size > 1} or {"fsdp": 1}
 
     def on(*axes: str) -> tuple[str, ...]:
@@ -182,13 +190,18 @@ def _rules(decoder: Decoder, mesh: dict[str, int], *, parallel_sequence: bool) -
     dense = {name: axes for name, axes in tensor.items() if axes}
     norm = on("context", "tensor") if parallel_sequence else on("context")
     parameters = {"expert": on("expert"), "embed": on("fsdp", "expert", "context"), **dense}
+    stream = {"embed": on("tensor")} if parallel_width else {}
     activations = {
         "batch": on("replica", "fsdp", "expert"),
+        "expert_batch": on("replica", "fsdp"),
         "expert": on("expert"),
         "length": on("context"),
         "norm_length": norm,
         **dense,
+        **stream,
     }
+    if parallel_width:
+        parameters["norm"] = on("tensor")
     return Rules(live, parameters, activations)
 
 
@@ -241,6 +254,10 @@ def _remat(run: Run, notes: list[str]) -> tuple[tuple[Remat, ...], tuple[str, ..
         return (kept or "full",), tuple(n for n, place in named.items() if place == "offload")
     if words:
         raise UnreachableError(f"remat {words!r} is no policy that is known")
+    if "AXLearn" in run.framework:
+        # github.com/apple/axlearn, common/attention.py, build_remat_spec: its default
+        notes.append("remat not published: what AXLearn keeps by default")
+        return ((*_QKV, "context", "out_proj"),), ()
     notes.append("remat not published: the most that fits is kept")
     return (NAMES, (*_QKV, "context", "out_proj"), "full"), ()
 
@@ -275,7 +292,7 @@ def _products(run: Run, notes: list[str]) -> str:
             notes.append("precision not published: taken to be bfloat16")
         return "bfloat16"
     if NARROW.search(words) and "FP4" not in words:
-        notes.append(f"{words} priced as float8 with one scale an array")
+        notes.append(f"{words} priced as float8 with fixed scales")
         return "float8_e4m3fn"
     raise UnreachableError(f"products in {words}, which no built-in decoder has")
 

@@ -120,6 +120,7 @@ class Probe:
       inputs: a `PartitionSpec` as a tuple for every flat argument; () replicates.
       outputs: likewise of every flat result.
       donated: positions of the arguments that the step may write over.
+      flags: of the compiler, see `autoshard.machine.compiler.FLAGS`.
       reading: whether the compiled module does what the habit claims.
     """
 
@@ -130,6 +131,7 @@ class Probe:
     outputs: tuple[tuple[Any, ...], ...]
     reading: Callable[[Built], bool]
     donated: tuple[int, ...] = ()
+    flags: str = "default"
 
 
 @dataclass(frozen=True, slots=True)

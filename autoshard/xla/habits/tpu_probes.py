@@ -65,6 +65,7 @@ def habit(
     machine: str = "v5e-8",
     mesh: tuple[tuple[str, int], ...] = (("x", 8),),
     chips: tuple[str, ...] = (),
+    flags: str = "default",
 ) -> Habit:
     """A habit of XLA:TPU with its probe, by default on eight v5e."""
     probe = Probe(
@@ -74,6 +75,7 @@ def habit(
         inputs=inputs,
         outputs=outputs,
         reading=reading,
+        flags=flags,
     )
     name = f"tpu.{name}"
     return Habit(name, "xla:tpu", claim, source, seen(name, PROBED), probe, chips)

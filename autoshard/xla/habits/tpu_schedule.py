@@ -54,6 +54,21 @@ def _shows_in_the_way(chip: str) -> Habit:
     )
 
 
+def _shows_hidden(chip: str) -> Habit:
+    return habit(
+        f"{chip}-hides-gathers-by-recipe",
+        f"With the flags of recipes a gather runs beside the product before on {chip}.",
+        _layers,
+        _WEIGHTS,
+        (X, X, X),
+        (X,),
+        _hidden,
+        machine=f"{chip}-8",
+        chips=(f"TPU {chip}",),
+        flags="recipe",
+    )
+
+
 HABITS: tuple[Habit, ...] = (
     habit(
         "v5e-hides-gathers",
@@ -67,6 +82,7 @@ HABITS: tuple[Habit, ...] = (
         chips=("TPU v5e",),
     ),
     *(_shows_in_the_way(chip) for chip in ("v4", "v5p", "v6e")),
+    *(_shows_hidden(chip) for chip in ("v5p", "v6e")),
     unprobed(
         "schedules-from-the-end",
         "The order that hides collectives is found by list scheduling from the results.",

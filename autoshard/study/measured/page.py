@@ -1,0 +1,163 @@
+"""The page and the plot of `autoshard bench measured`: `docs/results/measured.md`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from autoshard.study.measured.summary import correlations, grouped, held, kind_of, reasons
+
+WIDTH, HEIGHT, LEFT, BELOW = 640, 480, 60, 40
+TEXT = """Published training runs, each priced at its own configuration: mesh, microbatches, remat,
+precision and attention as published, on the preset of its machine, with nothing fitted to any row.
+Made by `autoshard bench measured TABLE --csv ROWS --markdown PAGE --svg PLOT`. The programs are
+decoders of the models' published dimensions (`autoshard.models.decoder`); kernels, routers and
+communication of other frameworks are priced as JAX's would be. Numbers of chips are those of
+micro-benchmarks where they are known (`autoshard.machine.as_measured`), and XLA:TPU has the flags
+of recipes (`autoshard.machine.compiler.FLAGS`)."""
+COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
+
+
+def page(rows: Sequence[Mapping[str, Any]], plot: str) -> str:
+    """The figures of a table of answers as Markdown, with the name of its plot."""
+    priced = [row for row in rows if row.get("predicted_seconds") and row.get("measured_seconds")]
+    families = {
+        "JAX (MaxText, AXLearn), quality A or B": [
+            row for row in priced if row.get("jax") == "yes" and row["quality"][:1] in "AB"
+        ],
+        "other frameworks": [row for row in priced if row.get("jax") != "yes"],
+        "all": priced,
+    }
+    lines = [
+        "# Beside runs on real machines",
+        "",
+        *TEXT.split("\n"),
+        "",
+        f"![Predicted over measured seconds]({plot})",
+        "",
+        *_table("runs", families, held),
+        "",
+        f"{len(rows)} runs were asked; {len(rows) - len(priced)} are not held to a time, by the "
+        "reasons below.",
+        "",
+        "## By chip",
+        "",
+        *_table("chip", _by(priced, lambda row: str(row["chip"])), held),
+        "",
+        "## By kind of parallelism",
+        "",
+        *_table("mesh", _by(priced, kind_of), held),
+        "",
+        "## Order within a model and chip",
+        "",
+        "| model and chip | runs | rank correlation |",
+        "|---|---|---|",
+        *(f"| {name} | {n} | {value:.2f} |" for name, (n, value) in correlations(rows).items()),
+        "",
+    ]
+    memory = held(rows, of="gib")
+    if memory.runs:
+        lines += ["## Memory", "", f"Peaks of devices: {memory}.", ""]
+    lines += ["## Not priced", "", "| runs | reason |", "|---|---|"]
+    lines += [f"| {count} | {_cell(why)} |" for why, count in reasons(rows).most_common()]
+    lines += ["", "## All priced runs", "", *_rows(priced), ""]
+    return "\n".join(lines)
+
+
+def _by(
+    rows: Sequence[Mapping[str, Any]], word: Callable[[Mapping[str, Any]], str]
+) -> dict[str, list[Mapping[str, Any]]]:
+    return grouped(rows, word)
+
+
+def _table(
+    name: str, groups: Mapping[str, Sequence[Mapping[str, Any]]], held: Callable[..., Any]
+) -> Iterator[str]:
+    yield f"| {name} | runs | median error | predicted / measured | within 25 % |"
+    yield "|---|---|---|---|---|"
+    for word, rows in groups.items():
+        found = held(rows)
+        if found.runs:
+            yield (
+                f"| {_cell(word)} | {found.runs} | {found.median:.1%} | {found.bias:.2f} | "
+                f"{found.within:.0%} |"
+            )
+
+
+def _rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "| run | model | chips | mesh | measured s | predicted s | ratio | GiB | ours s |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for row in rows:
+        measured, predicted = float(row["measured_seconds"]), float(row["predicted_seconds"])
+        gib = f"{float(row['predicted_gib']):.1f}" if row.get("predicted_gib") else ""
+        ours = f"{float(row['ours_seconds']):.3g}" if row.get("ours_seconds") else ""
+        yield (
+            f"| {row['id']} | {_cell(row['model'])} | {row['chips']} {row['chip']} | "
+            f"{row['parallelism']} | {measured:.4g} | {predicted:.4g} | "
+            f"{predicted / measured:.2f} | {gib} | {ours} |"
+        )
+
+
+def _cell(text: str) -> str:
+    return " ".join(str(text).replace("|", "/").split())
+
+
+def plot(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Predicted over measured seconds, both logarithmic, a colour for each chip; SVG."""
+    points = [
+        (float(row["measured_seconds"]), float(row["predicted_seconds"]), str(row["chip"]))
+        for row in rows
+        if row.get("predicted_seconds") and row.get("measured_seconds")
+    ]
+    ends = [value for one in points for value in one[:2]] or [1.0]
+    low, high = 0.8 * min(ends), 1.25 * max(ends)
+    span = math.log(high / low)
+
+    def x(value: float) -> float:
+        return LEFT + (WIDTH - LEFT - 130) * math.log(value / low) / span
+
+    def y(value: float) -> float:
+        return (HEIGHT - BELOW) - (HEIGHT - BELOW - 20) * math.log(value / low) / span
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+    ]
+    for share, style in ((1.0, ""), (1.25, "4 4"), (0.75, "4 4")):
+        start, end = max(low, low / share), min(high, high / share)
+        parts.append(
+            f'<line x1="{x(start):.1f}" y1="{y(start * share):.1f}" x2="{x(end):.1f}" '
+            f'y2="{y(end * share):.1f}" stroke="#999" stroke-dasharray="{style}"/>'
+        )
+    for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1):
+        value = 10.0**power
+        parts.append(
+            f'<text x="{x(value):.1f}" y="{HEIGHT - BELOW + 16}" text-anchor="middle">'
+            f"{value:g}</text>"
+        )
+        parts.append(
+            f'<text x="{LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>'
+        )
+    chips = sorted({chip for _, _, chip in points})
+    for measured, predicted, chip in points:
+        colour = COLOURS[chips.index(chip) % len(COLOURS)]
+        parts.append(
+            f'<circle cx="{x(measured):.1f}" cy="{y(predicted):.1f}" r="3.5" fill="{colour}" '
+            'fill-opacity="0.7"/>'
+        )
+    for number, chip in enumerate(chips):
+        height = 30 + 18 * number
+        colour = COLOURS[number % len(COLOURS)]
+        parts.append(f'<circle cx="{WIDTH - 110}" cy="{height - 4}" r="4" fill="{colour}"/>')
+        parts.append(f'<text x="{WIDTH - 100}" y="{height}">{chip}</text>')
+    parts.append(
+        f'<text x="{(WIDTH - 70) / 2}" y="{HEIGHT - 6}" text-anchor="middle">measured seconds '
+        "(lines: equal, and 25 % off)</text>"
+    )
+    parts.append(
+        f'<text transform="translate(14 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">predicted '
+        "seconds</text>"
+    )
+    return "\n".join([*parts, "</svg>", ""])

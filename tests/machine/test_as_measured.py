@@ -1,0 +1,40 @@
+"""What chips reach by micro-benchmarks, and compilers with sets of flags."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from autoshard.cost.roofline import op_seconds
+from autoshard.machine.as_measured import REACHED, as_measured
+from autoshard.machine.compiler import with_flags
+from autoshard.machine.load import load
+
+
+def test_products_take_what_was_measured():
+    chip = as_measured(load("v7x-64")).chip
+    for size, share in REACHED["TPU7x device"].products:
+        seconds = op_seconds(chip, 2 * size**3, 0.0) - chip.launch_seconds
+        assert 2 * size**3 / seconds / chip.matmul_flops("bfloat16") == pytest.approx(share)
+    between = op_seconds(chip, np.array([2 * 3000.0**3]), np.zeros(1)) - chip.launch_seconds
+    assert 0.589 < 2 * 3000.0**3 / between[0] / chip.matmul_flops("bfloat16") < 0.774
+    assert pickle.loads(pickle.dumps(chip)) == chip
+
+
+def test_presets_stay_as_compilers_tell_and_others_are_left_alone():
+    assert load("v7x-64").chip.product_shares == ()
+    machine = load("h100-8")
+    assert as_measured(machine) is machine
+
+
+def test_flags_of_recipes_hide_collectives_and_are_told_to_the_compiler():
+    compiler = load("v5p-8").chip.compiler
+    recipe = with_flags(compiler, "recipe")
+    assert (compiler.hides_collectives, recipe.hides_collectives) == (False, True)
+    assert compiler.options == {}
+    assert recipe.options["xla_enable_async_all_gather"] is True
+    assert str(recipe) == "xla:tpu with recipe flags"
+    with pytest.raises(ValueError, match="xla:gpu has no flags 'recipe'; it has default"):
+        with_flags(load("h100-8").chip.compiler, "recipe")
