@@ -68,6 +68,8 @@ class Interpreter(Calls, Regions):
         elif name in _DECIDED:  # what it asks for, the plan has decided
             results = arrays
         else:
+            if name == "dynamic_slice" and self._is_cut(op.outputs[0]):
+                arrays = starts_within(equation, arrays)
             results = self._bind(equation, op, arrays)
         if self.decisions.assignment[op.index] is None:
             for number, value in enumerate(op.outputs):
@@ -112,8 +114,6 @@ class Interpreter(Calls, Regions):
             settle = self._settling(op)
             if settle is not None:
                 return [settled_gather(equation, arrays, settle)]
-        if op.primitive == "dynamic_slice" and self._is_cut(op.outputs[0]):
-            arrays = starts_within(equation, arrays)
         found = bind_looked_up(equation, arrays, cut)
         return compat.bind_equation(equation, arrays) if found is None else found
 

@@ -60,10 +60,10 @@ def _start_within(start: Any, last: int) -> Any:
 
 
 def starts_within(equation: Any, arrays: Sequence[Any]) -> list[Any]:
-    """The operands of a `dynamic_slice` with starts at which it lies within its operand."""
+    """The operands of a `dynamic_slice`, or parts, with starts that keep it within the whole."""
     operand, *starts = arrays
-    sizes = equation.params["slice_sizes"]
-    lasts = [size - taken for size, taken in zip(operand.shape, sizes, strict=True)]
+    shape, sizes = equation.invars[0].aval.shape, equation.params["slice_sizes"]
+    lasts = [size - taken for size, taken in zip(shape, sizes, strict=True)]
     return [operand, *map(_start_within, starts, lasts)]
 
 
