@@ -131,7 +131,8 @@ class _Untyped:
         if _is_jaxpr(value):
             return self.closed(value) if hasattr(value, "consts") else self.jaxpr(value)
         if isinstance(value, tuple | list) and any(map(_is_jaxpr, value)):
-            return type(value)(map(self.parameter, value))
+            copies = map(self.parameter, value)
+            return type(value)(*copies) if hasattr(value, "_fields") else type(value)(copies)
         return value
 
 

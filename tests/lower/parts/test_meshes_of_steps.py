@@ -44,6 +44,16 @@ def constrained(mesh):
     return descended(forward)
 
 
+def solved(mesh):
+    """A solve holds four functions in a tuple of names."""
+
+    def forward(w, x):
+        put = jax.lax.with_sharding_constraint(x[:, :8], NamedSharding(mesh, P("data")))
+        return jnp.linalg.solve(put + 9.0 * jnp.eye(8), w[:8]) * 2.0
+
+    return forward
+
+
 def mapped(mesh):
     norm = jax.shard_map(
         lambda x: x / (1.0 + jnp.sum(x * x, -1, keepdims=True)),
@@ -65,7 +75,8 @@ def placed(mesh):
 
 @pytest.mark.parametrize("explicit", [False, True], ids=["annotated", "written"])
 @pytest.mark.parametrize(
-    ("make", "mesh"), [(constrained, concrete), (mapped, abstract), (placed, abstract)]
+    ("make", "mesh"),
+    [(constrained, concrete), (mapped, abstract), (placed, abstract), (solved, abstract)],
 )
 def test_plans_run_whatever_mesh_the_step_names(make, mesh, explicit):
     step = make(mesh())
