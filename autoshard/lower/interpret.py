@@ -31,7 +31,14 @@ from autoshard.program.dim_order import ProductOrder, operand_groups
 from autoshard.program.flatten import makes_nothing
 from autoshard.program.layout import UNREDUCED, local_shape
 from autoshard.program.trace import Op
-from autoshard.program.vocabulary import BARRIER, CALLS_PYTHON, INLINED, RESHARDS, UNCUT
+from autoshard.program.vocabulary import (
+    BARRIER,
+    CALLS_PYTHON,
+    FREE_PRIMITIVES,
+    INLINED,
+    RESHARDS,
+    UNCUT,
+)
 
 _CUSTOM = frozenset({"custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"})
 _REMAT = frozenset({"remat", "remat2", "checkpoint"})
@@ -118,9 +125,18 @@ class Interpreter(Calls, Regions):
         return compat.bind_equation(equation, arrays) if found is None else found
 
     def _is_cut(self, value: int) -> bool:
-        """Whether a value is stored or copied in parts."""
-        layouts = self.decisions.stored[value], self.decisions.copy[value]
-        return any(d >= 0 for layout in layouts for d in layout or ())
+        """Whether a value, or what cheap ops make of it, is stored or copied in parts."""
+        seen, pending = {value}, [value]
+        while pending:
+            one = pending.pop()
+            layouts = self.decisions.stored[one], self.decisions.copy[one]
+            if any(d >= 0 for layout in layouts for d in layout or ()):
+                return True
+            ops = [self.program.ops[use.op] for use in self.readers[one]]
+            made = {o for op in ops if op.primitive in FREE_PRIMITIVES for o in op.outputs}
+            pending += made - seen
+            seen |= made
+        return False
 
     def _cut(self, op: Op) -> Cut | None:
         """How the plan cuts an op; None for what is computed wherever it is read."""
