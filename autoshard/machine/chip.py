@@ -16,6 +16,7 @@ PLACES = (
     "gpu.results-beside",
     "gpu.loop-edges-as-numbered",
     "gpu.stacked-out-of-order",
+    "gpu.inner-rows-copied-for-scatters",
 )
 """Habits that keep something in memory for what a plan does, and that need no hidden collective."""
 

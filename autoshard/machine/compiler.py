@@ -143,20 +143,26 @@ def with_flags(compiler: Compiler, flags: str) -> Compiler:
     Raises:
       ValueError: it has no such set.
     """
-    known = [name for compiler_name, name in FLAGS if compiler_name == compiler.name]
-    if flags not in ("default", *known):
-        there = ", ".join(["default", *known])
-        raise ValueError(f"{compiler} has no flags {flags!r}; it has {there}")
+    known = sets_of_flags(compiler.name)
+    if flags not in known:
+        raise ValueError(f"{compiler} has no flags {flags!r}; it has {', '.join(known)}")
     hides = compiler.hides_collectives or flags == "recipe"
     return replace(compiler, flags=flags, hides_collectives=hides)
+
+
+def sets_of_flags(name: str) -> tuple[str, ...]:
+    """The sets of flags of a compiler, by its name."""
+    return ("default", *(flags for compiler, flags in FLAGS if compiler == name))
 
 
 def of_table(table: Mapping[str, Any]) -> Compiler:
     """The compiler of a machine file, from its checked table.
 
-    Where the table names no release, it is the one of the installed jaxlib.
+    Where the table names no release, it is the one of the installed jaxlib. What it says of hiding
+    collectives goes before what its flags imply.
     """
-    compiler = replace(DEFAULTS[table["name"]], **table)
+    flagged = with_flags(DEFAULTS[table["name"]], table.get("flags", "default"))
+    compiler = replace(flagged, **table)
     return of_release(compiler, compiler.release or installed_release())
 
 

@@ -36,7 +36,7 @@ from typing import Any
 
 from autoshard.files import toml_of
 from autoshard.files.errors import shown
-from autoshard.machine.compiler import DEFAULTS, LAWS, Compiler, of_table
+from autoshard.machine.compiler import DEFAULTS, LAWS, Compiler, of_table, sets_of_flags
 from autoshard.machine.level_rules import MOST_CHIPS, SwitchRules, TorusRules
 
 
@@ -114,6 +114,7 @@ _COMPILER = {
     "heap_overhead": _Key("number", required=False),
     "workspace_bytes": _Key("number", required=False),
     "release": _Key("text", required=False),
+    "flags": _Key("text", required=False),
 }
 _OF_COMPILERS = {
     "library_products": 'say `compiler = "xla:gpu"` instead',
@@ -261,6 +262,11 @@ class _Faults:
         name = table.get("name")
         if isinstance(name, str) and name not in DEFAULTS:
             self.found.append(f"compiler is {name!r}; known: {', '.join(DEFAULTS)}")
+            return
+        flags = table.get("flags", "default")
+        if isinstance(name, str) and isinstance(flags, str) and flags not in sets_of_flags(name):
+            known = ", ".join(sets_of_flags(name))
+            self.found.append(f"compiler.flags is {flags!r}; {name} has {known}")
 
     def check_table(self, table: Mapping[str, object], keys: Mapping[str, _Key], at: str) -> None:
         for name in table:

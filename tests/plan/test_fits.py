@@ -88,12 +88,14 @@ def answers(given: Case, machine: Machine, plan: Plan, limit: float) -> dict[str
         constraints=False,
     )
     (requirement,) = anew.requirements
+    told = verdict(limited, None, (), None).answers
+    (page,) = (bool(one.good) for one in told if one.question == "Does it fit?")
     return {
         "search": refused is None,
         "verify": bool(_judged(limited, given, machine)),
         "check": not faults_of(anew),
         "requirement": requirement["kept"],
-        "page": bool(verdict(limited, None, (), None).answers[0].good),
+        "page": page,
         "report": "too much" not in format_plan(limited),
     }
 

@@ -74,9 +74,9 @@ def test_what_a_compiler_has_lost_is_denied_all_along():
     ("name", "machine", "sizes", "every"),
     [
         ("mlp", "h100-8", {"x": 2, "y": 4}, 1),
-        ("llama3-1b", "h100-8", {"x": 8}, 4),
+        pytest.param("llama3-1b", "h100-8", {"x": 8}, 4, marks=pytest.mark.long),
         ("llama3-1b", "v5e-8", {"x": 8}, 4),
-        ("gnn", "v5p-8", {"x": 4, "y": 2}, 2),
+        pytest.param("gnn", "v5p-8", {"x": 4, "y": 2}, 2, marks=pytest.mark.long),
     ],
 )
 def test_effects_are_those_of_deriving_and_pricing_anew(name, machine, sizes, every):

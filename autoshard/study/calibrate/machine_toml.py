@@ -55,8 +55,13 @@ def machine_toml(
 
     Raises:
       MachineError: the machine's levels are not those of the base, or no file can say them (a
-        torus inside of another).
+        torus inside of another), or what its products reach by their size.
     """
+    if machine.chip.product_shares:
+        raise MachineError(
+            f"{machine.name} has no machine file: none says what products reach by their size; "
+            "make one of the machine before `as_measured`"
+        )
     content = _of_machine(machine) if base is None else _of_base(machine, tomllib.loads(base))
     content |= {"name": name, "sources": list(machine.sources)}
     for extent in _extents(machine):
@@ -107,7 +112,7 @@ def _of_machine(machine: Machine) -> dict[str, Any]:
     chip: dict[str, Any] = {
         field.name: getattr(machine.chip, field.name)
         for field in fields(machine.chip)
-        if field.name != "compiler"
+        if field.name not in ("compiler", "product_shares")
     }
     chip["peak_flops"] = dict(machine.chip.peak_flops)
     network = [_table(level) for level in machine.network]
@@ -151,9 +156,12 @@ def _of_base(machine: Machine, content: dict[str, Any]) -> dict[str, Any]:
     for index, level in zip(_positions(machine, network), machine.network, strict=True):
         told = _RATES & (network[index].keys() | _table(level).keys())
         network[index] |= {key: getattr(level, key) for key in sorted(told)}
-    compiler = content.get("compiler", {})
+    told, compiler = machine.chip.compiler, content.get("compiler", {})
     if isinstance(compiler, dict) and compiler:
-        content["compiler"] = {key: getattr(machine.chip.compiler, key) for key in compiler}
+        content["compiler"] = {key: getattr(told, key) for key in compiler}
+    if told.flags != "default":
+        named = content["compiler"] if isinstance(content["compiler"], dict) else {}
+        content["compiler"] = {"name": told.name, **named, "flags": told.flags}
     return {
         **content,
         "overlap": machine.overlap,

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.strategies_of import ChosenStrategies, copy_readers
+from autoshard.program.dim_order import sides
 from autoshard.program.layout import local_shape
 from autoshard.program.trace import Op
 from autoshard.xla.fusion import Fusion
@@ -93,6 +94,26 @@ class FirstDimensions:
         found, layout = self._of_copy(value), self.decisions.copy[value]
         assert layout is not None
         return found is not None and not self._lies_first(value, found, layout)
+
+    def is_scattered_otherwise(self, op: Op) -> bool:
+        """Whether a product is reduce-scattered along a dimension that it cannot write first.
+
+        Without batch dimensions, the product can write the dimensions of either operand first, in
+        their own order. With a batch this is an upper bound: XLA:GPU was not seen to rewrite a
+        batched product.
+        """
+        if not self.own.has("gpu.inner-rows-copied-for-scatters"):
+            return False
+        if self.decisions.assignment[op.index] is None:
+            return False
+        value, found = op.outputs[0], self._scattered(op, op.outputs[0])
+        if found is None:
+            return False
+        batch, left, right = sides(op.rule)
+        before = *batch, *(d for d in (left if found in left else right) if d < found)
+        layout = tuple(self.chosen(op).written[0][0].tolist())
+        sizes = local_shape(self.prices.program.values[value].shape, layout, self.prices.mesh_shape)
+        return any(sizes[dimension] > 1 for dimension in before)
 
     def is_stacked_otherwise(self, value: int) -> bool:
         """Whether a slice of a stack is read in another order than a loop wrote the stack in.

@@ -52,6 +52,7 @@ from autoshard.xla.forecast.combine_collectives import Flight, combine
 from autoshard.xla.forecast.event_marks import CopyBegins, SumEnds
 from autoshard.xla.forecast.exposed_time import Run, waited_seconds
 from autoshard.xla.forecast.occupants import (
+    beside_scattered,
     beside_sent,
     carries_beside,
     converted_before,
@@ -112,6 +113,7 @@ def forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
         *waiting(now, decisions, beside, marks),
         *beside_sent(now, decided, first, marks),
         *put_in_order(now, decisions, first),
+        *beside_scattered(now, decided, first),
         *converted_before(now, decisions),
         *whole_sums(now, decided, flights),
     ]

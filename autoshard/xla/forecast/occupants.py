@@ -199,3 +199,21 @@ def beside_sent(
         size = prices.scratch_bytes(value, layout)
         yield min(when[producer] if producer >= 0 else at, at), size
         yield at, -size
+
+
+def beside_scattered(
+    prices: StepPrices, decided: Decided, first: FirstDimensions
+) -> Iterator[tuple[int, float]]:
+    """Yield the memory events of products that are copied to the order of their reduce-scatter.
+
+    The copy is made after the library has released its workspace, and before the scattered result
+    exists. Both are counted at that point already, so only the bytes beyond them are added.
+    """
+    for op in prices.program.ops:
+        if op.primitive == "dot_general" and first.is_scattered_otherwise(op):
+            at = prices.dataflow.when[op.index]
+            strategy, product = decided.chosen(op), op.outputs[0]
+            size = prices.scratch_bytes(product, strategy.written[0][0])
+            others = prices.scratch_bytes(product, strategy.stored[0][0])
+            others += _workspace_bytes(prices.machine.chip)
+            yield from passing(at, max(size - others, 0.0))

@@ -86,6 +86,18 @@ def _product_scattered_first(built: Built) -> bool:
     )
 
 
+def _turned_for_scatter(built: Built) -> bool:
+    """The product is one of matrices; its rows are written with the scattered ones first."""
+    (scatter,) = built.collectives("reduce-scatter")
+    (turned,) = built.kernels("transpose", writes="bf16[512,16,256]")
+    (product,) = products(built)
+    return (
+        product.writes[0] == "bf16[8192,256]"
+        and turned.operands == (product.name,)
+        and scatter.operands == (turned.name,)
+    )
+
+
 def _sent_in_order(built: Built) -> bool:
     """Blocks that do not lie one after another are written so first."""
     (exchange,) = built.collectives("all-to-all")
@@ -218,6 +230,17 @@ HABITS: tuple[Habit, ...] = (
         (INNER,),
         _made_of_scattered_so,
         donated=(0,),
+    ),
+    habit(
+        "inner-rows-copied-for-scatters",
+        "A product that is scattered along one of several dimensions of its left operand, not "
+        "the first one, is written once more with that first.",
+        _LAYOUTS,
+        lambda a, b: jnp.einsum("aim,mj->aij", a, b),
+        (bf16(16, 512, 2048), bf16(2048, 256)),
+        ((None, None, "x"), X),
+        (INNER,),
+        _turned_for_scatter,
     ),
     habit(
         "all-to-alls-cut-first-dimension",

@@ -47,6 +47,8 @@ _BOUNDS = {
     "tpu.v4-hides-no-gathers": "tpu.v5e-hides-gathers does not hold of v4",
     "tpu.v5p-hides-no-gathers": "tpu.v5e-hides-gathers does not hold of v5p",
     "tpu.v6e-hides-no-gathers": "tpu.v5e-hides-gathers does not hold of v6e",
+    "tpu.v5p-hides-gathers-by-recipe": "tpu.v5p-hides-no-gathers ends at the flags of recipes",
+    "tpu.v6e-hides-gathers-by-recipe": "tpu.v6e-hides-no-gathers ends at the flags of recipes",
 }
 _COLLECTIVES = {
     "gpu.terms-stay-partial": "sums would be planned once a term and found once",
@@ -60,6 +62,8 @@ _COLLECTIVES = {
     "tpu.reshaped-weights-gathered-narrow": "weights would be gathered with twice the bytes",
 }
 _MEMORY = {
+    "gpu.inner-rows-copied-for-scatters": "a product that is scattered along an inner dimension is "
+    "there twice, in two orders",
     "gpu.long-functions-written": "exact GELU is written for several readers, and would be said to "
     "take no memory",
     "gpu.nothing-over-barriers": "what a checkpoint makes anew behind its barrier would be said to "

