@@ -22,7 +22,7 @@ needs_shard_alike = pytest.mark.skipif(
     shard_alike is None, reason="jax.experimental.shard_alike is gone from this version of JAX"
 )
 program_order = _found("jax.experimental.overlap", "program_order")
-"""New in JAX 0.12."""
+"""New in JAX 0.11; from 0.12 on its barriers are written when it is lowered."""
 needs_program_order = pytest.mark.skipif(
     program_order is None, reason="this version of JAX has no jax.experimental.overlap"
 )

@@ -190,10 +190,11 @@ def bind_equation(equation: Any, operands: Sequence[Any], **changed: Any) -> lis
 
 def run_program_order(equation: Any, operands: Sequence[Any]) -> list[Any]:
     """The results of a `program_order` equation, with a barrier between the equations that it keeps
-    in order, as in JAX's own lowering."""
+    in order, as in JAX's own lowering. JAX 0.11 writes those barriers when it traces; what is left
+    there is an equation without an order."""
     from jax.extend.core import jaxpr_as_fun
 
-    if equation.params["enforce"]:
+    if equation.params.get("enforce", False):
         return list(equation.primitive.to_lojax(*operands, **equation.params))
     return jaxpr_as_fun(equation.params["call_jaxpr"])(*operands)
 
