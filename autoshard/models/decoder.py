@@ -40,11 +40,7 @@ __all__ = ["LOGICAL_AXES", "NAMES", "Decoder", "decoder", "parameter_count", "we
 
 LOGICAL_AXES = LogicalAxes(
     parameters={
-        "embedding": ("vocab", "embed"),
-        "unembedding": ("embed", "vocab"),
-        "attention_norm": ("norm",),
-        "ffn_norm": ("norm",),
-        "final_norm": ("norm",),
+        **transformer.DECODER_AXES,
         "query_down": ("embed", "latent"),
         "query_up": ("latent", "heads", "head_size"),
         "latent_down": ("embed", "latent"),
@@ -58,10 +54,9 @@ LOGICAL_AXES = LogicalAxes(
         "shared_gate": ("embed", "mlp"),
         "shared_up": ("embed", "mlp"),
         "shared_down": ("mlp", "embed"),
-        **transformer.ATTENTION_AXES,
         **transformer.SWIGLU_AXES,
     },
-    data={"tokens": ("batch", "length"), "targets": ("batch", "length")},
+    data=transformer.TOKEN_AXES,
 )
 """Logical names of a step's arguments, see `autoshard.models.annotate`."""
 

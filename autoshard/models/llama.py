@@ -66,15 +66,10 @@ CONFIGS = {
 
 LOGICAL_AXES = LogicalAxes(
     parameters={
-        "embedding": ("vocab", "embed"),
-        "unembedding": ("embed", "vocab"),
-        "attention_norm": ("norm",),
-        "ffn_norm": ("norm",),
-        "final_norm": ("norm",),
-        **transformer.ATTENTION_AXES,
+        **transformer.DECODER_AXES,
         **transformer.SWIGLU_AXES,
     },
-    data={"tokens": ("batch", "length"), "targets": ("batch", "length")},
+    data=transformer.TOKEN_AXES,
 )
 """Logical names of the train step's arguments, see `autoshard.models.annotate`."""
 

@@ -68,18 +68,13 @@ class Mixtral:
 
 LOGICAL_AXES = LogicalAxes(
     parameters={
-        "embedding": ("vocab", "embed"),
-        "unembedding": ("embed", "vocab"),
-        "attention_norm": ("norm",),
-        "ffn_norm": ("norm",),
-        "final_norm": ("norm",),
+        **transformer.DECODER_AXES,
         "router": ("embed", "choice"),
         "gate": ("expert", "embed", "mlp"),
         "up": ("expert", "embed", "mlp"),
         "down": ("expert", "mlp", "embed"),
-        **transformer.ATTENTION_AXES,
     },
-    data={"tokens": ("batch", "length"), "targets": ("batch", "length")},
+    data=transformer.TOKEN_AXES,
 )
 """Logical names of the step's arguments, see `autoshard.models.annotate`."""
 

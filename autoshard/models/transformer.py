@@ -30,6 +30,16 @@ ATTENTION_AXES = {
     "wv": ("embed", "kv_heads", "head_size"),
     "wo": ("heads", "head_size", "embed"),
 }
+DECODER_AXES = {
+    "embedding": ("vocab", "embed"),
+    "unembedding": ("embed", "vocab"),
+    "attention_norm": ("norm",),
+    "ffn_norm": ("norm",),
+    "final_norm": ("norm",),
+    **ATTENTION_AXES,
+}
+"""Logical names of what every decoder has: its tables, its norms and its attention."""
+TOKEN_AXES = {"tokens": ("batch", "length"), "targets": ("batch", "length")}
 SWIGLU_AXES = {"gate": ("embed", "mlp"), "up": ("embed", "mlp"), "down": ("mlp", "embed")}
 STREAM = ("batch", "norm_length", "embed")
 """Logical names between the parts of a layer; inside of them the positions are called "length"."""

@@ -339,10 +339,3 @@ def measured_seconds(run: Run, asked: Question) -> tuple[float | None, str]:
 def describe(asked: Question) -> str:
     """The mesh of a question: `fsdp=64,tensor=4`."""
     return ",".join(f"{axis}={size}" for axis, size in asked.rules.mesh.items())
-
-
-def data_ranks(asked: Question) -> int:
-    """Ranks among which the batch is cut."""
-    return math.prod(
-        size for axis, size in asked.rules.mesh.items() if axis in ("replica", "fsdp", "expert")
-    )
