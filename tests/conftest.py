@@ -21,8 +21,35 @@ known = compat.known_flags(FLAGS)
 ours = [f"--{name}={value}" for name, value in known.items() if name not in given]
 os.environ["XLA_FLAGS"] = " ".join([*given.split(), *ours])
 
-from hypothesis import settings  # noqa: E402, after the flags
+from pathlib import Path  # noqa: E402, after the flags
+
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 # No example of a property may fail for being slow: the machine that runs it may be busy.
 settings.register_profile("patient", deadline=None, derandomize=True)
 settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session")
+def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plan of a small step, as a file, with gathers, reductions, exchanges and slices."""
+    from autoshard.cli.main import main
+
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    words = ["--require", "pin params**.down [model, data]"]
+    words += ["--require", "pin params**.up [data, model]"]
+    words += ["--require", "pin batch** [data, ...]"]
+    words += ["--require", "limit all_gather count 3"]
+    words += [
+        "--machine",
+        "v5e-8",
+        "--mesh",
+        "data=2,model=4",
+        "--gap",
+        "0.1",
+        "--no-baselines",
+        "--quiet",
+    ]
+    assert main(["search", "mlp:tiny", *words, "-o", str(path)]) == 0
+    return path

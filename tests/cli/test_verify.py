@@ -19,6 +19,7 @@ def test_verify_agrees(plan_file, capsys):
     assert [line.split()[:2] for line in lines] == [
         ["types", "ok"],
         ["price", "ok"],
+        ["requirements", "ok"],
         ["collectives", "ok"],
         ["numbers", "ok"],
     ]
@@ -28,7 +29,7 @@ def test_verify_explicit_judges_the_step_that_is_written_out(plan_file, capsys):
     assert main(["verify", str(plan_file), "--explicit", "--json"]) == 0
     verdicts = json.loads(capsys.readouterr().out)["verdicts"]
     assert [v["judge"] for v in verdicts] == [
-        "types", "price", "collectives", "numbers", "explicit",
+        "types", "price", "requirements", "collectives", "numbers", "explicit",
     ]  # fmt: skip
     planned = sum(m.count for m in Plan.load(plan_file).moves if m.kind != "all_slice")
     assert verdicts[-1]["text"].startswith(f"{planned} as planned, 0 missing, 0 unplanned; on ")
@@ -48,7 +49,8 @@ def test_verify_refutes(plan_file, tmp_path, capsys):
     assert "step_seconds" in verdicts["price"]["text"]
     assert verdicts["types"]["agrees"] is False
     assert "moves hold all_gather over" in verdicts["types"]["text"]
-    assert verdicts.keys() == {"types", "price"}  # what is mis-typed is not lowered
+    # What is mis-typed is not lowered.
+    assert verdicts.keys() == {"types", "price", "requirements"}
     assert err.endswith(f"autoshard: error: {path} is refuted by its types and price\n")
 
 

@@ -264,15 +264,6 @@ def test_random_keys_can_be_zeros_too():
 # -- the command line ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("plan") / "plan.json"
-    words = "search mlp:tiny --machine v5e-8 --mesh data=2,model=4 --memory-limit 65KiB"
-    words += " --gap 0.1 --no-baselines --quiet"
-    assert main([*words.split(), "-o", str(path)]) == 0
-    return path
-
-
 @pytest.mark.parametrize(
     "kind", [pytest.param("cpu", marks=LONG), pytest.param("tpu", marks=needs("tpu"))]
 )

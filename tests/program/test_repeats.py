@@ -37,9 +37,9 @@ def unrolled(kind: str, layers: int) -> Program:
 
 @pytest.mark.parametrize(("kind", "most"), [("mlp", 1.0), ("llama", 1.05)])
 def test_decisions_hardly_grow_with_layers(kind: str, most: float) -> None:
-    """From 4 to 16 layers ops grow more than threefold, what is decided not at all, or hardly."""
-    small, large = (unrolled(kind, layers) for layers in (4, 16))
-    assert len(large.ops) > 2.5 * len(small.ops)
+    """From 3 to 9 layers ops grow more than twice, what is decided not at all, or hardly."""
+    small, large = (unrolled(kind, layers) for layers in (3, 9))
+    assert len(large.ops) > 2 * len(small.ops)
     classes = [find_repeats(program) for program in (small, large)]
     assert len(classes[1].op_members) <= most * len(classes[0].op_members)
     assert len(classes[1].value_members) <= most * len(classes[0].value_members)
@@ -119,11 +119,11 @@ def test_a_program_without_layers_has_no_classes() -> None:
         [
             ("mlp", 3, {"x": 8}, "toy"),
             ("mlp", 5, {"x": 2, "y": 4}, "toy"),
-            ("mlp", 4, {"x": 8}, "v5e-8"),
+            ("mlp", 3, {"x": 8}, "v5e-8"),
             ("llama", 3, {"x": 8}, "toy"),
             ("llama", 3, {"x": 8}, "h100-8"),
         ],
-        lambda one: one[1:] in ((4, {"x": 8}, "v5e-8"), (3, {"x": 8}, "toy")),
+        lambda one: one[1:] in ((3, {"x": 8}, "v5e-8"), (3, {"x": 8}, "toy")),
     ),
 )
 def test_folded_and_unfolded_solves_agree(
