@@ -17,7 +17,8 @@ from autoshard.plan.evaluate import Evaluation, evaluate, tidy
 from autoshard.plan.fits import fits
 from autoshard.plan.plan import MeshShape
 from autoshard.search.assemble import forecasted
-from autoshard.search.one_shape import AXIS_NAMES, MeshSearcher, coarsest_form
+from autoshard.search.mesh_axes import AXIS_NAMES, coarsest_form
+from autoshard.search.one_shape import MeshSearcher
 from autoshard.solve import Problem
 from autoshard.solve.pipeline import solve
 

@@ -33,6 +33,7 @@ from autoshard.problem.requirements.demands import Demands, demands_of
 from autoshard.problem.requirements.records import Requirement
 from autoshard.problem.requirements.restrict import EmptyDomainError
 from autoshard.problem.requirements.text import from_json
+from autoshard.program.facts import Facts
 from autoshard.program.layout import Layout
 from autoshard.program.notes import kernels_around
 from autoshard.program.repeats import find_repeats
@@ -95,7 +96,7 @@ class Explainer:
         self._asked: list[Requirement] = asked
         self._as_searched = constraints or len(asked) == len(plan.requirements)
         self.demands = demands_of(program, asked, plan.mesh, constraints=own)
-        self.flow = self.demands.facts(analyse(program, machine.chip))
+        self.flow = self._facts(analyse(program, machine.chip))
         self.prices: StepPrices = prices_of(plan, program, machine, analysed=self.flow)
         self._spaces: dict[frozenset[int], _Space] = {}
         self._about: dict[tuple[frozenset[int], int], SolvesAbout] = {}
@@ -268,6 +269,14 @@ class Explainer:
         members = set(self.built.classes.value_members[number])
         ours = [bound for bound in self.demands.bounds if members & set(bound.values)]
         return [(str(one), self._saved(one, seconds / max(len(ours), 1))) for one in ours]
+
+    def _facts(self, flow: Facts) -> Facts:
+        """Return the facts under which the plan was found: kernels cut where it copies values."""
+        narrow = self.demands.facts(flow)
+        copied = [v for v, copy in enumerate(self.plan.decisions.copy) if copy is not None]
+        if all(narrow.can_be_copied(self.program, value) for value in copied):
+            return narrow
+        return self.demands.facts(flow, everywhere=True)
 
     def _closest(
         self, built: Built, before: Sequence[int], outcome: Outcome, value: int

@@ -17,7 +17,8 @@ from autoshard.program.notes import notes_of
 from autoshard.search.all_shapes import Explored, InfeasibleError
 from autoshard.search.alternatives import Priced, alternatives
 from autoshard.search.assemble import assemble, forecasted
-from autoshard.search.one_shape import MeshSearcher, coarsest_form
+from autoshard.search.mesh_axes import coarsest_form
+from autoshard.search.one_shape import MeshSearcher
 from autoshard.search.options import SearchOptions
 from autoshard.search.schemes_priced import baseline_rows
 from autoshard.solve.limit_hit import LimitHit

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -17,19 +17,19 @@ from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step_prices import StepPrices, step_prices
 from autoshard.machine.machine import Machine
 from autoshard.plan.decisions import Decisions
-from autoshard.plan.evaluate import Evaluation, evaluate, tidy
-from autoshard.plan.plan import MeshShape
+from autoshard.plan.evaluate import tidy
 from autoshard.problem.build import Built, build
 from autoshard.problem.folded_terms import Folded, fold
 from autoshard.problem.memo import Shared
 from autoshard.problem.requirements.bind import Bound
-from autoshard.problem.requirements.conflicts import Conflict, find_conflict
+from autoshard.problem.requirements.conflicts import ANY_GAP, Conflict, find_conflict
 from autoshard.problem.requirements.demands import Demands
 from autoshard.problem.requirements.records import MemoryLimit
 from autoshard.problem.requirements.restrict import EmptyDomainError
 from autoshard.program.facts import Facts
 from autoshard.program.repeats import Classes
 from autoshard.program.trace import Program
+from autoshard.search.mesh_axes import coarser_shapes, split_axis
 from autoshard.search.progress import SearchProgress
 from autoshard.search.warm_start import Earlier, carried, is_like, learned_from
 from autoshard.solve import Outcome, Progress, Report, Status
@@ -37,7 +37,6 @@ from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.pipeline import solve
 from autoshard.solve.whole import Look
 
-AXIS_NAMES = ("x", "y", "z")
 BRIEF_GAP = 0.25
 """A brief solve for an incumbent stops at this fraction of the gap.
 
@@ -67,7 +66,8 @@ class MeshSearcher:
     With `only_better`, the searcher looks only for plans that are cheaper than `cutoff`; a mesh
     shape may have none. With `seeks_limit`, an infeasible search reports the smallest memory limit
     that works, which takes several searches. Limits on collectives count the collectives that a
-    plan has on `counted_on`, by default on `machine`.
+    plan has on `counted_on`, by default on `machine`. `wider` has the facts for mesh shapes on
+    which requirements need kernels to be cut in two in more places.
     """
 
     program: Program
@@ -92,6 +92,7 @@ class MeshSearcher:
     seeks_limit: bool = True
     counted_on: Machine | None = None
     folded: Folded | None = None
+    wider: dict[tuple[int, ...], Facts] = field(default_factory=dict)
 
     def left(self) -> float:
         """Return the seconds left until the time limit."""
@@ -129,7 +130,8 @@ class MeshSearcher:
             return self.found[sizes].built.prices
         known = self.shared[sizes].reshards if sizes in self.shared else None
         machine, taught = self.machine, self.corrections
-        return step_prices(self.program, self.flow, machine, sizes, taught, reshards=known)
+        flow = self.wider.get(sizes, self.flow)
+        return step_prices(self.program, flow, machine, sizes, taught, reshards=known)
 
     def beats(self, looked: Found) -> bool:
         """Return whether the incumbent is within the gap of the bound of a mesh shape."""
@@ -137,9 +139,13 @@ class MeshSearcher:
 
     def _built(self, sizes: tuple[int, ...], shared: Shared) -> Built:
         prices = self.prices(sizes)
-        if self.folded is None:
-            self.folded = fold(prices, self.classes, join_sums=self.join_sums)
-        return build(prices, self.classes, limit=self.limit, shared=shared, folded=self.folded)
+        if sizes in self.wider:
+            folded = fold(prices, self.classes, join_sums=self.join_sums)
+        elif self.folded is None:
+            self.folded = folded = fold(prices, self.classes, join_sums=self.join_sums)
+        else:
+            folded = self.folded
+        return build(prices, self.classes, limit=self.limit, shared=shared, folded=folded)
 
     def _counted(self, sizes: tuple[int, ...]) -> StepPrices | None:
         """Return the prices that requirements count collectives with; None for the machine's."""
@@ -160,12 +166,14 @@ class MeshSearcher:
         starts = self._from_coarser(sizes, stop)
         self.tell(sizes, "build")
         shared = self._shared_on(sizes)
-        built = looked.built if looked is not None else self._built(sizes, shared)
+        free = built = looked.built if looked is not None else self._built(sizes, shared)
         if self.demands is not None and looked is None:
             try:
                 left = 0.5 * (stop - time.monotonic())
-                built = self.demands.applied(built, seconds=left, counted=self._counted(sizes))
+                built = self.demands.applied(free, seconds=left, counted=self._counted(sizes))
             except EmptyDomainError:
+                if self._widened(sizes):
+                    return self.solve(sizes, stop - time.monotonic(), look=look)
                 self.found[sizes] = Found(built, _infeasible(), None)
                 return self.found[sizes]
         if sizes in self.starts and is_like(self.program, self.starts[sizes], len(sizes)):
@@ -198,6 +206,9 @@ class MeshSearcher:
             look=look,
             looked=looked is not None and looked.look is Look.CLOSE,
         )
+        refused = outcome.status is Status.INFEASIBLE and not self._lacks_memory(free, built)
+        if refused and self._widened(sizes):
+            return self.solve(sizes, stop - time.monotonic(), look=look)
         decisions = None
         if outcome.solution is not None:
             decisions = tidy(built.prices, built.decode(outcome.solution.choices))
@@ -207,6 +218,30 @@ class MeshSearcher:
         if outcome.report.limit_hit is LimitHit.INTERRUPTED:
             raise KeyboardInterrupt  # by the user; `found` keeps the result
         return self.found[sizes]
+
+    def _widened(self, sizes: tuple[int, ...]) -> bool:
+        """Let requirements cut kernels in more places, once a shape; return whether there are."""
+        if self.demands is None or sizes in self.wider:
+            return False
+        wider = self.demands.facts(self.flow, everywhere=True)
+        if wider.parted <= self.flow.parted:
+            return False
+        self.wider[sizes] = wider
+        self.found.pop(sizes, None)
+        return True
+
+    def _lacks_memory(self, free: Built, asked: Built) -> bool:
+        """Return whether requirements alone have a plan; `free` is the problem without them.
+
+        Limits that requirements set are rows after the last point of the step, and stay.
+        """
+        if self.demands is None or not self.demands.bounds:
+            return True
+        end = max((usage.stop for usage in free.problem.usages), default=0)
+        rows = tuple(usage for usage in asked.problem.usages if usage.start >= end)
+        problem = replace(asked.problem, usages=rows)
+        outcome = solve(problem, time_limit=max(0.5 * self.left(), 1.0), gap=ANY_GAP)
+        return outcome.status is not Status.INFEASIBLE
 
     def _from_coarser(self, sizes: tuple[int, ...], stop: float) -> list[Decisions]:
         """Return plans of coarser shapes, split to this shape, unless it has a better start."""
@@ -281,99 +316,3 @@ class MeshSearcher:
 def _infeasible() -> Outcome:
     status = Status.INFEASIBLE
     return Outcome(status, None, Report(status, math.inf, math.inf, math.inf, 0.0))
-
-
-def coarser_shapes(sizes: tuple[int, ...]) -> list[tuple[tuple[int, ...], int]]:
-    """Return the shapes with two neighbouring axes merged, and the position of the merged axis."""
-    return [
-        ((*sizes[:axis], sizes[axis] * sizes[axis + 1], *sizes[axis + 2 :]), axis)
-        for axis in range(len(sizes) - 1)
-    ]
-
-
-def split_axis(decisions: Decisions, axis: int) -> Decisions:
-    """Return the decisions of a coarse mesh on the finer mesh that has its axis `axis` split.
-
-    The finer mesh has the axes `axis` and `axis + 1` in place of the merged one.
-    """
-    memo: dict[tuple[int, ...], tuple[int, ...]] = {}
-
-    def longer(item: tuple[int, ...] | None) -> tuple[int, ...] | None:
-        if item is None:
-            return None
-        if item not in memo:
-            memo[item] = (*item[: axis + 1], item[axis], *item[axis + 1 :])
-        return memo[item]
-
-    return replace(
-        decisions,
-        stored=tuple(map(longer, decisions.stored)),
-        copy=tuple(map(longer, decisions.copy)),
-        assignment=tuple(map(longer, decisions.assignment)),
-    )
-
-
-def coarsest_form(
-    program: Program,
-    machine: Machine,
-    prices: StepPrices,
-    decisions: Decisions,
-    shape: MeshShape,
-    evaluation: Evaluation,
-) -> tuple[Decisions, MeshShape, StepPrices, Evaluation]:
-    """Return the plan with neighbouring axes merged that it always uses together.
-
-    Two axes are merged only if the merged plan costs no more.
-    """
-    axis = 0
-    while axis + 1 < len(shape.sizes):
-        merged = merge_axis(decisions, axis)
-        if merged is not None:
-            sizes = (
-                *shape.sizes[:axis],
-                shape.sizes[axis] * shape.sizes[axis + 1],
-                *shape.sizes[axis + 2 :],
-            )
-            coarse = MeshShape(AXIS_NAMES[: len(sizes)], sizes)
-            coarse_prices = step_prices(
-                program, prices.dataflow, machine, sizes, prices.corrections
-            )
-            again = evaluate(coarse_prices, merged, coarse.names)
-            slack = 1 + 1e-6
-            if again.estimate.step_seconds <= evaluation.estimate.step_seconds * slack:
-                decisions, shape, prices, evaluation = merged, coarse, coarse_prices, again
-                continue
-        axis += 1
-    return decisions, shape, prices, evaluation
-
-
-def merge_axis(decisions: Decisions, axis: int) -> Decisions | None:
-    """Return `decisions` with `axis` and `axis + 1` merged, or None if some tuple uses them apart.
-
-    A tuple uses the axes apart if its two entries differ.
-    """
-    memo: dict[tuple[int, ...], tuple[int, ...]] = {}
-
-    def shorten(
-        items: Sequence[tuple[int, ...] | None],
-    ) -> tuple[tuple[int, ...] | None, ...] | None:
-        result: list[tuple[int, ...] | None] = []
-        for item in items:
-            if item is None:
-                result.append(None)
-                continue
-            if item[axis] != item[axis + 1]:
-                return None
-            if item not in memo:
-                memo[item] = (*item[: axis + 1], *item[axis + 2 :])
-            result.append(memo[item])
-        return tuple(result)
-
-    parts = [shorten(items) for items in (decisions.stored, decisions.copy, decisions.assignment)]
-    if any(part is None for part in parts):
-        return None
-    stored, copy, assignment = parts
-    assert stored is not None
-    assert copy is not None
-    assert assignment is not None
-    return replace(decisions, stored=stored, copy=copy, assignment=assignment)

@@ -16,7 +16,8 @@ from autoshard.program.repeats import find_repeats
 from autoshard.program.subaxes import split
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import InfeasibleError
-from autoshard.search.one_shape import AXIS_NAMES, MeshSearcher
+from autoshard.search.mesh_axes import AXIS_NAMES
+from autoshard.search.one_shape import MeshSearcher
 from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.xla import analyse
 

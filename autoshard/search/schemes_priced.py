@@ -18,7 +18,8 @@ from autoshard.problem.requirements.records import MemoryLimit
 from autoshard.problem.schemes import SCHEMES, DoesNotApplyError, Pins, Scheme
 from autoshard.search.alternatives import Priced
 from autoshard.search.assemble import forecasted
-from autoshard.search.one_shape import MeshSearcher, split_axis
+from autoshard.search.mesh_axes import split_axis
+from autoshard.search.one_shape import MeshSearcher
 from autoshard.solve import Outcome
 from autoshard.solve import evaluate as evaluate_problem
 from autoshard.solve.limit_hit import LimitHit

@@ -74,7 +74,7 @@ def test_a_machine_in_detail(capsys):
 
 
 def test_meshes_without_names():
-    from autoshard.search.one_shape import AXIS_NAMES
+    from autoshard.search.mesh_axes import AXIS_NAMES
 
     assert AXES == AXIS_NAMES
     assert mesh("2x4") == {"x": 2, "y": 4}

@@ -10,7 +10,7 @@ from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.plan.evaluate import evaluate
-from autoshard.search.one_shape import split_axis
+from autoshard.search.mesh_axes import split_axis
 from autoshard.search.search import search
 from tests.helpers import MESHES, case, random_plan, toy_machine
 from tests.random_programs import random_program

@@ -24,7 +24,7 @@ from autoshard.problem.requirements.bind import Bound, axes_of, bind, marks
 from autoshard.problem.requirements.check import broken, found_rules
 from autoshard.problem.requirements.from_program import Constraint, constraints_of, own_mesh_notes
 from autoshard.problem.requirements.records import MemoryLimit, Requirement
-from autoshard.problem.requirements.reshard_places import reshard_places
+from autoshard.problem.requirements.reshard_places import all_places, reshard_places
 from autoshard.problem.requirements.restrict import restricted
 from autoshard.program.facts import Facts
 from autoshard.program.trace import Program
@@ -53,9 +53,15 @@ class Demands:
         """Whether they speak of the axes of one mesh, and so cannot be put to a coarser one."""
         return any(axes_of(bound) for bound in self.bounds)
 
-    def facts(self, flow: Facts) -> Facts:
-        """The facts of the program, with the places where requirements make it reshard."""
-        return replace(flow, parted=reshard_places(self.program, flow, self.bounds))
+    def facts(self, flow: Facts, *, everywhere: bool = False) -> Facts:
+        """The facts of the program, with the places where requirements make it reshard.
+
+        Args:
+          flow: of the program.
+          everywhere: in all kernels that requirements touch, for a mesh on which nothing else does.
+        """
+        places = all_places if everywhere else reshard_places
+        return replace(flow, parted=places(self.program, flow, self.bounds))
 
     def marks(self) -> Mapping[int, tuple[str, ...]]:
         """What is asked of every value, for `find_repeats`."""

@@ -7,7 +7,13 @@ kernels. But where two layouts are asked for with fused operations alone in betw
     x = with_sharding_constraint(norm(x), P(None))
 
 the kernel must be cut in two. It may be cut behind a value that a layout is asked of, or before it:
-at what its producer reads.
+at what its producer reads. So it is where a layout is asked of one end of a kernel, and an
+operation at another end can neither read nor write its part of it:
+
+    x = with_sharding_constraint(sin(concatenate([a, b])), P("data"))
+
+Which ends these are depends on the mesh. So a search first looks for a plan without them
+(`reshard_places`), and where there is none, for one with them all (`all_places`).
 """
 
 from __future__ import annotations
@@ -44,6 +50,28 @@ def reshard_places(program: Program, flow: Facts, bounds: Sequence[Bound]) -> fr
             found.add(value)
             if value in outputs:
                 found.update(program.ops[program.values[value].producer].inputs)
+    return frozenset(v for v in found if v >= 0 and not program.values[v].free)
+
+
+def all_places(program: Program, flow: Facts, bounds: Sequence[Bound]) -> frozenset[int]:
+    """Every value of a kernel that touches a value of which something is asked.
+
+    State and the carry of a loop have one layout, so what is asked of one is asked of the other.
+
+    Args:
+      program, flow: whose values they are, and what is fused.
+      bounds: the requirements.
+    """
+    asked = {value for bound in bounds for value in bound.values}
+    ties = [(program.inputs[i], program.outputs[o]) for i, o in program.ties]
+    for pair in (*ties, *program.carries):
+        if not asked.isdisjoint(pair):
+            asked.update(pair)
+    found: set[int] = set()
+    for kernel in _kernels(program, flow):
+        touched = {value for op in kernel for value in (*op.inputs, *op.outputs)}
+        if not asked.isdisjoint(touched):
+            found |= touched
     return frozenset(v for v in found if v >= 0 and not program.values[v].free)
 
 

@@ -36,7 +36,8 @@ from autoshard.search.keep.accumulate import (
 )
 from autoshard.search.keep.proposals import Proposal, proposals
 from autoshard.search.memory_loop import explore_fitting
-from autoshard.search.one_shape import AXIS_NAMES, MeshSearcher
+from autoshard.search.mesh_axes import AXIS_NAMES
+from autoshard.search.one_shape import MeshSearcher
 from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.prepare import prepare
 from autoshard.solve import Status

@@ -21,7 +21,7 @@ from autoshard.problem.requirements.records import Requirement
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.trace import Program
 from autoshard.search.assemble import assemble, forecasted
-from autoshard.search.one_shape import coarsest_form
+from autoshard.search.mesh_axes import coarsest_form
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.study.robust.lines import Line, Side, line, search_together
 from autoshard.study.robust.plans import Plans

@@ -42,7 +42,7 @@ from autoshard.program.trace import Program, trace
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.finish import finish
 from autoshard.search.memory_loop import explore_fitting
-from autoshard.search.one_shape import AXIS_NAMES, coarser_shapes
+from autoshard.search.mesh_axes import AXIS_NAMES, coarser_shapes
 from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.search import prepare
 from autoshard.search.warm_start import Earlier

@@ -13,7 +13,8 @@ from autoshard.lower.verify import verify_collectives
 from autoshard.machine.load import load
 from autoshard.problem.requirements.demands import demands_of
 from autoshard.program.trace import trace
-from autoshard.search.search import search
+from autoshard.search.explain import Explainer
+from autoshard.search.search import InfeasibleError, search
 from autoshard.xla import analyse
 from tests.helpers import toy_machine
 from tests.problem.requirements.programs import array, plan_of
@@ -131,3 +132,61 @@ def test_one_layout_leaves_kernels_whole():
     shape = plan_of(program, mesh=SIZES).mesh
     flow = demands_of(program, (), shape).facts(analyse(program, toy_machine().chip))
     assert flow.parted == frozenset()
+
+
+ROWS = array(16, 8)
+LONG = array(16)
+SHORT = array(8)
+
+
+def joined(x):
+    return constrain(jnp.sin(jnp.concatenate([x, jnp.cos(x)])), "x", None)
+
+
+def reversed_half(x):
+    rows = jnp.flip(jnp.cumsum(x))
+    return constrain(jnp.sin(jnp.tanh(rows)), "x"), jnp.tanh(rows)[::2]
+
+
+def summed_and_read(x):
+    total = jnp.tanh(jnp.cumsum(x))
+    return constrain(jnp.sin(total), "x"), total[::2]
+
+
+def largest(x, w):
+    """Loses a layout between a result that is state and the sort that reads the same sum."""
+
+    def loss(w):
+        y = x * jax.nn.one_hot(jnp.argmax(x), 8)
+        top = jax.lax.top_k(jnp.sin(y + w), 4)[0]
+        return jnp.sum(jnp.tanh(top)) + jnp.mean(jnp.tanh(jnp.tanh(y).reshape(2, 4)))
+
+    value, gradient = jax.value_and_grad(loss)(w)
+    return value, w - gradient
+
+
+@pytest.mark.parametrize(
+    ("step", "shapes", "asked", "options", "chips"),
+    [
+        (joined, (ROWS,), (), {}, "v5e-8"),
+        (reversed_half, (LONG,), (), {}, "v5e-8"),
+        (summed_and_read, (LONG,), (), {}, "v5e-8"),
+        (largest, (SHORT, SHORT), ("pin [1] [x]",), {"donate_argnums": (1,)}, ""),
+    ],
+)
+def test_one_layout_at_an_end_and_an_operation_that_is_whole_at_another(
+    step, shapes, asked, options, chips
+):
+    program, machine = trace(step, *shapes, **options), chips or toy_machine(8)
+    plan = search(program, machine, mesh={"x": 8}, requirements=asked, baselines=False)
+    assert all(one["kept"] for one in plan.requirements)
+    assert verify_collectives(lower(plan, step, *shapes)).agrees
+    value = next(v for v, copy in enumerate(plan.decisions.copy) if copy is not None)
+    explained = Explainer(program, machine, plan).explain(value)
+    assert explained.step_seconds == plan.estimate.step_seconds
+
+
+def test_too_little_memory_is_not_taken_for_a_layout_that_cannot_be_kept():
+    program = trace(joined, array(8192, 8192))
+    with pytest.raises(InfeasibleError, match="raise `limit memory 1KiB"):
+        search(program, "v5e-8", mesh={"x": 8}, memory_limit=2**10, baselines=False)
