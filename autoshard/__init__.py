@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from autoshard.plan.plan import Plan
     from autoshard.plan.types.body import check_types
     from autoshard.program.annotations import Reading, constrain, laid_out
+    from autoshard.program.kernels.ruled import kernel
     from autoshard.program.rules.user import UserRule
     from autoshard.program.select import RequirementError
     from autoshard.program.trace import Program, trace
@@ -66,6 +67,7 @@ __all__ = [
     "export_mpmd",
     "frontier",
     "jit",
+    "kernel",
     "laid_out",
     "layout_grid",
     "load_cluster",
@@ -100,6 +102,7 @@ _HOMES = {
     "export_mpmd": "lower.mpmd.shardy",
     "frontier": "study.frontier",
     "jit": "search.jit",
+    "kernel": "program.kernels.ruled",
     "laid_out": "program.annotations",
     "layout_grid": "show.layout",
     "load_cluster": "machine.cluster",

@@ -5,6 +5,7 @@ Everything else in this package uses JAX's public API.
 jaxprs              what an equation calls and is made of; equations bound again elsewhere
 kernels             Pallas calls: their grids, blocks and bodies; calls made smaller
 kernel_equations    the equations of kernels, changed where they stand
+ruled_calls         calls of functions of which a rule says how they may be cut
 fused_attention     cuDNN's attention: what its equations say; traced without a GPU
 source_lines        the line of the user's source that an equation or an error comes from
 layout_primitives   layouts of an array, its cotangent and what is computed again
@@ -68,6 +69,7 @@ from autoshard.compat.jaxprs import (
     without_refs,
 )
 from autoshard.compat.kernel_equations import (
+    FFI,
     KERNELS,
     PALLAS,
     bodies_of,
@@ -81,6 +83,7 @@ from autoshard.compat.kernels import (
     Block,
     KernelCall,
     access_of,
+    bind_foreign,
     bind_kernel,
     is_dropped,
     kernel_call,
@@ -112,6 +115,7 @@ from autoshard.compat.primitives import (
     single_device_effects,
 )
 from autoshard.compat.process_wide import no_user_lines
+from autoshard.compat.ruled_calls import RULED, ruled_call
 from autoshard.compat.shardy import (
     LoweredModule,
     LoweredOp,
@@ -152,6 +156,7 @@ from autoshard.compat.versions import known_flags, warn_if_untested
 __all__ = [
     "ARGUMENT",
     "COPIES",
+    "FFI",
     "FUSED_ATTENTION",
     "INSIDE_FUSED_ATTENTION",
     "KERNELS",
@@ -162,6 +167,7 @@ __all__ = [
     "RANDOM_STATE",
     "REMAT",
     "RESHARD",
+    "RULED",
     "Access",
     "Block",
     "Change",
@@ -180,6 +186,7 @@ __all__ = [
     "arrays_of_user_code",
     "bind_checkpoint",
     "bind_equation",
+    "bind_foreign",
     "bind_fused_attention",
     "bind_kernel",
     "bind_plainly",
@@ -228,6 +235,7 @@ __all__ = [
     "plain_context",
     "registered_primitives",
     "replaced_by",
+    "ruled_call",
     "run_program_order",
     "run_reading",
     "said_axes",

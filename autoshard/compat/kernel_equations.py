@@ -10,6 +10,7 @@ from autoshard.compat.fused_attention import FUSED_ATTENTION
 PALLAS = "pallas_call"
 KERNELS = frozenset({PALLAS, *FUSED_ATTENTION})
 """What runs on parts as it is: no partitioner looks into it."""
+FFI = "ffi_call"
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, Sequence[Any]]:

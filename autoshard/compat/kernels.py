@@ -207,6 +207,21 @@ def _divided(estimate: Any, count: int) -> Any:
     return type(estimate)(**{name: value // count for name, value in fields.items()})
 
 
+def bind_foreign(
+    equation: Any, operands: Sequence[Any], results: Sequence[Sequence[int]]
+) -> list[Any]:
+    """Apply an FFI call to parts of its operands; `results` are the shapes of those of its results.
+
+    Its attributes stay as they are.
+    """
+    avals = equation.params["result_avals"]
+    local = tuple(
+        aval.update(shape=tuple(shape)) if hasattr(aval, "shape") else aval
+        for aval, shape in zip(avals, results, strict=True)
+    )
+    return bind_equation(equation, operands, result_avals=local)
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """One reading or writing of a reference in a kernel.

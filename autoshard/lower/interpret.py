@@ -108,7 +108,7 @@ class Interpreter(Calls, Regions):
             ]
         if runs_in_parts(equation):
             cut = self._cut(op)
-            kernel = equation.primitive.name in compat.KERNELS
+            kernel = equation.primitive.name in (*compat.KERNELS, compat.RULED)
             if cut is not None and (kernel or cut.partial or not cut.is_whole):
                 return run_in_parts(equation, arrays, cut, self.mesh)
         if op.index in self.product_orders:
@@ -178,7 +178,7 @@ class Readable(Interpreter):
     """
 
     def _bind(self, equation: Any, op: Op, arrays: Sequence[Any]) -> list[Any]:
-        if op.primitive in compat.KERNELS:
+        if op.primitive in (*compat.KERNELS, compat.RULED):
             cut = self._cut(op)
             assert cut is not None
             avals = [var.aval for var in equation.outvars]

@@ -23,6 +23,7 @@ from autoshard.lower.cut import Cut, refused
 from autoshard.lower.in_parts import in_parts
 from autoshard.lower.indexed import gather, scatter, slice_of_place, update_slice
 from autoshard.lower.kernels.attention import run_attention
+from autoshard.lower.kernels.ruled import run_foreign, run_ruled
 from autoshard.lower.kernels.run import run_kernel
 from autoshard.lower.manual import own_part
 from autoshard.lower.ragged import ragged_dot
@@ -67,6 +68,10 @@ def run_locally(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
         return run_kernel(equation, arrays, cut)
     if name in compat.FUSED_ATTENTION:
         return run_attention(equation, arrays)
+    if name == compat.RULED:
+        return run_ruled(equation, arrays, cut)
+    if name == compat.FFI:
+        return run_foreign(equation, arrays, cut)
     if cut.is_whole and not cut.partial:
         return compat.bind_equation(equation, arrays)
     terms = any(UNREDUCED in layout for layout in cut.reads)

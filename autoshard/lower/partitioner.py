@@ -29,7 +29,9 @@ from autoshard import compat
 from autoshard.program.ragged import RAGGED
 from autoshard.program.vocabulary import DECOMPOSITIONS, ITERATED
 
-_OF_EACH_PART = frozenset({RAGGED, *compat.KERNELS, *DECOMPOSITIONS, *ITERATED})
+_OF_EACH_PART = frozenset(
+    {RAGGED, *compat.KERNELS, compat.RULED, compat.FFI, *DECOMPOSITIONS, *ITERATED}
+)
 Shows = Literal["wrong", "aborts", "sends"]
 Spec = tuple[Any, ...]
 

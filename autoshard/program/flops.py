@@ -6,7 +6,8 @@ element; what reads or writes a part of an array is counted by that part's eleme
 by the elements that it touches. Sharding divides these by the number of shards of the op's factors.
 
 A Pallas call is priced by its body at every step of its grid (`autoshard.program.kernels.work`),
-cuDNN's attention by its products and exponentials (`autoshard.program.kernels.attention`).
+cuDNN's attention by its products and exponentials (`autoshard.program.kernels.attention`), a
+function of `autoshard.kernel` by what it holds (`autoshard.program.kernels.ruled_work`).
 
 `FLOPS` is the one table of arithmetic. What only moves or makes elements stands in `MOVES`, calls
 whose bodies are laid out or that only stand inside of a `shard_map` in `INSIDE`, and what nobody
@@ -20,8 +21,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from autoshard.compat import FUSED_ATTENTION, KERNELS, PALLAS
+from autoshard.compat import FUSED_ATTENTION, KERNELS, PALLAS, RULED
 from autoshard.program.kernels.attention import attention_work
+from autoshard.program.kernels.ruled_work import ruled_work
 from autoshard.program.kernels.scalars import Array
 from autoshard.program.kernels.work import Arithmetic, KernelWork, kernel_work
 from autoshard.program.ragged import ragged_flops
@@ -123,7 +125,7 @@ def _families() -> Iterator[tuple[Formula, str]]:
     )
     yield _dot_general, "dot_general"
     yield ragged_flops, "ragged_dot_general"
-    yield _kernel, " ".join(sorted(KERNELS))
+    yield _kernel, " ".join(sorted({*KERNELS, RULED}))
     yield _scaled_product, "scaled_matmul scaled_matmul_wrapper scaled_dot"
     yield _attention(2.0), "dot_product_attention_fwd"
     yield _attention(5.0), "dot_product_attention_bwd"
@@ -213,6 +215,7 @@ MATRIX = _names(
     "dot_general conv_general_dilated ragged_dot_general scaled_matmul scaled_matmul_wrapper",
     "scaled_dot",
     *KERNELS,
+    RULED,
 )
 """What runs on the matrix units, as kernels do that people write."""
 
@@ -246,6 +249,8 @@ def work_of_kernel(equation: Any, constants: Sequence[Array | None] = ()) -> Ker
     """
     if equation.primitive.name in FUSED_ATTENTION:
         return attention_work(equation)
+    if equation.primitive.name == RULED:
+        return ruled_work(equation, _counts, work_of_kernel)
     return kernel_work(equation, _counts, constants) if equation.primitive.name == PALLAS else None
 
 

@@ -54,12 +54,7 @@ ITERATED = frozenset(
 """Functions of each element that are lowered as loops, until all elements have converged."""
 LEAVING = frozenset({"scan_stack", "yield", "join"})
 """Ops of a loop whose results are read around it."""
-UNCUT = frozenset(
-    {
-        *("ffi_call", "tpu_custom_call"),
-        *("pure_callback", "io_callback"),
-    }
-)
+UNCUT = frozenset({"tpu_custom_call", "pure_callback", "io_callback"})
 """Calls that nobody can look into, and that lowering runs whole on every device."""
 RESHARDS = frozenset({"sharding_constraint", "reshard"})
 """Ops that only ask how an array lies."""

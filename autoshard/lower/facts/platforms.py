@@ -25,7 +25,8 @@ def calls_of_python(program: Program) -> list[Op]:
 
 def calls_of_code(program: Program) -> list[Op]:
     """The ops that call Python code or kernels, which not all platforms can."""
-    return [op for op in program.ops if op.primitive in (*CALLS_PYTHON, *compat.KERNELS)]
+    opaque = (*CALLS_PYTHON, *compat.KERNELS, compat.RULED)
+    return [op for op in program.ops if op.primitive in opaque]
 
 
 def without_lowering(program: Program, *platforms: str) -> list[Op]:

@@ -8,10 +8,10 @@ differs is wrong. So both programs are run as
     widened(fn)(*wide(args))
 
 which walks the jaxpr of `fn` and applies every equation to operands of 64 bits. Bodies of loops and
-branches are walked too; calls and derivative rules are inlined, but for the marks of microbatches.
-Bit casts and Pallas calls work in their own types; cuDNN's attention is
-computed as it is written (`autoshard.lower.kernels.attention`). Integers stay as they are, and
-so do scopes and source lines.
+branches are walked too; calls, derivative rules and functions of `autoshard.kernel` are inlined,
+but for the marks of microbatches. Bit casts and Pallas calls work in their own types; cuDNN's
+attention is computed as it is written (`autoshard.lower.kernels.attention`). Integers stay as they
+are, and so do scopes and source lines.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from autoshard.lower.mpmd.accumulate import LOOP, MICROBATCH, named
 from autoshard.lower.numbers.rounding import Nudge
 from autoshard.program.vocabulary import INLINED
 
+_CALLS = frozenset({*INLINED, compat.RULED})
 _TYPE_PARAMETERS = ("dtype", "new_dtype", "preferred_element_type", "out_dtype")
 _REGIONS = frozenset({"scan", "while", "cond", "shard_map"})
 _CALLS_OUT = frozenset({"ffi_call", "pure_callback", "io_callback"})
@@ -115,12 +116,12 @@ def _check(jaxpr: Any) -> None:
             for body in (value if isinstance(value, tuple) else (value,))
             if hasattr(body, "eqns") or hasattr(body, "jaxpr")
         ]
-        known = name in INLINED or name in _REGIONS or name in (*_WITH_COMBINER, *_OWN_TYPES)
+        known = name in _CALLS or name in _REGIONS or name in (*_WITH_COMBINER, *_OWN_TYPES)
         if name in _CALLS_OUT or (bodies and not known):
             raise NotWidenedError(f"{name} cannot be run in double precision: it is opaque")
         if name in compat.FUSED_ATTENTION and (why := why_not_plain(equation)):
             raise NotWidenedError(why)
-        if name in INLINED or name in _REGIONS:
+        if name in _CALLS or name in _REGIONS:
             for body in bodies:
                 _check(body)
 
@@ -141,7 +142,7 @@ def _run(
         with compat.equation_context(equation):
             results = _equation(equation, [read(atom) for atom in equation.invars], nudge)
             name = equation.primitive.name
-            if nudge is not None and name not in INLINED:
+            if nudge is not None and name not in _CALLS:
                 results = nudge(name, results)
         environment.update(zip(equation.outvars, results, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
@@ -150,7 +151,7 @@ def _run(
 def _equation(equation: Any, operands: list[Any], nudge: Nudge | None) -> list[Any]:
     name = equation.primitive.name
     params = equation.params
-    if name in INLINED:
+    if name in _CALLS:
         body, consts = compat.called_jaxpr(equation)
         if params.get("name") in (LOOP, MICROBATCH):
             return named(lambda *arrays: _run(body, consts, arrays, nudge), params["name"])(

@@ -18,7 +18,7 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 
 from autoshard import compat
-from autoshard.lower.kernels.attention import plain_attention, why_not_plain
+from autoshard.lower.kernels.ruled import on_cpu
 from autoshard.lower.numbers.double import NotWidenedError, wide, widened
 from autoshard.lower.numbers.numeric import TOLERANCES, Difference, compare_outputs
 from autoshard.lower.numbers.rounding import Nudge, deviations
@@ -112,20 +112,11 @@ def _with_interpreted_kernels(fn: Callable[..., Any], args: Sequence[Any]) -> Ca
     """A function whose kernels run as they can on CPU."""
     with compat.traced_without_gpu():
         closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
-    changed = compat.with_kernels(closed, _on_cpu)
+    changed = on_cpu(closed)
     if changed is closed:
         return fn
     tree, step = jax.tree.structure(out), jaxpr_as_fun(changed)
     return lambda *given: jax.tree.unflatten(tree, step(*jax.tree.leaves(given)))
-
-
-def _on_cpu(equation: Any, used: frozenset[Any]) -> Any:
-    """A Pallas call in interpret mode, another kernel in plain JAX."""
-    if equation.primitive.name == compat.PALLAS:
-        return compat.interpreted(equation, used)
-    if why_not_plain(equation):
-        return equation
-    return compat.replaced_by(equation, lambda *given: plain_attention(equation, given))
 
 
 def numeric_differences(

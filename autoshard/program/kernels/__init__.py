@@ -6,5 +6,7 @@ carried      what of its scratch a kernel carries from step to step
 cuts         which axes may be cut, how far, and why others stay whole
 rule         the sharding rule that follows
 work         what a call computes and moves
+ruled        functions of which the user says how they may be cut
+ruled_work   what these compute and move
 attention    what cuDNN's attention computes and moves
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 from autoshard import compat
 from autoshard.program.kernels.cuts import kernel_cuts
+from autoshard.program.kernels.ruled import smaller_call
 from autoshard.program.microbatches.states import refusal
 
 Shape = tuple[int, ...]
@@ -29,6 +30,10 @@ def resized(equation: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> li
             results = compat.bind_kernel(
                 equation, arrays, shapes, _shards(equation, arrays, shapes)
             )
+        elif equation.primitive.name == compat.RULED:
+            results = smaller_call(equation, arrays)
+        elif equation.primitive.name == compat.FFI:
+            results = compat.bind_foreign(equation, arrays, shapes)
         else:
             results = compat.bind_equation(equation, arrays, **changed)
     except (TypeError, ValueError) as error:

@@ -9,14 +9,15 @@ of them. What Shardy has no rule for, or a wrong one, stands with the reason in 
 Calls whose inside is opaque (FFI calls, `custom_partitioning`) need a rule from the
 user, by primitive name, or by the name of the kernel, function or FFI target, in the
 grammar of `jax.experimental.custom_partitioning`, and several where a name has several signatures
-(`autoshard.program.rules.choose`):
+(`autoshard.program.rules.choose`). `autoshard.kernel` gives a function its rule where it stands:
 
     rules_for(equations, user_rules={
         "rotate": "batch sequence width -> batch sequence width",
         "my_matmul": UserRule("i k, k j -> i j", reduction={"k": "sum"}),
     })
 
-A rule that a `custom_partitioning` call carries is used as it stands. Pallas calls say themselves
+A rule that a `custom_partitioning` call or a function of `autoshard.kernel` carries is used as it
+stands. Pallas calls say themselves
 how they may be cut (`autoshard.program.kernels`); of that, a user's rule keeps what it names.
 """
 

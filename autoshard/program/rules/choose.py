@@ -50,6 +50,8 @@ def chosen_rule(equation: JaxprEqn, rules: UserRules) -> AnyUserRule | None:
         for rule in rules_named(rules, name) if name in rules else ():
             if _is_for(rule, signature(equation)):
                 return rule
+    if equation.primitive.name == compat.RULED:
+        return _carried
     if equation.primitive.name == "custom_partitioning":
         try:
             return compat.carried_sharding_rule(equation)
@@ -60,6 +62,11 @@ def chosen_rule(equation: JaxprEqn, rules: UserRules) -> AnyUserRule | None:
                 f"({type(error).__name__}: {error}); give a rule in user_rules"
             ) from error
     return None
+
+
+def _carried(equation: JaxprEqn) -> Any:
+    """The rule of a function that was decorated with it (`autoshard.kernel`)."""
+    return equation.params["rule"].rule
 
 
 def names_of(equation: JaxprEqn) -> list[str]:

@@ -83,15 +83,32 @@ def apply_user_rule(user_rule: AnyUserRule, equation: JaxprEqn) -> Rule:
     Raises:
       NoRuleError: ranks or sizes of the equation's arrays do not fit the text.
     """
-    parsed = parsed_rule(user_rule)
-    if parsed is None:
+    if parsed_rule(user_rule) is None:
         assert callable(user_rule)
         return user_rule(equation)
-    operators = user_rule.reduction if isinstance(user_rule, UserRule) else {}
-    shapes = [
+    operands, results = (
         [tuple(getattr(atom.aval, "shape", ())) for atom in atoms]
         for atoms in (equation.invars, equation.outvars)
-    ]
+    )
+    line = compat.source_line(equation) or "an unknown line"
+    return fitted(user_rule, operands, results, where=f"{equation.primitive.name} at {line}")
+
+
+def fitted(
+    user_rule: AnyUserRule,
+    operands: Sequence[Sequence[int]],
+    results: Sequence[Sequence[int]],
+    *,
+    where: str,
+) -> Rule:
+    """The rule that `user_rule`, which is no function, means for arrays of these shapes.
+
+    Raises:
+      NoRuleError: ranks or sizes do not fit the text; the message says what stands at `where`.
+    """
+    parsed = parsed_rule(user_rule)
+    operators = user_rule.reduction if isinstance(user_rule, UserRule) else {}
+    shapes = [operands, results]
     mappings = [
         tensors_of(mapping, len(given))
         for mapping, given in zip(
@@ -99,31 +116,19 @@ def apply_user_rule(user_rule: AnyUserRule, equation: JaxprEqn) -> Rule:
         )
     ]
     wrong = [
-        f"{len(mapping)} {side} in the rule, {len(given)} in the equation"
+        f"{len(mapping)} {side} in the rule, {len(given)} in the call"
         for side, mapping, given in zip(("operands", "results"), mappings, shapes, strict=True)
         if len(mapping) != len(given)
     ]
     if wrong:
-        raise _misfit(equation, parsed, wrong)
+        raise _misfit(where, parsed, wrong)
     sides: list[list[list[tuple[str, ...]]]] = []
     sizes: dict[str, int] = dict(parsed.factor_sizes)
     groups: dict[str, int] = {}
     for side, mapping, given in zip(("operand", "result"), mappings, shapes, strict=True):
         tensors = []
         for number, (dimensions, shape) in enumerate(zip(mapping, given, strict=True)):
-            where = f"{side} {number} of shape {shape}"
-            labels = _labels(tuple(dimensions), len(shape))
-            if len(labels) != len(shape):
-                wrong.append(f"{where} has {len(labels)} dimensions in the rule")
-                continue
-            for name in dimensions[:1]:
-                if isinstance(name, str) and name.startswith(BATCHING):
-                    extra = len(shape) - len(dimensions) + 1
-                    if groups.setdefault(name, extra) != extra:
-                        wrong.append(f"'...' stands for {groups[name]} and for {extra} dimensions")
-            for label, size in zip(labels, shape, strict=True):
-                wrong += _note_sizes(label, size, sizes, where)
-            tensors.append(labels)
+            tensors.append(_labelled(dimensions, shape, sizes, groups, wrong, f"{side} {number}"))
         sides.append(tensors)
     lost = _lost(sides, sizes, parsed)
     if lost and isinstance(user_rule, str | UserRule):
@@ -132,8 +137,32 @@ def apply_user_rule(user_rule: AnyUserRule, equation: JaxprEqn) -> Rule:
             f"reduction={{{lost[0]!r}: 'sum'}}, or replicate=({lost[0]!r},)"
         )
     if wrong:
-        raise _misfit(equation, parsed, wrong)
+        raise _misfit(where, parsed, wrong)
     return _rule(sides, sizes, parsed, operators, lost)
+
+
+def _labelled(
+    dimensions: Sequence[Any],
+    shape: Sequence[int],
+    sizes: dict[str, int],
+    groups: dict[str, int],
+    wrong: list[str],
+    name: str,
+) -> list[tuple[str, ...]]:
+    """Per dimension of an array, the names of its factors; notes their sizes, and what is wrong."""
+    where = f"{name} of shape {tuple(shape)}"
+    labels = _labels(tuple(dimensions), len(shape))
+    if len(labels) != len(shape):
+        wrong.append(f"{where} has {len(labels)} dimensions in the rule")
+        return []
+    for one in dimensions[:1]:
+        if isinstance(one, str) and one.startswith(BATCHING):
+            extra = len(shape) - len(dimensions) + 1
+            if groups.setdefault(one, extra) != extra:
+                wrong.append(f"'...' stands for {groups[one]} and for {extra} dimensions")
+    for label, size in zip(labels, shape, strict=True):
+        wrong += _note_sizes(label, size, sizes, where)
+    return labels
 
 
 def _labels(dimensions: tuple[Any, ...], rank: int) -> list[tuple[str, ...]]:
@@ -221,11 +250,9 @@ def _text(parsed: Any) -> str:
     )
 
 
-def _misfit(equation: JaxprEqn, parsed: Any, wrong: list[str]) -> NoRuleError:
-    text = _text(parsed)
-    line = compat.source_line(equation) or "an unknown line"
+def _misfit(where: str, parsed: Any, wrong: list[str]) -> NoRuleError:
     return NoRuleError(
-        f"the user rule {text!r} does not fit {equation.primitive.name} at {line}:\n"
+        f"the user rule {_text(parsed)!r} does not fit {where}:\n"
         + "\n".join(f"  - {problem}" for problem in wrong)
         + "\nName each dimension of each operand and result once, or start with '...'."
     )
