@@ -83,10 +83,22 @@ def fused_attention(equation: Any) -> FusedAttention:
     )
 
 
-def bind_fused_attention(equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """The call of cuDNN on the parts that one device holds, which no partitioner looks at."""
+def bind_fused_attention(
+    equation: Any, operands: Sequence[Any], causal: bool | None = None
+) -> list[Any]:
+    """The call of cuDNN on the parts that one device holds, which no partitioner looks at.
+
+    If `causal` is given, the call has that mask or none, and gives all its results: forward, the
+    log-sum-exp, too.
+    """
     attention_of_part()
-    return list(equation.primitive.impl(*operands, **equation.params))
+    params = dict(equation.params)
+    if causal is not None:
+        kinds = type(params["mask_type"])
+        params["mask_type"] = kinds.CAUSAL if causal else kinds.NO_MASK
+        if "is_training" in params:
+            params["is_training"] = True
+    return list(equation.primitive.impl(*operands, **params))
 
 
 def replaced_by(equation: Any, function: Callable[..., Any]) -> Any:

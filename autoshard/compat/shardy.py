@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True, slots=True)
 class LoweredOp:
@@ -316,6 +319,13 @@ def integers(attribute: Any) -> tuple[int, ...]:
     from jaxlib.mlir import ir
 
     return tuple(int(number) for number in ir.DenseI64ArrayAttr(attribute))
+
+
+def integer_table(attribute: Any) -> NDArray[np.int64]:
+    """The numbers of a dense attribute of 64-bit integers, `[rows, columns]`."""
+    from jaxlib.mlir import ir
+
+    return np.array(ir.DenseIntElementsAttr(attribute))
 
 
 def splat_integer(attribute: Any) -> int | None:

@@ -157,6 +157,19 @@ class MeshTopology:
             rate = self._rates[key] = self._find_rate(kind, key[1])
         return rate
 
+    def shift_rate(self, axes: Sequence[int]) -> Rate:
+        """Return the rate of a permutation by which each device sends to the next along `axes`.
+
+        All go the same way: over one link of a torus, whose wires back bring what has to return.
+        """
+        key = "shift", tuple(axes)
+        if key not in self._rates:
+            group = tuple(sorted({axis for axis in axes if self.mesh_shape[axis] > 1}))
+            rate = _shift(self, group) if group else _FREE
+            latency = self.machine.chip.launch_seconds + self._start(group) + rate.latency_seconds
+            self._rates[key] = Rate(latency, rate.seconds_per_byte) if group else _FREE
+        return self._rates[key]
+
     def _find_rate(self, kind: Kind, axes: tuple[int, ...]) -> Rate:
         if kind not in KINDS:
             raise ValueError(f"no collective {kind!r}; use one of {', '.join(KINDS)}")
@@ -309,7 +322,12 @@ def _all_to_all(topology: MeshTopology, group: tuple[int, ...]) -> Rate:
 
 
 def _permute(topology: MeshTopology, group: tuple[int, ...]) -> Rate:
-    latency, slowest = 0.0, _all_to_all(topology, group).seconds_per_byte
+    shift, exchange = _shift(topology, group), _all_to_all(topology, group)
+    return Rate(shift.latency_seconds, max(shift.seconds_per_byte, exchange.seconds_per_byte))
+
+
+def _shift(topology: MeshTopology, group: tuple[int, ...]) -> Rate:
+    latency, slowest = 0.0, 0.0
     for level, pieces in zip(
         topology.machine.network, topology._pieces_by_level(group), strict=True
     ):

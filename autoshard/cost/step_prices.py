@@ -29,6 +29,7 @@ from autoshard.cost.kernels import kernel_seconds
 from autoshard.cost.ragged import mask_seconds, masked_bytes, times_computed
 from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
+from autoshard.cost.rings import ring_seconds
 from autoshard.cost.roofline import op_seconds
 from autoshard.cost.tiling import padding
 from autoshard.machine.chip import Chip
@@ -152,6 +153,7 @@ class StepPrices:
         """Seconds of one execution of `op`, for every strategy; `[len(strategies)]`."""
         if op.kernel is not None:
             busy = kernel_seconds(self.machine.chip, op.kernel, strategies.shards)
+            busy = busy + ring_seconds(self, op, strategies)
             return busy * self.corrections.factor(op)
         transposed = op.index in self.dataflow.transposed
         if self._moves_nothing(op) and not transposed:

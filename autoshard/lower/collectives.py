@@ -27,7 +27,7 @@ What Shardy does with constraints, each pinned by a test:
   dimension by an `all_to_all`, and back.
 * **Not listed, though data moves**: halos (pad, strided or shifted slice, convolution, reverse,
   cumulative sums and windows along a sharded dimension) and `top_k` along one: Shardy leaves them
-  to the compiler. Collectives inside of a `shard_map` in the module are not listed either.
+  to the compiler. Inside of a `shard_map` permutes alone are listed (`lower.kernels.ring`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,15 @@ from typing import Any
 from autoshard import compat
 from autoshard.lower.axes import Axis, axes_in, axis_size, permuted, printed_axes
 from autoshard.lower.facts.loop_trips import LoopsOfModule, LoopTrips
-from autoshard.lower.facts.module_facts import constant_trips, element_type
+from autoshard.lower.facts.module_facts import (
+    constant_trips,
+    element_type,
+    joined_scope,
+    operations,
+    sent_over,
+    used_once,
+    where,
+)
 
 KINDS = (
     "all_gather",
@@ -179,7 +187,7 @@ class _Reader:
 
     def read(self, module: Any) -> list[Collective]:
         bodies: dict[str, Any] = {}
-        for operation in _operations(module.operation):
+        for operation in operations(module.operation):
             if operation.name == "sdy.mesh":
                 name = str(operation.attributes["sym_name"]).strip('"')
                 self.mesh_axes[name] = compat.shardy_mesh_axes(operation.attributes["mesh"])
@@ -206,8 +214,11 @@ class _Reader:
             if name in _OPERATIONS:
                 events.append(self._collective(operation, _OPERATIONS[name], count, unknown))
                 continue
+            if name == "stablehlo.collective_permute":
+                events.append(self._sent(operation, count, unknown))
+                continue
             if name == "func.call":
-                scope, line = _where(operation)
+                scope, line = where(operation)
                 callee = str(operation.attributes["callee"]).lstrip("@").strip('"')
                 operands, results = tuple(operation.operands), tuple(operation.results)
                 call = _Call(callee, operands, results, scope, line, count, unknown)
@@ -224,7 +235,7 @@ class _Reader:
                     self._events(nested, inner, once, events)
 
     def _trips(self, loop: Any) -> tuple[int | None, str]:
-        scope, line = _where(loop)
+        scope, line = where(loop)
         for key, trips in self.trip_counts.items():
             if key in scope or key == line:
                 return trips, scope
@@ -269,7 +280,7 @@ class _Reader:
         elements = math.prod(local)
         if kind == "reduce_scatter":
             elements *= math.prod(axis_size(axis, sizes) for axis in axes)
-        scope, line = _where(operation)
+        scope, line = where(operation)
         template = Collective(
             kind=kind,
             axes=printed_axes(axes, sizes),
@@ -281,7 +292,20 @@ class _Reader:
             dtype=dtype,
             counted_once=unknown,
         )
-        return _Found(template, operand, result, _used_once(operand))
+        return _Found(template, operand, result, used_once(operand))
+
+    def _sent(self, operation: Any, count: int, unknown: tuple[str, ...]) -> _Found:
+        """A permute within a `shard_map` over the module's mesh."""
+        (mesh_axes,) = set(self.mesh_axes.values())
+        operand, result = operation.operands[0], operation.results[0]
+        shape = tuple(result.type.shape)
+        dtype, bits = element_type(str(result.type.element_type))
+        axes, size = sent_over(operation, dict(mesh_axes)), -(-math.prod(shape) * bits // 8)
+        scope, line = where(operation)
+        template = Collective(
+            "collective_permute", axes, size, count, scope, line, shape, dtype, unknown
+        )
+        return _Found(template, operand, result, used_once(operand))
 
     def _reduction(self, operation: Any, count: int, unknown: tuple[str, ...]) -> Iterator[_Found]:
         """The `all_reduce`s of a reduction with several results, where Shardy wrote none.
@@ -299,7 +323,7 @@ class _Reader:
         axes = tuple(axis for dimension in reduced for axis in before[dimension])
         if not axes:
             return
-        scope, line = _where(operation)
+        scope, line = where(operation)
         for result in operation.results:
             after = compat.shardy_sharding_of(result)
             layout = ((),) * len(result.type.shape) if after is None else self._layout(after)[1]
@@ -319,7 +343,7 @@ class _Reader:
                 dtype=dtype,
                 counted_once=unknown,
             )
-            yield _Found(template, operand, result, _used_once(operand))
+            yield _Found(template, operand, result, used_once(operand))
 
     def _expand(
         self,
@@ -342,7 +366,7 @@ class _Reader:
                     replace(
                         template,
                         count=count * template.count,
-                        scope=_joined(scope, template.scope),
+                        scope=joined_scope(scope, template.scope),
                         line=template.line or line,
                         counted_once=(*counted_once, *template.counted_once),
                         result=token,
@@ -357,11 +381,11 @@ class _Reader:
             for argument, operand in zip(callee.arguments, event.operands, strict=True):
                 if operand in origins:
                     token, single = origins[operand]
-                    inner[argument] = (token, single and _used_once(operand))
+                    inner[argument] = (token, single and used_once(operand))
             returned = self._expand(
                 event.callee,
                 inner,
-                scope=_joined(scope, event.scope),
+                scope=joined_scope(scope, event.scope),
                 line=event.line or line,
                 count=count * event.count,
                 counted_once=(*counted_once, *event.counted_once),
@@ -372,24 +396,5 @@ class _Reader:
         outcome: list[_Origin | None] = []
         for value in function.returned:
             token, single = origins.get(value, (None, False))
-            outcome.append(None if token is None else (token, single and _used_once(value)))
+            outcome.append(None if token is None else (token, single and used_once(value)))
         return outcome
-
-
-def _operations(operation: Any) -> Iterator[Any]:
-    for view in operation.regions[0].blocks[0].operations:
-        yield view.operation
-
-
-def _used_once(value: Any) -> bool:
-    return sum(1 for _ in value.uses) == 1
-
-
-def _joined(outer: str, inner: str) -> str:
-    return "/".join(part for part in (outer, inner) if part)
-
-
-def _where(operation: Any) -> tuple[str, str]:
-    """(name stack, `file.py:12` of the user's code)."""
-    scope, frames = compat.location_frames(operation.location)
-    return scope, compat.users_line(frames)

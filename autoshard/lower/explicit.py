@@ -214,6 +214,9 @@ def _written(jaxpr: Any, count: int, trips: Iterator[int]) -> Iterator[Collectiv
                 )
         times = params["length"] if name == "scan" else next(trips, 1) if name == "while" else 1
         for value in params.values():
-            for body in value if isinstance(value, tuple | list) else (value,):
+            bodies = value if isinstance(value, tuple | list) else (value,)
+            if params.get("branches_platforms"):  # the same, as each platform does it
+                bodies = bodies[:1]
+            for body in bodies:
                 if hasattr(body, "eqns") or hasattr(body, "jaxpr"):
                     yield from _written(body, count * times, trips)

@@ -11,6 +11,7 @@ orders (`autoshard.program.dim_order`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from autoshard import compat
 from autoshard.lower.calls import Calls
 from autoshard.lower.cut import Cut, LoweringError
 from autoshard.lower.in_parts import in_parts
+from autoshard.lower.kernels.attention import opaque_attention
 from autoshard.lower.local import run_in_parts
 from autoshard.lower.looked_up import bind_looked_up, settled_gather, starts_within
 from autoshard.lower.manual import Devices
@@ -181,10 +183,17 @@ class Readable(Interpreter):
         if op.primitive in (*compat.KERNELS, compat.RULED):
             cut = self._cut(op)
             assert cut is not None
-            avals = [var.aval for var in equation.outvars]
-            shapes = list(map(compat.shape_struct, avals, cut.local_results))
-            return in_parts(jax.ffi.ffi_call(op.primitive, shapes), arrays, cut, self.mesh)
+            return in_parts(partial(_opaque, equation, cut), arrays, cut, self.mesh)
         if op.primitive not in CALLS_PYTHON:
             return super()._bind(equation, op, arrays)
         shapes = [compat.shape_struct(var.aval) for var in equation.outvars]
         return list(jax.ffi.ffi_call(op.primitive, shapes, has_side_effect=True)(*arrays))
+
+
+def _opaque(equation: Any, cut: Cut, *parts: Any) -> Sequence[Any]:
+    """A kernel on one device's parts, of which nothing but its shapes can be seen."""
+    name, avals = equation.primitive.name, [var.aval for var in equation.outvars]
+    if name in compat.FUSED_ATTENTION:
+        return opaque_attention(equation, parts, cut)
+    shapes = list(map(compat.shape_struct, avals, cut.local_results))
+    return jax.ffi.ffi_call(name, shapes)(*parts)

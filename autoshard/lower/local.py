@@ -67,7 +67,7 @@ def run_locally(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     if name == compat.PALLAS:
         return run_kernel(equation, arrays, cut)
     if name in compat.FUSED_ATTENTION:
-        return run_attention(equation, arrays)
+        return run_attention(equation, arrays, cut)
     if name == compat.RULED:
         return run_ruled(equation, arrays, cut)
     if name == compat.FFI:

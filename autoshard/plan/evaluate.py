@@ -20,7 +20,7 @@ from autoshard.plan.consistency import check
 from autoshard.plan.copies import KEPT, VISIBLE, value_trips
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.memory_events import buffer_events, occupied_bytes, op_events
-from autoshard.plan.moves import copy_moves, settlement_moves
+from autoshard.plan.moves import copy_moves, op_moves
 from autoshard.plan.plan import Estimate, Move
 from autoshard.plan.strategies_of import ChosenStrategies, copy_readers
 from autoshard.program.strategies import Strategies
@@ -139,7 +139,7 @@ class _Parts:
     def _op(self, op: Op) -> _Part:
         prices, strategy = self.prices, self.chosen(op)
         seconds = _op_seconds(prices, op, strategy)
-        moves = settlement_moves(prices, op, strategy, self.names)
+        moves = op_moves(prices, op, strategy, self.names)
         events = op_events(prices, op, strategy)
         return _Part(seconds, tuple(moves), tuple(events))
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from autoshard.cost.ragged import masked_bytes
 from autoshard.cost.reordering import stack_bytes, transposing
+from autoshard.cost.rings import ring_bytes
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.copies import copy_intervals
 from autoshard.plan.decisions import Decisions
@@ -64,9 +65,9 @@ def op_events(
             events.append((life.start, copy[0]))
             events.append((life.reduced, held[0] - copy[0]))
             events.append((life.stop, -held[0]))
-    masked = float(masked_bytes(prices, op, strategy)[0]) * prices.scratch_factor
-    if masked:
-        events += passing(flow.when[op.index], masked)
+    beside = float((masked_bytes(prices, op, strategy) + ring_bytes(prices, op, strategy))[0])
+    if beside:
+        events += passing(flow.when[op.index], beside * prices.scratch_factor)
     if strategy.scattered[0]:
         at = flow.when[op.index]
         until = max(flights.settled.get(op.index, at), at + 1)

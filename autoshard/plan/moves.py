@@ -1,4 +1,6 @@
-"""The planned collectives: those that settle partial results, those that make resharded copies."""
+"""The planned collectives: those that settle partial results, those of rings within operations, and
+those that make resharded copies.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from autoshard.cost.collective import Kind
+from autoshard.cost.rings import rounds, shares
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.copies import ANEW, SECOND, value_trips
 from autoshard.plan.decisions import Decisions
@@ -73,6 +76,40 @@ def settlement_moves(
                 value=_arrow(value.dtype, value.shape, before, after, names, partial=axes),
             )
         )
+    return moves
+
+
+def op_moves(
+    prices: StepPrices, op: Op, strategy: Strategies, names: tuple[str, ...]
+) -> list[Move]:
+    """The collectives of `op` under `strategy` (one row), beside the copies that it reads."""
+    moves = ring_moves(prices, op, strategy, names)
+    return moves + settlement_moves(prices, op, strategy, names)
+
+
+def ring_moves(
+    prices: StepPrices, op: Op, strategy: Strategies, names: tuple[str, ...]
+) -> list[Move]:
+    """What `op` sends along its sequence under `strategy` (one row), an array each."""
+    moves = []
+    for one in rounds(prices, op, strategy):
+        for sent, exposed in shares(prices, op, strategy, one):
+            value = prices.program.values[sent.value]
+            sides = (*strategy.reads, *strategy.written)
+            layout = tuple(sides[sent.sending.number][0].tolist())
+            moves.append(
+                Move(
+                    kind="collective_permute",
+                    axes=tuple(names[a] for a in one.axes),
+                    bytes=int(sent.bytes[0]),
+                    count=op.trips * sent.sending.times,
+                    seconds=float(sent.seconds[0]) * sent.sending.times * op.trips * op.weight,
+                    exposed_seconds=float(exposed[0]) * op.trips * op.weight,
+                    scope=op.scope,
+                    line=op.line,
+                    value=_arrow(value.dtype, value.shape, layout, layout, names),
+                )
+            )
     return moves
 
 

@@ -60,6 +60,7 @@ from numpy.typing import NDArray
 from autoshard.cost.cut_kernels import cut_seconds
 from autoshard.cost.ragged import masked_bytes
 from autoshard.cost.reordering import stack_bytes, transposing
+from autoshard.cost.rings import ring_bytes
 from autoshard.cost.step_prices import StepPrices
 from autoshard.cost.tiling import padding
 from autoshard.plan.copies import ANEW
@@ -316,7 +317,8 @@ class _Pricer:
         for k, output in enumerate(op.outputs):
             whole += self.prices.held_bytes(output, strategies.written[k])
         whole = np.where(strategies.scattered, whole, 0.0)
-        extra = (whole + masked_bytes(self.prices, op, strategies)) * self.prices.scratch_factor
+        whole += masked_bytes(self.prices, op, strategies) + ring_bytes(self.prices, op, strategies)
+        extra = whole * self.prices.scratch_factor
         if extra.any():
             for at in (self.flow.when[member] for member in members):
                 self.usages.append(Usage(self.domains.op_node[number], extra, at, at + 1))

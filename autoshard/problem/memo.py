@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.cost.reshard import ReshardCache
+from autoshard.cost.rings import ring_exposed
 from autoshard.cost.step_prices import StepPrices
 from autoshard.machine.machine import Machine
 from autoshard.problem.value_choices import Rows, ValueChoices, layout_rows, sensible_pairs
@@ -225,10 +226,14 @@ class Shared:
     def seconds_of(
         self, prices: StepPrices, op: Op, strategies: Strategies
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Seconds of computing and of settling an op; found once for ops that cost the same."""
+        """Seconds of computing an op, waits of its ring included, and of settling it.
+
+        Found once for ops that cost the same.
+        """
         key = prices.priced_by(op), id(strategies)
         if key not in self._seconds:
             compute = prices.compute_seconds(op, strategies)
+            compute = compute + ring_exposed(prices, op, strategies)
             self._seconds[key] = compute, prices.settle_seconds(op, strategies)
         return self._seconds[key]
 

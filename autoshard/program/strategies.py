@@ -15,7 +15,7 @@ unreduced, and writes a partial result in turn.
 Absent, because forbidden: shards that do not divide a factor; axes on a minor factor of a merged
 dimension (`[ij]`) whose major factors are not used up; layouts whose axes would not stand in mesh
 order within a dimension. Factors that Shardy marks as needing replication, permutation or blocking
-are never sharded.
+are never sharded. Those of kind RING are, by the axes of a ring (`autoshard.program.kernels.ring`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.program.layout import UNREDUCED
-from autoshard.program.rules.ask_shardy import FactorKind, Rule
+from autoshard.program.rules.record import CUT, FactorKind, Rule
 
 Axes = NDArray[np.int64]
 SCATTERABLE = frozenset({"sum"})
@@ -80,7 +80,7 @@ def is_layout_determined(rule: Rule) -> bool:
     return all(
         index in in_result
         for index, factor in enumerate(rule.factors)
-        if factor.size > 1 and factor.kind in (FactorKind.PASS, FactorKind.REDUCE)
+        if factor.size > 1 and factor.kind in CUT
     ) and not any(factor.kind is FactorKind.REDUCE and factor.size > 1 for factor in rule.factors)
 
 
@@ -103,9 +103,7 @@ def enumerate_strategies(
     """
     axes = len(mesh_shape)
     usable = [
-        index
-        for index, factor in enumerate(rule.factors)
-        if factor.size > 1 and factor.kind in (FactorKind.PASS, FactorKind.REDUCE)
+        index for index, factor in enumerate(rule.factors) if factor.size > 1 and factor.kind in CUT
     ]
     assignment = _assignments(rule, [*usable, *([UNREDUCED] if joins else [])], mesh_shape)
     for mapping in (*rule.operands, *rule.results):

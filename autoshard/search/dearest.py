@@ -15,7 +15,7 @@ import numpy as np
 
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
-from autoshard.plan.moves import copy_moves, settlement_moves
+from autoshard.plan.moves import copy_moves, op_moves
 from autoshard.plan.plan import Move, Plan
 from autoshard.plan.same_program import for_program
 from autoshard.plan.strategies_of import ChosenStrategies
@@ -63,7 +63,7 @@ def dearest(program: Program, machine: Machine | str, plan: Plan) -> list[Dear]:
     costs: dict[int, list[Move]] = defaultdict(list)
     for op in program.ops:
         if decisions.assignment[op.index] is not None:
-            for move in settlement_moves(prices, op, chosen(op), names):
+            for move in op_moves(prices, op, chosen(op), names):
                 costs[op.outputs[0]].append(move)
     for value, copy in enumerate(decisions.copy):
         if copy is not None:

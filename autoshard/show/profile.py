@@ -15,7 +15,7 @@ from autoshard.machine.machine import Machine
 from autoshard.plan.consistency import InconsistentPlanError
 from autoshard.plan.copies import ANEW, FIRST, SECOND
 from autoshard.plan.evaluate import Evaluation, compute_seconds, evaluate
-from autoshard.plan.moves import copy_moves, settlement_moves
+from autoshard.plan.moves import copy_moves, op_moves
 from autoshard.plan.plan import Move, Plan, PlanError
 from autoshard.plan.same_program import for_program
 from autoshard.plan.strategies_of import ChosenStrategies
@@ -116,7 +116,7 @@ def placed_moves(prices: StepPrices, plan: Plan) -> Iterator[PlacedMove]:
         for move in before.get(op.index, ()):
             yield PlacedMove(move, op.index, before=True)
         if plan.decisions.assignment[op.index] is not None:
-            for move in settlement_moves(prices, op, chosen(op), names):
+            for move in op_moves(prices, op, chosen(op), names):
                 yield PlacedMove(move, op.index, before=False)
 
 

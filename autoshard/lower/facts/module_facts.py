@@ -1,9 +1,15 @@
-"""Small facts read from a lowered module: element types, and how often a loop runs."""
+"""Small facts read from a lowered module.
+
+Element types, how often a loop runs, where an operation stands, and whom a permute sends to.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from autoshard import compat
 
@@ -58,3 +64,35 @@ def constant_trips(loop: Any) -> int | None:
     if counter != body.arguments[index] or step is None or step < 1 or start is None:
         return None
     return max(0, -(-(bound - start) // step))
+
+
+def sent_over(permute: Any, mesh_axes: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes of a mesh along which a `collective_permute` sends to another place."""
+    pairs = compat.integer_table(permute.attributes["source_target_pairs"])
+    sources, targets = (
+        np.stack(np.unravel_index(side, tuple(mesh_axes.values()))) for side in pairs.T
+    )
+    moved = (sources != targets).any(axis=1)
+    return tuple(name for name, one in zip(mesh_axes, moved, strict=True) if one)
+
+
+def operations(operation: Any) -> Iterator[Any]:
+    """The operations of a module."""
+    for view in operation.regions[0].blocks[0].operations:
+        yield view.operation
+
+
+def used_once(value: Any) -> bool:
+    """Whether a value has one use."""
+    return sum(1 for _ in value.uses) == 1
+
+
+def joined_scope(outer: str, inner: str) -> str:
+    """A name stack within another one."""
+    return "/".join(part for part in (outer, inner) if part)
+
+
+def where(operation: Any) -> tuple[str, str]:
+    """(name stack, `file.py:12` of the user's code)."""
+    scope, frames = compat.location_frames(operation.location)
+    return scope, compat.users_line(frames)

@@ -8,7 +8,8 @@ from the same log-sum-exp. What is compared is so the cut, not cuDNN's rounding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -17,21 +18,78 @@ import numpy as np
 from jax import lax
 
 from autoshard import compat
+from autoshard.lower.cut import Cut
+from autoshard.lower.kernels.ring import RingPlace, ring_backward, ring_forward
+from autoshard.program.kernels.ring import length_dimension
 
 MASKED = -1e30
 
 
-def run_attention(equation: Any, arrays: Sequence[Any]) -> list[Any]:
-    """The results of cuDNN's attention on one device, from its parts of the operands."""
+def run_attention(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
+    """The results of cuDNN's attention on one device, from its parts of the operands.
+
+    Where the sequence is cut, keys and values go round (`autoshard.lower.kernels.ring`).
+    """
+
+    def of(call: Call) -> Callable[..., list[Any]]:
+        return lambda *given: attention_in_parts(equation, given, cut, call)
+
     if why_not_plain(equation):
-        return compat.bind_fused_attention(equation, arrays)
+        return of(compat.bind_fused_attention)(*arrays)
     return list(
         lax.platform_dependent(
-            *arrays,
-            cpu=lambda *given: plain_attention(equation, given),
-            default=lambda *given: compat.bind_fused_attention(equation, given),
+            *arrays, cpu=of(plain_attention), default=of(compat.bind_fused_attention)
         )
     )
+
+
+Call = Callable[[Any, Sequence[Any], "bool | None"], Sequence[Any]]
+"""Results of an equation's attention on other arrays: under its own mask (None), a causal one or
+none; then with the log-sum-exp."""
+
+
+def attention_in_parts(equation: Any, arrays: Sequence[Any], cut: Cut, call: Call) -> list[Any]:
+    """The same with any call in the place of cuDNN's."""
+    said = compat.fused_attention(equation)
+    length = length_dimension(said)
+    axes = tuple(axis for axis in cut.axes(0, length) if cut.devices.sizes[axis] > 1)
+    if not axes:
+        return list(call(equation, arrays, None))
+    place = RingPlace(cut.devices, axes, length, said.causal)
+    rest = arrays[3:10]
+    if not said.backward:
+
+        def attend(*given: Any) -> Any:
+            *three, causal = given
+            return call(equation, [*three, *rest], causal)
+
+        return list(ring_forward(place, arrays[:3], attend))[: len(equation.outvars)]
+
+    def derive(*given: Any) -> Any:
+        *three, log_sum, out, error, causal = given
+        return call(equation, [*three, *rest, log_sum, out, error], causal)
+
+    return list(ring_backward(place, [*arrays[:3], *arrays[10:13]], derive))
+
+
+def opaque_attention(equation: Any, arrays: Sequence[Any], cut: Cut) -> Sequence[Any]:
+    """`run_attention` with opaque calls, for platforms that have no cuDNN: to be read, not run."""
+    length = length_dimension(compat.fused_attention(equation))
+    name, backward = equation.primitive.name, compat.fused_attention(equation).backward
+
+    def called(equation: Any, arrays: Sequence[Any], causal: bool | None) -> Sequence[Any]:
+        avals = [var.aval for var in equation.outvars]
+        if causal is None:
+            shapes = list(map(compat.shape_struct, avals, cut.local_results))
+        elif backward:
+            shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in arrays[:3]]
+        else:
+            batch, heads, rows = (arrays[0].shape[d] for d in (0, 3 - length, length))
+            out = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
+            shapes = [out, jax.ShapeDtypeStruct((batch, heads, rows), jnp.float32)]
+        return jax.ffi.ffi_call(name, shapes)(*arrays)
+
+    return attention_in_parts(equation, arrays, cut, called)
 
 
 def why_not_plain(equation: Any) -> str:
@@ -47,9 +105,14 @@ def why_not_plain(equation: Any) -> str:
     return f"cuDNN attention with {found} has no equal in plain JAX" if found else ""
 
 
-def plain_attention(equation: Any, arrays: Sequence[Any]) -> list[Any]:
-    """What cuDNN computes for an equation that has an equal in plain JAX (`why_not_plain`)."""
-    call = compat.fused_attention(equation)
+def plain_attention(equation: Any, arrays: Sequence[Any], causal: bool | None = None) -> list[Any]:
+    """What cuDNN computes for an equation that has an equal in plain JAX (`why_not_plain`).
+
+    If `causal` is given, the mask is so, and there is the log-sum-exp, too.
+    """
+    call, count = compat.fused_attention(equation), len(equation.outvars)
+    if causal is not None:
+        call, count = replace(call, causal=causal), 3 if call.backward else 2
     queries, keys, values, bias, *lengths = arrays[:6]
     if call.heads_first:
         queries, keys, values = (jnp.swapaxes(one, 1, 2) for one in (queries, keys, values))
@@ -57,14 +120,14 @@ def plain_attention(equation: Any, arrays: Sequence[Any]) -> list[Any]:
     if not call.backward:
         out, log_sum = inside.forward()
         out = jnp.swapaxes(out, 1, 2) if call.heads_first else out
-        return [out, log_sum][: len(equation.outvars)]
+        return [out, log_sum][:count]
     log_sum, out, error = arrays[10:13]
     if call.heads_first:
         out, error = jnp.swapaxes(out, 1, 2), jnp.swapaxes(error, 1, 2)
     *gradients, to_bias = inside.backward(log_sum, out, error)
     if call.heads_first:
         gradients = [jnp.swapaxes(one, 1, 2) for one in gradients]
-    return [*gradients, to_bias][: len(equation.outvars)]
+    return [*gradients, to_bias][:count]
 
 
 class _Inside:

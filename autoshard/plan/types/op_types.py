@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from autoshard.plan.decisions import Assignment
 from autoshard.program.layout import REPLICATED, UNREDUCED, Layout
-from autoshard.program.rules.ask_shardy import FactorKind, Rule
+from autoshard.program.rules.record import CUT, FactorKind, Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _faults(rule: Rule, assignment: Assignment, sizes: Sequence[int], names: Seq
             used.setdefault(number, []).append(axis)
     for number, axes in used.items():
         factor, here = rule.factors[number], ", ".join(names[axis] for axis in axes)
-        if factor.kind not in (FactorKind.PASS, FactorKind.REDUCE):
+        if factor.kind not in CUT:
             yield f"axis {here} shards factor {factor.name}, which must stay whole ({factor.kind})"
         if factor.size % _count(axes, sizes):
             yield (

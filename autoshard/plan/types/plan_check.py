@@ -9,8 +9,8 @@ there,
 2. what it leaves partial is settled by one all_reduce or one reduce_scatter, and nothing else comes
    between what it writes and what is stored;
 3. a copy is made by a chain of single collectives (`autoshard.plan.types.hops`), each of even
-parts; 4. state goes out as it came in, and so do carries; 5. the collectives of all this are the
-plan's `moves`, and the layouts of inputs and outputs its
+parts; 4. state goes out as it came in, and so do carries; 5. the collectives of all this, and of
+rings within operations, are the plan's `moves`, and the layouts of inputs and outputs its
    `specs`.
 
 Replicated inputs and outputs are invariant, between steps they have one value: reading one makes it
@@ -20,6 +20,7 @@ the op and its source line, the types, and the call that is missing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -40,8 +41,10 @@ from autoshard.plan.types.plan_types import (
 from autoshard.plan.unreduced_sums import Sums, find_sums
 from autoshard.program.dim_order import possible_orders
 from autoshard.program.graph import is_free
+from autoshard.program.kernels.ring import sendings
 from autoshard.program.layout import UNREDUCED, Layout, dimension_axes, format_state
 from autoshard.program.readers import Reader, readers_in_program_order
+from autoshard.program.rules.record import FactorKind
 from autoshard.program.trace import Op, Program
 
 __all__ = ["PlanTypeError", "TypedMove", "TypedPlan", "check_plan"]
@@ -182,8 +185,31 @@ class _Check:
                     self._reads.setdefault(value, set()).add(wanted)
                 elif wanted != decisions.stored[value]:
                     self._missing(op, position, value, wanted)
+            self._ring(op, assigned, types)
             for number in range(len(op.outputs)):
                 self._result(op, types, number)
+
+    def _ring(self, op: Op, assigned: tuple[int, ...], types: OpTypes) -> None:
+        """What an op sends along its sequence, where that is cut."""
+        factors, mesh = op.rule.factors, self.plan.mesh
+        axes = [
+            axis
+            for axis, factor in enumerate(assigned)
+            if factor >= 0 and factors[factor].kind is FactorKind.RING and mesh.sizes[axis] > 1
+        ]
+        if not axes or op.kernel is None or op.kernel.ring is None:
+            return
+        arrays, layouts = (*op.inputs, *op.outputs), (*types.reads, *types.written)
+        names = tuple(self._axes(axes))
+        for one in sendings(op.kernel.ring, math.prod(mesh.sizes[axis] for axis in axes)):
+            record, layout = self.program.values[arrays[one.number]], layouts[one.number]
+            state = dimension_axes(len(record.shape), layout)
+            size = local_bytes(record.bytes, state, mesh.sizes) // (2 if one.half else 1)
+            text = format_state(record.dtype, record.shape, state, mesh.names)
+            count = op.trips * one.times
+            self.moves.append(
+                TypedMove("collective_permute", names, size, count, f"{text} -> {text}")
+            )
 
     def _op_types(self, op: Op, assigned: tuple[int, ...]) -> OpTypes:
         key = (id(op.rule), assigned)

@@ -9,4 +9,5 @@ work         what a call computes and moves
 ruled        functions of which the user says how they may be cut
 ruled_work   what these compute and move
 attention    what cuDNN's attention computes and moves
+ring         which attention may be cut along its sequence, and what it sends then
 """

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from autoshard import compat
+from autoshard.program.kernels.ring import length_dimension, ring_of
 from autoshard.program.kernels.work import Arithmetic, KernelWork
 
 TILE = 128
@@ -30,7 +31,8 @@ def attention_work(equation: Any) -> KernelWork:
     """The work of an equation of cuDNN's attention on whole arrays."""
     call = compat.fused_attention(equation)
     queries, keys, values = (atom.aval.shape for atom in equation.invars[:3])
-    length, heads = (2, 1) if call.heads_first else (1, 2)
+    length = length_dimension(call)
+    heads = 3 - length
     places = keys[length]
     if call.paged:
         places *= equation.invars[8].aval.shape[2]
@@ -48,6 +50,7 @@ def attention_work(equation: Any) -> KernelWork:
         bytes=float(sum(math.prod(one.aval.shape) * one.aval.dtype.itemsize for one in atoms)),
         guessed=call.padded or call.packed,
         whole=tuple((axis, MODIFIED) for axis in (0, 1)) if call.modified else (),
+        ring=ring_of(equation),
     )
 
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from autoshard import compat
 from autoshard.program.kernels.cuts import kernel_cuts
+from autoshard.program.kernels.ring import Ring
 from autoshard.program.kernels.scalars import Array, compute, is_scalar
 
 LARGEST = 2**22
@@ -78,6 +79,7 @@ class KernelWork:
       bytes: between memory and the chip.
       guessed: whether data decides how much it is.
       whole: (axis, reason) of the axes of its grid that are not cut.
+      ring: what it sends where its sequence is cut; None where that stays whole.
     """
 
     name: str
@@ -87,6 +89,7 @@ class KernelWork:
     bytes: float
     guessed: bool
     whole: tuple[tuple[int, str], ...]
+    ring: Ring | None = None
 
     @property
     def flops(self) -> float:

@@ -1,7 +1,8 @@
 """The sharding rule of cuDNN's fused attention, see `autoshard.compat.FusedAttention`.
 
 Sequences of the batch, and key/value heads with the query heads that read them, are independent of
-each other. Positions and the width of a head stay whole. In the forward pass the query heads of one
+each other. The width of a head stays whole; positions may be cut as a ring, where the call is one
+that can be run so (`autoshard.program.kernels.ring`). In the forward pass the query heads of one
 key/value head may be cut, too; backward, their sum is the gradient of that head.
 """
 
@@ -11,9 +12,11 @@ from collections.abc import Hashable
 from typing import Any
 
 from autoshard import compat
+from autoshard.program.kernels.ring import length_dimension, ring_of
 from autoshard.program.rules.record import FactorKind, Rule
 
 _BATCH, _HEAD, _GROUP = "batch", "head", "group"
+_SEQUENCE, _HALVES = "sequence", "halves"
 
 
 def attention_rule(equation: Any) -> Rule:
@@ -22,9 +25,13 @@ def attention_rule(equation: Any) -> Rule:
     shapes = [tuple(atom.aval.shape) for atom in (*equation.invars, *equation.outvars)]
     count = len(equation.invars)
     queries, keys = shapes[:2]
-    head = 1 if call.heads_first else 2
+    length = length_dimension(call)
+    head, ring = 3 - length, ring_of(equation)
     heads = keys[head]
-    names = _Names(shapes, heads, queries[head] // heads, head)
+    cut: list[Hashable] = (
+        [] if ring is None else [_SEQUENCE, _HALVES] if ring.causal else [_SEQUENCE]
+    )
+    names = _Names(shapes, heads, queries[head] // heads, head, cut)
     by_place = {0: "queries", 1: "keys", 2: "keys", 3: "bias"} | dict.fromkeys(range(4, 10), "rows")
     if call.paged:
         by_place |= {1: "pages", 2: "pages"}
@@ -47,6 +54,10 @@ def attention_rule(equation: Any) -> Rule:
     factors: dict[Hashable, tuple[int, FactorKind, str | None]] = {
         name: (size, kinds[name], None) for name, size in sizes.items()
     }
+    if ring is not None:
+        halves = 2 if ring.causal else 1
+        factors[_SEQUENCE] = queries[length] // halves, FactorKind.RING, None
+        factors[_HALVES] = halves, FactorKind.REPLICATE, None
     factors |= {name: (size, FactorKind.REPLICATE, None) for name, size in names.others.items()}
     return Rule.build(tensors[:count], tensors[count:], factors)
 
@@ -54,8 +65,16 @@ def attention_rule(equation: Any) -> Rule:
 class _Names:
     """Factors of every dimension of the operands and results."""
 
-    def __init__(self, shapes: list[tuple[int, ...]], heads: int, group: int, head: int) -> None:
+    def __init__(
+        self,
+        shapes: list[tuple[int, ...]],
+        heads: int,
+        group: int,
+        head: int,
+        sequence: list[Hashable],
+    ) -> None:
         self.shapes, self.heads, self.group, self.head = shapes, heads, group, head
+        self.sequence = sequence
         self.others: dict[Hashable, int] = {}
 
     def of(self, number: int, kind: str) -> list[list[Hashable]]:
@@ -67,9 +86,9 @@ class _Names:
         grouped: list[Hashable] = [_HEAD, _GROUP] if self.group > 1 else [_HEAD]
         found: dict[int, list[Hashable]] = {}
         if kind == "queries":
-            found = {0: [_BATCH], self.head: grouped}
+            found = {0: [_BATCH], self.head: grouped, 3 - self.head: self.sequence}
         elif kind == "keys":
-            found = {0: [_BATCH], self.head: [_HEAD]}
+            found = {0: [_BATCH], self.head: [_HEAD], 3 - self.head: self.sequence}
         elif kind == "pages":
             found = {self.head: [_HEAD]}
         elif kind == "rows":
@@ -80,7 +99,7 @@ class _Names:
         elif kind == "stat":
             packed = shape[0] // batch
             inside = [self._other(number, 0, packed)] if packed > 1 else []
-            found = {0: [_BATCH, *inside], 1: grouped}
+            found = {0: [_BATCH, *inside], 1: grouped, 2: self.sequence}
         return [found.get(d) or [self._other(number, d, size)] for d, size in enumerate(shape)]
 
     def _other(self, number: int, dimension: int, size: int) -> Hashable:

@@ -10,6 +10,7 @@ parts splits `i`. The kind of a factor says what else splitting it costs:
     REDUCE     every device gets a partial result, to be combined with `operator` across devices
     REPLICATE  not possible: the op needs all of the dimension, so it must not be split
     PERMUTE    parts of neighbouring devices are needed (slice, pad, convolution windows)
+    RING       the parts of all devices come by, one after another (keys and values of attention)
     BLOCKED    possible, but a sharding is not carried through the op along this factor
 
 The text form is Shardy's: `([i, k], [k, j])->([i, j]) {i=8, j=16, k=8} reduction={k}`, with
@@ -37,10 +38,15 @@ class FactorKind(Enum):
     REDUCE = "reduction"
     REPLICATE = "need_replication"
     PERMUTE = "permutation"
+    RING = "ring"
     BLOCKED = "blocked_propagation"
 
     def __str__(self) -> str:
         return self.name
+
+
+CUT = frozenset({FactorKind.PASS, FactorKind.REDUCE, FactorKind.RING})
+"""The kinds of factors that a mesh axis may cut."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from autoshard.cost.collective import Kind
+from autoshard.cost.rings import ring_exposed
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.copies import ANEW
 from autoshard.plan.decisions import Decisions
@@ -60,6 +61,14 @@ class Decided:
         )
         kinds: dict[Runs, None] = dict.fromkeys((one.kind, one.axes) for one in found)
         return Collectives(seconds, size, tuple(kinds))
+
+    def waited_in_rings(self) -> float:
+        """Return the seconds of a step that rings within ops wait for what they send."""
+        return sum(
+            float(ring_exposed(self.prices, op, self.chosen(op))[0]) * op.trips * op.weight
+            for op in self.prices.program.ops
+            if op.kernel is not None and self.decisions.assignment[op.index] is not None
+        )
 
     def renewal(self, op: Op) -> Renewal | None:
         """Return the optimizer update (renewal) that uses the gradient that `op` computes.

@@ -32,22 +32,35 @@ def traced(*, grad: bool, bias: tuple[int, ...] = (), **options: Any) -> Any:
 
 def cuttable(op: Any) -> dict[str, str]:
     """Dimensions of operands and results that some factor cuts, by a letter for each factor."""
-    passing = [k for k, one in enumerate(op.rule.factors) if one.kind.name == "PASS"]
+    kinds = [one.kind.name for one in op.rule.factors]
+    passing = [k for k, kind in enumerate(kinds) if kind == "PASS"]
     letter = dict(zip(sorted(passing), "abcdefg", strict=False))
+    letter |= {k: "r" for k, kind in enumerate(kinds) if kind == "RING"}
     tensors = (*op.rule.operands, *op.rule.results)
     shown = ["".join(letter.get(k, "-") for d in one for k in d) for one in tensors]
     count = len(op.rule.operands)
     return {"operands": " ".join(shown[:count]), "results": " ".join(shown[count:])}
 
 
-def test_batch_and_heads_are_cut_and_positions_stay_whole() -> None:
-    """Heads of queries in groups, whose keys they share: `a` batch, `b` head, `c` of its group."""
+def test_batch_and_heads_are_cut_and_positions_as_a_ring() -> None:
+    """Heads of queries in groups, whose keys they share: `a` batch, `b` head, `c` of its group.
+
+    Under a causal mask the ring exchanges halves, which stay whole.
+    """
     forward = cuttable(traced(grad=False, is_causal=True))
-    assert forward["operands"] == "a-bc- a-b- a-b- - - - - - - -"
-    assert forward["results"] == "a-bc-"
+    assert forward["operands"] == "ar-bc- ar-b- ar-b- - - - - - - -"
+    assert forward["results"] == "ar-bc-"
     backward = cuttable(traced(grad=True, is_causal=True))
-    assert backward["operands"] == "a-b-- a-b- a-b- - - - - - - - ab-- a-b-- a-b--"
-    assert backward["results"] == "a-b-- a-b- a-b-"
+    assert backward["operands"] == "ar-b-- ar-b- ar-b- - - - - - - - ab-r- ar-b-- ar-b--"
+    assert backward["results"] == "ar-b-- ar-b- ar-b-"
+    assert cuttable(traced(grad=False))["operands"] == "arbc- arb- arb- - - - - - - -"
+
+
+def test_a_window_keeps_positions_whole() -> None:
+    for grad in (False, True):
+        op = traced(grad=grad, is_causal=True, local_window_size=(127, 0))
+        assert op.kernel.ring is None
+        assert "r" not in cuttable(op)["operands"]
 
 
 @pytest.mark.parametrize(
