@@ -185,6 +185,13 @@ def _add_search(commands: Any) -> None:
     _add_effort(parser)
     parser.add_argument("-o", "--output", metavar="FILE", help="write the plan to this file")
     cli_arguments.add_overwrite(parser)
+    parser.add_argument(
+        "--as",
+        dest="own",
+        metavar="NAME",
+        help="write the best plan that a framework's own file can express, as maxtext for "
+        "maxtext:..., and say what that costs",
+    )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument(
         "--no-baselines", action="store_true", help="do not price the well-known schemes"

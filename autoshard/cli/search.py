@@ -27,8 +27,10 @@ def search_command(options: argparse.Namespace) -> int:
     """Run `autoshard search`."""
     from autoshard.program.notes import dead_code
 
+    if options.own is not None:
+        return _write_own_file(options)
     if options.meshes is not None:
-        from autoshard.cli.search_meshes import search_meshes_command
+        from autoshard.cli.meshes.search import search_meshes_command
 
         if said := _rewrites(options):
             raise CommandError(f"{said} goes with --machine, and not with --meshes")
@@ -65,6 +67,25 @@ def search_command(options: argparse.Namespace) -> int:
     return 0
 
 
+def _write_own_file(options: argparse.Namespace) -> int:
+    """Write the best plan that a framework's own file can express."""
+    from autoshard.cli.own_file import best_own_file, refuse_what_no_file_says
+
+    refuse_what_no_file_says(options)
+    require_output(options.output, "file of a framework", overwrite=options.overwrite)
+    machine = find_machine(options.machine)
+    with ProgressLine(quiet=options.quiet) as line:
+        found = best_own_file(options, machine, line)
+    write_files({options.output: lambda: found.text}, quiet=options.quiet)
+    if options.json:
+        print(json.dumps({"plan": found.plan.to_json(), "file": found.text}))
+    elif options.output is None:
+        print(found.text, end="")
+    else:
+        print("\n".join(found.summary))
+    return 0
+
+
 def _save(plan: Plan, path: str) -> None:
     try:
         try:
@@ -91,7 +112,12 @@ def require_writable(path: str | None) -> None:
         raise CommandError(f"cannot write {path!r}: {why}")
 
 
-_MARKS = {"plan": '{"', "machine file": "[chip]", "table of times": "seconds"}
+_MARKS = {
+    "plan": '{"',
+    "machine file": "[chip]",
+    "table of times": "seconds",
+    "file of a framework": "# autoshard:",
+}
 """What a file of each kind holds."""
 
 

@@ -13,7 +13,7 @@
                  step equal the predicted ones within a tolerance; no device is needed
     device       with --compile gpu, if the GPUs are present: the step runs; its time is shown
 
-A plan for several meshes has its own judges; see `autoshard.cli.verify_meshes`.
+A plan for several meshes has its own judges; see `autoshard.cli.meshes.verify`.
 
 Fake devices must be requested before JAX starts, so a child process computes the numbers (`python
 -m autoshard.cli.numbers`). A step that is too large to run here is reported as such, which is not a
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 def verify_command(options: argparse.Namespace) -> int:
     """Run `autoshard verify`."""
-    from autoshard.cli.verify_meshes import is_for_meshes, verdicts_of
+    from autoshard.cli.meshes.verify import is_for_meshes, verdicts_of
     from autoshard.plan.plan import PlanError
     from autoshard.plan.same_program import for_program
     from autoshard.program.notes import dead_code

@@ -132,6 +132,13 @@ def find(
     return Found(reference, step.fn, tuple(step.args), dict(step.options), name)
 
 
+def offered_program(reference: str) -> providers.Offered | None:
+    """The program of another package that a reference names, or None. Raises ProgramError."""
+    place, settings = _settings(reference)
+    found = providers.offered(place)
+    return None if found is None else replace(found, settings={**found.settings, **settings})
+
+
 def call(factory: Callable[..., Any], sizes: Mapping[str, Any], reference: str) -> Found:
     """The step that a function makes of these sizes.
 

@@ -10,6 +10,10 @@ and `zoo:resnet?batch=64` is then what `zoo.planning.program("resnet", target, b
 arguments of `program` are the sizes that a sweep may change. Where it takes any (`**settings`), an
 attribute `program.settings` lists their names: a function of what stands before the question mark.
 
+A framework whose own file says how a model is laid out offers to write it: an attribute
+`program.own_file` is a function of the same name, target and settings, the machine, the
+`SearchOptions`, and a callback for news. It returns an `OwnFile` (`autoshard search --as NAME`).
+
 Values are numbers, `true`, `false`, `none`, or else texts. `%26` is an ampersand, as in addresses.
 """
 
@@ -24,6 +28,8 @@ from urllib.parse import unquote
 
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
+from autoshard.plan.plan import Plan
+from autoshard.search.options import SearchOptions
 
 GROUP = "autoshard.programs"
 
@@ -72,6 +78,21 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnFile:
+    """The best plan that a file of a framework can express.
+
+    Attributes:
+      text: of the file.
+      plan: what it makes of the model, priced.
+      summary: what was chosen, what it costs against the free plan and why, in lines.
+    """
+
+    text: str
+    plan: Plan
+    summary: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Offered:
     """A program of another package.
 
@@ -116,6 +137,26 @@ class Offered:
             return function(self.name, target, **{**self.settings, **sizes})
 
         return make
+
+    def own_file(
+        self, machine: Machine, asked: SearchOptions, heard: Callable[[str], None]
+    ) -> OwnFile:
+        """The best plan that a file of the framework can express.
+
+        Args:
+          machine: to plan for.
+          asked: the options of the search; the time limit is that of each search.
+          heard: is told what goes on.
+
+        Raises:
+          ProgramError: the package writes no file, or refuses the settings.
+          InfeasibleError, NoPlanError: as `autoshard.search.search`.
+        """
+        write = getattr(self.load(), "own_file", None)
+        if write is None:
+            raise ProgramError(f"{self.reference}: {self._whose} writes no file of its own")
+        target = Target.of(machine)
+        return write(self.name, target, self.settings, machine=machine, asked=asked, heard=heard)
 
     def size_names(self) -> tuple[str, ...]:
         """The settings that the program has. Raises ProgramError."""

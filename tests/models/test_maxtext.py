@@ -15,6 +15,7 @@ from autoshard.models.find import call
 from autoshard.models.maxtext import program
 from autoshard.models.providers import ProgramError, Target
 from autoshard.program.trace import trace
+from autoshard.search.options import SearchOptions
 from autoshard.search.search import search
 
 TINY = {
@@ -92,3 +93,20 @@ def test_flash_attention_is_built_for_the_platform_without_a_device():
     kernels = [op for op in trace(fn, *args, donate_argnums=0).ops if op.kernel is not None]
     assert len(kernels) == 4
     assert options["donate_argnums"] == 0
+
+
+@installed
+@pytest.mark.long
+def test_its_own_file_is_read_back_as_the_planned_step():
+    machine, news = load("v5e-4"), []
+    asked = SearchOptions(gap=0.1, time_limit=20.0, remat="search")
+    target = Target.of(machine)
+    found = program.own_file(
+        "llama3.1-8b", target, TINY, machine=machine, asked=asked, heard=news.append
+    )
+    assert any("what the model asks of tensor" in one for one in news)
+    assert "not split: expert: it does what fsdp does" in found.summary
+    assert "ici_fsdp_parallelism: " in found.text
+    assert 'compile_topology: "v5e-4"' in found.text
+    assert "base_emb_dim=64" in found.text.splitlines()[0]  # the model's own file says another
+    assert found.plan.estimate.step_seconds > 0

@@ -33,6 +33,20 @@ def program(name, target, *, batch=1, kind="tanh", scale=1.0, even=False):
     return step, tuple(jax.ShapeDtypeStruct(one, "float32") for one in shapes), {"notes": [note]}
 
 
+def own_file(name, target, settings, *, machine, asked, heard):
+    from autoshard.models.providers import OwnFile
+    from autoshard.program.trace import trace
+    from autoshard.search.search import search
+
+    heard("planning")
+    step, args, _ = program(name, target, **settings)
+    plan = search(trace(step, *args), machine, gap=0.1, baselines=False)
+    return OwnFile(f"# autoshard: of the zoo\\nmesh: {plan.mesh}\\n", plan, ("a layer",))
+
+
+program.own_file = own_file
+
+
 def broken(name, target, **settings):
     raise ValueError(f"nothing works with {settings}")
 
@@ -136,3 +150,33 @@ def test_the_commands_take_it(zoo, capsys):
     assert main(["check", "plan.json", "--machine", "v5p-4"]) == 0
     assert main(["programs"]) == 0
     assert "zoo:..." in capsys.readouterr().out
+
+
+def test_a_framework_writes_its_own_file(zoo, capsys):
+    words = ["search", "zoo:layer?batch=4", "--machine", "v5e-8", "--as", "zoo"]
+    assert main([*words, "-o", "own.yml", "--quiet"]) == 0
+    assert capsys.readouterr().out == "a layer\n"
+    assert (zoo / "own.yml").read_text() == "# autoshard: of the zoo\nmesh: x=8\n"
+    assert main([*words, "-o", "own.yml", "--quiet"]) == 0  # it replaces what it wrote
+    capsys.readouterr()
+    (zoo / "own.yml").write_text("steps: 10\n")
+    assert main([*words, "-o", "own.yml", "--quiet"]) == 2
+    assert "'own.yml' is there already, and is no file of a framework" in capsys.readouterr().err
+    assert main([*words, "--quiet", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["file"].startswith("# autoshard:")
+    assert told["plan"]["mesh"] == {"x": 8}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("mlp:tiny --as zoo", "--as zoo is for programs zoo:..., and 'mlp:tiny' is none"),
+        ("zoo:layer --as maxtext", "--as maxtext is for programs maxtext:..., and 'zoo:layer'"),
+        ("broken:it --as broken", "broken:it: zoo:broken of zoo writes no file of its own"),
+        ("zoo:layer --as zoo --refine 2", "--refine: not with --as, whose file cannot say it"),
+    ],
+)
+def test_what_no_file_can_say_is_refused(words, told, capsys):
+    assert main(["search", *words.split(), "--machine", "v5e-8", "--quiet"]) == 2
+    assert told in capsys.readouterr().err

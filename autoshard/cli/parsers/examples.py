@@ -6,6 +6,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "autoshard search model.py:train --machine h100-8 --mesh 2x4 --memory-limit 60GiB",
         "autoshard search llama3-8b --machine h100-8 --require 'pin batch.** [x, ...]' --mesh 8",
         "autoshard search llama3-70b --meshes '4 x v5p-16' --microbatches 8,16",
+        "autoshard search 'maxtext:llama3.1-8b?attention=flash' --machine v5p-64 --as maxtext "
+        "-o our.yml",
     ),
     "verify": (
         "autoshard verify plan.json",

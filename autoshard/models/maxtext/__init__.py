@@ -9,16 +9,19 @@ counts the batch, and for which platform it chooses kernels. See https://maxtext
 
 config      from a reference to MaxText's configuration
 step        from a configuration to a step and its arguments
+splits      the splits of the devices over MaxText's mesh that are worth pricing
+express     the best plan that a file of MaxText's configuration can express
+own_file    the file, and what it costs against the free plan
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autoshard.models.maxtext.config import configured, keys
 from autoshard.models.maxtext.step import CONSTRAINTS, train_step
-from autoshard.models.providers import ProgramError, Target
+from autoshard.models.providers import OwnFile, ProgramError, Target
 
 
 class MaxText:
@@ -49,6 +52,14 @@ class MaxText:
     def settings(self, name: str) -> Iterable[str]:
         """The keys of MaxText's configuration, and our own."""
         return ("constraints", *keys())
+
+    def own_file(
+        self, name: str, target: Target, settings: Mapping[str, Any], **asked: Any
+    ) -> OwnFile:
+        """A YAML file of MaxText's; see `autoshard.models.providers.Offered.own_file`."""
+        from autoshard.models.maxtext.own_file import own_file
+
+        return own_file(name, target, settings, **asked)
 
 
 program = MaxText()

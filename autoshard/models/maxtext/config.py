@@ -93,6 +93,29 @@ def keys() -> tuple[str, ...]:
     return tuple(sorted(module("maxtext.configs.types").MaxTextConfig.model_fields))
 
 
+def model_keys(model: str) -> dict[str, Any]:
+    """What MaxText's own file of a model says; nothing where there is none."""
+    folder = Path(module("maxtext.configs.pyconfig").__file__).parent
+    path = folder / "models" / f"{model.replace('-Instruct', '')}.yml"
+    if not path.is_file():
+        return {}
+    read = module("omegaconf").OmegaConf
+    return dict(read.to_container(read.load(path), resolve=True))
+
+
+def remat_keys() -> tuple[str, ...]:
+    """The tensors that `remat_policy: custom` saves, computes again or moves to the host.
+
+    Layer inputs are not among them: MaxText always keeps them.
+
+    Raises:
+      ProgramError: as `module`.
+    """
+    fields = module("maxtext.configs.types").RematAndOffload.model_fields
+    found = [name for name, one in fields.items() if "RematLocation" in str(one.annotation)]
+    return tuple(name for name in found if name != "decoder_layer_input")
+
+
 @contextlib.contextmanager
 def quiet(told: io.StringIO) -> Iterator[None]:
     """Words of MaxText, and of what it imports, go to `told`; logging stays set as it is."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,9 @@ from jax.sharding import NamedSharding
 
 from autoshard import compat
 from autoshard.models.maxtext.config import module, quiet
+from autoshard.models.maxtext.splits import AxisUse
 from autoshard.models.providers import ProgramError, Target
-from autoshard.program.bodies import call_in_place, replaced
+from autoshard.program.bodies import all_equations, call_in_place, replaced
 
 CONSTRAINTS = ("aside", "keep")
 
@@ -38,6 +39,27 @@ class StandIn:
     id: int
     device_kind: str = "stand-in"
     process_index: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TracedStep:
+    """MaxText's step on a mesh of stand-ins.
+
+    Attributes:
+      closed: the step as a jaxpr, with constraints on that mesh.
+      args: `(state, batch)`, abstract.
+      results: the tree of what it returns.
+      donated: positions of arguments that are given up.
+      shardings: of the arguments, as MaxText gives them to `jax.jit`.
+      mesh: of the stand-ins.
+    """
+
+    closed: Any
+    args: tuple[Any, ...]
+    results: Any
+    donated: Any
+    shardings: Any
+    mesh: jax.sharding.Mesh
 
 
 def train_step(
@@ -53,10 +75,35 @@ def train_step(
     Raises:
       ProgramError: MaxText cannot build it.
     """
+    sizes = _mesh_sizes(config, target) if keep else (1,) * len(config.mesh_axes)
+    built = traced_step(config, target, sizes)
+    mesh = built.mesh
+    closed, count = _constrained(built.closed, mesh.abstract_mesh if keep else None)
+    run = jaxpr_as_fun(closed)
+
+    def step(state: Any, batch: Any) -> Any:
+        return jax.tree.unflatten(built.results, run(*jax.tree.leaves((state, batch))))
+
+    long = ",".join(f"{name}={size}" for name, size in mesh.shape.items() if size > 1)
+    note = (
+        f"the {count} constraints of MaxText's logical axis rules are demands on its own mesh, "
+        f"({long}): give --mesh {long} to keep to them"
+        if keep
+        else f"{count} constraints of MaxText's logical axis rules are set aside; constraints=keep "
+        "among the program's settings makes them demands"
+    )
+    options = {"donate_argnums": built.donated, "notes": (note,)}
+    if not keep:
+        return step, built.args, options
+    given = jax.tree.map(lambda one: NamedSharding(mesh.abstract_mesh, one.spec), built.shardings)
+    return jax.jit(step, in_shardings=given), built.args, options
+
+
+def traced_step(config: Any, target: Target, sizes: Sequence[int]) -> TracedStep:
+    """MaxText's step on a mesh of these sizes. Raises ProgramError: MaxText cannot build it."""
     names = tuple(config.mesh_axes)
-    sizes = _mesh_sizes(config, target) if keep else (1,) * len(names)
     devices = [StandIn(target.hardware, number) for number in range(math.prod(sizes))]
-    mesh = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(sizes), names)
+    mesh = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(tuple(sizes)), names)
     told = io.StringIO()
     compiled = module("maxtext.trainers.pre_train.train_compile")
     utils, sharding = module("maxtext.utils.maxtext_utils"), module("maxtext.utils.sharding")
@@ -77,25 +124,47 @@ def train_step(
         why = f"{type(error).__name__}: {error}"
         what = f"MaxText cannot build the step of {config.model_name}"
         raise ProgramError(f"{what}: {why}") from error
-    closed, count = _constrained(traced.jaxpr, mesh.abstract_mesh if keep else None)
-    run, tree = jaxpr_as_fun(closed), jax.tree.structure(traced.out_info)
+    results = jax.tree.structure(traced.out_info)
+    return TracedStep(traced.jaxpr, args, results, donate, shardings, mesh)
 
-    def step(state: Any, batch: Any) -> Any:
-        return jax.tree.unflatten(tree, run(*jax.tree.leaves((state, batch))))
 
-    long = ",".join(f"{name}={size}" for name, size in mesh.shape.items() if size > 1)
-    note = (
-        f"the {count} constraints of MaxText's logical axis rules are demands on its own mesh, "
-        f"({long}): give --mesh {long} to keep to them"
-        if keep
-        else f"{count} constraints of MaxText's logical axis rules are set aside; constraints=keep "
-        "among the program's settings makes them demands"
-    )
-    options = {"donate_argnums": donate, "notes": (note,)}
-    if not keep:
-        return step, args, options
-    given = jax.tree.map(lambda one: NamedSharding(mesh.abstract_mesh, one.spec), shardings)
-    return jax.jit(step, in_shardings=given), args, options
+def axis_use(config: Any, target: Target, axis: str) -> AxisUse:
+    """What the step asks of one axis of MaxText's mesh, with two devices along it.
+
+    Raises:
+      ProgramError: MaxText cannot build the step so.
+    """
+    built = traced_step(config, target, [1 + (name == axis) for name in config.mesh_axes])
+    layouts, code = [], []
+    for equation in all_equations(built.closed.jaxpr):
+        shape = equation.outvars[0].aval.shape if equation.outvars else ()
+        if equation.primitive.name == "sharding_constraint":
+            layouts.append((shape, _place(equation.params["sharding"].spec, axis)))
+        else:
+            code.append((equation.primitive.name, shape))
+    given = jax.tree.leaves(jax.tree.broadcast(built.shardings, built.args))
+    for one, leaf in zip(given, jax.tree.leaves(built.args), strict=True):
+        layouts.append((leaf.shape, _place(one.spec, axis)))
+    return AxisUse(tuple(layouts), tuple(code))
+
+
+def tensor_names(config: Any, target: Target) -> frozenset[str]:
+    """The names that the step gives to tensors, by which a remat policy knows them.
+
+    Raises:
+      ProgramError: MaxText cannot build the step.
+    """
+    built = traced_step(config, target, [1] * len(config.mesh_axes))
+    equations = all_equations(built.closed.jaxpr)
+    return frozenset(e.params["name"] for e in equations if e.primitive.name == "name")
+
+
+def _place(spec: Any, axis: str) -> int | None:
+    """The dimension that an axis cuts."""
+    for at, entry in enumerate(spec):
+        if entry == axis or (isinstance(entry, tuple) and axis in entry):
+            return at
+    return None
 
 
 def _constrained(closed: Any, mesh: Any) -> tuple[Any, int]:

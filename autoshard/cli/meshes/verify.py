@@ -132,7 +132,7 @@ def _numbers(plan: PipelinePlan, options: argparse.Namespace) -> Verdict:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
     words = [options.plan, reference, *([options.trace] if options.trace else [])]
-    answer = child_json("autoshard.cli.numbers_meshes", words, environment)
+    answer = child_json("autoshard.cli.meshes.numbers", words, environment)
     if isinstance(answer, str):
         return Verdict("numbers", False, f"the step does not run on {devices} devices: {answer}")
     if answer["skipped"]:

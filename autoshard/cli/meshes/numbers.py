@@ -1,4 +1,4 @@
-"""`python -m autoshard.cli.numbers_meshes PLAN PROGRAM [TRACE]`: the step of a plan on many meshes.
+"""`python -m autoshard.cli.meshes.numbers PLAN PROGRAM [TRACE]`: the step of a plan on many meshes.
 
 This is a separate process, because fake devices must be requested before JAX starts.
 
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str]) -> int:
     """Run the step of a plan on fake devices and compare it with the step on one device."""
+    from autoshard.cli.meshes.verify import step_of
     from autoshard.cli.numbers import concrete
-    from autoshard.cli.verify_meshes import step_of
     from autoshard.lower.numbers.double import NotWidenedError
     from autoshard.lower.numbers.numeric import differences_message
     from autoshard.search.meshes.plan import PipelinePlan

@@ -1,0 +1,184 @@
+"""MaxText's own file: which splits are priced, what is chosen, and what the file says."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from autoshard.machine.load import load
+from autoshard.models.maxtext.express import (
+    Choice,
+    Expression,
+    mesh_settings,
+    slices_of,
+)
+from autoshard.models.maxtext.own_file import (
+    base_settings,
+    command,
+    differences,
+    parted,
+    yaml_text,
+)
+from autoshard.models.maxtext.splits import AxisUse, distinct, neighbours, splits
+from autoshard.models.providers import ProgramError, Target
+from autoshard.program.trace import trace
+from autoshard.search.all_shapes import InfeasibleError
+from autoshard.search.options import SearchOptions
+from autoshard.search.search import search
+from tests.helpers import toy_machine
+
+ORDER = ("data", "fsdp", "tensor", "expert")
+BATCH, HEADS, MODEL = (64, 8, 512), (16, 4, 32), (512, 128)
+USES = {
+    "data": AxisUse(((BATCH, 0), (HEADS, None), (MODEL, None))),
+    "fsdp": AxisUse(((BATCH, 0), (HEADS, None), (MODEL, 0))),
+    "tensor": AxisUse(((BATCH, None), (HEADS, 1), (MODEL, 1))),
+}
+
+
+def all_splits(devices):
+    return [one for axes in (1, 2, 3) for one in splits(devices, USES, ORDER, axes=axes)]
+
+
+def test_axes_that_do_the_same_are_split_once():
+    asked = {**USES, "expert": USES["fsdp"], "stage": AxisUse(((BATCH, None),))}
+    assert distinct(asked) == {"data": (), "fsdp": ("expert",), "tensor": ()}
+    other = AxisUse(USES["fsdp"].layouts, code=("ragged_all_to_all",))
+    assert "expert" in distinct({**USES, "expert": other})
+
+
+def test_splits_multiply_to_the_devices_and_cut_evenly():
+    found = all_splits(16)
+    assert all(math.prod(size for _, size in one) == 16 for one in found)
+    assert all(dict(one).get("tensor", 1) <= 4 for one in found)  # there are four heads
+    assert (("fsdp", 16),) in found
+    assert (("data", 2), ("fsdp", 2), ("tensor", 4)) in found
+    assert len(set(found)) == len(found)
+    assert all_splits(6) == []  # 64 rows are not cut by three
+
+
+def test_neighbours_move_a_prime_factor():
+    near = neighbours((("fsdp", 4), ("tensor", 4)), USES, ORDER)
+    assert (("data", 2), ("fsdp", 2), ("tensor", 4)) in near
+    assert (("fsdp", 8), ("tensor", 2)) in near
+    assert all(dict(one).get("tensor", 1) <= 4 for one in near)
+
+
+class StandIn(Expression):
+    """The search with prices that are written here, in place of MaxText's steps."""
+
+    order, uses = ORDER, USES
+    least = math.inf
+
+    def tensors(self, choice):
+        return ["query_proj", "mlpwi_0", "context"]
+
+    def _planned(self, choice, cutoff):
+        sizes, saved = dict(choice.split), choice.saved or ()
+        seconds = 8 / sizes.get("fsdp", 1) + sizes.get("fsdp", 1) + sizes.get("tensor", 1) / 2
+        seconds -= 0.9 * (sizes.get("data", 1) == 2) * (len(sizes) == 3)
+        seconds += 0.1 * choice.microbatches * (sizes.get("fsdp", 1) < 8)
+        seconds -= sum({"query_proj": 0.1, "mlpwi_0": 0.4, "context": -0.1}[one] for one in saved)
+        size = 800 // choice.microbatches + 100 * len(saved)
+        if size > self.least:
+            raise InfeasibleError(f"{choice} needs {size} bytes:\n  of 500")
+        return SimpleNamespace(estimate=SimpleNamespace(step_seconds=seconds, expected_bytes=size))
+
+
+def stood(machine="v5e-16", least=math.inf, settings=None, **asked):
+    machine = load(machine)
+    made = StandIn(
+        "llama3.1-8b",
+        Target.of(machine),
+        settings or {},
+        machine=machine,
+        asked=SearchOptions(**asked),
+        heard=lambda news: None,
+    )
+    made.least = least
+    return made
+
+
+def test_the_best_split_is_found_beyond_two_axes():
+    search = stood()
+    best = search.run()
+    every = [StandIn._planned(search, Choice(one), 0) for one in all_splits(16)]
+    assert best.seconds == min(one.estimate.step_seconds for one in every)
+    assert len(best.choice.split) == 3
+    assert search.ranked()[0] is best
+    assert str(search.default()) == "fsdp=16"
+    assert search.default() in search.trials
+
+
+def test_tensors_are_saved_while_that_helps():
+    found = stood(remat="search").run()
+    assert found.choice.saved == ("mlpwi_0", "query_proj")
+    assert str(found.choice).endswith("saved: mlpwi_0, query_proj")
+    assert stood(remat="search", least=850).run().choice.saved is None
+
+
+def test_microbatches_where_the_whole_batch_does_not_fit():
+    found = stood(least=450, accumulate=(1, 2)).run()
+    assert found.choice.microbatches == 2
+    with pytest.raises(
+        InfeasibleError, match=r"no split .* fits v5e-16:\n  fsdp=16: fsdp=16 needs"
+    ):
+        stood(least=100).run()
+
+
+def test_an_axis_reaches_over_the_slices():
+    search = stood("2xv5e-16")
+    assert slices_of(search.machine) == 2
+    assert slices_of(load("h100-64")) == 1
+    best = search.run().choice
+    assert best.between
+    assert dict(best.split)[best.between] % 2 == 0
+    assert str(search.default()) == "data=2 fsdp=16, data over the slices"
+    said = mesh_settings(best, ORDER, 2)
+    inside = [said[f"ici_{axis}_parallelism"] for axis in ORDER]
+    assert math.prod(inside) == 16
+    assert [said[f"dcn_{axis}_parallelism"] for axis in ORDER].count(2) == 1
+
+
+def test_what_is_searched_for_cannot_be_set():
+    with pytest.raises(ProgramError, match="ici_fsdp_parallelism: this is what is searched for"):
+        stood(settings={"ici_fsdp_parallelism": 4})
+
+
+def test_why_a_file_costs_more_is_said():
+    def step(w, x):
+        return jnp.tanh(x @ w).sum()
+
+    program = trace(step, *(jax.ShapeDtypeStruct((64, 64), "float32") for _ in range(2)))
+    asked = {"mesh": {"x": 8}, "baselines": False, "gap": 0.1}
+    free = search(program, toy_machine(8), **asked)
+    own = search(
+        program, toy_machine(8), requirements=["pin w [None, None]", "pin x [None, None]"], **asked
+    )
+    lines = differences(free, own)
+    assert "of 2 inputs are cut otherwise, as " in lines[-1]
+    assert "whole instead of" in lines[-1]
+    assert differences(free, free) == []
+
+
+def test_the_file_is_yaml_that_maxtext_takes():
+    keys = {**base_settings("llama3.1-8b"), "attention": "flash", "ici_fsdp_parallelism": 8}
+    text = yaml_text({**keys, "enable_dropout": False}, ["autoshard: how", "two\nlines"])
+    assert text.splitlines() == [
+        "# autoshard: how",
+        "# two",
+        "# lines",
+        'base_config: "base.yml"',
+        'model_name: "llama3.1-8b"',
+        'attention: "flash"',
+        "ici_fsdp_parallelism: 8",
+        "enable_dropout: false",
+    ]
+    said, aside = parted({"attention": "flash", "head_dim": 64}, {"head_dim": 128})
+    assert said == {"attention": "flash"}
+    assert command(aside).endswith("THIS_FILE override_model_config=True head_dim=64")
+    assert base_settings("models/mine.yml")["base_config"].endswith("/models/mine.yml")
