@@ -6,6 +6,10 @@ A kernel computes on one block while the next ones are copied, and both units co
 the slowest of the three decides, as of any other op of the roofline (`autoshard.cost.roofline`).
 Each part of a grid that is cut does its share of all three.
 
+Products of blocks that are narrower than the matrix units leave part of them idle: with heads of
+128, units of 256 x 256 work at half their rate (`Arithmetic.on`). Where it was measured, the rate
+is what kernels reach (`Chip.kernel_share`).
+
 Authors of kernels take exponentials from the special-function units of a GPU, which give 16 a clock
 where its elementwise units give 128 multiply-adds (docs.nvidia.com/cuda/cuda-c-programming-guide,
 throughput of native arithmetic instructions); XLA's own are longer.
@@ -29,7 +33,8 @@ SPECIAL_FLOPS = 16.0
 def kernel_seconds(chip: Chip, work: KernelWork, shards: NDArray[Any]) -> NDArray[np.float64]:
     """Seconds of one run of a kernel where it is cut into so many parts; `[len(shards)]`."""
     done, nothing = work.arithmetic, np.zeros(len(shards))
-    products = op_seconds(chip, done.products / shards, work.bytes / shards, work.dtype)
+    flops = done.on(chip.matrix_side) / chip.kernel_share
+    products = op_seconds(chip, flops / shards, work.bytes / shards, work.dtype)
     exponentials = done.exponentials * min(chip.exponential_flops, SPECIAL_FLOPS)
     elementwise = (done.elementwise + exponentials) / shards
     other = op_seconds(chip, elementwise, nothing, unit="vector")

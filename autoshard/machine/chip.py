@@ -45,6 +45,8 @@ class Chip:
       compiler: that programs for it.
       product_shares: (size, share of `matmul_efficiency`) of products of `size` cubed, by size, see
         `product_share`; none where all sizes reach the same.
+      matrix_side: rows and columns of a matrix unit that is a square of multipliers; 0 for others.
+      kernel_share: share of `matmul_efficiency` that products within hand-written kernels reach.
     """
 
     name: str
@@ -63,6 +65,8 @@ class Chip:
     sublanes: int = 1
     compiler: Compiler = LAWS
     product_shares: tuple[tuple[float, float], ...] = ()
+    matrix_side: int = 0
+    kernel_share: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))

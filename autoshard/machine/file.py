@@ -107,6 +107,7 @@ _CHIP = {
     "vector_memory_bytes": _Key("number", required=False),
     "lanes": _COUNT,
     "sublanes": _COUNT,
+    "matrix_side": _COUNT,
 }
 _COMPILER = {
     "name": _Key("text"),

@@ -12,8 +12,9 @@
     remat       "none": all is kept that the backward pass reads; "full": of a layer its input
                 alone; or names among `NAMES`, which are kept beside it
     products    "bfloat16", or "float8_e4m3fn": operands of the layers' products with weights are
-                cast by a fixed scale, gradients to float8_e5m2 (https://arxiv.org/abs/2209.05433);
-                attention and the output layer stay
+                cast by a fixed scale, gradients to float8_e5m2 (https://arxiv.org/abs/2209.05433),
+                or "float4_e2m1fn" or "int8", where gradients are cast likewise; attention and the
+                output layer stay
 
 Experts are chosen by force in equal numbers, as benchmarks do, and no token is dropped; tokens are
 brought to experts and back by gathers of rows, group by group. Layers of one kind run one after
@@ -106,7 +107,7 @@ def decoder(
             def step(x: jax.Array, one: Any, layer: Any = layer) -> tuple[jax.Array, None]:
                 return layer(x, one, angles), None
 
-            with jax.named_scope("layers"):
+            with jax.named_scope(kind):
                 x, _ = lax.scan(step, x, params[kind])
         with jax.named_scope("unembed"):
             x = transformer.rms_norm(x, params["final_norm"])

@@ -33,8 +33,11 @@ NAMES = (
     "mlpwi_0",
     "mlpwi_1",
     "mlpwo",
+    "expert_in",
+    "expert_out",
 )
-"""Of what a layer computes: products with weights, and what attention returns (`context`)."""
+"""Of what a layer computes: products with weights, what attention returns (`context`), and tokens
+as experts get them and as they come back (`expert_in`, `expert_out`)."""
 Attention = Literal["plain", "flash"]
 
 
@@ -161,6 +164,7 @@ class Layer:
             shares, _ = lax.top_k(shares, config.active)
         inputs = _rows(grouped, tokens_of).reshape(*grouped.shape[:2], config.experts, -1, width)
         inputs = constrain(inputs, "expert_batch", "group", "expert", "slot", "embed")
+        inputs = checkpoint_name(inputs, "expert_in")
         up = self.project("bgecd,edf->bgecf", inputs, weights["expert_up"], "mlpwi_1")
         if config.gated:
             gate = self.project("bgecd,edf->bgecf", inputs, weights["expert_gate"], "mlpwi_0")
@@ -174,6 +178,7 @@ class Layer:
         rows = out.reshape(*out.shape[:2], -1, width)
         places = experts_of * config.slots + slots_of
         mixed = _rows(rows, places.reshape(-1)).reshape(*grouped.shape[:3], config.active, width)
+        mixed = checkpoint_name(mixed, "expert_out")
         return jnp.einsum("bgtad,bgta->bgtd", mixed, shares.astype(x.dtype)).reshape(x.shape)
 
 

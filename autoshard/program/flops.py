@@ -25,7 +25,7 @@ from autoshard.compat import FUSED_ATTENTION, KERNELS, PALLAS, RULED
 from autoshard.program.kernels.attention import attention_work
 from autoshard.program.kernels.ruled_work import ruled_work
 from autoshard.program.kernels.scalars import Array
-from autoshard.program.kernels.work import Arithmetic, KernelWork, kernel_work
+from autoshard.program.kernels.work import SIDES, Arithmetic, KernelWork, kernel_work
 from autoshard.program.ragged import ragged_flops
 
 Formula = Callable[[Any], float]
@@ -258,8 +258,26 @@ def _counts(equation: Any) -> Arithmetic:
     name = equation.primitive.name
     flops = 0.0 if name in MOVES else equation_flops(equation)
     if name in MATRIX:
-        return Arithmetic(products=flops)
+        return Arithmetic(products=flops, filled=_filled(equation, flops))
     return Arithmetic(0.0, flops, TRANSCENDENTAL.get(name, 0.0) * flops)
+
+
+def _filled(equation: Any, flops: float) -> tuple[float, ...]:
+    """FLOP of a product whose contracted and shorter free side fill matrix units, by their side.
+
+    Such a unit keeps a square of one operand and lets the other pass: a side that is shorter than
+    the square leaves part of it idle, as columns or as time until the next square is loaded.
+    """
+    if equation.primitive.name != "dot_general":
+        return tuple(flops for _ in SIDES)
+    (contracted, _), (batch, _) = equation.params["dimension_numbers"]
+    left = equation.invars[0].aval.shape
+    shared, times = (math.prod(left[d] for d in dims) for dims in (contracted, batch))
+    smaller = min(_size(atom.aval) for atom in equation.invars[:2])
+    sides = max(shared, 1), max(smaller // max(shared * times, 1), 1)
+    return tuple(
+        flops * math.prod(math.ceil(one / side) * side / one for one in sides) for side in SIDES
+    )
 
 
 def is_known(primitive: str) -> bool:

@@ -7,26 +7,47 @@ import pickle
 import numpy as np
 import pytest
 
+from autoshard.cost.kernels import kernel_seconds
 from autoshard.cost.roofline import op_seconds
-from autoshard.machine.as_measured import REACHED, as_measured
+from autoshard.machine.as_measured import REACHED, TYPICAL, as_measured
 from autoshard.machine.compiler import with_flags
 from autoshard.machine.load import load
+from autoshard.program.kernels.work import Arithmetic, KernelWork
 
 
 def test_products_take_what_was_measured():
     chip = as_measured(load("v7x-64")).chip
     for size, share in REACHED["TPU7x device"].products:
-        seconds = op_seconds(chip, 2 * size**3, 0.0) - chip.launch_seconds
+        seconds = float(op_seconds(chip, 2 * size**3, 0.0)) - chip.launch_seconds
         assert 2 * size**3 / seconds / chip.matmul_flops("bfloat16") == pytest.approx(share)
-    between = op_seconds(chip, np.array([2 * 3000.0**3]), np.zeros(1)) - chip.launch_seconds
+    between = (
+        np.asarray(op_seconds(chip, np.array([2 * 3000.0**3]), np.zeros(1))) - chip.launch_seconds
+    )
     assert 0.589 < 2 * 3000.0**3 / between[0] / chip.matmul_flops("bfloat16") < 0.774
     assert pickle.loads(pickle.dumps(chip)) == chip
 
 
 def test_presets_stay_as_compilers_tell_and_others_are_left_alone():
     assert load("v7x-64").chip.product_shares == ()
-    machine = load("h100-8")
+    machine = load("mi300x-8")
     assert as_measured(machine) is machine
+
+
+def test_attention_takes_what_its_kernels_were_measured_to():
+    chip = as_measured(load("h100-8")).chip
+    peak = chip.matmul_flops("bfloat16")
+    assert peak == load("h100-8").chip.matmul_flops("bfloat16")
+    work = KernelWork("k", (1,), Arithmetic(1e15), "bfloat16", 1.0, False, ())
+    seconds = kernel_seconds(chip, work, np.ones(1))[0] - chip.launch_seconds
+    assert 1e15 / seconds / peak == pytest.approx(0.505, rel=1e-4)
+    older = as_measured(load("h100-8"), "flash-1").chip
+    assert 1e15 / (kernel_seconds(older, work, np.ones(1))[0]) / peak == pytest.approx(
+        0.158, rel=1e-3
+    )
+    narrow = op_seconds(chip, 1e15, 0.0, "float8_e4m3fn")
+    assert 1e15 / narrow / chip.peak_flops["float8"] == pytest.approx(0.803 * TYPICAL, rel=1e-3)
+    shares = 1e15 / narrow / load("h100-8").chip.peak_flops["float8"]
+    assert shares == pytest.approx(0.709 * TYPICAL, rel=1e-3)
 
 
 def test_flags_of_recipes_hide_collectives_and_are_told_to_the_compiler():

@@ -64,6 +64,15 @@ def test_products_in_eight_bits_are_near_those_in_sixteen():
     assert narrow == pytest.approx(wide, rel=0.02)
 
 
+@pytest.mark.parametrize(("products", "short"), [("int8", "i8["), ("float4_e2m1fn", "f4")])
+def test_other_narrow_products_have_narrow_operands(products: str, short: str):
+    step = decoder(TINY, 4, 32, products=products)
+    jaxpr = str(jax.make_jaxpr(step.fn)(*step.args))
+    assert short in jaxpr
+    with pytest.raises(ValueError, match="'float6' are not known; there are bfloat16"):
+        jax.eval_shape(decoder(TINY, 4, 32, products="float6").fn, *step.args)
+
+
 def test_tokens_are_balanced_over_experts_and_come_back():
     config = Decoder(
         layers=1, width=64, heads=8, kv_heads=4, hidden=64, vocabulary=128,

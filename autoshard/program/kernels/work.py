@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from autoshard.program.kernels.cuts import kernel_cuts
 from autoshard.program.kernels.ring import Ring
 from autoshard.program.kernels.scalars import Array, compute, is_scalar
 
+SIDES = (128, 256)
+"""Rows and columns of the matrix units that there are."""
 LARGEST = 2**22
 """Steps of a grid up to which conditions and indices are computed."""
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "remat2"})
@@ -47,11 +50,14 @@ class Arithmetic:
       products: FLOP of the matrix units.
       elementwise: FLOP of the elementwise units.
       exponentials: transcendental functions, as so many exponentials.
+      filled: FLOP of the matrix units where sides of products are filled up to multiples of each
+        of `SIDES`; nothing where no sides are known.
     """
 
     products: float = 0.0
     elementwise: float = 0.0
     exponentials: float = 0.0
+    filled: tuple[float, ...] = ()
 
     def plus(self, other: Arithmetic, times: float = 1.0) -> Arithmetic:
         """This and another one, several times."""
@@ -59,7 +65,15 @@ class Arithmetic:
             self.products + times * other.products,
             self.elementwise + times * other.elementwise,
             self.exponentials + times * other.exponentials,
+            tuple(
+                one + times * more
+                for one, more in zip_longest(self.filled, other.filled, fillvalue=0.0)
+            ),
         )
+
+    def on(self, side: int) -> float:
+        """FLOP that units of so many rows and columns spend on the products, full or not."""
+        return self.filled[SIDES.index(side)] if self.filled and side in SIDES else self.products
 
     @property
     def flops(self) -> float:
@@ -135,7 +149,8 @@ def _estimated(
         exponentials = min(exponentials, found.exponentials) if exponentials else found.exponentials
     if not found.flops:
         return Arithmetic(elementwise=flops, exponentials=exponentials), bytes_moved or moved
-    scaled = Arithmetic(found.products * share, found.elementwise * share, exponentials)
+    filled = tuple(flops * share for flops in found.filled)
+    scaled = Arithmetic(found.products * share, found.elementwise * share, exponentials, filled)
     return scaled, bytes_moved if guessed and bytes_moved else moved
 
 

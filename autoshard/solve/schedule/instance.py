@@ -161,3 +161,14 @@ class Instance:
 def chain(stages: int) -> list[tuple[int, int]]:
     """The edges of a chain."""
     return [(stage, stage + 1) for stage in range(stages - 1)]
+
+
+def vee_faults(instance: Instance) -> list[str]:
+    """Why the stages are no chain that is placed down the meshes and up again."""
+    faults = []
+    if not instance.is_chain:
+        faults.append(f"the edges must be those of a chain, {chain(instance.stages)}")
+    vee = [*range(instance.meshes), *reversed(range(instance.meshes))]
+    if list(instance.placement) != vee:
+        faults.append(f"the placement must be {vee}, not {list(instance.placement)}")
+    return faults

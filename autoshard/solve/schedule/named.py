@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoshard.solve.schedule import keyed
+from autoshard.solve.schedule.blocks import v_half, v_min
 from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.keyed import Key, order_by_key
@@ -37,6 +38,8 @@ NAMED: dict[str, Schedule] = {
     "zb-h1": by_key(keyed.zb_h1_key, fused=False),
     "zb-h2": by_key(keyed.zb_h2_key, fused=False),
     "zb-v": zb_v,
+    "v-half": v_half,
+    "v-min": v_min,
     "dualpipe-v": dualpipe_v,
 }
 

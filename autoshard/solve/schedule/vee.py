@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from autoshard.solve.schedule.faults import ScheduleError
-from autoshard.solve.schedule.instance import Instance, chain
+from autoshard.solve.schedule.instance import Instance, vee_faults
 from autoshard.solve.schedule.task import Kind, Order, Task
 
 Phase = tuple[int, str]
@@ -72,13 +72,7 @@ def dualpipe_v(instance: Instance) -> Order:
 
 def _by_phases(instance: Instance, what: str, phases: Callable[[int], list[Phase]]) -> Order:
     p = instance.meshes
-    faults = []
-    if not instance.is_chain:
-        faults.append(f"the edges must be those of a chain, {chain(instance.stages)}")
-    vee = [*range(p), *reversed(range(p))]
-    if list(instance.placement) != vee:
-        faults.append(f"the placement must be {vee}, not {list(instance.placement)}")
-    if faults:
+    if faults := vee_faults(instance):
         raise ScheduleError(what, faults)
     return tuple(_laid_out(instance, phases(d), (d, 2 * p - 1 - d)) for d in range(p))
 

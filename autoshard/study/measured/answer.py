@@ -4,26 +4,23 @@ The step is traced under the rules of its mesh, so that shardings of its argumen
 activations are requirements; the solver completes the rest at its best, and the plan is priced as
 any other, in the order in which the compiler runs it. Nothing is searched over meshes, microbatches
 or remat. Our own plan has all of the mesh free, and the memory that the run's own took.
+
+A pipeline is priced by its stages (`autoshard.study.measured.stages`). Runs that differ in nothing
+that is asked have one price, which is remembered.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
-import jax
-
-from autoshard.models.annotate import RulesError, active, shardings
-from autoshard.models.decoder import LOGICAL_AXES, decoder
-from autoshard.models.training import Step
+from autoshard.models.annotate import RulesError
 from autoshard.plan.fits import needed_bytes
-from autoshard.plan.plan import Plan
-from autoshard.program.trace import Program, trace
-from autoshard.search.all_shapes import InfeasibleError, NoPlanError, explore
-from autoshard.search.finish import finish
-from autoshard.search.options import SearchOptions, WarmStart
-from autoshard.search.prepare import MeshError, prepare
+from autoshard.program.trace import trace
+from autoshard.search.all_shapes import InfeasibleError, NoPlanError
+from autoshard.search.prepare import MeshError
 from autoshard.search.search import search
+from autoshard.study.measured.completed import ANY, completed, free_step, ruled_program
+from autoshard.study.measured.data_parallel import overlapped_seconds
 from autoshard.study.measured.question import (
     Question,
     Remat,
@@ -32,12 +29,8 @@ from autoshard.study.measured.question import (
     measured_seconds,
     question,
 )
+from autoshard.study.measured.stages import piped
 from autoshard.study.measured.table import Run
-
-ANY = 2.0**50
-"""A limit of memory that no plan reaches, bytes."""
-GAP = 0.02
-"""A run's own configuration is completed to within this share of the best completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,23 +80,24 @@ def answer(run: Run, *, ours: float = 0.0, time_limit: float = 60.0) -> Answer:
     notes = [*asked.notes, *([how] if how else [])]
     told = replace(told, parallelism=describe(asked), measured_seconds=seconds)
     try:
-        plan, chosen = _own(asked, time_limit)
+        price = _own(asked, time_limit)
     except (MeshError, InfeasibleError, NoPlanError, RulesError, ValueError) as error:
         return replace(told, status=f"unreachable: {_line(error)}")
+    chosen = price.remat
     if len(asked.remat) > 1:
         notes.append(f"remat taken: {chosen if isinstance(chosen, str) else ' '.join(chosen)}")
-    needed = max(needed_bytes(plan.estimate) - asked.offloaded, 0.0)
+    needed = max(price.needed_bytes - asked.offloaded, 0.0)
     if needed > asked.machine.chip.usable_bytes:
         notes.append("more than the chip's memory")
     told = replace(
         told,
-        predicted_seconds=plan.estimate.expected_seconds,
+        predicted_seconds=price.seconds,
         predicted_gib=needed / 2**30,
         status="; ".join(["priced", *notes]),
     )
     if not ours:
         return told
-    step = _free(asked, chosen)
+    step = free_step(asked, chosen)
     free = trace(step.fn, *step.args, **step.options)
     limit = max(needed, asked.machine.chip.usable_bytes) + asked.offloaded
     try:
@@ -114,69 +108,52 @@ def answer(run: Run, *, ours: float = 0.0, time_limit: float = 60.0) -> Answer:
     return replace(told, ours_seconds=best.estimate.expected_seconds, ours_mesh=mesh)
 
 
-def _own(asked: Question, time_limit: float) -> tuple[Plan, Remat]:
-    """The plan of the first choice of remat that fits, or of the last."""
+_PRICES: dict[str, _Price | ValueError] = {}
+"""Of questions that were priced, by all that they say but their notes and limit of time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Price:
+    """Seconds of a step and bytes of a device, of the choice of remat that was taken."""
+
+    seconds: float
+    needed_bytes: float
+    remat: Remat
+
+
+def _own(asked: Question, time_limit: float) -> _Price:
+    """The price of a question; remembered."""
+    key = f"{replace(asked, notes=())} {time_limit}"
+    if key not in _PRICES:
+        try:
+            _PRICES[key] = _priced(asked, time_limit)
+        except ValueError as error:
+            _PRICES[key] = error
+    found = _PRICES[key]
+    if isinstance(found, ValueError):
+        raise found
+    return found
+
+
+def _priced(asked: Question, time_limit: float) -> _Price:
+    """The price of the first choice of remat that fits, or of the last."""
+    if asked.pipeline is not None:
+        found = piped(asked, time_limit)
+        return _Price(found.seconds, found.needed_bytes, found.remat)
     fitting = asked.machine.chip.usable_bytes + asked.offloaded
     for remat in asked.remat:
-        program = _program(asked, remat)
+        program = ruled_program(asked, remat)
         for limit in (fitting, ANY) if remat == asked.remat[-1] else (fitting,):
             try:
-                return _completed(program, asked, limit, time_limit), remat
+                plan = completed(program, asked, limit, time_limit)
+                seconds = plan.estimate.expected_seconds
+                if asked.overlaps:
+                    seconds = overlapped_seconds(plan, asked.decoder)
+                return _Price(seconds, needed_bytes(plan.estimate), remat)
             except (InfeasibleError, NoPlanError):
                 if limit == ANY:
                     raise
     raise UnreachableError("no choice of remat has a plan")
-
-
-def _completed(program: Program, asked: Question, limit: float, time_limit: float) -> Plan:
-    """The plan under the rules whose peak in the solver's order is within a limit.
-
-    In the compiler's order it may take more, as the run did.
-    """
-    words = SearchOptions(
-        mesh=dict(asked.rules.mesh),
-        memory_limit=limit,
-        time_limit=time_limit,
-        gap=GAP,
-        baselines=False,
-    )
-    searcher, shapes = prepare(program, asked.machine, words, WarmStart(seeks_limit=False))
-    found = explore(searcher, shapes)
-    try:
-        return finish(searcher, found, words)[0]
-    except InfeasibleError as error:
-        if error.plan is None:
-            raise
-        return error.plan
-
-
-def _free(asked: Question, remat: Remat) -> Step:
-    return decoder(
-        asked.decoder,
-        asked.batch,
-        asked.sequence,
-        remat=remat,
-        attention=asked.attention,  # type: ignore[arg-type]
-        products=asked.products,
-        microbatches=asked.microbatches if asked.microbatches > 1 else None,
-    )
-
-
-def _program(asked: Question, remat: Remat) -> Program:
-    """The step under the rules of its mesh."""
-    step, rules = _free(asked, remat), asked.rules
-    mesh = rules.make_mesh()
-
-    def ruled(*args: Any) -> Any:
-        with active(rules, mesh):
-            return step.fn(*args)
-
-    given = shardings(step.args, LOGICAL_AXES, rules, mesh)
-    # Of a step of its own: JAX keeps what it traced without rules.
-    results = jax.eval_shape(_free(asked, remat).fn, *step.args)
-    returned = shardings(results, LOGICAL_AXES, rules, mesh)
-    jitted = jax.jit(ruled, in_shardings=given, out_shardings=returned)
-    return trace(jitted, *step.args, **step.options)
 
 
 def _line(error: Exception) -> str:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from autoshard.machine.as_measured import as_measured
+from autoshard.machine.as_measured import Attention, as_measured
 from autoshard.machine.compiler import with_flags
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load
@@ -80,6 +80,15 @@ CHIPS = {
     },
 }
 """Chips that tables name."""
+ATTENTION: tuple[tuple[str, Attention], ...] = (
+    # github.com/mosaicml/llm-foundry, scripts/train/benchmarking/submit_benchmarks.py: Triton's
+    ("llm-foundry", "flash-1"),
+    # docs.pytorch.org, scaled_dot_product_attention: FlashAttention-2
+    ("torchtitan", "flash-2"),
+    ("PyTorch FSDP", "flash-2"),
+    ("transformers", "flash-2"),
+)
+"""Kernels of attention by the name of the framework; of others cuDNN's."""
 RECIPE_OVERLAP = 0.25
 """Share of a collective that the solver takes to be hidden by the flags of recipes; as on v5e."""
 _BETWEEN = re.compile(r"(\d+) Gbps node-node|(\d+) x (\d+) Gb/s NICs|(\d+) Gb/s per GPU")
@@ -115,7 +124,8 @@ def machine_of(run: Run) -> tuple[Machine, tuple[str, ...]]:
     paths = {one.path for one in numbers(machine)}
     values = {path: value for path, value in values.items() if path in paths}
     notes = [f"{path} {value:.4g}" for path, value in values.items()]
-    machine = as_measured(with_numbers(machine, values))
+    kernels: list[Attention] = [kind for name, kind in ATTENTION if name in run.framework]
+    machine = as_measured(with_numbers(machine, values), (*kernels, "cudnn")[0])
     if known.preset.startswith("v"):
         notes.append("flags of recipes")
         compiler = with_flags(machine.chip.compiler, "recipe")

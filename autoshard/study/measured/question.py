@@ -20,21 +20,23 @@ import re
 from dataclasses import dataclass
 
 from autoshard.machine.file import MachineError
-from autoshard.machine.machine import Machine
+from autoshard.machine.machine import Machine, submachine
 from autoshard.models.annotate import Rules
 from autoshard.models.decoder import NAMES, parameter_count
 from autoshard.models.decoder_sizes import Decoder
 from autoshard.study.measured.machines import machine_of
 from autoshard.study.measured.models import decoder_of
+from autoshard.study.measured.pipeline import Pipeline, pipeline_of
 from autoshard.study.measured.table import Run
 
 Remat = str | tuple[str, ...]
 AXES = ("replica", "fsdp", "expert", "context", "tensor")
 _QKV = ("query_proj", "key_proj", "value_proj")
+_MAXTEXT = tuple(name for name in NAMES if not name.startswith("expert"))
 POLICIES: dict[str, tuple[str, ...]] = {
     # github.com/AI-Hypercomputer/maxtext, layers/decoders.py, get_remat_policy
-    "minimal": tuple(name for name in NAMES if name != "context"),
-    "minimal_with_context": NAMES,
+    "minimal": tuple(name for name in _MAXTEXT if name != "context"),
+    "minimal_with_context": _MAXTEXT,
     "save_dot_except_mlpwi": (*_QKV, "out_proj", "mlpwo"),
     "save_dot_with_context_except_mlp": (*_QKV, "context", "out_proj"),
     "qkv_proj_offloaded": _QKV,
@@ -72,7 +74,9 @@ class Question:
       remat: choices of `autoshard.models.decoder`; the first that fits is the run's.
       attention, products: see `autoshard.models.decoder`.
       offloaded: bytes of a device that go to the host, see `_offloaded`.
-      machine: it ran on.
+      machine: it ran on; of a pipeline, the part of it that one stage has.
+      pipeline: of its stages, or None.
+      overlaps: whether collectives of data parallelism run beside compute on streams of their own.
       rules: mesh, and where logical names lie.
       notes: what was taken to be so.
     """
@@ -86,6 +90,8 @@ class Question:
     products: str
     offloaded: float
     machine: Machine
+    pipeline: Pipeline | None
+    overlaps: bool
     rules: Rules
     notes: tuple[str, ...]
 
@@ -102,8 +108,6 @@ def question(run: Run) -> Question:
         raise UnreachableError(found)
     if "LoRA" in run.task:
         raise UnreachableError("low-rank adapters, which no built-in decoder has")
-    if (run.pp or 1) > 1:
-        raise UnreachableError("a pipeline: only runs on one mesh are priced")
     missing = [name for name in ("batch", "sequence") if not getattr(run, name)]
     if missing:
         raise UnreachableError(f"the source does not say its {' and '.join(missing)}")
@@ -112,6 +116,7 @@ def question(run: Run) -> Question:
     except MachineError as error:
         raise UnreachableError(str(error).split("\n")[0]) from error
     notes = [*words]
+    pipeline, machine = _pipeline(run, machine, found.layers, notes)
     mesh = _mesh(run, machine.chips, notes)
     remat, sent = _remat(run, notes)
     products = _products(run, notes)
@@ -131,6 +136,8 @@ def question(run: Run) -> Question:
         products=products,
         offloaded=_offloaded(found, sent, batch // microbatches * sequence, mesh),
         machine=machine,
+        pipeline=pipeline,
+        overlaps=not any(name in run.framework for name in JAX),
         rules=_rules(
             found,
             mesh,
@@ -142,6 +149,23 @@ def question(run: Run) -> Question:
     )
 
 
+def _pipeline(
+    run: Run, machine: Machine, layers: int, notes: list[str]
+) -> tuple[Pipeline | None, Machine]:
+    """The pipeline of a run, and the machine of one stage."""
+    try:
+        pipeline = pipeline_of(run, machine, notes)
+        if pipeline is None:
+            return None, machine
+        if machine.chips % pipeline.meshes:
+            raise UnreachableError(f"pp {run.pp} does not divide {machine.chips} devices")
+        if pipeline.stages > layers + 2:  # embedding and logits may be stages
+            raise UnreachableError(f"{layers} layers are fewer than the {pipeline.stages} stages")
+        return pipeline, submachine(machine, machine.chips // pipeline.meshes)
+    except ValueError as error:
+        raise UnreachableError(str(error).split("\n")[0]) from error
+
+
 def _mesh(run: Run, devices: int, notes: list[str]) -> dict[str, int]:
     """Sizes of all axes, in their order."""
     tensor, context, experts = run.tp or 1, run.cp or 1, run.ep or 1
@@ -149,6 +173,14 @@ def _mesh(run: Run, devices: int, notes: list[str]) -> dict[str, int]:
     if devices % model:
         raise UnreachableError(f"tp {tensor} x cp {context} does not divide {devices} devices")
     ranks = devices // model
+    if (run.pp or 1) > 1:
+        notes.append("in the pipeline weights are whole on data-parallel ranks, updates sharded")
+        if experts > ranks and ranks * tensor % experts == 0:
+            notes.append(f"experts over {ranks} ranks, their widths over tensor")
+            experts = ranks
+        if ranks % experts:
+            raise UnreachableError(f"ep {experts} does not divide {ranks} data-parallel ranks")
+        return {"replica": ranks // experts, "fsdp": 1, **_model_axes(experts, context, tensor)}
     sizes = {"replica": run.dp or 1, "fsdp": run.fsdp or 0}
     if sizes["fsdp"] == -1:
         sizes = {"replica": 1, "fsdp": ranks}
@@ -171,7 +203,11 @@ def _mesh(run: Run, devices: int, notes: list[str]) -> dict[str, int]:
         raise UnreachableError(
             f"dp {run.dp} x fsdp {run.fsdp} x tp {tensor} x cp {context} is not {devices} devices"
         )
-    return {**sizes, "expert": experts, "context": context, "tensor": tensor}
+    return {**sizes, **_model_axes(experts, context, tensor)}
+
+
+def _model_axes(experts: int, context: int, tensor: int) -> dict[str, int]:
+    return {"expert": experts, "context": context, "tensor": tensor}
 
 
 def _rules(
@@ -214,6 +250,8 @@ def _microbatches(run: Run, mesh: dict[str, int], batch: int, notes: list[str]) 
     ranks = mesh["replica"] * mesh["fsdp"] * mesh["expert"]
     if run.accumulate:
         count = int(run.accumulate)
+    elif any(name in run.framework for name in JAX):
+        return 1  # per_device_batch_size counts all devices, and steps do not accumulate
     elif run.microbatch and run.microbatch >= 1:
         count = max(round(batch / (ranks * run.microbatch)), 1)
     else:
@@ -294,6 +332,12 @@ def _products(run: Run, notes: list[str]) -> str:
     if NARROW.search(words) and "FP4" not in words:
         notes.append(f"{words} priced as float8 with fixed scales")
         return "float8_e4m3fn"
+    if words == "NVFP4":
+        notes.append("NVFP4 priced as products in four bits with fixed scales")
+        return "float4_e2m1fn"
+    if words.startswith("int8"):
+        notes.append(f"{words} priced as int8 with fixed scales")
+        return "int8"
     raise UnreachableError(f"products in {words}, which no built-in decoder has")
 
 
@@ -331,11 +375,13 @@ def measured_seconds(run: Run, asked: Question) -> tuple[float | None, str]:
         else ((run.mfu or 0.0) / 100 * asked.machine.chip.matmul_flops("bfloat16"))
     )
     per_token = token_flops(asked.decoder, asked.sequence, causal=False)
-    chips = run.chips if run.tflops else asked.machine.chips
+    devices = asked.machine if asked.pipeline is None else asked.pipeline.machine
+    chips = run.chips if run.tflops else devices.chips
     tokens = asked.batch * asked.sequence
     return tokens * per_token / chips / rate, "seconds from the published FLOP/s"
 
 
 def describe(asked: Question) -> str:
     """The mesh of a question: `fsdp=64,tensor=4`."""
-    return ",".join(f"{axis}={size}" for axis, size in asked.rules.mesh.items())
+    mesh = ",".join(f"{axis}={size}" for axis, size in asked.rules.mesh.items())
+    return mesh if asked.pipeline is None else f"pipeline={asked.pipeline.meshes},{mesh}"

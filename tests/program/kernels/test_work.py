@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -148,5 +149,22 @@ def test_the_slowest_unit_decides_and_parts_share_its_work() -> None:
     work = work_of(matmul, f(256, 256), f(256, 256))
     seconds = kernel_seconds(chip, work, np.array([1, 8])) - chip.launch_seconds
     rate = chip.matmul_flops("float32") * chip.matmul_efficiency
-    slowest = max(work.arithmetic.products / rate, work.bytes / chip.memory_rate)
+    products = work.arithmetic.on(chip.matrix_side)  # of blocks of 8 x 8, in units of 128 x 128
+    assert products == 16 * 16 * work.arithmetic.products
+    slowest = max(products / rate, work.bytes / chip.memory_rate)
     np.testing.assert_allclose(seconds, [slowest, slowest / 8])
+
+
+def test_products_that_are_narrower_than_the_units_leave_part_of_them_idle() -> None:
+    def narrow(x_ref: Any, y_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = jnp.dot(x_ref[...], y_ref[...])
+
+    call = pl.pallas_call(narrow, out_shape=f(512, 512))
+    done = work_of(call, f(512, 128), f(128, 512)).arithmetic
+    assert done.on(0) == done.on(128) == done.products == 2 * 512 * 128 * 512
+    assert done.on(256) == 2 * done.products  # half of the rows of a unit hold nothing
+    work = work_of(call, f(512, 128), f(128, 512))
+    slow, fast = load("v6e-8").chip, replace(load("v6e-8").chip, matrix_side=128)
+    one = np.ones(1)
+    products = [kernel_seconds(c, work, one)[0] - c.launch_seconds for c in (slow, fast)]
+    assert products[0] >= products[1]

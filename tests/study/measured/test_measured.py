@@ -71,6 +71,8 @@ def test_meshes_and_machines_are_those_of_the_runs():
     asked = question(run(framework="MaxText", chip="v5p", units=2, dp=2, fsdp=8, tp=4))
     assert dict(asked.rules.mesh) == {"replica": 2, "fsdp": 8, "tensor": 4}
     assert (asked.machine.name, asked.remat, asked.microbatches) == ("2xv5p-32", ("full",), 1)
+    cells = {"framework": "MaxText", "chip": "v5e", "fsdp": 8, "tp": 8, "microbatch": 1}
+    assert question(run(**cells)).microbatches == 1
     asked = question(run(framework="Megatron-LM", dp=16, tp=2, cp=2, microbatch=1, precision="FP8"))
     assert dict(asked.rules.mesh) == {"fsdp": 16, "context": 2, "tensor": 2}
     assert (asked.microbatches, asked.products) == (8, "float8_e4m3fn")
@@ -88,11 +90,10 @@ def test_meshes_and_machines_are_those_of_the_runs():
         ({"model": "unheard-of"}, "no published dimensions of 'unheard-of'"),
         ({"chip": "Trainium2"}, "no preset is a Trainium2"),
         ({"sequence": None}, "the source does not say its sequence"),
-        ({"pp": 4}, "a pipeline"),
         ({"fsdp": 8, "dp": 2}, "dp 2 x fsdp 8 x tp 1 x cp 1 is not 64 devices"),
         ({"batch": 100, "fsdp": 64}, "100 sequences do not divide over 64"),
         ({"remat": "some"}, "remat 'some' is no policy"),
-        ({"precision": "NVFP4"}, "products in NVFP4"),
+        ({"precision": "FP4 or FP8"}, "products in FP4 or FP8"),
     ],
 )
 def test_what_cannot_be_expressed_is_said(cells: dict[str, Any], reason: str):

@@ -1,0 +1,54 @@
+"""Collectives of data parallelism: gathers of weights and sums of their gradients.
+
+Where a framework runs them beside compute, on streams of its own, they add to a step what does not
+fit beside its compute alone. PyTorch's FSDP does so (docs.pytorch.org, FullyShardedDataParallel:
+forward and backward prefetching), and Megatron-LM (docs.nvidia.com/megatron-core, distributed
+optimizer: overlap_grad_reduce and overlap_param_gather). XLA does as its schedule says.
+"""
+
+from __future__ import annotations
+
+import re
+
+from autoshard.models.decoder import weights
+from autoshard.models.decoder_sizes import Decoder
+from autoshard.plan.plan import Plan
+from autoshard.plan.records import Move
+
+Shapes = frozenset[tuple[int, ...]]
+DATA = frozenset({"replica", "fsdp", "expert", "context"})
+"""Axes over which dense weights are sharded or the same."""
+
+
+def weight_shapes(config: Decoder) -> Shapes:
+    """Sizes of all weights in ascending order, of one layer and of all."""
+    shapes = set()
+    for leaves in weights(config).values():
+        stacked = isinstance(leaves, dict)
+        for leaf in leaves.values() if stacked else [leaves]:
+            shapes.add(sides(leaf.shape))
+            shapes.add(sides(leaf.shape[1:] if stacked else leaf.shape))
+    return frozenset(shapes)
+
+
+def sides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Sizes in ascending order, without ones."""
+    return tuple(sorted(size for size in shape if size > 1))
+
+
+def of_weights(move: Move, shapes: Shapes) -> bool:
+    """Whether a collective moves a weight or its gradient over data-parallel ranks."""
+    inside = move.value.partition("[")[2].partition("]")[0]
+    shape = tuple(int(size) for size in re.findall(r"(?:^|,)\s*(\d+)", inside))
+    return sides(shape) in shapes and DATA.issuperset(move.axes)
+
+
+def overlapped_seconds(plan: Plan, config: Decoder) -> float:
+    """Seconds of a step whose data-parallel collectives run beside its compute."""
+    shapes = weight_shapes(config)
+    data = [move for move in plan.moves if of_weights(move, shapes)]
+    estimate = plan.estimate
+    others = estimate.step_seconds - estimate.compute_seconds
+    others -= sum(move.exposed_seconds for move in data)
+    busy = estimate.compute_seconds + max(others, 0.0)
+    return busy + max(sum(move.seconds for move in data) - busy, 0.0)
