@@ -10,13 +10,19 @@ from autoshard.cli.parsers.examples import epilog
 from autoshard.compat.quiet import start_jax_quietly
 
 
-def command(commands: Any, name: str, handler: str, summary: str, **options: Any) -> Any:
-    """Return a subparser; its handler, `module:function`, is imported when the command runs."""
+def command(
+    commands: Any, name: str, handler: str, summary: str, *, quick: bool = False, **options: Any
+) -> Any:
+    """Return a subparser; its handler, `module:function`, is imported when the command runs.
+
+    A `quick` one needs no JAX.
+    """
 
     def run(parsed: argparse.Namespace) -> int:
         import importlib
 
-        start_jax_quietly()
+        if not quick:
+            start_jax_quietly()
         module, function = handler.split(":")
         return getattr(importlib.import_module(f"autoshard.cli.{module}"), function)(parsed)
 

@@ -7,6 +7,8 @@ constraints from which Shardy propagates the whole plan.
 from __future__ import annotations
 
 import argparse
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from autoshard.cli.common import CommandError, program_of
@@ -39,39 +41,43 @@ def explain_command(options: argparse.Namespace) -> int:
     targets = [*options.value, *(f"line {line}" for line in options.line)]
     if not targets and options.against is None:
         try:
-            print(_dearest(program, machine, plan, options.plan))
+            print(_dearest(program, machine, plan, options))
         except PlanError as error:
             raise CommandError(str(error)) from error
         return 0
     try:
         values = [v for t in targets for v in values_to_explain(program, plan, t)]
         explainer = Explainer(program, machine, plan, time_limit=options.time_limit)
-        texts = []
         if options.against is not None:
-            other = load_plan(options.against)
-            texts.append(explainer.against(other, values))
+            answers = [explainer.against(load_plan(options.against), values)]
         else:
-            texts = [
-                str(explainer.explain(value, time_limit=options.time_limit))
-                for value in values[:MOST]
-            ]
-        if len(values) > MOST and options.against is None:
-            texts.append(f"and {len(values) - MOST} more values; name fewer of them")
+            limit = options.time_limit
+            answers = [explainer.explain(value, time_limit=limit) for value in values[:MOST]]
         said = [note for one in values for note in about(plan.notes, program.values[one])]
-        texts += [f"Note: {note}." for note in dict.fromkeys(said)]
+        notes = list(dict.fromkeys(said))
     except (PlanError, RequirementError) as error:
         raise CommandError(str(error)) from error
+    more = len(values) - MOST if options.against is None else 0
+    if options.json:
+        told = [one.to_json() for one in answers]
+        print(json.dumps({"answers": told, "more": max(more, 0), "notes": notes}))
+        return 0
+    texts = [*map(str, answers), *(f"Note: {note}." for note in notes)]
+    if more > 0:
+        texts.insert(len(answers), f"and {more} more values; name fewer of them")
     print("\n\n".join(texts))
     return 0
 
 
-def _dearest(program: Program, machine: Machine, plan: Plan, file: str) -> str:
-    """The dearest values as a table, and how to ask about one."""
-    from autoshard.plan.text.page import table
+def _dearest(program: Program, machine: Machine, plan: Plan, options: argparse.Namespace) -> str:
+    """The dearest values as a table, and how to ask about one; all of them as JSON."""
+    from autoshard.plan.text.tables import table
     from autoshard.search.dearest import dearest
     from autoshard.units import format_bytes, format_seconds
 
     found = dearest(program, machine, plan)
+    if options.json:
+        return json.dumps({"dearest": [asdict(one) for one in found]})
     rows = [("dearest values as they lie", "layout", "exposed", "of", "on a device")]
     for one in found[:LISTED]:
         rows.append(
@@ -86,8 +92,9 @@ def _dearest(program: Program, machine: Machine, plan: Plan, file: str) -> str:
     more = f"  and {len(found) - LISTED} more\n" if len(found) > LISTED else ""
     return (
         f"{table(rows, right=(2, 3, 4), indent=0)}\n{more}\n"
-        "exposed: what their collectives add to a step, of all that they take.\n"
-        f"Why one lies so, and what else it could: autoshard explain {file} '{found[0].target}'"
+        "exposed: what their collectives add to a step, of all that they take\n"
+        "Why one lies so, and what else it could:\n"
+        f"  autoshard explain {options.plan} '{found[0].target}'"
     )
 
 
@@ -130,5 +137,5 @@ def annotate_command(options: argparse.Namespace) -> int:
             few = fewest(lowered, found.fn, machine=machine, heard=heard)
     except (PlanError, LoweringError) as error:
         raise CommandError(str(error)) from error
-    print(few)
+    print(json.dumps(few.to_json()) if options.json else few)
     return 0 if few.enough else NOT_REACHED

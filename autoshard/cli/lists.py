@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from autoshard.plan.text.page import table
+from autoshard.plan.text.tables import paragraph, table
 
 if TYPE_CHECKING:
     from autoshard.show.sources import Figure
@@ -34,6 +36,9 @@ def programs_command(options: argparse.Namespace) -> int:
     for name in models.names():
         known = [key for key in _PROGRAMS if name.startswith(key) or name.endswith(key)]
         rows.append((name, _PROGRAMS[known[-1]] if known else ""))
+    if options.json:
+        print(json.dumps([{"program": name, "about": about} for name, about in rows]))
+        return 0
     print(table([("program", "a step of"), *rows], indent=0))
     print("\nNAME:tiny is the same code at sizes that run anywhere.")
     for entry in providers.entries():
@@ -45,7 +50,7 @@ def programs_command(options: argparse.Namespace) -> int:
 def machines_command(options: argparse.Namespace) -> int:
     """Print the presets, with the numbers of one chip, and the names that others give them."""
     if options.machine is not None:
-        print(_machine(options.machine))
+        print(_as_data(options.machine) if options.json else _machine(options.machine))
         return 0
     from autoshard.machine.file import MachineError
     from autoshard.machine.load import load, presets
@@ -72,16 +77,45 @@ def machines_command(options: argparse.Namespace) -> int:
                 )
             )
             break
+    if options.json:
+        heads, *lines = rows
+        print(json.dumps([dict(zip(heads, line, strict=True)) for line in lines]))
+        return 0
     print(table(rows, right=(3, 4, 5), indent=0))
-    print(
-        "\nOther sizes: FAMILY-CHIPS, FAMILY:4x4x8 for a torus, 2xFAMILY-CHIPS for two slices,"
-        " FAMILY-128-cores\nwhere cores are counted, 8xH100 or gb200-nvl72 for GPUs, 4xgpu:h100:8"
-        " for nodes of SLURM, or a TOML file."
+    sizes = (
+        "Other sizes: FAMILY-CHIPS, FAMILY:4x4x8 for a torus, 2xFAMILY-CHIPS for two slices, "
+        "FAMILY-128-cores where cores are counted, 8xH100 or gb200-nvl72 for GPUs, 4xgpu:h100:8 "
+        "for nodes of SLURM, or a TOML file."
     )
+    print(f"\n{paragraph(sizes)}")
     print("\nHosts of these types, by name, and 4xTYPE for four of them:")
     for name, host in machine_types().items():
         print(f"  {name:<28}{host.chips} x {host.family}")
     return 0
+
+
+def _as_data(name: str) -> str:
+    """Every number of a machine as JSON, in its unit without a prefix."""
+    from autoshard.cli.search import find_machine
+    from autoshard.machine.numbers import numbers, unit_of
+    from autoshard.show.sources import figures, machine_text
+
+    machine = find_machine(name)
+    said = _sources(figures(machine_text(name)))
+    ranges = {one.path: [one.low, one.high] for one in machine.ranges}
+    rows = [
+        {
+            "number": one.path,
+            "about": one.name,
+            "value": one.value if math.isfinite(one.value) else None,
+            "unit": unit_of(one.path),
+            "range": ranges.get(one.path),
+            "source": said.get(one.path, ""),
+        }
+        for one in numbers(machine)
+    ]
+    about = {"machine": machine.name, "chips": machine.chips, "sources": list(machine.sources)}
+    return json.dumps({**about, "numbers": rows})
 
 
 def _machine(name: str) -> str:

@@ -298,6 +298,7 @@ def _add_explain(commands: Any) -> None:
         default=60.0,
         help="seconds to prepare, and for each value (default 60)",
     )
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
 def _add_annotate(commands: Any) -> None:
@@ -312,6 +313,7 @@ def _add_annotate(commands: Any) -> None:
         "program", metavar="PROGRAM", nargs="?", help=f"{PROGRAM}; default: what the plan names"
     )
     parser.add_argument("--machine", metavar="MACHINE", help="default: what the plan names")
+    parser.add_argument("--json", action="store_true", help="print the lines as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
@@ -339,11 +341,17 @@ def _add_check(commands: Any) -> None:
 
 
 def _add_show(commands: Any) -> None:
-    parser = command(commands, "show", "search:show_command", "print the report of a plan")
-    parser.add_argument("plan", metavar="PLAN", help="a file that `autoshard search -o` wrote")
-    parser.add_argument(
-        "--moves", metavar="N", type=int, default=12, help="collectives to list (default 12)"
+    parser = command(
+        commands,
+        "show",
+        "kinds.text:show_command",
+        "print the report of a file that a command wrote",
     )
+    parser.add_argument("plan", metavar="FILE", help="such as a plan, a sweep or a schedule")
+    parser.add_argument(
+        "--moves", metavar="N", type=int, default=12, help="of a plan: collectives (default 12)"
+    )
+    parser.add_argument("--json", action="store_true", help="print what the file holds as JSON")
 
 
 def _add_solve(commands: Any) -> None:
@@ -357,11 +365,13 @@ def _add_solve(commands: Any) -> None:
     parser.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
     parser.add_argument("--gap", metavar="SHARE", type=cli_arguments.fraction, default=0.0)
     parser.add_argument("-o", "--output", metavar="FILE", help="write the solution to this file")
+    parser.add_argument("--json", action="store_true", help="print the solution as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
 
 def _add_lists(commands: Any) -> None:
-    command(commands, "programs", "lists:programs_command", "list the built-in programs")
+    programs = command(commands, "programs", "lists:programs_command", "list the built-in programs")
+    programs.add_argument("--json", action="store_true", help="print the list as JSON")
     machines = command(
         commands,
         "machines",
@@ -371,3 +381,17 @@ def _add_lists(commands: Any) -> None:
     machines.add_argument(
         "machine", metavar="MACHINE", nargs="?", help=f"{MACHINE}; default: list the presets"
     )
+    machines.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    completion = command(
+        commands,
+        "completion",
+        "parsers.completion:completion_command",
+        "print what a shell needs to complete commands, options and names",
+        quick=True,
+        epilog="Put what it prints where the shell looks for it:\n"
+        "  bash  ~/.local/share/bash-completion/completions/autoshard\n"
+        "  zsh   a file _autoshard in a folder of $fpath\n"
+        "  fish  ~/.config/fish/completions/autoshard.fish",
+    )
+    completion.add_argument("shell", metavar="SHELL", nargs="?", choices=("bash", "zsh", "fish"))
+    completion.add_argument("--of", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

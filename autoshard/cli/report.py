@@ -1,6 +1,6 @@
 """`autoshard report`: writes a plan as one HTML file, and in formats of other tools.
 
-Files other than plans for one mesh have their own pages; see `autoshard.cli.report_pages`.
+Files other than plans for one mesh have their own pages; see `autoshard.cli.kinds.pages`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import CommandError, program_of
-from autoshard.cli.report_pages import other_files, read_verification
+from autoshard.cli.kinds.pages import other_files, read_verification
 from autoshard.cli.search import (
     find_machine,
     find_program,
@@ -43,6 +43,7 @@ def report_command(options: argparse.Namespace) -> int:
         require_writable(path)
     if (files := other_files(options, paths)) is not None:
         write_files(files, quiet=False)
+        _say(paths, (), options)
         return 0
     plan = load_plan(options.plan)
     verdicts = None if options.verification is None else read_verification(options.verification)
@@ -62,7 +63,15 @@ def report_command(options: argparse.Namespace) -> int:
         except OSError as error:
             raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
         print(f"autoshard: wrote {path}", file=sys.stderr)
+    _say(paths, missing, options)
     return 0
+
+
+def _say(paths: dict[str, str], missing: tuple[str, ...], options: argparse.Namespace) -> None:
+    """Print what was written where, if that is asked for."""
+    if options.json:
+        left_out = [f"{LEFT_OUT}: {why}" for why in missing]
+        print(json.dumps({"wrote": paths, "left_out": left_out}))
 
 
 def _text(

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING
 
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
+from autoshard.cli.kinds.text import schedule_text
 from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import require_writable, write_files
 
@@ -32,7 +33,14 @@ def schedule_command(options: argparse.Namespace) -> int:
     with ProgressLine(quiet=options.quiet) as line:
         choice = _solve(instances, options, line, deadline)
     outcome = choice.best
-    _print(choice, options.columns)
+    if options.json:
+        from autoshard.solve.schedule.optimise.outcome_json import choice_to_json
+
+        print(json.dumps(choice_to_json(choice)))
+    else:
+        several = len(choice.outcomes) + len(choice.infeasible) > 1
+        reason = choice.reason if several else ""
+        print(schedule_text(outcome, choice.name, reason, options.columns), end="")
     if outcome.limit_hit == "interrupted":
         print("autoshard: interrupted; this is the best schedule so far", file=sys.stderr)
     _write(choice, options)
@@ -103,26 +111,6 @@ def _solve(
     except TimeoutError as error:
         raise CommandError(f"{error}; give more with --time-limit", TIME_LIMIT) from error
     return choice
-
-
-def _print(choice: PlacementChoice, columns: int) -> None:
-    from autoshard.solve.schedule.drawing import draw_text
-
-    outcome = choice.best
-    timeline = outcome.timeline
-    assert timeline is not None
-    print(f"{outcome.instance.name or choice.name}: {outcome}")
-    print(
-        f"makespan {timeline.makespan:.12g}, span {timeline.span:.12g}, "
-        f"bubble {timeline.bubble:.1%}, found by {outcome.found_by}"
-    )
-    limits = outcome.instance.memory_limit
-    print(f"memory taken at most, by mesh: {' '.join(f'{m:.12g}' for m in timeline.peak_memory)}")
-    if limits is not None:
-        print(f"memory limit, by mesh:         {' '.join(f'{m:.12g}' for m in limits)}")
-    if len(choice.outcomes) + len(choice.infeasible) > 1:
-        print(choice.reason)
-    print(draw_text(timeline, columns), end="")
 
 
 def _write(choice: PlacementChoice, options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""`autoshard search` and `autoshard show`: find a plan, write it, print it."""
+"""`autoshard search`: find a plan, write it, print it."""
 
 from __future__ import annotations
 
@@ -97,15 +97,6 @@ def _save(plan: Plan, path: str) -> None:
         raise CommandError(f"cannot write {path!r}: {error.strerror}") from error
 
 
-def show_command(options: argparse.Namespace) -> int:
-    """Run `autoshard show`."""
-    from autoshard.plan.text.page import format_plan
-    from autoshard.units import visible
-
-    print(visible(format_plan(load_plan(options.plan), dearest=options.moves)), end="")
-    return 0
-
-
 def require_writable(path: str | None) -> None:
     """Reject an unwritable output path before any work is done."""
     if path is not None and (why := why_unwritable(path)):
@@ -201,7 +192,9 @@ def load_plan(path: str) -> Plan:
     try:
         return Plan.load(path)
     except PlanError as error:
-        raise CommandError(str(error)) from error
+        from autoshard.cli.kinds.text import instead_of_a_plan
+
+        raise CommandError(instead_of_a_plan(path) or str(error)) from error
 
 
 def _search(

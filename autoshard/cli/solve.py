@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import FAILED, INFEASIBLE, TIME_LIMIT, CommandError
+from autoshard.cli.kinds.text import solution_text
 from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import require_writable
 
@@ -54,12 +55,7 @@ def solve_command(options: argparse.Namespace) -> int:
         )
     answer = _answer(instance, outcome, time.monotonic() - started)
     report = outcome.report
-    print(
-        f"{instance.name or options.file}: {answer['status']}, "
-        f"objective {report.objective:.12g}, bound {report.bound:.12g}, gap {report.gap:.4%}, "
-        f"{answer['seconds']:.1f} s"
-        + (f", stopped: {report.limit_hit}" if report.limit_hit else "")
-    )
+    print(json.dumps(answer) if options.json else solution_text(answer, options.file))
     if report.limit_hit == "interrupted":
         print("autoshard: interrupted; this is the best solution so far", file=sys.stderr)
     if options.output is not None:

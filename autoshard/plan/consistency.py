@@ -16,6 +16,7 @@ from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.plan.unreduced_sums import find_sums
 from autoshard.program.graph import is_free
 from autoshard.program.layout import UNREDUCED
+from autoshard.program.select import shown_path
 from autoshard.program.trace import Op
 
 
@@ -50,7 +51,7 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
     for first, second, kind in same:
         a, b = decisions.stored[first], decisions.stored[second]
         if a is not None and b is not None and a != b:
-            path = program.values[first].path or str(program.values[first])
+            path = shown_path(program, first) or str(program.values[first])
             problems.append(f"{kind} {path} comes in {a} and goes out in {b}")
     if problems:
         more = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []

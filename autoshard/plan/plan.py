@@ -57,6 +57,7 @@ class Plan:
       belief: what of the machine's compiler it rests on, in a few words.
       notes: what else its reader should know, a sentence each.
       marks: of what of the program it needs; see `autoshard.program.fingerprint`.
+      argument_names: of the step's parameters by position, as far as its function tells them.
       kept: what is saved for the backward pass and which products are computed again there, where
         the search chose that.
       requirements: for every requirement its `text`, `source`, whether it is `kept`, `how` it is
@@ -85,6 +86,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     marks: str = ""
     kept: tuple[KeptValue, ...] = ()
+    argument_names: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -130,6 +132,7 @@ class Plan:
             "notes": list(self.notes),
             "marks": self.marks,
             "kept": [asdict(one) for one in self.kept],
+            "argument_names": list(self.argument_names),
         }
 
     @classmethod
@@ -176,6 +179,7 @@ class Plan:
             notes=written.notes,
             marks=written.marks,
             kept=written.kept,
+            argument_names=written.argument_names,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

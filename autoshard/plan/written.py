@@ -115,6 +115,7 @@ class WrittenPlan:
     notes: tuple[str, ...] = ()
     marks: str = ""
     kept: tuple[KeptValue, ...] = ()
+    argument_names: tuple[str, ...] = ()
 
     def faults(self) -> Iterator[str]:
         """What contradicts itself among fields that are each of the right form."""

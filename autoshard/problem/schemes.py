@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from autoshard.problem.build import Built
 from autoshard.problem.value_choices import ValueChoices
 from autoshard.program.flops import is_matrix_op
+from autoshard.program.select import shown_path
 from autoshard.program.trace import Op, Program
 
 Mask = NDArray[np.bool_]
@@ -148,8 +149,8 @@ def _pin(
     if node in pins:
         kept = np.intersect1d(kept, pins[node])
     if not len(kept):
-        value_record = built.prices.program.values[value]
-        raise DoesNotApplyError(f"{value_record.path or value_record}: {why}")
+        program = built.prices.program
+        raise DoesNotApplyError(f"{shown_path(program, value) or program.values[value]}: {why}")
     pins[node] = kept
 
 

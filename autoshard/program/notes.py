@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from autoshard.program.flops import is_known
 from autoshard.program.graph import Op, Program
 from autoshard.program.rules.record import FactorKind
+from autoshard.program.select import shown_path
 from autoshard.units import format_bytes
 
 
@@ -78,7 +79,7 @@ def dead_code(program: Program) -> str:
     if program.dead_ops:
         parts.append(f"{program.dead_ops:,} of its {program.dead_ops + ops:,} ops")
     if unread:
-        first = program.values[unread[0]].path
+        first = shown_path(program, unread[0])
         parts.append(
             f"{len(unread):,} of its {len(program.inputs):,} inputs ({format_bytes(lost)} of "
             f"{format_bytes(given)}; the first is {first})"

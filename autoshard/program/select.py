@@ -100,6 +100,18 @@ def input_keys(path: str, argument_names: Sequence[str]) -> list[list[str]]:
     return [[name, *rest] for name in (*argument_names[number : number + 1], first)]
 
 
+def named_path(path: str, argument_names: Sequence[str]) -> str:
+    """An input's tree path with the argument's name, if it has one, in place of its position.
+
+    >>> named_path("[0]['layers'][3]", ["params"])
+    "params['layers'][3]"
+    """
+    first = path[1 : path.index("]")] if path.startswith("[") else ""
+    if not first.isdigit() or int(first) >= len(argument_names):
+        return path
+    return argument_names[int(first)] + path[len(first) + 2 :]
+
+
 def shown_path(program: Program, value: int) -> str:
     """How a user would name an input or a result: `params.layers[0].w1`; else an empty string."""
     path = program.values[value].path

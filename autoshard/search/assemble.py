@@ -73,6 +73,7 @@ def assemble(
         belief=belief(prices.machine.chip.compiler.name),
         notes=notes,
         marks=marks(program.outline),
+        argument_names=program.argument_names,
     )
 
 

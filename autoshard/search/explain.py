@@ -41,14 +41,14 @@ from autoshard.program.select import find_values, group_path, shown_path
 from autoshard.program.trace import Program
 from autoshard.search.assemble import prices_of
 from autoshard.search.closest import closest
-from autoshard.search.explanation import Alternative, Explanation, priced
+from autoshard.search.explanation import Alternative, Difference, Explanation
 from autoshard.search.provenance import origins
 from autoshard.solve import Outcome, Status
 from autoshard.solve.pipeline import solve
 from autoshard.solve.sensitivity.about import SolvesAbout
 from autoshard.solve.sensitivity.pinned import PinnedSolves
 from autoshard.solve.whole import tightened
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import format_seconds
 from autoshard.xla import analyse
 
 SAME_PRICE = 1e-9
@@ -179,8 +179,8 @@ class Explainer:
         seconds, size = found.step_seconds, found.peak_bytes
         return Alternative(layout, seconds, size, bound, changes, others, note)
 
-    def against(self, other: Plan, values: Sequence[int] = ()) -> str:
-        """Return a text that says how another plan of the program on the same mesh differs.
+    def against(self, other: Plan, values: Sequence[int] = ()) -> Difference:
+        """Return how another plan of the program on the same mesh differs.
 
         Args:
           other: the other plan.
@@ -196,29 +196,20 @@ class Explainer:
         there = evaluate(self.prices, other.decisions, self.plan.mesh.names).estimate
         mine = self.plan.estimate
         changes, others = self.differences(other.decisions)
-        lines = [
-            f"the other plan takes {format_seconds(there.step_seconds)} and "
-            f"{format_bytes(there.peak_bytes)}, this one {format_seconds(mine.step_seconds)} and "
-            f"{format_bytes(mine.peak_bytes)}",
-            f"{len(changes)} inputs and results differ, and {others} values inside of the step",
-            *(f"  {change}" for change in changes),
-        ]
         old, new = self.plan.decisions.stored, other.decisions.stored
-        differing = [v for v in (values or self.program.inputs) if old[v] != new[v]]
-        if differing:
-            lines.append("each of them alone, all else decided anew:")
-        for value in differing:
+        alone = []
+        for value in values or self.program.inputs:
             layout = new[value]
-            if layout is None:
-                continue
-            found = self.price(value, layout)
-            shown = f"{shown_value(self.program, value)} as {self._type(value, layout)}"
-            lines.append(f"  {shown}: {self._priced(found)}")
-        return "\n".join(lines)
-
-    def _priced(self, one: Alternative) -> str:
-        mine = self.plan.estimate
-        return priced(one, mine.step_seconds, mine.peak_bytes)
+            if layout is not None and layout != old[value]:
+                shown = f"{shown_value(self.program, value)} as {self._type(value, layout)}"
+                alone.append((shown, self.price(value, layout)))
+        return Difference(
+            seconds=(mine.step_seconds, there.step_seconds),
+            bytes=(mine.peak_bytes, there.peak_bytes),
+            changes=changes,
+            others=others,
+            alone=tuple(alone),
+        )
 
     def differences(self, decisions: Decisions) -> tuple[tuple[str, ...], int]:
         """Return the inputs and results whose layouts differ from the plan's.

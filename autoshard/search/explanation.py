@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 from autoshard.program.layout import Layout
 from autoshard.search.provenance import Origin
@@ -33,6 +35,12 @@ class Alternative:
     changes: tuple[str, ...]
     others: int
     note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, but for the layout, which is shown as a type."""
+        parts = ("step_seconds", "peak_bytes", "bound", "others", "note")
+        bound = {"bound": self.bound if math.isfinite(self.bound) else None}
+        return {name: getattr(self, name) for name in parts} | bound | {"changes": [*self.changes]}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +92,68 @@ class Explanation:
             if more > 0:
                 lines.append(f"      and {more} more inputs and results")
         return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "value": self.shown,
+            "layouts": list(self.layouts),
+            "why": [str(one) for one in (*self.origins, *self.kernels)],
+            "requirements": [
+                {"text": text, "saved_seconds": saved} for text, saved in self.requirements
+            ],
+            "memory": self.memory,
+            "step_seconds": self.step_seconds,
+            "peak_bytes": self.peak_bytes,
+            "gap": self.gap,
+            "other_layouts": [
+                {"type": shown, **one.to_json()}
+                for one, shown in zip(self.alternatives, self.types, strict=True)
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Difference:
+    """How another plan differs from one, from `Explainer.against`.
+
+    Attributes:
+      seconds, bytes: of a step and at the peak, of the one plan and of the other.
+      changes: inputs and results with another layout, as `path: before -> after`.
+      others: how many values inside the step have another layout.
+      alone: for each differing value its name and layout in the other plan, and the best plan in
+        which that one alone is so.
+    """
+
+    seconds: tuple[float, float]
+    bytes: tuple[float, float]
+    changes: tuple[str, ...]
+    others: int
+    alone: tuple[tuple[str, Alternative], ...]
+
+    def __str__(self) -> str:
+        (mine, there), (own, theirs) = self.seconds, self.bytes
+        lines = [
+            f"the other plan takes {format_seconds(there)} and {format_bytes(theirs)}, this one "
+            f"{format_seconds(mine)} and {format_bytes(own)}",
+            f"{len(self.changes)} inputs and results differ, and {self.others} values inside of "
+            "the step",
+            *(f"  {change}" for change in self.changes),
+        ]
+        if self.alone:
+            lines.append("each of them alone, all else decided anew:")
+        lines += [f"  {shown}: {priced(one, mine, own)}" for shown, one in self.alone]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {
+            "step_seconds": list(self.seconds),
+            "peak_bytes": list(self.bytes),
+            "changes": list(self.changes),
+            "others": self.others,
+            "alone": [{"value": shown, **one.to_json()} for shown, one in self.alone],
+        }
 
 
 def priced(one: Alternative, step_seconds: float, peak_bytes: float) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autoshard.units import format_gap, format_seconds
+
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress:
@@ -19,9 +21,12 @@ class SearchProgress:
     seconds_left: float
 
     def __str__(self) -> str:
-        best = f"{self.objective:.6g} s" if math.isfinite(self.objective) else "none yet"
-        gap = f"{self.gap:.2%}" if math.isfinite(self.gap) else "-"
-        return (
-            f"[{self.seconds:6.1f} s] mesh {self.mesh}: {self.phase}: best {best}, "
-            f"bound {max(self.bound, 0.0):.6g} s, gap {gap}, {self.seconds_left:.0f} s left"
-        )
+        known = "no plan yet"
+        if math.isfinite(self.objective):
+            known = f"best {format_seconds(self.objective)}"
+        if self.bound > 0.0:
+            known += f", bound {format_seconds(self.bound)}"
+        if math.isfinite(self.gap):
+            known += f", gap {format_gap(self.gap)}"
+        left = f"{self.seconds:.1f} s, {self.seconds_left:.0f} s left"
+        return f"[{left}] mesh {self.mesh}: {self.phase}: {known}"

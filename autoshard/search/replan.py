@@ -29,7 +29,7 @@ from autoshard.problem.requirements.demands import demands_of
 from autoshard.problem.requirements.records import ChangeLimit, Requirement
 from autoshard.program.layout import divides
 from autoshard.program.layout_pattern import Dimension, LayoutPattern
-from autoshard.program.select import find_values
+from autoshard.program.select import find_values, named_path, shown_path
 from autoshard.program.trace import Program
 from autoshard.search.assemble import assemble, forecasted, prices_of
 from autoshard.search.search import InfeasibleError, search
@@ -182,7 +182,7 @@ def transferred(program: Program, plan: Plan) -> Decisions:
     for value in program.values:
         for layout in (stored[value.index], copies[value.index]):
             if layout is not None and not divides(value.shape, layout, plan.mesh.sizes):
-                faults.append(f"{value.path or value}: {value} in {layout}")
+                faults.append(f"{shown_path(program, value.index) or value}: {value} in {layout}")
     if faults:
         more = [f"and {len(faults) - 12} more"] if len(faults) > 12 else []
         heading = f"the layouts do not divide the shapes of {program.name!r}; search again:"
@@ -200,7 +200,7 @@ def _layouts_before(program: Program, before: Plan, of: str | None) -> Mapping[s
     paths = [program.values[value].path for value in values if not program.values[value].free]
     absent = [path for path in paths if path not in specs]
     if absent:
-        shown = ", ".join(absent[:4])
+        shown = ", ".join(named_path(path, program.argument_names) for path in absent[:4])
         raise PlanError(f"the plan has no input {shown}: it was made for {before.program!r}")
     ranks = {program.values[v].path: len(program.values[v].shape) for v in values}
     return {path: _closed(specs[path], ranks[path]) for path in paths}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from autoshard.plan.memory_events import buffer_events
 from autoshard.program.layout import format_type
+from autoshard.program.select import named_path
 from autoshard.program.trace import Value
 from autoshard.show.profile import Profile
 
@@ -110,7 +111,7 @@ def _described(found: Profile, value: Value, *, copied: bool) -> tuple[str, str]
     layout = (plan.decisions.copy if copied else plan.decisions.stored)[value.index]
     assert layout is not None
     if value.producer < 0:
-        name = value.path or "constant"
+        name = named_path(value.path, plan.argument_names) or "constant"
     else:
         op = found.program.ops[value.producer]
         name = f"{op.primitive} at {op.scope or '(top)'}"

@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoshard.files import NotNegative, typed
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
-from autoshard.plan.plan import Plan
-from autoshard.plan.text.page import table
+from autoshard.plan.plan import Plan, PlanError
+from autoshard.plan.text.tables import table
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.options import Remat
@@ -29,6 +30,26 @@ from autoshard.solve.limit_hit import LimitHit
 from autoshard.units import format_bytes, format_seconds
 
 GIB = 2.0**30
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPoint:
+    """A point of the front as a file has it; what stands beside the plan follows from plans."""
+
+    plan: dict[str, Any]
+    peak_bytes: NotNegative = 0
+    step_seconds: NotNegative = 0.0
+    bound: float = 0.0
+    seconds_per_gib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFrontier:
+    """The front as a file has it; see `Frontier`."""
+
+    points: tuple[WrittenPoint, ...]
+    nothing_within: NotNegative = 0.0
+    no_time_for: tuple[NotNegative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +93,20 @@ class Frontier:
             "nothing_within": self.nothing_within,
             "no_time_for": list(self.no_time_for),
         }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Frontier:
+        """The inverse of `to_json`.
+
+        Raises:
+          PlanError: it is no such front.
+        """
+        name = "the front is damaged"
+        written = typed(data, WrittenFrontier, name=name, error=PlanError)
+        if not written.points:
+            raise PlanError(f"{name}: it has no points")
+        plans = tuple(Plan.from_json(point.plan) for point in written.points)
+        return cls(plans, written.nothing_within, written.no_time_for)
 
     def __str__(self) -> str:
         first = self.plans[0]

@@ -56,6 +56,7 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
         (_name(action), (action.help or "") % {**vars(action), "prog": parser.prog})
         for action in parser._actions
         if not isinstance(action, (argparse._HelpAction, argparse._SubParsersAction))
+        and action.help != argparse.SUPPRESS
     ]
     if rows:
         yield from table(("argument", "meaning"), rows)

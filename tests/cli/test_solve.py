@@ -46,7 +46,7 @@ def test_solve(capsys):
         json.dump(CONTEST, file)
     assert main(["solve", "small.json.gz", "--time-limit", "20", "-o", "out.json", "--quiet"]) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("small: optimal, objective 7, bound 7, gap 0.0000%, ")
+    assert out.startswith("small: optimal, objective 7, bound 7, gap 0 %, ")
     assert err == ""
     answer = json.loads(Path("out.json").read_text())
     assert answer.pop("seconds") > 0

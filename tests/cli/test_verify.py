@@ -120,7 +120,7 @@ def test_a_step_of_which_the_update_is_dead_is_told_so_and_refuted(tmp_path, mon
     assert main(words.split()) == 0
     said = capsys.readouterr().err
     assert said.startswith("autoshard: no result of dead.py:forgets depends on ")
-    assert "1 of its 3 inputs (1.00 KiB of 2.50 KiB; the first is [1]['w'])" in said
+    assert "1 of its 3 inputs (1.00 KiB of 2.50 KiB; the first is moments.w)" in said
     assert main(["verify", "p.json"]) == 5
     out, err = capsys.readouterr()
     assert out.startswith("program      FAILED   no result of dead.py:forgets depends on ")

@@ -54,7 +54,7 @@ def test_a_step_that_forgets_what_it_computes_is_told_so() -> None:
     program = trace(forgets_the_update, f(8, 8), f(8, 8), f(4, 8))
     said = dead_code(program)
     assert said.startswith(f"no result of forgets_the_update depends on {program.dead_ops} of its ")
-    assert "1 of its 3 inputs (256 B of 640 B; the first is [1])" in said
+    assert "1 of its 3 inputs (256 B of 640 B; the first is moments)" in said
     assert "return what the step changes" in said
     assert notes_of(program) == (said,)
 

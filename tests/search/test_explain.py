@@ -175,7 +175,7 @@ def test_the_closest_plan_is_the_closest_of_all(seed):
 
 def test_plans_are_compared(program, pinned):
     other = plan_of(program)
-    text = pinned.against(other)
+    text = str(pinned.against(other))
     assert "inputs and results differ" in text
     assert "weights.up: f32[256@model, 1024@data] -> " in text
     assert f"(without {PIN})" in text

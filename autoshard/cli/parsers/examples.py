@@ -39,7 +39,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "autoshard calibrate --compiled --machine h100-8 -o machine.toml",
         "autoshard search llama3-8b --machine machine.toml",
     ),
-    "show": ("autoshard show plan.json --moves 30",),
+    "show": ("autoshard show plan.json --moves 30", "autoshard show sweep.json"),
     "report": (
         "autoshard report plan.json -o plan.html",
         "autoshard report sweep.json -o sweep.html",
@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "autoshard machines",
         "autoshard machines v5p-64",
     ),
+    "completion": ("autoshard completion bash",),
     "bench": ("autoshard bench plans --machines h100-8",),
     "bench layers": ("autoshard bench layers --model 8b --layers 2,8 --axes 1,2",),
     "bench iopddl": ("autoshard bench iopddl data/iopddl --time-limit contest",),

@@ -53,3 +53,4 @@ def add_report(commands: Any) -> None:
         ("--shardings", "layouts of all inputs and outputs, as JSON for NamedSharding"),
     ):
         parser.add_argument(option, metavar="FILE", help=summary)
+    parser.add_argument("--json", action="store_true", help="print what was written as JSON")

@@ -52,6 +52,7 @@ def add_schedule(commands: Any) -> None:
     parser.add_argument(
         "--columns", metavar="N", type=cli_arguments.count, default=100, help="of the drawing"
     )
+    parser.add_argument("--json", action="store_true", help="print the schedule as JSON")
     parser.add_argument("-o", "--output", metavar="FILE", help="write the schedule as JSON")
     parser.add_argument("--svg", metavar="FILE", help="draw it")
     parser.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto or Chrome")

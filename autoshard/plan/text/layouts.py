@@ -10,6 +10,7 @@ from typing import Any
 
 from autoshard.plan.plan import Plan
 from autoshard.plan.text.trees import Leaf, Lines, fold
+from autoshard.program.select import named_path
 from autoshard.program.subaxes import joined
 from autoshard.program.trace import Program
 
@@ -41,7 +42,9 @@ def folded_layouts(plan: Plan) -> tuple[FoldedLayouts, ...]:
             for path, spec in plan.specs[side].items()
         }
         examples = {leaf.text: path for path, leaf in reversed(leaves.items())}
-        blocks.append(FoldedLayouts(noun, fold(leaves, seen, origin=noun), examples))
+        names = plan.argument_names if side == "inputs" else ()
+        named = {named_path(path, names): leaf for path, leaf in leaves.items()}
+        blocks.append(FoldedLayouts(noun, fold(named, seen, origin=noun), examples))
     return tuple(blocks)
 
 

@@ -1,5 +1,6 @@
 """How a plan looks: a page of plain text, tables aligned. In a terminal it is as wide as that, from
-80 to 200 columns, and what is longer is cut; elsewhere text is wrapped at 120, and nothing is cut.
+80 to 200 columns, sentences go on in further lines, other cells are cut, and headings are bold
+unless NO_COLOR is set; elsewhere sentences are wrapped at 120, and nothing is cut.
 
 From the top: the verdict (step, memory, proof), the well-known schemes beside it, the layouts of
 inputs and outputs, the collectives by kind and axes, the dearest of them one by one with the line
@@ -13,9 +14,6 @@ Layouts are folded, so that 126 layers fill one block: equal neighbours in a lis
 from __future__ import annotations
 
 import math
-import shutil
-import sys
-import textwrap
 from collections.abc import Sequence
 
 from autoshard.plan.fits import fits, refusal
@@ -23,22 +21,19 @@ from autoshard.plan.plan import Move, Plan
 from autoshard.plan.text.kept import kept_rows, policy
 from autoshard.plan.text.layouts import folded_layouts
 from autoshard.plan.text.moves import alike_moves, collective_name, shared_scope
+from autoshard.plan.text.tables import (
+    aligned,
+    bold,
+    page_width,
+    paragraph,
+    shorten,
+    shorten_left,
+    table,
+)
 from autoshard.plan.text.trees import Line
 from autoshard.units import format_bytes, format_gap, format_seconds
 
-NARROWEST, WIDTH, WIDEST = 80, 120, 200
 DEAREST = 12
-
-
-def page_width() -> int:
-    """Columns at which text is wrapped: those of the terminal within bounds, 120 without one."""
-    if not _in_a_terminal():
-        return WIDTH
-    return min(max(shutil.get_terminal_size((WIDTH, 24)).columns, NARROWEST), WIDEST)
-
-
-def _in_a_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def format_plan(plan: Plan, *, dearest: int = DEAREST) -> str:
@@ -55,31 +50,6 @@ def format_plan(plan: Plan, *, dearest: int = DEAREST) -> str:
         _meshes(plan),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
-
-
-def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), indent: int = 2) -> str:
-    """Rows as aligned columns; `right` names those that are aligned to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if column in right else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append(shorten(" " * indent + "  ".join(cells).rstrip()))
-    return "\n".join(lines)
-
-
-def shorten(text: str) -> str:
-    """`text`, cut at the end where a terminal is not as wide."""
-    width = page_width()
-    return text if len(text) <= width or not _in_a_terminal() else text[: width - 1] + "…"
-
-
-def _shorten_left(text: str, width: int) -> str:
-    if not _in_a_terminal():
-        return text
-    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
 
 
 def _header(plan: Plan) -> str:
@@ -133,7 +103,7 @@ def _header(plan: Plan) -> str:
     ]
     if idle:
         rows.append(("idle", ", ".join(idle), "every device along it computes the same"))
-    return shorten(title) + "\n\n" + table(rows, right=(1,))
+    return bold(shorten(title)) + "\n\n" + table(rows, right=(1,), heading=False)
 
 
 def proof_text(plan: Plan) -> str:
@@ -164,7 +134,7 @@ def _order_rows(plan: Plan) -> list[tuple[str, str, str]]:
 def _memory_rows(plan: Plan) -> list[tuple[str, str, str]]:
     """Where the peak is, and what it is in the compiler's own order, as far as they are known."""
     at, size = plan.estimate.peak_at, plan.estimate.scheduled_bytes
-    rows = [("", "", f"at its peak in {_shorten_left(at, 85)}")] if at else []
+    rows = [("", "", f"at its peak in {at}")] if at else []
     if size is not None:
         order = "in the order in which its compiler runs this plan"
         rows.append(("", format_bytes(size), order))
@@ -194,9 +164,7 @@ def _baselines(plan: Plan) -> str:
     )
     for row in plan.baselines:
         if row.step_seconds is None:
-            first, *more = textwrap.wrap(row.note, 64) or [""]
-            rows.append((row.name, "-", "-", "-", first))
-            rows.extend(("", "", "", "", f"  {text}") for text in more)
+            rows.append((row.name, "-", "-", "-", row.note))
             continue
         peak = "-" if row.peak_bytes is None else format_bytes(row.peak_bytes)
         ratio = f"{row.step_seconds / best:.3f}" if best > 0 else "-"
@@ -205,8 +173,7 @@ def _baselines(plan: Plan) -> str:
 
 
 def _notes(plan: Plan) -> str:
-    wrap = textwrap.TextWrapper(page_width(), initial_indent="  note: ", subsequent_indent="    ")
-    return "\n".join(wrap.fill(note) for note in plan.notes)
+    return "\n".join(paragraph(f"note: {note}", indent=2, hanging=2) for note in plan.notes)
 
 
 def _kept(plan: Plan) -> str:
@@ -218,10 +185,7 @@ def _kept(plan: Plan) -> str:
         f"jax.checkpoint(LAYER, policy={policy(plan)}) says the same of each layer, once "
         "jax.ad_checkpoint.checkpoint_name(VALUE, NAME) names these values where they are made"
     )
-    wrap = textwrap.TextWrapper(
-        *(page_width(),), initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-    )
-    return table(rows, right=(1,)) + "\n" + wrap.fill(said)
+    return table(rows, right=(1,)) + "\n" + paragraph(said, indent=2, hanging=2)
 
 
 def _requirements(plan: Plan) -> str:
@@ -236,14 +200,14 @@ def _requirements(plan: Plan) -> str:
 
 
 def _layouts(plan: Plan) -> str:
-    rows = [("", "global type, dimensions @ mesh axes", "per device")]
+    rows = [("", "dimensions @ mesh axes", "per device")]
     for block in folded_layouts(plan):
         held = format_bytes(sum(line.bytes for line in block.lines))
         rows.append((f"{block.noun}s", "", held))
         rows.extend((f"  {line.path or '(all)'}", line.text, _held(line)) for line in block.lines)
     _, types, held = (max(len(row[column]) for row in rows) for column in range(3))
-    widest = max(page_width() - types - held - 6, 30)
-    return table([(_shorten_left(path, widest), *rest) for path, *rest in rows], right=(2,))
+    widest = max(page_width() - types - held - 6, 20)
+    return table([(shorten_left(path, widest), *rest) for path, *rest in rows], right=(2,))
 
 
 def _held(line: Line) -> str:
@@ -257,7 +221,7 @@ def _where(moves: Sequence[Move], width: int) -> str:
     """Source line and scope of moves that are alike."""
     place = f"{moves[0].line}  " if moves[0].line else ""
     scope = shared_scope([move.scope for move in moves])
-    return place + _shorten_left(scope or "(top)", max(width - len(place), 10))
+    return place + shorten_left(scope or "(top)", max(width - len(place), 10))
 
 
 def _collectives(plan: Plan) -> str:
@@ -305,11 +269,11 @@ def _dearest(moves: Sequence[Move], most: int, names: Sequence[str]) -> str:
                 format_bytes(group[0].bytes),
             )
         )
-    aligned = table(rows, right=(1, 2, 3, 4)).split("\n")
-    left = max(map(len, aligned)) + 2
-    lines = [f"{aligned[0]:<{left}}where"]
-    for text, group in zip(aligned[1:], groups[:most], strict=True):
-        lines.append(f"{text:<{left}}{_where(group, page_width() - left)}")
+    heads, *texts = aligned(rows, right=(1, 2, 3, 4))
+    left = max(map(len, (heads, *texts))) + 2
+    lines = [bold(f"{heads:<{left}}where")]
+    for text, group in zip(texts, groups[:most], strict=True):
+        lines.append(shorten(f"{text:<{left}}{_where(group, page_width() - left)}"))
         lines.append(shorten(f"      {group[0].value}"))
     rest = groups[most:]
     if rest:

@@ -45,6 +45,7 @@ from autoshard.program.kernels.ring import sendings
 from autoshard.program.layout import UNREDUCED, Layout, dimension_axes, format_state
 from autoshard.program.readers import Reader, readers_in_program_order
 from autoshard.program.rules.record import FactorKind
+from autoshard.program.select import shown_path
 from autoshard.program.trace import Op, Program
 
 __all__ = ["PlanTypeError", "TypedMove", "TypedPlan", "check_plan"]
@@ -350,5 +351,5 @@ class _Check:
         return value.text(self.plan.mesh.names)
 
     def _proposals(self, value: int, there: ValueType, need: ValueType) -> str:
-        name = self.program.values[value].path or f"%{value}"
+        name = shown_path(self.program, value) or f"%{value}"
         return missing_call(there, need, name, self.plan.mesh)

@@ -9,6 +9,7 @@ from autoshard.plan.decisions import State
 from autoshard.plan.plan import PlanError
 from autoshard.plan.types.axis_type import ValueType
 from autoshard.plan.types.hops import shard_counts
+from autoshard.program.select import shown_path
 from autoshard.program.trace import Program
 
 
@@ -54,8 +55,8 @@ def local_bytes(total: int, state: State, sizes: tuple[int, ...]) -> int:
 def value_name(program: Program, value: int) -> str:
     """What a value is called: its tree path, or the op that makes it and its source line."""
     record = program.values[value]
-    if record.path:
-        return record.path
+    if path := shown_path(program, value):
+        return path
     if record.producer < 0:
         return f"constant {record}"
     maker = program.ops[record.producer]

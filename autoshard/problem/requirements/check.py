@@ -22,7 +22,7 @@ from autoshard.problem.requirements.records import (
 )
 from autoshard.program.layout import REPLICATED, Layout
 from autoshard.program.layout_pattern import LayoutPattern
-from autoshard.program.select import group_path, is_inside
+from autoshard.program.select import group_path, is_inside, named_path
 from autoshard.program.trace import Program
 
 
@@ -91,7 +91,8 @@ def changed(program: Program, bound: Bound, mesh: MeshShape, decisions: Decision
     groups: dict[str, None] = {}
     for value, before in bound.before:
         if not _is_in(before, _stored(decisions, value, mesh), mesh):
-            groups[group_path(program.values[value].path)] = None
+            path = group_path(program.values[value].path)
+            groups[named_path(path, program.argument_names)] = None
     return list(groups)
 
 

@@ -92,7 +92,7 @@ def _constraints(program: Program) -> Iterator[Constraint]:
                     continue
                 known = [inputs[variable]] if variable in inputs else outputs.get(variable, [])
                 for value in known:
-                    path = program.values[value].path
+                    path = shown_path(program, value)
                     source = f"{key} of {equation.params.get('name', 'jit')} at {path or 'result'}"
                     rank = len(program.values[value].shape)
                     yield Constraint((value,), *_pattern(sharding, rank, (), source), source)

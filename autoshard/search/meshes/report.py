@@ -5,24 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from autoshard.plan.text.page import shorten, table
+from autoshard.plan.text.tables import bold, drawing_columns, paragraph, shorten, table
 from autoshard.search.meshes.plan import Choice, PipelinePlan
 from autoshard.solve.schedule.drawing import draw_text
 from autoshard.units import format_bytes, format_gap, format_seconds
 
-COLUMNS = 100
 CHOICES = 12
 
 
 def format_pipeline(plan: PipelinePlan, *, choices: int = CHOICES) -> str:
     """Return the report of a plan, with at most `choices` of the choices that were considered."""
+    drawing = draw_text(plan.timeline, drawing_columns()).splitlines()
     sections = [
         _header(plan),
-        "\n".join(["  why", *(f"    {line}" for line in reasons(plan))]),
+        "\n".join(["  why", *(paragraph(one, indent=4, hanging=2) for one in reasons(plan))]),
         _stages(plan),
         _meshes(plan),
         "  schedule (F forward, B input gradient, W weight gradient, X both)\n"
-        + "".join(f"    {line}\n" for line in draw_text(plan.timeline, COLUMNS).splitlines()),
+        + "".join(f"    {line}\n" for line in drawing),
         _choices(plan, choices),
     ]
     return "\n\n".join(section.rstrip() for section in sections if section) + "\n"
@@ -48,7 +48,7 @@ def reasons(plan: PipelinePlan) -> Iterator[str]:
             else "one mesh of all chips was not planned"
         )
     elif one.step_seconds is None:
-        yield shorten(f"one mesh of all chips ({one.machine}) has no plan: {one.note}")
+        yield f"one mesh of all chips ({one.machine}) has no plan: {one.note}"
     else:
         count = "no" if one.microbatches is None else str(one.microbatches)
         text = (
@@ -83,7 +83,9 @@ def _header(plan: PipelinePlan) -> str:
             f"{len(plan.stages)} stages, {plan.microbatches} microbatches, backward {plan.mode}",
         ),
     ]
-    return shorten(f"{plan.program} on {plan.described}") + "\n\n" + table(rows)
+    return (
+        bold(shorten(f"{plan.program} on {plan.described}")) + "\n\n" + table(rows, heading=False)
+    )
 
 
 def _stages(plan: PipelinePlan) -> str:

@@ -17,7 +17,7 @@ are listed, take at most `TOLERANCE` of the step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from jax.sharding import Mesh
@@ -109,6 +109,22 @@ class Fewest:
         if self.products:
             text.append(f"  {self.products} matrix products that are cut otherwise")
         return "\n".join(text)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: the lines, and what they leave otherwise than planned."""
+        return {
+            "lines": [
+                {"where": list(line.where), "text": str(line), "repeated": line.block}
+                for line in self.lines
+            ],
+            "of": self.of,
+            "checks": self.checks,
+            "exact": self.exact,
+            "enough": self.enough,
+            "share": self.share,
+            "products": self.products,
+            "left": [asdict(one) for one in self.left],
+        }
 
 
 def fewest(

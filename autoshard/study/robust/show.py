@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from autoshard.machine.numbers import unit_of
-from autoshard.plan.text.page import page_width, table
+from autoshard.plan.text.tables import paragraph, table
 from autoshard.study.robust.record import MemoryRow, NumberRow, Robust
 from autoshard.units import format_bytes, format_seconds, format_unit
 
 
 def format_robust(found: Robust) -> str:
     """The whole answer: in a few lines, then by number and by plan."""
-    sections = ["\n".join(verdict(found)), _numbers(found), _memory(found), _plans(found)]
+    said = "\n".join(paragraph(one, hanging=2) for one in verdict(found))
+    sections = [said, _numbers(found), _memory(found), _plans(found)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -113,15 +112,13 @@ def _numbers(found: Robust) -> str:
     lines = [table(rows, right=[1, 4, 5, 6], indent=0)]
     for row in found.numbers:
         if row.decides:
-            text = f"{row.name} {after(row)}"
-            lines += textwrap.wrap(
-                text, page_width(), initial_indent="  ", subsequent_indent="      "
-            )
+            lines.append(paragraph(f"{row.name} {after(row)}", indent=2, hanging=4))
     tolerance = percent(found.tolerance)
-    lines.append(
+    said = (
         f"stays best: no plan is cheaper by more than {tolerance} at both values, nor by more than "
-        "`between`\nbetween them; saved: by the best plan known, at the worse end"
+        "`between` between them; saved: by the best plan known, at the worse end"
     )
+    lines.append(paragraph(said))
     return "\n".join(lines)
 
 
@@ -170,8 +167,8 @@ def _plans(found: Robust) -> str:
                 row.layouts,
             ]
         )
-    return (
-        table(rows, right=[2, 3, 4, 5, 6, 7, 8], indent=0)
-        + "\nt: for the machine as it is taken; r: of least regret; behind: the best plan known, "
-        "at the worst corner;\nat most: at any corner; anywhere: in the ranges"
+    said = (
+        "t: for the machine as it is taken; r: of least regret; behind: the best plan known, at "
+        "the worst corner; at most: at any corner; anywhere: in the ranges"
     )
+    return table(rows, right=[2, 3, 4, 5, 6, 7, 8], indent=0) + "\n" + paragraph(said)

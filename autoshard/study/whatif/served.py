@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from autoshard.files import Count, NotNegative
-from autoshard.plan.text.page import shorten, table
+from autoshard.plan.text.tables import paragraph, shorten, table
 from autoshard.study.whatif.row import SCHEMA_VERSION, Row, Size
 from autoshard.study.whatif.table import WhatIf
 from autoshard.units import format_bytes, format_seconds
@@ -155,11 +155,12 @@ def _verdict(found: Serving) -> str:
     for one in best:
         row = one.row
         step = format_seconds(row.step_seconds or 0.0)
-        line = f"  {row.machine} {others(row)}: batch {row.sizes['batch']}, {step} a token, "
+        where = " ".join(filter(None, (row.machine, others(row))))
+        line = f"{where}: batch {row.sizes['batch']}, {step} a token, "
         line += f"{_rate(one):,.0f} tokens/s, {_rate(one) / row.chips:,.0f} a chip"
         if one.first_seconds is not None:
             line += f"; first token after {format_seconds(one.first_seconds)}"
-        lines.append(shorten(line))
+        lines.append(paragraph(line, indent=2, hanging=2))
     return "\n".join(lines)
 
 

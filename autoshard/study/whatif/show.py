@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from autoshard.plan.text.page import page_width, table
+from autoshard.plan.text.tables import paragraph, table
 from autoshard.study.whatif.answers import break_even, efficient, largest_sizes, smallest_clusters
 from autoshard.study.whatif.table import WhatIf
 from autoshard.units import format_bytes, format_gap, format_seconds
@@ -15,9 +14,9 @@ from autoshard.units import format_bytes, format_gap, format_seconds
 def format_sweep(sweep: WhatIf) -> str:
     """The whole report of a sweep, with one line per row."""
     sections = [
-        _verdict(sweep),
+        paragraph(_verdict(sweep), hanging=2),
         _rows(sweep),
-        _slow(sweep),
+        paragraph(_slow(sweep)),
         _unfit(sweep),
         _clusters(sweep),
         _sizes(sweep),
@@ -98,9 +97,7 @@ def _unfit(sweep: WhatIf) -> str:
     for row in sweep.rows:
         if not row.fits:
             text = f"{row.machine} {_question(sweep, row.sizes, row.limit_bytes)}: {row.why}"
-            lines += textwrap.wrap(
-                text, page_width(), initial_indent="  ", subsequent_indent="      "
-            )
+            lines.append(paragraph(text, indent=2, hanging=4))
     return "\n".join(["without a plan:", *lines]) if lines else ""
 
 

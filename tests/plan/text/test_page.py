@@ -104,13 +104,13 @@ toy on v5e-8, mesh data=2, model=4 (8 devices)
   data parallel               -       -         -  does not fit
   FSDP                 18.00 ms   1.500  1.00 GiB
 
-                            global type, dimensions @ mesh axes  per device
-  inputs                                                           1.28 KiB
-    [0]['layers'][*]['wq']  f32[16, 64@(data,model)]              2 x 512 B
-    [0]['norm']             bf16[16]                                   32 B
-    [1]                     i32[8@data, 16]                           256 B
-  outputs                                                          1.03 KiB
-    [0]                     as input [0]                           1.03 KiB
+                            dimensions @ mesh axes    per device
+  inputs                                                1.28 KiB
+    [0]['layers'][*]['wq']  f32[16, 64@(data,model)]   2 x 512 B
+    [0]['norm']             bf16[16]                        32 B
+    [1]                     i32[8@data, 16]                256 B
+  outputs                                               1.03 KiB
+    [0]                     as input [0]                1.03 KiB
 
   collectives       exposed   seconds  times  bytes in all
   all_gather@data  400.0 us  2.000 ms      2      2.00 MiB
@@ -136,6 +136,7 @@ def test_a_page_is_as_wide_as_the_terminal(monkeypatch, columns, width):
     if columns is not None:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
         monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("NO_COLOR", "1")
     text = format_plan(plan(program="p" * 300, moves=(replace(GATHER, scope="s" * 300),)))
     widest = max(map(len, text.split("\n")))
     if columns is None:

@@ -108,10 +108,10 @@ def test_all_faults_are_named_at_once_with_what_is_missing(two_dots):
     lines = [op.line for op in program.ops if op.primitive == "dot_general"]
     assert str(error.value).split("\n  - ") == [
         "the plan does not type-check on the mesh x=2, y=4 (4 faults):",
-        f"dot_general at (top) ({lines[0]}): operand 0, [0], is f32[8@x, 16@y] where f32[8@x, 16] "
-        "is read; missing jax.lax.all_gather([0], 'y', axis=1, tiled=True)",
-        f"dot_general at (top) ({lines[1]}): operand 1, [2], is f32[32, 16@y]{{I: x}} where "
-        "f32[32@y, 16] is read; missing jax.lax.all_to_all([2], 'y', split_axis=0, concat_axis=1, "
+        f"dot_general at (top) ({lines[0]}): operand 0, x, is f32[8@x, 16@y] where f32[8@x, 16] "
+        "is read; missing jax.lax.all_gather(x, 'y', axis=1, tiled=True)",
+        f"dot_general at (top) ({lines[1]}): operand 1, v, is f32[32, 16@y]{{I: x}} where "
+        "f32[32@y, 16] is read; missing jax.lax.all_to_all(v, 'y', split_axis=0, concat_axis=1, "
         "tiled=True)",
         "inputs [0]: its spec is P('x',), but it is stored as P('x', 'y')",
         "inputs [2]: its spec is P('y',), but it is stored as P(None, 'y')",

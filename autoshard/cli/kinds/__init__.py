@@ -1,0 +1,1 @@
+"""The kinds of files that commands write: as text, and as pages."""

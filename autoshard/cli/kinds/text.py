@@ -1,0 +1,249 @@
+"""What a file holds that a command wrote, and its text: any such file can be shown and named."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from autoshard.cli.common import CommandError
+from autoshard.units import format_gap, visible
+
+if TYPE_CHECKING:
+    from autoshard.solve.schedule.optimise.outcome import ScheduleOutcome
+
+COLUMNS = 100
+"""Of the drawing of a schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A kind of file.
+
+    Attributes:
+      what: it is, as `a sweep`.
+      command: that writes it.
+      is_one: whether data, as JSON has it, is of this kind.
+      text: the report of it, from its data, the path, and how many collectives to list.
+    """
+
+    what: str
+    command: str
+    is_one: Callable[[dict[str, Any]], bool]
+    text: Callable[[Any, str, int], str]
+
+
+def schedule_text(outcome: ScheduleOutcome, name: str, reason: str, columns: int) -> str:
+    """What a schedule takes, and its drawing.
+
+    Args:
+      outcome: with an order.
+      name: of the problem, where it has none of its own.
+      reason: why this placement was chosen, where there were others.
+      columns: of the drawing.
+    """
+    from autoshard.plan.text.tables import drawing_columns, paragraph
+    from autoshard.solve.schedule.drawing import draw_text
+
+    timeline, limits = outcome.timeline, outcome.instance.memory_limit
+    assert timeline is not None
+    peaks = " ".join(f"{peak:.12g}" for peak in timeline.peak_memory)
+    lines = [
+        f"{outcome.instance.name or name}: {outcome}",
+        paragraph(
+            f"makespan {timeline.makespan:.12g}, span {timeline.span:.12g}, "
+            f"bubble {timeline.bubble:.1%}, found by {outcome.found_by}"
+        ),
+        f"memory taken at most, by mesh: {peaks}",
+    ]
+    if limits is not None:
+        lines.append(f"memory limit, by mesh:         {' '.join(f'{m:.12g}' for m in limits)}")
+    if reason:
+        lines.append(reason)
+    return "\n".join([*lines, draw_text(timeline, min(columns, drawing_columns()))])
+
+
+def solution_text(answer: dict[str, Any], file: str) -> str:
+    """A line about a solution, as its file has it."""
+    known = [f"{key} {answer[key]:.12g}" for key in ("objective", "bound") if answer.get(key)]
+    gap = "" if answer.get("gap") is None else f", gap {format_gap(answer['gap'])}"
+    stopped = f", stopped: {answer['limit_hit']}" if answer.get("limit_hit") else ""
+    return (
+        f"{answer.get('name') or file}: {answer['status']}, {', '.join(known)}{gap}, "
+        f"{answer['seconds']:.1f} s{stopped}"
+    )
+
+
+def _plan(data: Any, path: str, moves: int) -> str:
+    from autoshard.plan.plan import Plan, PlanError
+    from autoshard.plan.text.page import format_plan
+
+    try:
+        return format_plan(Plan.from_json(data), dearest=moves)
+    except PlanError as error:
+        raise CommandError(f"{path!r}: {error}") from error
+
+
+def _pipeline(data: Any, path: str, moves: int) -> str:
+    from autoshard.plan.plan import PlanError
+    from autoshard.search.meshes.plan import PipelinePlan
+    from autoshard.search.meshes.report import format_pipeline
+
+    try:
+        return format_pipeline(PipelinePlan.from_json(data))
+    except PlanError as error:
+        raise CommandError(f"{path!r}: {error}") from error
+
+
+def _schedule(data: Any, path: str, moves: int) -> str:
+    from autoshard.solve.schedule.faults import ScheduleError
+    from autoshard.solve.schedule.optimise.outcome_json import outcome_from_json
+
+    try:
+        outcome = outcome_from_json(data)
+    except ScheduleError as error:
+        raise CommandError(f"{path!r}: {error}") from error
+    return schedule_text(outcome, outcome.instance.name or path, "", COLUMNS)
+
+
+def _sweep(data: Any, path: str, moves: int) -> str:
+    from autoshard.show.sweep.file import SweepFileError, read_sweep
+    from autoshard.show.sweep.serving_file import is_serving, read_serving
+
+    text = json.dumps(data)
+    try:
+        return str(read_serving(text) if is_serving(text) else read_sweep(text))
+    except SweepFileError as error:
+        raise CommandError(f"{path!r}: {error}") from error
+
+
+def _robust(data: Any, path: str, moves: int) -> str:
+    from autoshard.study.robust.record import Robust
+
+    try:
+        return str(Robust.from_json(data))
+    except ValueError as error:
+        raise CommandError(f"{path!r}: {error}") from error
+
+
+def _frontier(data: Any, path: str, moves: int) -> str:
+    from autoshard.plan.plan import PlanError
+    from autoshard.study.frontier import Frontier
+
+    try:
+        return str(Frontier.from_json(data))
+    except PlanError as error:
+        raise CommandError(f"{path!r}: {error}") from error
+
+
+def _verdicts(data: Any, path: str, moves: int) -> str:
+    from autoshard.cli.common import Verdict, WrittenVerdicts
+    from autoshard.files import FileError, typed
+
+    try:
+        written = typed(data, WrittenVerdicts, name=repr(path))
+    except FileError as error:
+        raise CommandError(str(error)) from error
+    return "\n".join(str(Verdict(v.judge, v.agrees, v.text)) for v in written.verdicts)
+
+
+def _solution(data: Any, path: str, moves: int) -> str:
+    return solution_text(data, path)
+
+
+def _of_kind(kind: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda data: data.get("kind") == f"autoshard {kind}"
+
+
+def _has(*keys: str) -> Callable[[dict[str, Any]], bool]:
+    return lambda data: all(key in data for key in keys)
+
+
+KINDS = (
+    Written(
+        "a plan for several meshes",
+        "search",
+        _of_kind("plan for several meshes"),
+        _pipeline,
+    ),
+    Written("a schedule", "schedule", _of_kind("schedule"), _schedule),
+    Written("an answer about serving", "serving", _has("serving", "rows"), _sweep),
+    Written("a sweep", "whatif", _has("rows"), _sweep),
+    Written("an answer about ranges", "robust", _has("robust"), _robust),
+    Written("a front of memory and time", "frontier", _has("points"), _frontier),
+    Written("verdicts", "verify", _has("verdicts"), _verdicts),
+    Written("a solution", "solve", _has("choices", "objective", "peak_usage"), _solution),
+    Written("a plan", "search", _has("schema_version"), _plan),
+)
+"""Every kind; the first that fits counts."""
+
+
+def kind_of(data: Any) -> Written | None:
+    """The kind of a file by its data, or None if no command writes such."""
+    return next((k for k in KINDS if isinstance(data, dict) and k.is_one(data)), None)
+
+
+def show_command(options: argparse.Namespace) -> int:
+    """Run `autoshard show`."""
+    data = _data(options.plan)
+    kind = kind_of(data)
+    if kind is None:
+        known = ", ".join(dict.fromkeys(f"`autoshard {kind.command}`" for kind in KINDS))
+        raise CommandError(f"{options.plan!r} is no file of a command; show reads those of {known}")
+    if options.json:
+        print(json.dumps(data))
+    else:
+        print(kind.text(_visible(data), options.plan, options.moves).rstrip("\n"))
+    return 0
+
+
+def _visible(data: Any) -> Any:
+    """Data whose texts hold nothing that a terminal obeys."""
+    if isinstance(data, str):
+        return visible(data)
+    if isinstance(data, list):
+        return [_visible(one) for one in data]
+    if isinstance(data, dict):
+        return {_visible(key): _visible(value) for key, value in data.items()}
+    return data
+
+
+def _data(path: str) -> Any:
+    from autoshard.files import FileError, json_of, read_text
+
+    try:
+        text = read_text(path, "the plan")
+        if text.lstrip().lower().startswith("<!doctype html"):
+            raise CommandError(f"{path!r} is a page of `autoshard report`; open it in a browser")
+        return _rows(text) if _is_table(text) else json_of(text, path)
+    except FileError as error:
+        raise CommandError(str(error)) from error
+
+
+def _is_table(text: str) -> bool:
+    """Whether it is the CSV of a sweep."""
+    from autoshard.show.sweep.file import is_sweep
+
+    return not text.lstrip().startswith(("{", "[")) and is_sweep(text)
+
+
+def _rows(text: str) -> Any:
+    from autoshard.show.sweep.file import read_sweep
+
+    return read_sweep(text).to_json()
+
+
+def instead_of_a_plan(path: str) -> str:
+    """Says what a file is that should be a plan and is another thing; empty where it may be one."""
+    try:
+        kind = kind_of(_data(path))
+    except CommandError as error:
+        return str(error) if "`" in str(error) else ""
+    if kind is None or kind.what == "a plan":
+        return ""
+    return (
+        f"{path!r} is {kind.what}, as `autoshard {kind.command}` writes it, and no plan for one "
+        "mesh; `autoshard show` prints it"
+    )

@@ -1,0 +1,131 @@
+"""Commands look as they are kept, in a narrow and a wide terminal and piped; nothing overflows."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import pytest
+
+from autoshard.cli import search
+from autoshard.cli.kinds.text import KINDS, kind_of
+from autoshard.cli.main import main, parser_of_commands
+from autoshard.search.meshes.plan import KIND as PIPELINE
+from autoshard.solve.schedule.optimise.outcome_json import KIND as SCHEDULE
+from tests.cli.snapshots import COMMANDS, FOLDER, in_a_folder_of_files, path_of, plain, printed
+from tests.kept import write_kinds
+
+
+@pytest.fixture(scope="module", autouse=True)
+def files():
+    """Files of every kind in the working directory; programs are traced and priced once."""
+    from autoshard.cli import explain, replan
+    from autoshard.search import dearest
+    from autoshard.search import replan as pricing
+
+    def once(module, name):
+        made = getattr(module, name)
+        known = {}
+
+        def again(first, *rest, **words):
+            if name not in known:
+                known[name] = made(first, *rest, **words)
+            return known[name]
+
+        patch.setattr(module, name, again)
+
+    with in_a_folder_of_files(), pytest.MonkeyPatch.context() as patch:
+        found = functools.cache(lambda reference, *_: search.find_program(reference))
+        for module in (explain, replan):
+            patch.setattr(module, "find_program", lambda reference, *_: found(reference))
+        once(dearest, "dearest")
+        once(pricing, "reprice")
+        yield
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_looks_so(command):
+    narrow, wide, piped = (printed(command, columns) for columns in (80, 200, None))
+    shown = {"a terminal of 80 columns": narrow, "a terminal of 200 columns": wide, "a pipe": piped}
+    parts = [f"==== {mode}\n{plain(text)}" for mode, text in shown.items()]
+    assert "\n".join(parts) == path_of(command).read_text()
+    assert "\x1b" not in piped
+    for text, columns in ((narrow, 80), (wide, 200)):
+        whole = [line for line in plain(text).splitlines() if not line.startswith("  autoshard ")]
+        assert max(map(len, whole)) <= columns
+    assert "\u2026" not in piped
+
+
+def test_no_snapshot_is_left_over():
+    assert {file.name for file in FOLDER.iterdir()} == {path_of(one).name for one in COMMANDS}
+
+
+def test_headings_are_bold_unless_that_is_not_wanted(monkeypatch):
+    assert printed("show plan.json", 80).startswith("\x1b[1mmlp:tiny on v5e-8, mesh")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in printed("show plan.json", 80)
+
+
+def test_every_kind_of_file_is_known_and_prints_as_json(tmp_path, capsys):
+    write_kinds(tmp_path)
+    names = set()
+    for file in tmp_path.iterdir():
+        data = json.loads(file.read_text())
+        kind = kind_of(data)
+        assert kind is not None, file.name
+        names.add(kind.what)
+        assert main(["show", str(file), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out) == data
+    assert names == {kind.what for kind in KINDS}
+    assert kind_of({"kind": PIPELINE}) is KINDS[0]
+    assert kind_of({"kind": SCHEDULE}) is KINDS[1]
+
+
+def test_a_plan_is_asked_for_and_another_file_is_named(capsys):
+    assert main(["verify", "sweep.json"]) == 2
+    said = "'sweep.json' is a sweep, as `autoshard whatif` writes it, and no plan for one mesh"
+    assert capsys.readouterr().err == f"autoshard: error: {said}; `autoshard show` prints it\n"
+
+
+def test_what_a_terminal_would_obey_is_written_out(tmp_path, capsys):
+    with open("plan.json") as file:
+        data = json.load(file)
+    data["program"] = "evil\x1b[2J"
+    (tmp_path / "evil.json").write_text(json.dumps(data))
+    assert main(["show", str(tmp_path / "evil.json")]) == 0
+    assert capsys.readouterr().out.startswith("evil\\x1b[2J on v5e-8")
+
+
+def test_every_command_answers_in_json():
+    (commands,) = (one for one in parser_of_commands()._actions if one.choices and one.dest != "")
+    without = {
+        name
+        for name, parser in commands.choices.items()
+        if "--json" not in parser._option_string_actions
+    }
+    assert without == {"bench", "completion"}  # rows go to --csv; a script is text
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["sea"], ["search"]),
+        (["search", "vit"], ["vit-l16"]),
+        (["search", "mlp", "--machine", "v5p"], ["v5p-64", "v5p-8"]),
+        (["search", "mlp", "--rem"], ["--remat"]),
+        (["search", "mlp", "--remat", ""], ["respect", "search"]),
+        (["frontier", "mlp", "--machine", "v5p-64", "--po"], ["--points"]),
+        (["bench", "ha"], ["habits"]),
+        (["machines", "gb200"], ["gb200-nvl72-72"]),
+        (["show", ""], []),
+    ],
+)
+def test_completion_offers_what_may_stand_there(words, offered, capsys):
+    assert main(["completion", "--of", *words]) == 0
+    assert capsys.readouterr().out.split() == offered
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_asks_the_command_itself(shell, capsys):
+    assert main(["completion", shell]) == 0
+    assert "autoshard completion --of" in capsys.readouterr().out
