@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autoshard.compiler.compiled import Compiled
     from autoshard.machine.machine import Machine
-    from autoshard.models.training import Step
+    from autoshard.models.find import Found
     from autoshard.plan.plan import Plan
     from autoshard.program.trace import Program
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 def measure_group(question: Mapping[str, Any]) -> None:
     """Price and compile every plan of one group; a line of JSON each in the file `answers`."""
     import autoshard
-    from autoshard import models
     from autoshard.machine.compiler import installed_release
+    from autoshard.models.find import find
 
-    step = models.build(question["program"], **question["arguments"])
-    program = autoshard.trace(step.fn, *step.args, **step.options)
     machine = autoshard.load_machine(question["machine"])
+    step = find(question["program"], question["arguments"], machine=machine)
+    program = autoshard.trace(step.fn, *step.args, **step.options)
     folder = Path(question["plans"])
     folder.mkdir(parents=True, exist_ok=True)
     everything = folder / "done"
@@ -94,7 +94,7 @@ def _old(
             yield answer["name"], plan, recall(answer["key"], plan.mesh, machine)
 
 
-def _compiled(plan: Plan, machine: Machine, step: Step) -> Compiled | str:
+def _compiled(plan: Plan, machine: Machine, step: Found) -> Compiled | str:
     """What the compiler says of a plan, or why it refuses."""
     import autoshard
     from autoshard.compiler.compiled import compile_plan

@@ -29,7 +29,8 @@ machine and a mesh (`autoshard.study.worth`):
 The last row denies them all at once. Every group is a process of its own
 (`benchmarks/habits_group.py`). With `--known FILE` nothing is measured twice: what is found is
 added to the file, whose lines may be of several folders and of several releases of jaxlib. With
-`--enough` a habit that is worth it in one group is left out of those that come later. `--markdown
+`--enough` a habit that is worth it in one group is left out of those that come later, which are of
+larger programs. `--markdown
 FILE` writes the rows as a page, with the groups that they are of: `benchmarks/HABITS.md` is one.
 """
 
@@ -211,6 +212,11 @@ def page(habits: Sequence[Habit], effects: Sequence[Effect], *, enough: bool = F
     return "\n".join(lines) + "\n"
 
 
+def _size(place: Path) -> int:
+    """Bytes of the plans of a group: small programs first, which decide about most habits."""
+    return sum(file.stat().st_size for file in place.glob("*.json"))
+
+
 def measured(
     folder: Path,
     names: Sequence[str],
@@ -234,7 +240,8 @@ def measured(
     from autoshard.machine.compiler import installed_release
     from autoshard.study.worth import TOGETHER, Effect, worth
 
-    places = [place for place in sorted(folder.iterdir()) if (place / "question.json").exists()]
+    places = [place for place in folder.iterdir() if (place / "question.json").exists()]
+    places.sort(key=lambda place: (_size(place), place.name))
     lines = known.read_text().splitlines() if known and known.exists() else ()
     made = [json.loads(line) for line in lines]
     effects = [Effect(**row) for one in made for row in one["effects"]]

@@ -44,8 +44,8 @@ def kept_group(folder: Path, count: int | None = None) -> Group:
       ValueError: they were compiled with another release of jaxlib.
     """
     import autoshard
-    from autoshard import models
     from autoshard.machine.compiler import installed_release
+    from autoshard.models.find import find
     from autoshard.study.worth import Group
 
     asked = json.loads((folder / "question.json").read_text())
@@ -55,9 +55,9 @@ def kept_group(folder: Path, count: int | None = None) -> Group:
             f"these plans were compiled with jaxlib {release}, and {installed_release()} is "
             "installed, whose compilers have other habits: measure them with the former"
         )
-    step = models.build(asked["program"], **asked["arguments"])
-    program = autoshard.trace(step.fn, *step.args, **step.options)
     machine = autoshard.load_machine(asked["machine"])
+    step = find(asked["program"], asked["arguments"], machine=machine)
+    program = autoshard.trace(step.fn, *step.args, **step.options)
     return Group(folder.name, program, machine, tuple(islice(_kept(folder, machine), count)))
 
 

@@ -97,7 +97,6 @@ LOST: Mapping[str, str] = {
     "gpu.slices-written-for-products": "0.11",
     "gpu.workspace-of-blackwell": "0.12",
     "gpu.loop-edges-as-numbered": "0.12",
-    "gpu.made-of-gathered-lies-so": "0.12",
     "tpu.long-functions-made-anew": "0.12",
     "tpu.slopes-of-turned-scores-made-anew": "0.11",
     "tpu.ragged-gradients-once-per-group": "0.11",

@@ -17,7 +17,7 @@ A rule asks `Compiler.has`, which is listened to, so that few predictions are ma
 
     asked about nowhere                        nothing changes
     asked about by `analyse` alone             plans are priced anew if the facts are not the same
-    asked about where plans are priced         plans are priced anew
+    asked about where a plan is priced         that plan is priced anew
 """
 
 from __future__ import annotations
@@ -233,24 +233,37 @@ class _Usual:
         machine = _asked(group.machine, listening)
         self.facts = analyse(group.program, machine.chip)
         self.asked_early = frozenset(listening.heard)
-        listening.heard.clear()
-        self.predictions = _predicted(group, machine, self.facts)
-        self.asked_late = frozenset(listening.heard)
+        self.predictions: list[_Prediction] = []
+        self.asked_late: list[frozenset[str]] = []
+        for kept in group.plans:
+            listening.heard.clear()
+            # Prices of its own: those that another plan has asked for are not asked for again.
+            self.predictions += _predicted(group, machine, self.facts, [kept])
+            self.asked_late.append(frozenset(listening.heard))
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """What a rule asks about in any plan."""
+        return self.asked_early.union(*self.asked_late)
 
     def without(self, group: Group, denied: frozenset[str]) -> list[_Prediction]:
         """Predictions without some habits."""
         machine, facts = denying(group.machine, *denied), self.facts
         if denied & self.asked_early:
             facts = analyse(group.program, machine.chip)
-        late = denied & self.asked_late
-        if not late and replace(facts, chip=None) == replace(self.facts, chip=None):
-            return self.predictions
-        return _predicted(group, machine, replace(facts, chip=machine.chip))
+        same = replace(facts, chip=None) == replace(self.facts, chip=None)
+        again = [not (same and denied.isdisjoint(asked)) for asked in self.asked_late]
+        plans = [kept for kept, anew in zip(group.plans, again, strict=True) if anew]
+        found = iter(_predicted(group, machine, replace(facts, chip=machine.chip), plans))
+        return [
+            next(found) if anew else usual
+            for usual, anew in zip(self.predictions, again, strict=True)
+        ]
 
 
 def _effect(group: Group, usual: _Usual, habit: str, denied: frozenset[str]) -> Effect:
     nothing = Effect(habit, group.name, len(group.plans))
-    if denied.isdisjoint(usual.asked_early | usual.asked_late):
+    if denied.isdisjoint(usual.asked):
         return nothing
     changed, moved, lost = 0, 0, []
     others = usual.without(group, denied)
@@ -264,10 +277,12 @@ def _effect(group: Group, usual: _Usual, habit: str, denied: frozenset[str]) -> 
     return replace(nothing, asked=True, changed=changed, moved=moved, **grown)
 
 
-def _predicted(group: Group, machine: Machine, facts: Facts) -> list[_Prediction]:
+def _predicted(
+    group: Group, machine: Machine, facts: Facts, plans: Sequence[Kept]
+) -> list[_Prediction]:
     prices = {}
     found = []
-    for kept in group.plans:
+    for kept in plans:
         sizes = kept.plan.mesh.sizes
         if sizes not in prices:
             prices[sizes] = step_prices(group.program, facts, machine, sizes)

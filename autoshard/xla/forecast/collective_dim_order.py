@@ -8,6 +8,9 @@ first dimension.
 
     g: f32[m, n@x] --all-gather(x)--> g: f32[m, n], n first in memory
 
+A product with a batch reads its operands in the order of their dimensions. One that is gathered
+along another dimension than the first is there twice: as gathered, and in order.
+
 Values that cross a loop boundary have the default order of their dimensions. An array gathered
 along any dimension but the first is therefore rewritten before the loop.
 
@@ -23,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.strategies_of import ChosenStrategies, copy_readers
-from autoshard.program.dim_order import sides
+from autoshard.program.dim_order import operand_groups, sides
 from autoshard.program.layout import local_shape
 from autoshard.program.trace import Op
 from autoshard.xla.fusion import Fusion
@@ -66,12 +69,12 @@ class FirstDimensions:
         self.prices, self.decisions = prices, decisions
         self.fusion, self.chosen = fusion, chosen
         self.own = own = prices.machine.chip.compiler
-        self._follows_gathered = not own.denies("gpu.made-of-gathered-lies-so")
         self._follows_scattered = not own.denies("gpu.made-of-scattered-lies-so")
         self._cuts_first = not own.denies("gpu.all-to-alls-cut-first-dimension")
         self._scatters_first = not own.denies("gpu.scatters-along-first-dimension")
         self._joins_first = not own.denies(*JOINING)
         self._of_value: list[int | None] = []
+        self._made_of_gathered: set[int] = set()
         self._served: dict[int, frozenset[tuple[int, int]]] = {}
 
     def is_turned(self, op: Op) -> bool:
@@ -94,6 +97,27 @@ class FirstDimensions:
         found, layout = self._of_copy(value), self.decisions.copy[value]
         assert layout is not None
         return found is not None and not self._lies_first(value, found, layout)
+
+    def read_in_order(self, op: Op) -> Iterator[int]:
+        """Yield the positions of gathered operands that a batched product has put in order first.
+
+        With one element of the batch on a device it is a plain product, which reads either order.
+        """
+        if op.primitive != "dot_general" or not self.own.has("gpu.batches-read-in-order"):
+            return
+        if self.decisions.assignment[op.index] is None:
+            return
+        for position, (batch, *_) in enumerate(operand_groups(op.rule)):
+            value = op.inputs[position]
+            if value < 0 or not self._reads_copy(op, position):
+                continue
+            found, layout = self._of_copy(value), self.decisions.copy[value]
+            assert layout is not None
+            shape = self.prices.program.values[value].shape
+            sizes = local_shape(shape, layout, self.prices.mesh_shape)
+            several = any(sizes[dimension] > 1 for dimension in batch)
+            if several and found is not None and not self._lies_first(value, found, layout):
+                yield position
 
     def is_scattered_otherwise(self, op: Op) -> bool:
         """Whether a product is reduce-scattered along a dimension that it cannot write first.
@@ -199,11 +223,17 @@ class FirstDimensions:
     def _follows(self, op: Op, position: int) -> bool:
         """Whether the result of an elementwise op lies as this operand, whose order is not its own.
 
-        What is made of something else that lies so was judged with that.
+        What a kernel makes of a gathered array and reads itself lies nowhere: it is read as that
+        lies. What it writes has the default order. What is made of something else that lies
+        otherwise was judged with that.
         """
-        if self._reads_copy(op, position):
-            return self._follows_gathered
-        maker = self.prices.program.ops[self.prices.program.values[op.inputs[position]].producer]
+        value = op.inputs[position]
+        if self._reads_copy(op, position) or value in self._made_of_gathered:
+            if any(self.prices.dataflow.materialised[output] for output in op.outputs):
+                return False
+            self._made_of_gathered.update(op.outputs)
+            return True
+        maker = self.prices.program.ops[self.prices.program.values[value].producer]
         return self._follows_scattered or not self.chosen(maker).scattered[0]
 
     def _scattered(self, op: Op, value: int) -> int | None:

@@ -179,6 +179,25 @@ def put_in_order(
             yield from passing(at, prices.scratch_bytes(one.stack, layout))
 
 
+def gathered_beside(
+    prices: StepPrices, decided: Decided, first: FirstDimensions
+) -> Iterator[tuple[int, float]]:
+    """Yield the memory events of gathered operands that a product has put in order.
+
+    Beyond what was counted for operands that lie otherwise whether they are gathered or not.
+    """
+    flow = prices.dataflow
+    for op in prices.program.ops:
+        for position in first.read_in_order(op):
+            layout = decided.decisions.copy[op.inputs[position]]
+            assert layout is not None
+            copies = transposing(prices, op, decided.chosen(op))[1]
+            turned = zip(flow.transposed.get(op.index, ()), copies, strict=False)
+            counted = sum(float(held[0]) for one, (held, _) in turned if one.position == position)
+            size = prices.scratch_bytes(op.inputs[position], layout) - counted
+            yield from passing(flow.when[op.index], max(size, 0.0))
+
+
 def beside_sent(
     prices: StepPrices,
     decided: Decided,

@@ -35,9 +35,8 @@ def _gathered(w: Any) -> Any:
     return constrained(w, PartitionSpec()) * 2
 
 
-def _gathered_made(x: Any, w: Any) -> Any:
-    w = constrained(jnp.tanh(w), PartitionSpec())
-    return lax.scan(lambda x, _: (x @ w, None), x, None, length=4)[0]
+def _product_of_gathered(a: Any, b: Any) -> Any:
+    return jnp.einsum("bkqs,bksh->bkqh", constrained(jnp.tanh(a), PartitionSpec()), b)
 
 
 def _exchanged_back(x: Any) -> Any:
@@ -131,14 +130,6 @@ def _in_place(built: Built) -> bool:
     return renewal.writes == ("bf16[128,512]",) and not built.kernels("copy")
 
 
-def _made_so(built: Built) -> bool:
-    """What is made of the gathered array for a loop lies as it was gathered."""
-    (gather,) = built.collectives("all-gather")
-    (made,) = built.kernels("tanh", writes="bf16[512,512]")
-    (turned,) = built.kernels("transpose", writes="bf16[512,512]")
-    return gather.orders[-1] == (1, 0) and made.name in turned.operands
-
-
 def _one_sum(built: Built) -> bool:
     first, second = products(built)
     (sum_,) = built.collectives("all-reduce")
@@ -175,6 +166,16 @@ def _converted_first(built: Built) -> bool:
     return gather.writes[-1] == "bf16[512,1024]" and convert.name in gather.operands
 
 
+def _put_in_order_for_product(built: Built) -> bool:
+    (gather,), (turned,) = built.collectives("all-gather"), built.kernels("transpose")
+    (product,) = products(built)
+    return (
+        gather.orders[-1][:2] == (1, 0)
+        and gather.position < turned.position < product.position
+        and turned.writes == ("bf16[8,8,512,256]",)
+    )
+
+
 HABITS: tuple[Habit, ...] = (
     habit(
         "gathers-along-first-dimension",
@@ -198,15 +199,15 @@ HABITS: tuple[Habit, ...] = (
         _not_turned,
     ),
     habit(
-        "made-of-gathered-lies-so",
-        "What is made element by element of an array that is gathered along another dimension "
-        "than the first lies as that does.",
+        "batches-read-in-order",
+        "What a batched product reads of an array that is gathered along another dimension than "
+        "the first is put in order before.",
         _LAYOUTS,
-        _gathered_made,
-        (bf16(8192, 512), bf16(512, 512)),
-        (X, INNER),
-        (X,),
-        _made_so,
+        _product_of_gathered,
+        (bf16(8, 8, 512, 256), bf16(8, 8, 256, 128)),
+        (INNER, WHOLE),
+        (WHOLE,),
+        _put_in_order_for_product,
     ),
     habit(
         "scatters-along-first-dimension",

@@ -94,7 +94,6 @@ _PROMISES = {
 _UNMEASURED = {
     "gpu.slices-written-for-products": "releases before 0.11 alone have it",
     "gpu.loop-edges-as-numbered": "releases before 0.12 alone have it",
-    "gpu.made-of-gathered-lies-so": "releases before 0.12 alone have it",
     "gpu.stacked-out-of-order": "releases before 0.12 alone show it",
     "tpu.long-functions-made-anew": "releases before 0.12 alone have it",
     "gpu.gathers-between-hosts-reckoned": "it orders collectives between hosts",

@@ -176,3 +176,22 @@ def test_caches_that_are_cut_otherwise_are_put_in_order_beside_each_other(tmp_pa
     whole = 16 * 16 * 512 * 16 * 64 * 2
     assert compiled > 2 * (whole + whole / 8)  # in the order in which they are read, too
     assert predicted == pytest.approx(compiled, rel=0.1)
+
+
+@pytest.mark.parametrize("cut", ["[x, None, None, None]", "[None, x, None, None]"])
+def test_a_batched_product_puts_in_order_what_is_gathered_along_another_dimension(
+    tmp_path: Path, cut: str
+) -> None:
+    """It is there twice then: as gathered, and as the product reads it."""
+
+    def step(scores: Any, values: Any) -> Any:
+        return jnp.einsum("bkqs,bksh->bkqh", jnp.exp(scores), values)
+
+    predicted, compiled = peaks(
+        step,
+        [array(8, 8, 512, 512, dtype=jnp.bfloat16), array(8, 8, 512, 16, dtype=jnp.bfloat16)],
+        [f"scores {cut}", "values [None, None, None, None]", "result [None, None, None, None]"],
+        tmp_path,
+        limits=["all_to_all count 0"],
+    )
+    assert predicted == pytest.approx(compiled, rel=0.1)

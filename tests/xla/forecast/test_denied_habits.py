@@ -264,6 +264,7 @@ def tasks(prices: StepPrices, decisions: Decisions) -> list[object]:
 FORECAST: dict[str, dict[str, tuple[str, int]]] = {
     "gpu": {
         "gpu.all-to-alls-cut-first-dimension": ("attention", 0),
+        "gpu.batches-read-in-order": ("attention", 1),
         "gpu.collectives-begin-and-end": ("attention", 0),
         "gpu.gathers-combined": ("attention", 2),
         "gpu.gathers-combined-in-loops": ("loop", 0),
@@ -273,7 +274,6 @@ FORECAST: dict[str, dict[str, tuple[str, int]]] = {
         "gpu.kernels-at-full-bandwidth": ("attention", 0),
         "gpu.longest-chain-first": ("attention", 0),
         "gpu.loops-with-collectives-alone": ("beside", 0),
-        "gpu.made-of-gathered-lies-so": ("loop", 11),
         "gpu.made-of-scattered-lies-so": ("update", 19),
         "gpu.one-collective-at-a-time": ("attention", 0),
         "gpu.pool-gradients-scatter": ("pool", 0),

@@ -150,6 +150,7 @@ def gradient_step(rows: bool) -> Plan:
 
 
 def test_an_update_that_reads_a_gathered_gradient_out_of_order_lies_beside_the_weight() -> None:
+    """What the kernel makes of the gradient before the update lies nowhere, in whatever order."""
     rows, columns = gradient_step(rows=True), gradient_step(rows=False)
     for plan in (rows, columns):
         assert [(move.kind, move.value[:4]) for move in plan.moves] == [("all_gather", "bf16")]
