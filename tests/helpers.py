@@ -17,6 +17,7 @@ import pytest
 
 from autoshard.cost.step_prices import step_prices
 from autoshard.machine.chip import Chip
+from autoshard.machine.host import Host
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.machine.network import Switch
@@ -64,7 +65,8 @@ def toy_machine(chips: int = 8, *, memory_bytes: float = 2.0**30) -> Machine:
         memory_efficiency=1.0,
     )
     network = (Switch(chips, chip_bandwidth=1e9, latency_seconds=0.0, efficiency=1.0),)
-    return Machine("toy", "toy", chip, network, overlap=0.0)
+    host = Host(chips, 8 * memory_bytes, to_bandwidth=1e6, from_bandwidth=2e6)
+    return Machine("toy", "toy", chip, network, overlap=0.0, host=host)
 
 
 def hiding(chips: int) -> Machine:

@@ -10,6 +10,7 @@ fused_attention     cuDNN's attention: what its equations say; traced without a 
 source_lines        the line of the user's source that an equation or an error comes from
 layout_primitives   layouts of an array, its cotangent and what is computed again
 explicit_types      shardings in types, taken out of what was traced with them
+memory_spaces       arrays in the memory of the host, by their types
 manual_bodies       bodies of shard_map, and their equations without its types
 parts               collectives that become ops on a dimension of parts; imported by name
 user_code           the arrays that user code reads and makes while it is traced
@@ -104,6 +105,13 @@ from autoshard.compat.manual_bodies import (
     no_mesh,
     plain_context,
 )
+from autoshard.compat.memory_spaces import (
+    HOST_KIND,
+    given_in_host,
+    host_shape,
+    in_host,
+    is_transfer,
+)
 from autoshard.compat.mpmd import (
     MpmdFragment,
     MpmdMerge,
@@ -159,6 +167,7 @@ __all__ = [
     "COPIES",
     "FFI",
     "FUSED_ATTENTION",
+    "HOST_KIND",
     "INSIDE_FUSED_ATTENTION",
     "KERNELS",
     "OWN_FOLDER",
@@ -205,9 +214,12 @@ __all__ = [
     "equation_scope",
     "explicit_sharding",
     "fused_attention",
+    "given_in_host",
     "has_batching_rule",
     "has_lowering",
+    "host_shape",
     "in_checkpoint",
+    "in_host",
     "integer_table",
     "integers",
     "interpreted",
@@ -216,6 +228,7 @@ __all__ = [
     "is_literal",
     "is_own",
     "is_tracer",
+    "is_transfer",
     "kernel_call",
     "known_flags",
     "laid_out",

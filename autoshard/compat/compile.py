@@ -107,6 +107,10 @@ def compile_bytecode(
             "temp_size",
             "generated_code_size",
             "peak_memory",
+            "host_argument_size",
+            "host_output_size",
+            "host_alias_size",
+            "host_temp_size",
         )
     }
     return executable.hlo_modules()[0].to_string(), memory

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autoshard.compat.jaxprs import is_literal
+from autoshard.compat.memory_spaces import host_shape, in_host
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, NamedSharding
@@ -260,10 +261,13 @@ def _placed(equation: Any, place: int) -> list[Any]:
         asked = made.replace(primitive=one.primitive, params=one.params, effects=one.effects)
     if given.memory_kind is None:
         return [asked]
-    inner = core.Var(made.invars[0].aval)
     space = core.mem_kind_to_space(given.memory_kind)
-    entered = made.replace(params={**made.params, "devices": (space,)}, invars=[inner])
-    return [asked.replace(outvars=[inner]), entered]
+    entered = made.replace(params={**made.params, "devices": (space,)})
+    if in_host(made.invars[0].aval):  # nothing is resharded there
+        inner = core.Var(made.outvars[0].aval)
+        return [entered.replace(outvars=[inner]), asked.replace(invars=[inner])]
+    inner = core.Var(made.invars[0].aval)
+    return [asked.replace(outvars=[inner]), entered.replace(invars=[inner])]
 
 
 def _untyped(aval: Any) -> Any:
@@ -287,7 +291,9 @@ def plain_aval(aval: Any, shape: Sequence[int] | None = None) -> Any:
     """An abstract array that says nothing of meshes, or such a one of another `shape`."""
     from jax._src import core
 
-    shape = aval.shape if shape is None else tuple(shape)
+    shape = tuple(aval.shape if shape is None else shape)
+    if in_host(aval):
+        return host_shape(shape, aval.dtype, weak_type=aval.weak_type)
     weak = bool(getattr(aval, "weak_type", False))
     return core.ShapedArray(shape, aval.dtype, weak_type=weak)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autoshard.compat.kernel_equations import with_kernels, without_unread_results
+from autoshard.compat.memory_spaces import host_shape, in_host
 
 _CALLS = frozenset({"jit", "pjit"})
 
@@ -226,14 +227,17 @@ def with_derivative_of(equation: Any, primal: Any) -> Any:
 
 
 def shape_struct(aval: Any, shape: Sequence[int] | None = None) -> Any:
-    """A `ShapeDtypeStruct` of an abstract value, weak type included, or one of another `shape`."""
+    """What stands for an abstract value, or one of another `shape`, where a function is traced.
+
+    A `ShapeDtypeStruct`, weak type included; JAX's own type of what lies in the host's memory.
+    """
     import jax
 
-    return jax.ShapeDtypeStruct(
-        aval.shape if shape is None else tuple(shape),
-        aval.dtype,
-        weak_type=bool(getattr(aval, "weak_type", False)),
-    )
+    shape = tuple(aval.shape if shape is None else shape)
+    weak = bool(getattr(aval, "weak_type", False))
+    if in_host(aval):
+        return host_shape(shape, aval.dtype, weak_type=weak)
+    return jax.ShapeDtypeStruct(shape, aval.dtype, weak_type=weak)
 
 
 def bind_checkpoint(equation: Any, operands: Sequence[Any], body: Any) -> list[Any]:

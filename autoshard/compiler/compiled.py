@@ -32,6 +32,7 @@ from autoshard.compiler.hlo.rings import fold_rings
 from autoshard.compiler.hlo.schedule import Schedule, read_schedule
 from autoshard.compiler.hlo.text import read_module
 from autoshard.compiler.hlo.timeline import Timeline, seconds_of_written, timeline
+from autoshard.compiler.hlo.transfers import HostTransfer, transfers
 from autoshard.compiler.prices import MachinePrices
 from autoshard.compiler.request import Request
 from autoshard.compiler.target import CompileError, Kind, Target, kind_of, target_of, why_missing
@@ -57,6 +58,7 @@ class Memory:
         that do not lie in its memory at once (a step of 18.2 GiB by that figure compiles for a chip
         of 15.75 GiB); here it is that of its report, by which it says what does not fit.
       code_bytes: the program itself, where it lies in device memory.
+      host_bytes: of all that lies in the host's memory.
     """
 
     argument_bytes: int
@@ -64,6 +66,7 @@ class Memory:
     alias_bytes: int
     temporary_bytes: int
     code_bytes: int = 0
+    host_bytes: int = 0
 
     @property
     def peak_bytes(self) -> int:
@@ -82,6 +85,7 @@ class Compiled:
       memory: on one device.
       partitioned: the collectives right after partitioning: what the shardings cause.
       final: those of the scheduled program, after the backend's rewrites.
+      transfers: of that program, to the host's memory and from it.
       timeline: of one step; None for the CPU, whose compiler estimates nothing.
       basis: what the timeline rests on.
       compile_seconds: of the compile, when it was made.
@@ -101,6 +105,7 @@ class Compiled:
     from_cache: bool = False
     memory_report: str = ""
     key: str = ""
+    transfers: tuple[HostTransfer, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, without the memory report."""
@@ -269,6 +274,7 @@ def read(
             alias_bytes=memory["alias_size"],
             temporary_bytes=_temporary_bytes(answer, target),
             code_bytes=memory["generated_code_size"],
+            host_bytes=_host_bytes(memory),
         ),
         partitioned=tuple(partitioned),
         final=tuple(fold_rings(found)),
@@ -277,7 +283,14 @@ def read(
         compile_seconds=answer.facts["compile_seconds"],
         from_cache=from_cache,
         memory_report=answer.memory_report,
+        transfers=transfers(final),
     )
+
+
+def _host_bytes(memory: Mapping[str, int]) -> int:
+    """Of arguments, results and temporaries in the host's memory."""
+    sizes = (memory.get(f"host_{name}_size", 0) for name in ("argument", "output", "temp"))
+    return sum(sizes) - memory.get("host_alias_size", 0)
 
 
 def _temporary_bytes(answer: Answer, target: Target) -> int:

@@ -12,6 +12,7 @@ from autoshard.compiler.hlo.collectives import Found
 from autoshard.compiler.hlo.work import Work
 from autoshard.cost.collective import KINDS, MeshTopology
 from autoshard.cost.roofline import op_seconds
+from autoshard.machine.host import Direction
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape
 
@@ -60,6 +61,11 @@ class MachinePrices:
         """A copy of `size` bytes between the device's memories."""
         chip = self.machine.chip
         return size / chip.memory_rate
+
+    def transfer_seconds(self, direction: Direction, size: int) -> float:
+        """A transfer of `size` bytes over the host's link; nothing where the machine has none."""
+        host = self.machine.host
+        return 0.0 if host is None else host.latency_seconds + size / host.rate(direction)
 
     def collective_seconds(self, kind: str, found: Found, size: float) -> float:
         """A collective over the axes of `found`; over all axes where its groups lie along none."""

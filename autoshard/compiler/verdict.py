@@ -1,7 +1,8 @@
 """Predicted beside compiled: collectives, memory and seconds of a plan, and what is wrong.
 
-Three things refute a plan: a collective right after partitioning that the plan does not have, and a
-peak or a step that is off by more than a tolerance. The CPU's compiler judges neither, since the
+Four things refute a plan: a collective right after partitioning that the plan does not have, other
+transfers to the host's memory or from it than it has, and a peak or a step that is off by more than
+a tolerance. The CPU's compiler judges neither, since the
 plan is for another machine and it knows no times.
 """
 
@@ -68,6 +69,22 @@ class CompileVerdict:
         return self.comparison.unplanned
 
     @property
+    def transfers(self) -> Mapping[tuple[str, int], tuple[int, int]]:
+        """How often transfers run, planned and compiled, by kind and bytes."""
+        table: dict[tuple[str, int], list[int]] = {}
+        for column, side in enumerate((self.plan.transfers, self.compiled.transfers)):
+            for one in side:
+                table.setdefault((one.kind, one.bytes), [0, 0])[column] += one.count
+        return {key: (planned, found) for key, (planned, found) in sorted(table.items())}
+
+    @property
+    def transfers_agree(self) -> bool:
+        """Whether just the planned transfers are made; the CPU has but one memory."""
+        if self.compiled.kind == "cpu":
+            return True
+        return all(planned == found for planned, found in self.transfers.values())
+
+    @property
     def peak_agrees(self) -> bool:
         """Whether the peaks are as near as they should be."""
         if self.compiled.kind == "cpu":
@@ -89,7 +106,8 @@ class CompileVerdict:
     @property
     def agrees(self) -> bool:
         """Whether nothing refutes the plan."""
-        return not self.involuntary and self.peak_agrees and self.step_agrees
+        agree = self.transfers_agree and self.peak_agrees and self.step_agrees
+        return not self.involuntary and agree
 
     @property
     def faults(self) -> list[str]:
@@ -99,6 +117,12 @@ class CompileVerdict:
             f"{tally.found - tally.planned:,}, at {tally.found_at[0] if tally.found_at else '?'}"
             for tally in self.involuntary
         ]
+        if not self.transfers_agree:
+            faults += [
+                f"{kind} of {size:,} B: {found:,} instead of {planned:,}"
+                for (kind, size), (planned, found) in self.transfers.items()
+                if found != planned
+            ]
         if not self.peak_agrees:
             predicted, found = self.plan.estimate.expected_bytes, self.compiled.memory.peak_bytes
             faults.append(
@@ -155,6 +179,7 @@ class CompileVerdict:
         rows: list[tuple[str, ...]] = [("", "predicted", "compiled", "")]
         if time is not None:
             exposed = estimate.expected_seconds - estimate.compute_seconds
+            waited = "collectives and transfers" if self.plan.transfers else "collectives"
             rows += [
                 _row("step", estimate.expected_seconds, time.seconds, format_seconds),
                 _row("  compute", estimate.compute_seconds, time.compute_seconds, format_seconds),
@@ -164,7 +189,7 @@ class CompileVerdict:
                     time.collective_seconds,
                     format_seconds,
                 ),
-                _row("  collectives, exposed", exposed, time.exposed_seconds, format_seconds),
+                _row(f"  {waited}, exposed", exposed, time.exposed_seconds, format_seconds),
             ]
         rows += [
             _row("peak", estimate.expected_bytes, memory.peak_bytes, format_bytes),
@@ -172,6 +197,12 @@ class CompileVerdict:
             ("  results beside them", "", format_bytes(_own_output(compiled)), ""),
             ("  temporaries", "", format_bytes(memory.temporary_bytes), ""),
         ]
+        if self.plan.transfers or memory.host_bytes:
+            predicted = estimate.host_bytes
+            rows.append(_row("in host memory", predicted, memory.host_bytes, format_bytes))
+        for (kind, size), (planned, found) in self.transfers.items():
+            name = f"  {kind}, {format_bytes(size)}"
+            rows.append((name, f"{planned:,} times", f"{found:,} times", ""))
         cached = ", kept from then" if compiled.from_cache else ""
         heading = (
             f"by XLA:{compiled.kind.upper()} for {compiled.device_kind} in "

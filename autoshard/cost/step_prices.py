@@ -40,7 +40,7 @@ from autoshard.program.graph import is_free
 from autoshard.program.layout import shards_of
 from autoshard.program.strategies import Strategies, project_assignment
 from autoshard.program.trace import Op, Program
-from autoshard.program.vocabulary import RESHARDS, UPDATES
+from autoshard.program.vocabulary import RESHARDS, TRANSFERS, UPDATES
 
 Floats = NDArray[np.float64]
 PARTIAL = frozenset({"gather", "scan_stack", *UPDATES})
@@ -52,6 +52,7 @@ MOVES_NOTHING = frozenset(
         *("shard_alike", "optimization_barrier", *RESHARDS),
         # Bitcasts, and slices, unless they are copied (`Facts.copied`).
         *("reshape", "squeeze", "expand_dims", "scan_slice", "dynamic_slice"),
+        *TRANSFERS,  # over another link, see `autoshard.cost.transfers`
     }
 )
 
@@ -322,6 +323,8 @@ class StepPrices:
         flow = self.dataflow
         if op.index in flow.accumulated:
             return True  # the product does it
+        if op.primitive == "scan_stack" and self.program.values[op.outputs[0]].host:
+            return True  # the transfer does it
         return op.primitive in MOVES_NOTHING and op.index not in flow.copied
 
     def is_filled(self, op: Op) -> bool:

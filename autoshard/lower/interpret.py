@@ -30,7 +30,7 @@ from autoshard.lower.products import product_in_order
 from autoshard.lower.regions import Regions
 from autoshard.lower.terms import terms_of_product
 from autoshard.program.dim_order import ProductOrder, operand_groups
-from autoshard.program.flatten import makes_nothing
+from autoshard.program.flatten import makes_nothing, name_of_op
 from autoshard.program.layout import UNREDUCED, local_shape
 from autoshard.program.trace import Op
 from autoshard.program.vocabulary import (
@@ -69,7 +69,7 @@ class Interpreter(Calls, Regions):
             behind = compat.bind_equation(equation, arrays)
             pairs = zip(ops, behind, strict=True)
             return [(self._write(op, [array])[0], op.outputs[0]) for op, array in pairs]
-        op = self._next(name)
+        op = self._next(name_of_op(equation))
         self._check_whole(op)
         arrays = [self._read(op, k, array) for k, (array, _) in enumerate(operands)]
         if makes_nothing(equation):

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from autoshard import compat
 from autoshard.lower.explicit import manual_step
@@ -269,8 +269,8 @@ def lower(
     check_plan(program, plan)
     auto = make_mesh(plan, devices)
     mesh = make_mesh(plan, devices, AxisType.Explicit) if program.explicit else auto
-    flat_in = [NamedSharding(mesh, plan.specs["inputs"][path]) for path in program.input_paths]
-    flat_out = [NamedSharding(mesh, plan.specs["outputs"][path]) for path in program.output_paths]
+    flat_in = _shardings(program, program.inputs, mesh, plan.specs["inputs"])
+    flat_out = _shardings(program, program.outputs, mesh, plan.specs["outputs"])
 
     def planned(*flat: Any, interpreter: type[Interpreter] = Interpreter) -> list[Any]:
         if explicit:
@@ -281,10 +281,7 @@ def lower(
     readable = None
     if calls_of_code(program) and not explicit:
         readable = _on_trees(program, partial(planned, interpreter=Readable), flat_out)
-    shapes = [
-        jax.ShapeDtypeStruct(var.aval.shape, var.aval.dtype, weak_type=var.aval.weak_type)
-        for var in program.jaxpr.jaxpr.invars
-    ]
+    shapes = [compat.shape_struct(var.aval) for var in program.jaxpr.jaxpr.invars]
     return Lowered(
         plan=plan,
         program=program,
@@ -295,6 +292,17 @@ def lower(
         in_shapes=jax.tree.unflatten(program.in_tree, shapes),
         readable=readable,
     )
+
+
+def _shardings(
+    program: Program, values: Sequence[int], mesh: Any, specs: Mapping[str, PartitionSpec]
+) -> list[NamedSharding]:
+    """Those of inputs or outputs, with the memory kind of what lies in the host's memory."""
+    found = []
+    for value in map(program.values.__getitem__, values):
+        kind = {"memory_kind": compat.HOST_KIND} if value.host else {}
+        found.append(NamedSharding(mesh, specs[value.path], **kind))
+    return found
 
 
 def _on_trees(program: Program, planned: Callable[..., Any], flat_out: Any) -> Callable[..., Any]:

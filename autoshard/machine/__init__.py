@@ -3,6 +3,7 @@
 from autoshard.machine.chip import Chip
 from autoshard.machine.cluster import Cluster, ClusterError, load_cluster
 from autoshard.machine.file import MachineError
+from autoshard.machine.host import Host
 from autoshard.machine.load import load, parse, presets
 from autoshard.machine.machine import Machine, Range
 from autoshard.machine.network import Level, Network, Switch, Torus
@@ -11,6 +12,7 @@ __all__ = [
     "Chip",
     "Cluster",
     "ClusterError",
+    "Host",
     "Level",
     "Machine",
     "MachineError",

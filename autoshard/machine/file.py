@@ -11,6 +11,7 @@ A machine file is TOML. Rates are in bytes/s and FLOP/s, sizes in bytes, times i
     compiler = "xla:gpu"            # or a table with `name`: `autoshard.machine.compiler.Compiler`
     [chip]                          # the fields of `autoshard.machine.Chip`
     [chip.peak_flops]               # dtype = FLOP/s
+    [host]                          # optional: the fields of `autoshard.machine.host.Host`
     [[network]]                     # one table per level, innermost first
     kind = "torus"                  # or "switch"
 
@@ -37,6 +38,7 @@ from typing import Any
 from autoshard.files import toml_of
 from autoshard.files.errors import shown
 from autoshard.machine.compiler import DEFAULTS, LAWS, Compiler, of_table, sets_of_flags
+from autoshard.machine.host import Host
 from autoshard.machine.level_rules import MOST_CHIPS, SwitchRules, TorusRules
 
 
@@ -58,6 +60,7 @@ class MachineFile:
     slices: int = 1
     ranges: tuple[tuple[str, float, float], ...] = ()
     dispatch_seconds: float = 0.0
+    host: Host | None = None
 
 
 LEAST, MOST = 1e-30, 1e30
@@ -90,6 +93,7 @@ _MACHINE = {
     "slices": _COUNT,
     "compiler": _Key("table", required=False),
     "chip": _Key("table"),
+    "host": _Key("table", required=False),
     "network": _Key("list of tables"),
 }
 _CHIP = {
@@ -116,6 +120,16 @@ _COMPILER = {
     "workspace_bytes": _Key("number", required=False),
     "release": _Key("text", required=False),
     "flags": _Key("text", required=False),
+}
+_HOST = {
+    "name": _TEXT,
+    "chips": _Key("integer", 1, MOST_CHIPS),
+    "memory_bytes": _RATE,
+    "to_bandwidth": _RATE,
+    "from_bandwidth": _RATE,
+    "shared_by": _COUNT,
+    "efficiency": _FRACTION,
+    "latency_seconds": _SECONDS,
 }
 _OF_COMPILERS = {
     "library_products": 'say `compiler = "xla:gpu"` instead',
@@ -152,6 +166,7 @@ KEYS = {
     "the file": _MACHINE,
     "[chip]": _CHIP,
     "[compiler]": _COMPILER,
+    "[host]": _HOST,
     "[[network]] of kind torus": _TORUS,
     "[[network]] of kind switch": _SWITCH,
 }
@@ -177,6 +192,8 @@ def read(toml: str, *, where: str) -> MachineFile:
     chip = content.get("chip")
     if isinstance(chip, dict):
         faults.check_table(chip, _CHIP, "chip.")
+    if isinstance(content.get("host"), dict):
+        faults.check_table(content["host"], _HOST, "host.")
     network = content.get("network")
     tables = network if isinstance(network, list) else []
     if not tables:
@@ -190,6 +207,7 @@ def read(toml: str, *, where: str) -> MachineFile:
     content = _settled(content, _MACHINE, "", ranges)
     compiler = _settled(content.get("compiler", {}), _COMPILER, "compiler.", ranges)
     chip = _settled(content["chip"], _CHIP, "chip.", ranges)
+    host = _settled(content.get("host", {}), _HOST, "host.", ranges)
     tables = [
         _settled(table, _LEVELS[table["kind"]], f"network[{index}].", ranges)
         for index, table in enumerate(content["network"])
@@ -205,6 +223,7 @@ def read(toml: str, *, where: str) -> MachineFile:
         slices=content.get("slices", 1),
         ranges=tuple(ranges),
         dispatch_seconds=float(content.get("dispatch_seconds", 0.0)),
+        host=Host(**host) if host else None,
     )
 
 

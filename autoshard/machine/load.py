@@ -166,6 +166,7 @@ def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
         sources=file.sources,
         ranges=moved_ranges((Range(*one) for one in file.ranges), kept),
         dispatch_seconds=file.dispatch_seconds,
+        host=file.host,
     )
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 
 from autoshard.machine.chip import Chip
 from autoshard.machine.file import MachineError
+from autoshard.machine.host import Host
 from autoshard.machine.network import Level, Network, Switch
 
 
@@ -48,6 +49,7 @@ class Machine:
       ranges: of the numbers that are known to lie between two values; the other fields have what
         they are taken for.
       dispatch_seconds: in which the controller of several meshes enqueues one program on this one.
+      host: of the chips; None where nothing is known of it, so that no array may lie there.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Machine:
     sources: tuple[str, ...] = field(default=(), compare=False)
     ranges: tuple[Range, ...] = field(default=(), compare=False)
     dispatch_seconds: float = 0.0
+    host: Host | None = None
 
     def __post_init__(self) -> None:
         if not self.network:
@@ -70,7 +73,8 @@ class Machine:
 
     def __str__(self) -> str:
         levels = ", then ".join(map(str, self.network))
-        return f"{self.name}: {self.chips} x {self.chip}; {levels}; overlap {self.overlap:g}"
+        host = f"; {self.host}" if self.host else ""
+        return f"{self.name}: {self.chips} x {self.chip}; {levels}; overlap {self.overlap:g}{host}"
 
 
 def submachine(machine: Machine, chips: int) -> Machine:

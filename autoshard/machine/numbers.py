@@ -54,7 +54,14 @@ _LEVEL: dict[str, tuple[str, Sense, bool]] = {
     "start_seconds": ("time to start a collective", "cost", False),
     "pipelined": ("pipelining", "share", False),
 }
-_PATH = re.compile(r"(?:(chip|compiler)|network\[(\d+)\])\.(\w+)(?:\.([\w-]+))?")
+_HOST: dict[str, tuple[str, Sense, bool]] = {
+    "memory_bytes": ("memory of a host", "memory", False),
+    "to_bandwidth": ("bandwidth to the host", "rate", True),
+    "from_bandwidth": ("bandwidth from the host", "rate", True),
+    "efficiency": ("efficiency of the host's link", "rate", True),
+    "latency_seconds": ("latency of the host's link", "cost", False),
+}
+_PATH = re.compile(r"(?:(chip|compiler|host)|network\[(\d+)\])\.(\w+)(?:\.([\w-]+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +129,8 @@ def numbers(machine: Machine) -> tuple[Number, ...]:
         found.append(Number(f"chip.{key}", name, getattr(chip, key), sense, hinged))
     for key, (name, sense, hinged) in _COMPILER.items():
         found.append(Number(f"compiler.{key}", name, getattr(chip.compiler, key), sense, hinged))
+    for key, (name, sense, hinged) in _HOST.items() if machine.host else ():
+        found.append(Number(f"host.{key}", name, getattr(machine.host, key), sense, hinged))
     for number, level in enumerate(machine.network):
         for key, (name, sense, hinged) in _LEVEL.items():
             value = getattr(level, key, math.inf)
@@ -151,6 +160,7 @@ def with_numbers(machine: Machine, values: Mapping[str, float]) -> Machine:
       MachineError: a path is none.
     """
     chip, levels, overlap = machine.chip, list(machine.network), machine.overlap
+    host = machine.host
     for path, value in values.items():
         match = _PATH.fullmatch(number(machine, path).path)
         if match is None:
@@ -159,12 +169,16 @@ def with_numbers(machine: Machine, values: Mapping[str, float]) -> Machine:
             chip = replace(chip, peak_flops={**chip.peak_flops, match[4]: value})
         elif match[1] == "compiler":
             chip = replace(chip, compiler=replace(chip.compiler, **{match[3]: value}))
+        elif match[1] == "host":
+            assert host is not None
+            host = replace(host, **{match[3]: value})
         elif match[1]:
             chip = replace(chip, **{match[3]: value})
         else:
             level = int(match[2])
             levels[level] = replace(levels[level], **{match[3]: value})
-    return replace(machine, chip=chip, network=tuple(levels), overlap=overlap)
+    network = tuple(levels)
+    return replace(machine, chip=chip, network=network, overlap=overlap, host=host)
 
 
 def ranges_of(

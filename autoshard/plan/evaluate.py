@@ -22,7 +22,9 @@ from autoshard.plan.decisions import Decisions
 from autoshard.plan.memory_events import buffer_events, occupied_bytes, op_events
 from autoshard.plan.moves import copy_moves, op_moves
 from autoshard.plan.plan import Estimate, Move
+from autoshard.plan.records import Transfer
 from autoshard.plan.strategies_of import ChosenStrategies, copy_readers
+from autoshard.plan.transfers import host_occupied, transfer_of
 from autoshard.program.strategies import Strategies
 from autoshard.program.trace import Op
 
@@ -32,11 +34,14 @@ class Evaluation:
     """The estimate, the planned collectives in program order, and bytes in use by program point.
 
     The program points are those of `Facts`; the most that is in use is the estimate's peak.
+    `transfers` are those to and from the memory of hosts, and `hosted` is what is in use there.
     """
 
     estimate: Estimate
     moves: tuple[Move, ...]
     occupied: NDArray[np.float64] = field(compare=False, repr=False)
+    transfers: tuple[Transfer, ...] = ()
+    hosted: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)
 
 
 def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]) -> Evaluation:
@@ -54,23 +59,27 @@ def evaluate(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]
         found += [parts.of_copy(output) for output in op.outputs]
     found += [parts.of_buffer(value.index) for value in program.values]
     moves = tuple(move for part in found for move in part.moves)
+    transfers = tuple(part.transfer for part in found if part.transfer is not None)
     compute = sum((part.seconds for part in found), 0.0)
     occupied = occupied_bytes(prices, (event for part in found for event in part.events))
     peak = int(occupied.argmax())
     collective = sum(move.seconds for move in moves)
-    exposed = sum(move.exposed_seconds for move in moves)
+    moved = sum(one.seconds for one in transfers)
+    hosted = host_occupied(prices, decisions) if flow.hosted else None
     estimate = Estimate(
-        step_seconds=compute + exposed,
+        step_seconds=compute + _exposed(found),
         lower_seconds=compute,
-        upper_seconds=compute + collective,
+        upper_seconds=compute + collective + moved,
         compute_seconds=compute,
         collective_seconds=collective,
         peak_bytes=round(float(occupied[peak])),
         peak_at=str(program.ops[flow.when.index(peak)])
         if peak < len(program.ops)
         else "the end of the step",
+        transfer_seconds=moved,
+        host_bytes=0 if hosted is None else round(float(hosted.max())),
     )
-    return Evaluation(estimate, moves, occupied)
+    return Evaluation(estimate, moves, occupied, transfers, hosted)
 
 
 def step_seconds(prices: StepPrices, decisions: Decisions, axis_names: Sequence[str]) -> float:
@@ -81,8 +90,7 @@ def step_seconds(prices: StepPrices, decisions: Decisions, axis_names: Sequence[
     parts = _Parts(prices, decisions, tuple(axis_names))
     found = [parts.of_op(op) for op in prices.program.ops]
     found += [parts.of_copy(value.index) for value in prices.program.values]
-    exposed = sum(move.exposed_seconds for part in found for move in part.moves)
-    return sum((part.seconds for part in found), 0.0) + exposed
+    return sum((part.seconds for part in found), 0.0) + _exposed(found)
 
 
 class _Part(NamedTuple):
@@ -91,9 +99,16 @@ class _Part(NamedTuple):
     seconds: float = 0.0
     moves: tuple[Move, ...] = ()
     events: tuple[tuple[int, float], ...] = ()
+    transfer: Transfer | None = None
 
 
 _NOTHING = _Part()
+
+
+def _exposed(parts: Sequence[_Part]) -> float:
+    """Seconds of collectives and of transfers that add to a step."""
+    moves = sum(move.exposed_seconds for part in parts for move in part.moves)
+    return moves + sum(part.transfer.exposed_seconds for part in parts if part.transfer)
 
 
 class _Parts:
@@ -141,7 +156,8 @@ class _Parts:
         seconds = _op_seconds(prices, op, strategy)
         moves = op_moves(prices, op, strategy, self.names)
         events = op_events(prices, op, strategy)
-        return _Part(seconds, tuple(moves), tuple(events))
+        moved = transfer_of(prices, op, strategy, self.names)
+        return _Part(seconds, tuple(moves), tuple(events), moved)
 
     def _copy(self, value: int) -> _Part:
         moves = tuple(copy_moves(self.prices, self.decisions, value, self.names))

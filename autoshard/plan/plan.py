@@ -21,7 +21,15 @@ from autoshard.cost.corrections import NONE, Corrections
 from autoshard.files import read_json, typed, write_whole
 from autoshard.files.errors import shown
 from autoshard.plan.decisions import Decisions, Reshard
-from autoshard.plan.records import Baseline, Estimate, KeptValue, MeshShape, Move, Proof
+from autoshard.plan.records import (
+    Baseline,
+    Estimate,
+    KeptValue,
+    MeshShape,
+    Move,
+    Proof,
+    Transfer,
+)
 from autoshard.plan.short import short_report
 from autoshard.plan.written import WrittenPlan
 from autoshard.program.dim_order import ProductOrder
@@ -60,6 +68,7 @@ class Plan:
       argument_names: of the step's parameters by position, as far as its function tells them.
       kept: what is saved for the backward pass and which products are computed again there, where
         the search chose that.
+      transfers: between the memories of chips and of their hosts.
       requirements: for every requirement its `text`, `source`, whether it is `kept`, `how` it is
         broken, and the `requirement` itself; see `autoshard.problem.requirements.demands`.
     """
@@ -87,6 +96,7 @@ class Plan:
     marks: str = ""
     kept: tuple[KeptValue, ...] = ()
     argument_names: tuple[str, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
 
     @property
     def title(self) -> str:
@@ -133,6 +143,7 @@ class Plan:
             "marks": self.marks,
             "kept": [asdict(one) for one in self.kept],
             "argument_names": list(self.argument_names),
+            "transfers": [asdict(one) for one in self.transfers],
         }
 
     @classmethod
@@ -180,6 +191,7 @@ class Plan:
             marks=written.marks,
             kept=written.kept,
             argument_names=written.argument_names,
+            transfers=written.transfers,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -39,14 +39,39 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Transfer:
+    """One planned transfer between the memory of a chip and that of its host.
+
+    Attributes:
+      kind: to_host or from_host.
+      bytes: per device and execution.
+      count: how often it runs in a step.
+      seconds: all executions together, none hidden.
+      exposed_seconds: what of that adds to the step.
+      scope, line: where in the user's program.
+      value: the type, as `bf16[8@x, 4]`.
+    """
+
+    kind: str
+    bytes: Count
+    count: Count
+    seconds: NotNegative
+    exposed_seconds: NotNegative
+    scope: str
+    line: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
 class Estimate:
     """The price of one step, by the independent evaluator.
 
     Attributes:
-      step_seconds: compute plus exposed collectives; this is what the solver minimises.
-      lower_seconds: every collective hidden behind compute.
-      upper_seconds: no collective hidden.
-      compute_seconds, collective_seconds: the two parts of the upper bound.
+      step_seconds: compute plus exposed collectives and transfers; this is what the solver
+        minimises.
+      lower_seconds: every collective and transfer hidden behind compute.
+      upper_seconds: none hidden.
+      compute_seconds, collective_seconds, transfer_seconds: the parts of the upper bound.
       peak_bytes: per device, over all program points.
       peak_at: the op at which the peak stands.
       scheduled_bytes: the peak in the order in which the compiler runs this very plan, see
@@ -54,6 +79,7 @@ class Estimate:
         solver and its limit count in.
       scheduled_seconds: of a step in that order, which says what each collective is hidden behind;
         nothing where the chip's memory does not suffice; None where the compiler hides none.
+      host_bytes: per device, of what lies in the memory of its host, over all program points.
     """
 
     step_seconds: NotNegative
@@ -65,6 +91,8 @@ class Estimate:
     peak_at: str = ""
     scheduled_bytes: Count | None = None
     scheduled_seconds: NotNegative | None = None
+    transfer_seconds: NotNegative = 0.0
+    host_bytes: Count = 0
 
     @property
     def expected_seconds(self) -> float:

@@ -13,7 +13,7 @@ from msgspec import Meta
 from autoshard.cost.corrections import NONE, Corrections, Part, Unit
 from autoshard.files import Count, NotNegative
 from autoshard.plan.decisions import Decisions, Reshard, WrittenDecisions
-from autoshard.plan.records import Baseline, Estimate, KeptValue, Move, Proof
+from autoshard.plan.records import Baseline, Estimate, KeptValue, Move, Proof, Transfer
 from autoshard.program.dim_order import ProductOrder
 
 MOST_DEVICES = 2**24
@@ -116,6 +116,7 @@ class WrittenPlan:
     marks: str = ""
     kept: tuple[KeptValue, ...] = ()
     argument_names: tuple[str, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
 
     def faults(self) -> Iterator[str]:
         """What contradicts itself among fields that are each of the right form."""

@@ -63,6 +63,7 @@ from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.rings import ring_bytes
 from autoshard.cost.step_prices import StepPrices
 from autoshard.cost.tiling import padding
+from autoshard.cost.transfers import exposed_share, is_transfer, transfer_seconds
 from autoshard.plan.copies import ANEW
 from autoshard.plan.decisions import Decisions
 from autoshard.problem.domains import Domains, Subject, domains_of
@@ -228,6 +229,9 @@ class _Pricer:
         for term in self.folded.terms[number]:
             compute, settle = self._shared.seconds_of(self.prices, term.op, strategies)
             total += term.times * (compute + self.prices.exposed(term.hidden) * settle)
+            if is_transfer(term.op):
+                moved = transfer_seconds(self.prices, term.op, strategies)
+                total += term.times * exposed_share(self.prices, term.op) * moved
         return total
 
     def _copy_seconds(self, number: int, choices: ValueChoices) -> NDArray[np.float64]:

@@ -6,6 +6,7 @@
   cut.
 * `jax.experimental.overlap.program_order` (JAX 0.12) holds a function, and whether its equations
   run in the order in which they are written. If they do, a barrier stands between every two.
+* `device_put` of several arrays is one of each, since each goes to a memory of its own.
 """
 
 from __future__ import annotations
@@ -45,6 +46,27 @@ def solver_of(equation: Any, operands: Sequence[Any]) -> tuple[Any, list[Any]]:
     consts = operands[before : before + lengths.solve]
     right = operands[before + lengths.solve + lengths.transpose_solve :]
     return functions.solve, [*consts, *right]
+
+
+def move_one_by_one(closed: Any) -> Any:
+    """A closed jaxpr in which every `device_put` is of one array."""
+    jaxpr = replaced(closed.jaxpr, _one_by_one)
+    return closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr)
+
+
+def _one_by_one(equation: Any) -> Any:
+    if equation.primitive.name != "device_put" or len(equation.invars) == 1:
+        return equation
+    return call_in_place(equation, _moved)
+
+
+def _moved(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    made = []
+    for place, operand in enumerate(operands):
+        keys = ("devices", "srcs", "copy_semantics")
+        own = {key: (equation.params[key][place],) for key in keys}
+        made += compat.bind_equation(equation, [operand], **own)
+    return made
 
 
 def run_in_order(closed: Any) -> Any:

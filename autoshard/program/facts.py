@@ -103,6 +103,8 @@ class Facts:
       start, stop: program points between which the value's own buffer is alive (start == stop for
         a value without a buffer of its own).
       end: number of program points.
+      hosted: by value in the host's memory, the program points between which its buffer there is
+        alive; it has none in the device's.
       temporary: whether the value lies in the compiler's heap: all but inputs, and results that
         take the place of a donated one.
       fetched: per op and operand, the bytes that are read from memory for it, see
@@ -137,6 +139,7 @@ class Facts:
     start: tuple[int, ...]
     stop: tuple[int, ...]
     end: int
+    hosted: Mapping[int, tuple[int, int]]
     temporary: tuple[bool, ...]
     fetched: tuple[tuple[int, ...], ...]
     joined: frozenset[int]
@@ -161,6 +164,8 @@ class Facts:
 
     def can_be_copied(self, program: Program, value: int) -> bool:
         """Whether a resharded copy of a value can be made: it is in memory, or would be then."""
+        if program.values[value].host:
+            return False  # collectives are between devices
         return value in self.parted or not self.is_inside(program, value)
 
     def is_inside(self, program: Program, value: int) -> bool:

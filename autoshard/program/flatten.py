@@ -69,7 +69,8 @@ class Flattener:
     ) -> int:
         shape, dtype, itemsize = compat.array_facts(aval)
         index = len(self.values)
-        self.values.append(Value(index, shape, dtype, itemsize, producer, trips, path, free))
+        host = compat.in_host(aval)
+        self.values.append(Value(index, shape, dtype, itemsize, producer, trips, path, free, host))
         return index
 
     def _constant(self, constant: Any, trips: int) -> int:
@@ -181,7 +182,7 @@ class Flattener:
         return self._value(atom.aval, -1, place.trips, free=True)
 
     def _equation(self, equation: Any, operands: Sequence[int], place: Place) -> list[int]:
-        name = equation.primitive.name
+        name = name_of_op(equation)
         empty = makes_nothing(equation)
         # What holds no elements is not read: it may lie anywhere.
         operands = [
@@ -348,6 +349,13 @@ class Flattener:
             )
             for k, var in enumerate(equation.outvars)
         ]
+
+
+def name_of_op(equation: Any) -> str:
+    """What an op is called by: its primitive, or the memory that a `device_put` puts it into."""
+    if compat.is_transfer(equation):
+        return "to_host" if compat.in_host(equation.outvars[0].aval) else "from_host"
+    return equation.primitive.name
 
 
 def has_no_elements(aval: Any) -> bool:

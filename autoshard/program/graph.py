@@ -17,7 +17,10 @@ from autoshard.program.rules.ask_shardy import Rule
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One array: `shape`, `dtype`, the op that makes it (-1: an input or a constant)."""
+    """One array: `shape`, `dtype`, the op that makes it (-1: an input or a constant).
+
+    It lies in the memory of the chips, or in that of their `host`.
+    """
 
     index: int
     shape: tuple[int, ...]
@@ -27,6 +30,7 @@ class Value:
     trips: int
     path: str = ""
     free: bool = False
+    host: bool = False
 
     @property
     def bytes(self) -> int:
@@ -35,7 +39,7 @@ class Value:
 
     def __str__(self) -> str:
         short = short_dtype(self.dtype)
-        return f"{short}[{','.join(map(str, self.shape))}]"
+        return f"{short}{'<host>' * self.host}[{','.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, slots=True)

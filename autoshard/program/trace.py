@@ -29,7 +29,7 @@ import jax
 import numpy as np
 
 from autoshard import compat
-from autoshard.program.as_run import run_in_order, run_solves
+from autoshard.program.as_run import move_one_by_one, run_in_order, run_solves
 from autoshard.program.bodies import all_equations
 from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener, op_count
@@ -109,6 +109,10 @@ def trace(
     abstract = jax.tree.map(_abstract, args)
     step = Returning(fn, args)
     traced = _traced(step, abstract)
+    held = _comes_back_from_host(abstract, traced, donate, step)
+    if held is not abstract:
+        abstract, step = held, Returning(fn, args)
+        traced = _traced(step, abstract)
     _check_refs(traced.jaxpr, fn)
     untyped, explicit = compat.without_types(traced.jaxpr)
     untyped = run_in_order(untyped)
@@ -292,6 +296,27 @@ def _traced(fn: Returning, abstract: Any) -> Any:
         ) from error
 
 
+def _comes_back_from_host(
+    abstract: Any, traced: Any, donate: tuple[int, ...], step: Returning
+) -> Any:
+    """The arguments, with state in the host's memory that goes there at the end of the step.
+
+    It came from there, if all that reads it puts it into a memory first.
+    """
+    jaxpr, leaves = traced.jaxpr.jaxpr, jax.tree.leaves(abstract)
+    ties = ties_of(abstract, traced.out_info, donate, step.changed, step.returned)
+    changed = False
+    for position, number in ties:
+        given, out = jaxpr.invars[position], jaxpr.outvars[number]
+        readers = [one for one in jaxpr.eqns if given in one.invars]
+        moved = all(one.primitive.name == "device_put" for one in readers)
+        if moved and readers and compat.in_host(out.aval) and not compat.in_host(given.aval):
+            aval = given.aval
+            leaves[position] = compat.host_shape(aval.shape, aval.dtype, weak_type=aval.weak_type)
+            changed = True
+    return jax.tree.unflatten(jax.tree.structure(abstract), leaves) if changed else abstract
+
+
 def _check_refs(closed: Any, fn: Callable[..., Any]) -> None:
     """Refuse Refs that are no arguments. Raises TraceError."""
     if closed_over := [constant for constant in closed.consts if is_ref(constant)]:
@@ -305,7 +330,7 @@ def _check_refs(closed: Any, fn: Callable[..., Any]) -> None:
 def as_planned(closed: Any) -> Any:
     """What JAX traced without Refs, and with what `shard_maps`, `solves` and `loops` make of it."""
     mapped = reduce_dimensions(run_shard_maps(compat.without_refs(closed)))
-    return plain_loops(run_solves(mapped))
+    return plain_loops(run_solves(move_one_by_one(mapped)))
 
 
 def _check_effects(graph: Flattener) -> None:
@@ -338,8 +363,11 @@ def _options(donate: tuple[int, ...], trip_counts: TripCounts) -> dict[str, Any]
     return options
 
 
-def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
+def _abstract(leaf: Any) -> Any:
+    struct = isinstance(leaf, jax.ShapeDtypeStruct) or hasattr(leaf, "memory_space")
+    aval = leaf if struct else jax.typeof(leaf)
+    if compat.given_in_host(leaf):
+        return compat.host_shape(aval.shape, aval.dtype, weak_type=aval.weak_type)
     typed = compat.explicit_sharding(leaf)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type, sharding=typed)
 

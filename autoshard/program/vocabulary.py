@@ -56,6 +56,9 @@ LEAVING = frozenset({"scan_stack", "yield", "join"})
 """Ops of a loop whose results are read around it."""
 UNCUT = frozenset({"tpu_custom_call", "pure_callback", "io_callback"})
 """Calls that nobody can look into, and that lowering runs whole on every device."""
+TRANSFERS = frozenset({"to_host", "from_host"})
+"""Ops that put an array into the memory of the host, or back into that of its chip. As an equation
+each is a `device_put`."""
 RESHARDS = frozenset({"sharding_constraint", "reshard"})
 """Ops that only ask how an array lies."""
 SCATTERS = frozenset({"scatter", "scatter-add", "scatter-mul", "scatter-min", "scatter-max"})

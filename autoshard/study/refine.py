@@ -222,7 +222,13 @@ def _observations(program: Program, machine: Machine, trials: Any) -> list[Obser
         if shape.sizes not in prices:
             prices[shape.sizes] = step_prices(program, flow, machine, shape.sizes)
         plain = evaluate(prices[shape.sizes], trial.plan.decisions, shape.names)
-        plan = replace(trial.plan, estimate=plain.estimate, moves=plain.moves, corrections=NONE)
+        plan = replace(
+            trial.plan,
+            estimate=plain.estimate,
+            moves=plain.moves,
+            transfers=plain.transfers,
+            corrections=NONE,
+        )
         found.append(Observation(plan, prices[shape.sizes], trial.compiled.timeline))
     return found
 
@@ -267,6 +273,7 @@ def _priced_again(best: Trial, last: Plan, program: Program, machine: Machine) -
         best.plan,
         estimate=priced.estimate,
         moves=priced.moves,
+        transfers=priced.transfers,
         corrections=last.corrections,
         proof=proof,
         baselines=last.baselines if last.mesh == shape else (),

@@ -14,7 +14,7 @@
   their gradient, see `autoshard.xla.early_updates`.
 * **Narrowed**: copies in a narrower type, see `autoshard.xla.narrow_copies`.
 * **Slices**: the slices that are copied, see `autoshard.xla.slices`.
-* **Liveness**: see `autoshard.xla.liveness`.
+* **Liveness**: see `autoshard.xla.liveness`; of what lies in the host's memory, that there.
 
 If a rule is a habit of one or several compilers, the chip's compiler is asked for it by name.
 """
@@ -140,6 +140,7 @@ class _Points(NamedTuple):
     readers: tuple[tuple[Reader, ...], ...]
     start: tuple[int, ...]
     stop: tuple[int, ...]
+    hosted: Mapping[int, tuple[int, int]]
     transposed: Mapping[int, tuple[Transposition, ...]]
     turned: Mapping[int, tuple[Turned, ...]]
     slices: Mapping[int, Slice]
@@ -171,11 +172,24 @@ def _points(
         when,
         tuple(tuple(uses) for uses in readers),
         tuple(start),
-        tuple(stop),
+        tuple(
+            first if value.host else last
+            for value, first, last in zip(program.values, start, stop, strict=True)
+        ),
+        {
+            value.index: (first, last)
+            for value, first, last in zip(program.values, start, stop, strict=True)
+            if value.host and last > first and not _only_stacked(program, readers[value.index])
+        },
         turned.of_op,
         find_turned(program, readers, fusion, when, turned, compiler),
         find_slices(program, spans),
     )
+
+
+def _only_stacked(program: Program, uses: Sequence[Reader]) -> bool:
+    """Whether a value is written right into the stack of a loop."""
+    return bool(uses) and all(program.ops[use.op].primitive == "scan_stack" for use in uses)
 
 
 def _prefetchable(program: Program) -> tuple[bool, ...]:

@@ -30,7 +30,7 @@ from autoshard.machine.compiler import LAWS, Compiler
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import Op, Program, Value
 from autoshard.program.strategies import is_layout_determined
-from autoshard.program.vocabulary import ALGORITHMS, BARRIER, SCATTERS, UPDATES
+from autoshard.program.vocabulary import ALGORITHMS, BARRIER, SCATTERS, TRANSFERS, UPDATES
 from autoshard.xla.fusion_accumulate import find_accumulated
 from autoshard.xla.fusion_functions import NONE, Functions, FusedFunctions
 from autoshard.xla.fusion_siblings import Joined, at_hand
@@ -38,7 +38,7 @@ from autoshard.xla.fusion_siblings import Joined, at_hand
 FUSING_REDUCTIONS = frozenset(
     {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_prod"}
 )
-WRITTEN = frozenset({*UPDATES, *ALGORITHMS, "fft"})
+WRITTEN = frozenset({*UPDATES, *ALGORITHMS, *TRANSFERS, "fft"})
 """Ops whose results no later kernel can recompute elementwise, whatever their rule says."""
 
 LONG = frozenset({"erfc"})

@@ -2,8 +2,10 @@
 
 A buffer is live from its op to its last reader. An elementwise op may write its result over an
 operand whose live range ends there; so may a barrier. A result that updates a donated input takes
-that input's buffer. Besides the values themselves, there are transposed copies of operands that are
-read in another dimension order (`Turned`), and the copies of `autoshard.xla.slices`.
+that input's buffer. What comes from the host's memory is there as soon as it can be, and what goes
+there stays until its region ends, as transfers run beside kernels. Besides the values themselves,
+there are transposed copies of operands that are read in another dimension order (`Turned`), and the
+copies of `autoshard.xla.slices`.
 """
 
 from __future__ import annotations
@@ -152,11 +154,13 @@ class _Rules:
       over_updated: updates are done in place.
       over_elementwise: elementwise ops write over an operand.
       over_products: elementwise ops also write over an operand that is a product.
+      beside: transfers to and from the host run beside kernels.
     """
 
     over_updated: bool
     over_elementwise: bool
     over_products: bool
+    beside: bool
 
     @classmethod
     def of(cls, compiler: Compiler) -> _Rules:
@@ -165,6 +169,7 @@ class _Rules:
             over_updated=not denies("gpu.updates-in-place", "tpu.updates-in-place"),
             over_elementwise=not denies("gpu.elementwise-written-over"),
             over_products=not compiler.has("gpu.products-not-written-over"),
+            beside=not denies("gpu.host-copies-beside-kernels", "tpu.host-copies-beside-kernels"),
         )
 
 
@@ -228,6 +233,8 @@ class _Lives:
         first, after = self.spans[maker.region]
         if maker.primitive == "scan_stack":
             return first, stop
+        if maker.primitive == "from_host" and self.rules.beside:
+            return self._there(maker.inputs[0], maker), stop
         if maker.primitive == "yield":
             return after, max(stop, after)
         if self._takes_place(value, maker, made):
@@ -236,7 +243,25 @@ class _Lives:
 
     def _last(self, value: Value, made: int) -> int:
         """Return the point after its last reader, or after `made` if nothing reads it."""
-        return max((use.last for use in self.readers[value.index]), default=made) + 1
+        return max(map(self._until, self.readers[value.index]), default=made) + 1
+
+    def _until(self, use: Reader) -> int:
+        """Return the last point at which a reader needs its operand.
+
+        A transfer that begins there runs until the end of its region at the latest.
+        """
+        op = self.program.ops[use.op]
+        if op.primitive == "to_host" and self.rules.beside:
+            return max(use.last, self.spans[op.region][1] - 1)
+        return use.last
+
+    def _there(self, value: int, reader: Op) -> int:
+        """Return the first point, in the region of a reader, from which a value is there."""
+        producer = self.program.values[value].producer if value >= 0 else -1
+        first = self.spans[reader.region][0]
+        if producer < 0 or self.program.ops[producer].boundary:
+            return first
+        return max(first, self.when[producer] + 1)
 
     def _takes_place(self, value: Value, maker: Op, made: int) -> bool:
         """Whether a result reuses the buffer of an operand whose live range ends at its op."""
@@ -278,4 +303,4 @@ class _Lives:
             return False
         inputs = self.program.inputs
         kept = value in inputs and inputs.index(value) not in self.program.donated
-        return not kept and max(use.last for use in self.readers[value]) == at
+        return not kept and max(map(self._until, self.readers[value])) == at

@@ -42,6 +42,11 @@ def sequence(program: Program, fusion: Fusion, chip: Chip | None = None) -> tupl
     return arranged(program, fusion, partial(arrange, compiler=compiler))[0]
 
 
+def _sizes(program: Program) -> list[float]:
+    """The bytes of every value in the memory of chips."""
+    return [0.0 if value.host else float(value.bytes) for value in program.values]
+
+
 def arranged(
     program: Program, fusion: Fusion, arrange: Arrange, sizes: Sequence[float] | None = None
 ) -> tuple[tuple[int, ...], dict[Hashable, int]]:
@@ -50,7 +55,7 @@ def arranged(
     `arrange` orders the kernels of each region. `sizes` are the bytes of every value; by default
     those of whole, unsharded arrays.
     """
-    walk = _Walk(program, fusion, arrange, sizes or [value.bytes for value in program.values])
+    walk = _Walk(program, fusion, arrange, sizes or _sizes(program))
     walk.region(program.regions[0])
     position = [0] * len(walk.order)
     for number, op in enumerate(walk.order):

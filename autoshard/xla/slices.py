@@ -33,9 +33,10 @@ def find_copied(program: Program, compiler: Compiler) -> frozenset[int]:
     sliced, copied = set[int](), set[int]()
     for op in program.ops:
         bitcast = op.primitive in BITCASTS and op.inputs[0] in sliced
-        if not (op.primitive in SLICING or bitcast) or program.values[op.outputs[0]].free:
-            continue
         value = op.outputs[0]
+        nowhere = program.values[value].free or program.values[value].host
+        if not (op.primitive in SLICING or bitcast) or nowhere:
+            continue
         if all_written or any(
             is_matrix_op(program.ops[reader].primitive)
             or (program.ops[reader].primitive in UPDATES and position == 0)

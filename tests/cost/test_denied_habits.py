@@ -130,6 +130,13 @@ def by_group(x: Any, w: Any) -> Any:
     return jax.grad(lambda w: jnp.sum(jnp.sin(jax.lax.ragged_dot(x, w, sizes))))(w)
 
 
+def kept_on_host(x: Any, w: Any) -> Any:
+    """What goes to the host while a product runs."""
+    space = jax.memory.Space
+    kept = jax.device_put(jnp.sin(x), space.Host)
+    return jnp.tanh(x @ w @ w @ w) * jax.device_put(kept, space.Device)
+
+
 FOURS = array(4, 64, 32), array(4, 32, 4), array(4, 4, 32), array(4, 32, 64)
 HEADS = array(2, 64, 8, 4, 32), array(2, 64, 8, 32), array(2, 64, 8, 32)
 GROUPED = planned(attention, *HEADS)
@@ -141,6 +148,8 @@ TABLE = planned(
     *(array(64, 64), array(32, dtype=jnp.int32), array(16, 64, dtype=jnp.bfloat16)),
     seeds=10,
 )
+
+MOVED = planned(kept_on_host, array(64, 64), array(64, 64))
 
 PRICES: dict[str, dict[str, Price]] = {
     "h100-8": {
@@ -162,6 +171,7 @@ PRICES: dict[str, dict[str, Price]] = {
         "gpu.stacks-put-in-order": WEIGHTS,
         "gpu.ragged-once-per-group": RAGGED,
         "gpu.ragged-gradients-once-per-group": RAGGED,
+        "gpu.host-copies-beside-kernels": MOVED,
     },
     "v5e-8": {"tpu.v5e-hides-gathers": exposed},
     "v5e-16": {"tpu.no-scatter-over-whole-square": rate("reduce_scatter", 4, 4)},
@@ -172,6 +182,7 @@ PRICES: dict[str, dict[str, Price]] = {
     },
     "v5p-8": {
         "tpu.ragged-gradients-once-per-group": RAGGED,
+        "tpu.host-copies-beside-kernels": MOVED,
         "tpu.few-rows-turned-for-gathers": resharded(64, 16),
         "tpu.sums-are-combined": shared("all_reduce"),
         "tpu.own-rows-converted-after-lookup": TABLE,

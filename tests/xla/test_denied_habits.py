@@ -167,6 +167,14 @@ def narrow(array: Any) -> Any:
     return array.astype(jnp.bfloat16)
 
 
+def kept_on_host(x: Any, w: Any) -> Any:
+    """What goes to the host long before it comes back."""
+    space = jax.memory.Space
+    kept = jax.device_put(jnp.sin(x), space.Host)
+    return jnp.tanh(jnp.tanh(x @ w) @ w) * jax.device_put(kept, space.Device)
+
+
+ON_HOST = Case(kept_on_host, (SQUARE, SQUARE))
 BARRED = Case(lambda x: 3 * lax.optimization_barrier(jnp.tanh(x)) + x, (WIDE,))
 TWO_PRODUCTS = Case(lambda a, b, c, d: a @ b + c @ d, (SQUARE,) * 4)
 THREE_PRODUCTS = Case(lambda a, b, c, d, e, f: a @ b + c @ d + e @ f, (SQUARE,) * 6)
@@ -242,6 +250,7 @@ CASES: dict[str, dict[str, Case]] = {
             widened, ([SQUARE] * 6, array(64, 32), array(32, 256), array(256, 8))
         ),
         "gpu.greedy-where-least": LEARNT,
+        "gpu.host-copies-beside-kernels": ON_HOST,
     },
     "b200-8": {"gpu.functions-are-multiples": read_by_two(lambda a, b: jnp.exp(a + b), 2)},
     "a100-8": {"gpu.least-memory-in-loops": LEARNT_IN_LOOP},
@@ -268,6 +277,7 @@ CASES: dict[str, dict[str, Case]] = {
         ),
         "tpu.sums-are-combined": Case(summed, (WIDE, WIDE)),
         "tpu.gradients-are-combined-in-loops": LEARNT_IN_LOOP,
+        "tpu.host-copies-beside-kernels": ON_HOST,
     },
     "v5e-8": {"tpu.loops-run-depth-first": LEARNT_IN_LOOP},
 }

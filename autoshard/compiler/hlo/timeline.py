@@ -5,6 +5,7 @@ Instructions run in the order of the text. Compute takes the one stream, collect
     an asynchronous collective starts when the communication stream is free, and its done waits
     a synchronous one waits for the communication stream, and compute waits for it
     copies and kernels that have a start and a done run beside both, one after another
+    transfers to the host's memory and from it run beside all, one after another in each direction
     a loop takes its body's time as often as it turns, a conditional its dearest branch's
 
 What an instruction takes comes from the compiler where it says so: XLA:TPU writes the cycles of its
@@ -28,8 +29,10 @@ from autoshard.compiler.hlo.parts import part_of
 from autoshard.compiler.hlo.places import Place, called_computations, trip_count
 from autoshard.compiler.hlo.rings import find_rings
 from autoshard.compiler.hlo.schedule import Schedule, ScheduledComputation
+from autoshard.compiler.hlo.transfers import transfer
 from autoshard.compiler.hlo.work import NOTHING, Work, work
 from autoshard.lower.facts.kernel_times import seconds_of_kernel
+from autoshard.machine.host import Direction
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _WRITTEN = (
@@ -54,6 +57,10 @@ class Prices(Protocol):
         """A copy of `size` bytes within the device."""
         ...
 
+    def transfer_seconds(self, direction: Direction, size: int) -> float:
+        """A transfer of `size` bytes to the host's memory, or from it."""
+        ...
+
     def collective_seconds(self, kind: str, found: Found, size: float) -> float:
         """A collective of `size` bytes in the meaning of `Move`, over the axes of `found`."""
         ...
@@ -67,7 +74,7 @@ class Timeline:
       seconds: of the step.
       compute_seconds: the compute stream's work.
       collective_seconds: the communication stream's work.
-      exposed_seconds: what compute waits for collectives.
+      exposed_seconds: what compute waits for collectives, and for transfers.
       known_share: the part of `compute_seconds` for which the compiler gave the time itself.
       parts: `compute_seconds` by (name stack without the operation, whether a product is in it).
     """
@@ -136,8 +143,15 @@ class _Simulation:
         span, nested = _Span(), _Span()
         happening = {event.instruction.name: event for event in events(place)}
         scheduled, beside = self._scheduled(place), _pairs(place, happening)
-        guessed = scheduled if scheduled and scheduled.guesses(beside.items()) else None
+        moved = {
+            one.name: found
+            for one in place.computation.instructions
+            if (found := transfer(place, one)) is not None
+        }
+        guesses = scheduled is not None and (moved or scheduled.guesses(beside.items()))
+        guessed = scheduled if guesses else None
         communication_free = copies_free = untimed = 0.0
+        link_free: dict[str, float] = {}
         ready: dict[str, float] = {}  # when what was started is done
         for instruction in place.computation.instructions:
             inner = self._nested(place, instruction)
@@ -149,13 +163,24 @@ class _Simulation:
             elif event is not None:
                 seconds = self._collective_seconds(place, event, beside, guessed)
                 communication_free = _let_run(event, seconds, span, communication_free, ready)
+            elif instruction.name in moved:
+                direction, size = moved[instruction.name]
+                start = max(link_free.get(direction, 0.0), span.seconds)
+                end = start + self.prices.transfer_seconds(direction, size)
+                link_free[direction] = ready[instruction.name] = end
+                if instruction.name not in beside:
+                    span.exposed += end - span.seconds
+                    span.seconds = end
             elif instruction.name in beside:
                 copies_free = max(copies_free, span.seconds) + self._beside(place, instruction)
                 ready[instruction.name] = copies_free
             elif instruction.opcode.endswith("-done") and instruction.operands:
                 waited = max(0.0, ready.get(instruction.operands[0], 0.0) - span.seconds)
                 span.seconds += waited
-                span.compute += waited
+                if instruction.operands[0] in moved:
+                    span.exposed += waited
+                else:
+                    span.compute += waited
             else:
                 seconds = self._compute(place, instruction, span)
                 untimed += seconds if self._is_untimed(place, instruction) else 0.0

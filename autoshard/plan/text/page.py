@@ -4,7 +4,8 @@ unless NO_COLOR is set; elsewhere sentences are wrapped at 120, and nothing is c
 
 From the top: the verdict (step, memory, proof), the well-known schemes beside it, the layouts of
 inputs and outputs, the collectives by kind and axes, the dearest of them one by one with the line
-of the user's code, and the mesh shapes that were considered.
+of the user's code, transfers to the host's memory and back, and the mesh shapes that were
+considered.
 
 Layouts are folded, so that 126 layers fill one block: equal neighbours in a list become `[*]` or
 `[3:9]`, equal leaves of one dictionary share a line, and a subtree that equals an earlier one
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 
 from autoshard.plan.fits import fits, refusal
 from autoshard.plan.plan import Move, Plan
+from autoshard.plan.text import transfers
 from autoshard.plan.text.kept import kept_rows, policy
 from autoshard.plan.text.layouts import folded_layouts
 from autoshard.plan.text.moves import alike_moves, collective_name, shared_scope
@@ -47,6 +49,7 @@ def format_plan(plan: Plan, *, dearest: int = DEAREST) -> str:
         _layouts(plan),
         _collectives(plan),
         _dearest(plan.moves, dearest, plan.mesh.names),
+        _transfers(plan),
         _meshes(plan),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -55,7 +58,8 @@ def format_plan(plan: Plan, *, dearest: int = DEAREST) -> str:
 def _header(plan: Plan) -> str:
     estimate, proof = plan.estimate, plan.proof
     devices = math.prod(plan.mesh.sizes)
-    exposed = estimate.step_seconds - estimate.compute_seconds
+    moved = sum(one.exposed_seconds for one in plan.transfers)
+    exposed = estimate.step_seconds - estimate.compute_seconds - moved
     rows = [
         (
             "step",
@@ -81,6 +85,7 @@ def _header(plan: Plan) -> str:
             f"of {format_bytes(plan.memory_limit)} per device",
         ),
         *_memory_rows(plan),
+        *transfers.header_rows(plan),
         *_product_rows(plan),
         *([("compiler", "", plan.belief)] if plan.belief else []),
         ("proof", proof.status, proof_text(plan)),
@@ -280,6 +285,11 @@ def _dearest(moves: Sequence[Move], most: int, names: Sequence[str]) -> str:
         exposed = sum(move.exposed_seconds for group in rest for move in group)
         lines.append(f"  and {len(rest)} more, {format_seconds(exposed)} exposed in all")
     return "\n".join(lines)
+
+
+def _transfers(plan: Plan) -> str:
+    rows = transfers.transfer_rows(plan)
+    return table(rows, right=(1, 2, 3, 4)) if rows else ""
 
 
 def _meshes(plan: Plan) -> str:

@@ -5,6 +5,10 @@ The model has two streams, as in the timeline of a compiled module
 other stream at its begin, as soon as that stream is free. Its end blocks the first stream until the
 collective is done. A loop has an order of its own, and starts when the collectives before it are
 done.
+
+Transfers to the host's memory and from it have a stream for each direction, beside the others. One
+starts as soon as its array is there and its stream is free. Kernels wait for what comes from the
+host, and for all else at the end of the region.
 """
 
 from __future__ import annotations
@@ -12,7 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autoshard.cost.transfers import HostLink
 from autoshard.plan.evaluate import op_seconds
+from autoshard.plan.transfers import seconds_of_transfers
 from autoshard.program.graph import Region
 from autoshard.xla.forecast.planned_collectives import Decided
 from autoshard.xla.kernel_orders import Kernel
@@ -44,23 +50,39 @@ def waited_seconds(
       runs: the schedule of each region, by region index.
       one_at_a_time: whether a collective begins only after the previous one has ended.
     """
-    return _of_region(decided, runs, decided.prices.program.regions[0], one_at_a_time)[1]
+    seconds = seconds_of_transfers(decided.prices, decided.decisions)
+    first = decided.prices.program.regions[0]
+    return _of_region(decided, runs, first, one_at_a_time, seconds)[1]
 
 
 def _of_region(
-    decided: Decided, runs: Mapping[int, Run], region: Region, one_at_a_time: bool
+    decided: Decided,
+    runs: Mapping[int, Run],
+    region: Region,
+    one_at_a_time: bool,
+    transfers: Mapping[int, float],
 ) -> tuple[float, float]:
     """Return the seconds of one run of a region, and how many of them are spent waiting."""
-    run = runs[region.index]
+    run, ops = runs[region.index], decided.prices.program.ops
+    values, link = decided.prices.program.values, HostLink()
     now = waited = free = 0.0
     done: dict[Task, float] = {}
     for task in run.tasks:
         for number in task.kernels:
             kernel = run.kernels[number]
             if kernel.inner is None:
+                op = ops[kernel.first]
+                if op.index in transfers:
+                    source = values[op.inputs[0]].producer if op.inputs[0] >= 0 else -1
+                    until = link.send(op, source, transfers[op.index])
+                    if op.primitive == "from_host" and until > now:
+                        waited, now = waited + until - now, until
+                    continue
                 now += _kernel_seconds(decided, kernel)
+                if transfers:
+                    link.made.update(dict.fromkeys(range(kernel.first, kernel.last), now))
                 continue
-            seconds, waits = _of_region(decided, runs, kernel.inner, one_at_a_time)
+            seconds, waits = _of_region(decided, runs, kernel.inner, one_at_a_time, transfers)
             times = kernel.inner.trips / region.trips
             start = max(now, free) if task.role is Role.LOOP else now
             waited += start - now + waits * times
@@ -72,7 +94,8 @@ def _of_region(
             ready = max((done[one] for one in task.before if one in done), default=now)
             waited += max(ready - now, 0.0)
             now = max(ready, now)
-    return now, waited
+    end = link.end(now)
+    return end, waited + end - now
 
 
 def _kernel_seconds(decided: Decided, kernel: Kernel) -> float:

@@ -154,7 +154,8 @@ def _sizes(prices: StepPrices, decisions: Decisions) -> list[float]:
         sizes = [
             prices.local_bytes(value.index, np.array(one)) for one in layouts if one is not None
         ]
-        found.append(float(max(sizes)) if sizes else float(value.bytes))
+        size = float(max(sizes)) if sizes else float(value.bytes)
+        found.append(0.0 if value.host else size)
     return found
 
 

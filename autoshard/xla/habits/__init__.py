@@ -1,6 +1,7 @@
 """What is believed of compilers, as data; `records` says what a habit is.
 
 gpu_*, tpu_*    habits of one kind each, with their probes
+host_copies     of both: arrays in the memory of the host
 reasons         why some of them stay though they buy little of a prediction's error
 """
 
@@ -16,6 +17,7 @@ from autoshard.xla.habits import (
     gpu_products,
     gpu_ragged,
     gpu_schedule,
+    host_copies,
     tpu_attention,
     tpu_fusion,
     tpu_gathers,
@@ -52,6 +54,7 @@ _BY_KIND = (
     tpu_gathers,
     tpu_sums,
     tpu_schedule,
+    host_copies,
 )
 HABITS: tuple[Habit, ...] = tuple(
     replace(habit, kept_for=REASONS.get(habit.name)) for kind in _BY_KIND for habit in kind.HABITS

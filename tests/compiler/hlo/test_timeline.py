@@ -34,6 +34,9 @@ class ByBytes:
     def copy_seconds(self, size: int) -> float:
         return float(size)
 
+    def transfer_seconds(self, direction: str, size: int) -> float:
+        return 10.0 * size
+
     def collective_seconds(self, kind: str, found: Found, size: float) -> float:
         return self.factors.get(kind, 1.0) * size
 

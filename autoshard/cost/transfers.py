@@ -1,0 +1,179 @@
+"""Seconds of transfers between the memories of chips and of their hosts.
+
+Each device moves its own part over the link of `autoshard.machine.host`, which neither kernels nor
+collectives need. Where a compiler lets transfers run beside them, there is a stream for each
+direction: a transfer starts as soon as its array is there and its stream is free, kernels wait for
+what comes from the host where they read it, and for all else where the region ends (`HostLink`).
+
+For the solver all plans expose the same share of a direction's seconds in a region: that of a step
+in which products and transfers are cut into as many equal parts as there are chips, and nothing
+else takes time. Where the compiler's own order is known, it says more
+(`autoshard.xla.forecast.exposed_time`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoshard.cost.step_prices import StepPrices
+from autoshard.machine.file import MachineError
+from autoshard.machine.host import Direction, Host
+from autoshard.program.flops import is_matrix_op
+from autoshard.program.graph import Region
+from autoshard.program.strategies import Strategies
+from autoshard.program.trace import Op
+from autoshard.program.vocabulary import TRANSFERS
+
+Floats = NDArray[np.float64]
+BESIDE = "gpu.host-copies-beside-kernels", "tpu.host-copies-beside-kernels"
+"""That a compiler lets transfers run beside kernels."""
+
+
+def is_transfer(op: Op) -> bool:
+    """Whether an op puts an array into another memory."""
+    return op.primitive in TRANSFERS
+
+
+def host_of(prices: StepPrices) -> Host:
+    """The host of a machine's chips.
+
+    Raises:
+      MachineError: its file says nothing of it, and the program needs it.
+    """
+    host = prices.machine.host
+    if host is None:
+        lies = next(value for value in prices.program.values if value.host)
+        raise MachineError(
+            f"{prices.program.name} keeps {lies.path or lies} in the memory of the host, of which "
+            f"the file of {prices.machine.name} says nothing: write a table [host] with chips, "
+            "memory_bytes, to_bandwidth, from_bandwidth, efficiency and latency_seconds"
+        )
+    return host
+
+
+def transfer_seconds(prices: StepPrices, op: Op, strategies: Strategies) -> Floats:
+    """Seconds of one execution of a transfer, none hidden; `[len(strategies)]`."""
+    host, direction = host_of(prices), cast("Direction", op.primitive)
+    size = prices.local_bytes(op.outputs[0], strategies.written[0])
+    return host.latency_seconds + size / host.rate(direction)
+
+
+@dataclass(slots=True)
+class HostLink:
+    """The transfers of one run of a region; seconds are from its begin.
+
+    Attributes:
+      free: by direction, when its stream is free.
+      made: by op, when its results are there; those of other regions are from the begin.
+    """
+
+    free: dict[str, float] = field(default_factory=dict)
+    made: dict[int, float] = field(default_factory=dict)
+
+    def send(self, op: Op, source: int, seconds: float) -> float:
+        """When a transfer ends that takes so long, of what `source` makes (-1: of no op)."""
+        start = max(self.made.get(source, 0.0), self.free.get(op.primitive, 0.0))
+        self.free[op.primitive] = self.made[op.index] = start + seconds
+        return start + seconds
+
+    def end(self, now: float) -> float:
+        """When a region ends whose kernels end `now`."""
+        return max([now, *self.free.values()])
+
+
+def exposed_share(prices: StepPrices, op: Op) -> float:
+    """The fraction of a transfer's seconds that adds to the step, see the module."""
+    if prices.machine.chip.compiler.denies(*BESIDE):
+        return 1.0
+    shares = prices.evaluated.get("exposed transfers")
+    if shares is None:
+        ideal = _Ideal(prices)
+        ideal.run(prices.program.regions[0])
+        shares = prices.evaluated["exposed transfers"] = ideal.shares()
+    return shares[op.region, op.primitive]
+
+
+class _Ideal:
+    """Runs a step with everything cut into equal parts, op by op as the program has them.
+
+    Attributes:
+      moved, waited: seconds of transfers by region and direction, and what is waited for them.
+    """
+
+    def __init__(self, prices: StepPrices) -> None:
+        self.program, self.prices = prices.program, prices
+        self.host = host_of(prices)
+        self.moved: dict[tuple[int, str], float] = {}
+        self.waited: dict[tuple[int, str], float] = {}
+
+    def shares(self) -> Mapping[tuple[int, str], float]:
+        return {
+            key: min(1.0, self.waited.get(key, 0.0) / seconds)
+            for key, seconds in self.moved.items()
+        }
+
+    def run(self, region: Region) -> float:
+        """Seconds of one run of a region."""
+        link, now, at = HostLink(), 0.0, region.start
+        ops, values = self.program.ops, self.program.values
+        coming: dict[int, float] = {}
+        while at < region.stop:
+            op = ops[at]
+            if op.region != region.index:
+                inner = self._inner(at, region)
+                now = self._wait(region, "from_host", now, self._read(inner, coming))
+                now += self.run(inner) * inner.trips / region.trips * ops[at].weight
+                at = inner.stop
+                continue
+            source = values[op.inputs[0]].producer if op.inputs and op.inputs[0] >= 0 else -1
+            if is_transfer(op):
+                seconds = self._seconds(op)
+                key = region.index, op.primitive
+                self.moved[key] = self.moved.get(key, 0.0) + seconds
+                end = link.send(op, source, seconds)
+                if op.primitive == "from_host":
+                    coming[op.outputs[0]] = end
+            else:
+                ends = [coming[value] for value in op.inputs if value in coming]
+                now = self._wait(region, "from_host", now, ends) + self._seconds(op)
+                link.made[op.index] = now
+            at += 1
+        for direction, end in link.free.items():
+            now = self._wait(region, direction, now, [end])
+        return now
+
+    def _inner(self, at: int, region: Region) -> Region:
+        """The region right inside of `region` that an op begins."""
+        inner = self.program.regions[self.program.ops[at].region]
+        while inner.parent != region.index:
+            inner = self.program.regions[inner.parent]
+        return inner
+
+    def _read(self, inner: Region, coming: Mapping[int, float]) -> Iterable[float]:
+        """When what a region reads from around it is there."""
+        if not coming:
+            return ()
+        inside = self.program.ops[inner.start : inner.stop]
+        return [coming[value] for op in inside for value in op.inputs if value in coming]
+
+    def _wait(self, region: Region, direction: str, now: float, ends: Iterable[float]) -> float:
+        until = max([now, *ends])
+        key = region.index, direction
+        self.waited[key] = self.waited.get(key, 0.0) + until - now
+        return until
+
+    def _seconds(self, op: Op) -> float:
+        chip, chips = self.prices.machine.chip, self.prices.machine.chips
+        value = self.program.values[op.outputs[0]] if op.outputs else None
+        if value is not None and is_transfer(op):
+            rate = self.host.rate(cast("Direction", op.primitive))
+            return self.host.latency_seconds + value.bytes / chips / rate
+        if value is None or not (is_matrix_op(op.primitive) or op.kernel is not None):
+            return 0.0
+        rate = chip.matmul_efficiency * chip.matmul_flops(value.dtype)
+        return op.product_flops / rate / chips * op.weight
