@@ -4,8 +4,10 @@ Both are outer choices, like the mesh, and are decided together with the layouts
 promising choice of what to save (`proposals`) and the step as it is written are planned for each
 number of microbatches, on meshes of at most two axes. Then the other choices are, on the mesh that
 was best for their number: the step that saves these values, by the same search, which stops where
-it cannot beat the best plan so far, and does not begin where the kernels alone take as long. With
-the best choice, all mesh shapes are searched in the time that is left.
+it cannot beat the best plan so far, and does not begin where the kernels alone take as long. After
+them come the choices that are cheapest at the prices of the best plan (`priced`), which are other
+ones whenever a better plan is found. With the best choice, all mesh shapes are searched in the time
+that is left.
 
 The bound of the plan is the least bound of all choices that were tried: of the chosen one over all
 mesh shapes, of the others on the meshes on which they were planned. A note says so.
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from autoshard.cost.mesh_shapes import candidate_meshes
@@ -28,12 +30,14 @@ from autoshard.program.keep import Residuals, find_residuals
 from autoshard.program.layout import short_dtype
 from autoshard.program.trace import Program, resaved
 from autoshard.search.all_shapes import Explored, InfeasibleError, NoPlanError
+from autoshard.search.assemble import prices_of
 from autoshard.search.finish import finish
 from autoshard.search.keep.accumulate import (
     chosen_microbatches,
     cut_steps,
     microbatches_of,
 )
+from autoshard.search.keep.priced import cheapest, cost_of, rates_of
 from autoshard.search.keep.proposals import Proposal, proposals
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.mesh_axes import AXIS_NAMES
@@ -44,9 +48,15 @@ from autoshard.solve import Status
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.units import format_seconds
 
-FIRST, TRIALS = 0.35, 0.6
-"""Until which fractions of the time limit the first two choices are planned, and the others are."""
+FIRST, OTHERS, TRIALS = 0.35, 0.5, 0.65
+"""Until which fractions of the time limit the first two choices are planned, the other proposals
+are, and those at the prices of a plan are."""
+ROOM = (1.0, 1.5)
+"""Of the memory that a plan leaves free, how much stacks may take: others may peak elsewhere."""
+ROUNDS = 2
+"""After so many of these in a row that are no better, there are no more with this room."""
 WRITTEN = "as it is written"
+PRICED = "cheapest at the prices of a plan"
 NOTHING = (
     "no loop and no jax.checkpoint of the backward pass reads what the forward pass makes, so that "
     "there is nothing to choose to save"
@@ -135,7 +145,9 @@ class _Search:
         ranked = itertools.zip_longest(*(base.choices[1:] for base in bases))
         pairs = [zip(bases, rank, strict=True) for rank in ranked]
         todo = [(base, choice) for pair in pairs for base, choice in pair if choice is not None]
-        self._tried(todo, shapes, TRIALS)
+        self._tried(todo, shapes, OTHERS)
+        if known:
+            self._refined(bases, shapes)
         # Where nothing fits, more microbatches need less memory.
         return self._concluded(min(self.trials, key=lambda one: (one.objective, -one.microbatches)))
 
@@ -154,6 +166,46 @@ class _Search:
             best = min(mine, key=lambda one: one.objective, default=None)
             found = None if best is None or choice is None else best.explored
             self._try(base, choice, shapes if found is None else [found.shape], share)
+
+    def _refined(self, bases: Sequence[_Base], shapes: Sequence[MeshShape]) -> None:
+        """Plan the choices that are cheapest at the prices of the best plan so far."""
+        for room in ROOM:
+            vain = 0
+            while vain < ROUNDS and self._used() < TRIALS and not self._interrupted():
+                best = min(self.trials, key=lambda one: one.objective)
+                if best.plan is None:
+                    return
+                choice = self._priced(best, best.plan, room)
+                if choice is None:
+                    break
+                base = next(one for one in bases if one.step is best.base)
+                self._tried([(base, choice)], shapes, TRIALS)
+                again = min(self.trials, key=lambda one: one.objective) is best
+                vain = vain + 1 if again else 0
+
+    def _priced(self, best: _Trial, plan: Plan, room: float) -> Proposal | None:
+        """The cheapest choice at the prices of a plan that is not tried, in so much of its room.
+
+        None if it is no better than that of the plan.
+        """
+        residuals = find_residuals(best.base.written)
+        prices = prices_of(plan, best.program, self.machine)
+        rates = rates_of(residuals, _saved(best, residuals), plan, prices)
+        roomy = replace(rates, free_bytes=room * rates.free_bytes)
+        beaten = cost_of(residuals, rates, _saved(best, residuals))
+        known, large = [], []
+        for one in self.trials:
+            if one.base is best.base:
+                names = _saved(one, residuals)
+                known.append(residuals.on_stacks(names))
+                # It has no plan that is better, but would be better if it fitted.
+                if one.plan is None and cost_of(residuals, rates, names) < beaten:
+                    large.append(known[-1])
+        saved = cheapest(residuals.values, roomy, known, large)
+        least = self.asked.gap * best.objective
+        if saved is None or beaten - cost_of(residuals, rates, saved) <= least:
+            return None
+        return Proposal(PRICED, saved)
 
     def _base(self, step: Program, residuals: Residuals | None) -> _Base:
         """A number of microbatches, and the choices of what to save that are to be tried in it."""
@@ -275,7 +327,7 @@ class _Search:
     def _kept(self, best: _Trial) -> tuple[KeptValue, ...]:
         """What a choice saves, and the products that it computes again."""
         residuals = find_residuals(best.base.written)
-        chosen = best.program.options.get("saved", residuals.saved_as_written())
+        chosen = _saved(best, residuals)
         saved = set(residuals.on_stacks(chosen))
         again = set(residuals.recomputed(chosen))
         return tuple(
@@ -316,6 +368,11 @@ class _Search:
             titles = ", ".join(self.large)
             notes.append(f"not tried, since their stacks alone do not fit: {titles}")
         return notes
+
+
+def _saved(trial: _Trial, residuals: Residuals) -> Collection[str]:
+    """The names of what the program of a trial saves."""
+    return trial.program.options.get("saved", residuals.saved_as_written())
 
 
 def _named(title: str, microbatches: int) -> str:
