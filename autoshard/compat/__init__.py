@@ -4,6 +4,7 @@ Everything else in this package uses JAX's public API.
 
 jaxprs              what an equation calls and is made of; equations bound again elsewhere
 kernels             Pallas calls: their grids, blocks and bodies; calls made smaller
+told_kernels        Pallas calls on a part of their grid that are told where it starts
 kernel_equations    the equations of kernels, changed where they stand
 ruled_calls         calls of functions of which a rule says how they may be cut
 fused_attention     cuDNN's attention: what its equations say; traced without a GPU
@@ -152,6 +153,7 @@ from autoshard.compat.source_lines import (
     user_line_of_error,
     users_line,
 )
+from autoshard.compat.told_kernels import Start, UntoldError, check_tellable
 from autoshard.compat.user_code import (
     ARGUMENT,
     Change,
@@ -191,6 +193,8 @@ __all__ = [
     "MpmdMerge",
     "Read",
     "Standing",
+    "Start",
+    "UntoldError",
     "access_of",
     "array_facts",
     "arrays_of_user_code",
@@ -205,6 +209,7 @@ __all__ = [
     "called_jaxpr",
     "called_jaxpr_of",
     "carried_sharding_rule",
+    "check_tellable",
     "closed",
     "compile_bytecode",
     "drop_dead_code",

@@ -15,6 +15,7 @@ from typing import Any
 
 from autoshard.compat.jaxprs import bind_equation
 from autoshard.compat.kernel_equations import open_jaxpr
+from autoshard.compat.told_kernels import Start, told
 
 RANDOM_STATE = frozenset({"prng_seed", "prng_random_bits"})
 """What reads or changes the random state of a core."""
@@ -61,6 +62,7 @@ class KernelCall:
       parallel: axes of the grid whose steps are said to be independent of each other.
       estimate: (FLOP, transcendental functions, bytes) where the call says so.
       scalable: whether the call is one of a grid alone, and not of a mesh of cores.
+      platform: for which it is written, "tpu" or "gpu"; None where it does not say.
     """
 
     name: str
@@ -77,6 +79,7 @@ class KernelCall:
     parallel: frozenset[int]
     estimate: tuple[float, float, float] | None
     scalable: bool
+    platform: str | None
 
     @property
     def scratch(self) -> tuple[Any, ...]:
@@ -112,7 +115,16 @@ def kernel_call(equation: Any) -> KernelCall:
         if said is None
         else (float(said.flops), float(said.transcendentals), float(said.bytes_accessed)),
         scalable=params.get("mesh") is None,
+        platform=_platform(params, mapping),
     )
+
+
+def _platform(params: Mapping[str, Any], mapping: Any) -> str | None:
+    """For which platform a call is written, as its options say."""
+    options = type(params["compiler_params"]).__module__
+    if "triton" in options or "mosaic_gpu" in options:
+        return "gpu"
+    return "tpu" if "mosaic" in options or mapping.num_index_operands else None
 
 
 def kernel_name(params: Mapping[str, Any]) -> str:
@@ -153,6 +165,9 @@ def bind_kernel(
     operands: Sequence[Any],
     results: Sequence[Sequence[int]],
     shards: Mapping[int, int],
+    starts: Mapping[int, Start] | None = None,
+    *,
+    maps: bool = False,
 ) -> list[Any]:
     """Apply a Pallas call to parts of its operands, on a part of its grid.
 
@@ -163,8 +178,11 @@ def bind_kernel(
       operands: parts of its operands.
       results: shapes of the parts of its results.
       shards: into how many parts axes of its grid are cut.
+      starts: where the part starts, by axes along which the kernel is told.
+      maps: whether its index maps have to be told as well.
     """
     import jax
+    import jax.numpy as jnp
 
     params = equation.params
     mapping = params["grid_mapping"]
@@ -191,12 +209,27 @@ def bind_kernel(
         ),
         "cost_estimate": _divided(params["cost_estimate"], count),
     }
+    platform = _platform(params, mapping)
+    last = mapping.num_dynamic_grid_bounds + mapping.num_index_operands
+
+    def bound(given: Sequence[Any], *, scalars: bool, **more: Any) -> list[Any]:
+        if not starts:
+            return bind_equation(equation, given, **changed, **more)
+        steps = jnp.stack([jnp.asarray(one.step, jnp.int32) for one in starts.values()])
+        place = last if scalars else len(given)
+        given = [*given[:place], steps, *given[place:]]
+        new = told({**params, **changed}, starts, in_advance=scalars)
+        return bind_equation(equation, given, **{**changed, **new}, **more)
+
+    scalars = platform != "gpu"
     if params["interpret"]:
-        return bind_equation(equation, operands, **changed)
+        return bound(operands, scalars=scalars)
+    on_gpu = scalars and (platform == "tpu" or maps)
     return jax.lax.platform_dependent(
         *operands,
-        cpu=lambda *given: bind_equation(equation, given, **changed, interpret=True),
-        default=lambda *given: bind_equation(equation, given, **changed),
+        cpu=lambda *given: bound(given, scalars=scalars, interpret=True),
+        tpu=lambda *given: bound(given, scalars=scalars),
+        default=lambda *given: bound(given, scalars=on_gpu),
     )
 
 

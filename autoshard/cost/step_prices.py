@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.cost.combined import Settlement, settled_seconds, settlements
 from autoshard.cost.corrections import NONE, Corrections
-from autoshard.cost.kernels import kernel_seconds
+from autoshard.cost.kernels import kernel_seconds, longest_parts
 from autoshard.cost.ragged import mask_seconds, masked_bytes, times_computed
 from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
@@ -153,7 +153,8 @@ class StepPrices:
     def compute_seconds(self, op: Op, strategies: Strategies) -> Floats:
         """Seconds of one execution of `op`, for every strategy; `[len(strategies)]`."""
         if op.kernel is not None:
-            busy = kernel_seconds(self.machine.chip, op.kernel, strategies.shards)
+            longest = longest_parts(op, strategies, self.mesh_shape)
+            busy = kernel_seconds(self.machine.chip, op.kernel, strategies.shards, longest)
             busy = busy + ring_seconds(self, op, strategies)
             return busy * self.corrections.factor(op)
         transposed = op.index in self.dataflow.transposed

@@ -23,9 +23,10 @@ from typing import Any
 
 from autoshard.compat import FUSED_ATTENTION, KERNELS, PALLAS, RULED
 from autoshard.program.kernels.attention import attention_work
+from autoshard.program.kernels.records import SIDES, Arithmetic, KernelWork
 from autoshard.program.kernels.ruled_work import ruled_work
 from autoshard.program.kernels.scalars import Array
-from autoshard.program.kernels.work import SIDES, Arithmetic, KernelWork, kernel_work
+from autoshard.program.kernels.work import kernel_work
 from autoshard.program.ragged import ragged_flops
 
 Formula = Callable[[Any], float]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoshard.program.kernels.work import KernelWork
+from autoshard.program.kernels.records import KernelWork
 from autoshard.program.layout import short_dtype
 from autoshard.program.rules.ask_shardy import Rule
 

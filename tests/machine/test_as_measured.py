@@ -12,7 +12,7 @@ from autoshard.cost.roofline import op_seconds
 from autoshard.machine.as_measured import REACHED, TYPICAL, as_measured
 from autoshard.machine.compiler import with_flags
 from autoshard.machine.load import load
-from autoshard.program.kernels.work import Arithmetic, KernelWork
+from autoshard.program.kernels.records import Arithmetic, KernelWork
 
 
 def test_products_take_what_was_measured():

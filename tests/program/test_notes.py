@@ -77,8 +77,8 @@ def test_a_kernel_that_stays_whole_says_why() -> None:
     (note,) = (re.sub(r"at \S+:\d+", "at LINE", one) for one in notes)
     assert note == (
         "every device runs all of the kernel carried_sum (2 ops, the first at LINE): axis 0 of its "
-        "grid: the kernel reads its place along it (cond); axis 1 of its grid: the kernel carries "
-        "scratch along it"
+        "grid: the kernel carries scratch along it; axis 1 of its grid: the kernel carries scratch "
+        "along it"
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autoshard.cost.kernels import kernel_seconds
+from autoshard.cost.kernels import kernel_seconds, longest_parts
 from autoshard.machine.chip import Chip
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.strategies_of import ChosenStrategies
@@ -39,11 +39,14 @@ def kernel_times(
 ) -> list[KernelTime]:
     """The kernels of a program, as decisions cut them."""
     chosen = ChosenStrategies(decisions, mesh_shape)
-    return [
-        KernelTime(op.scope, float(kernel_seconds(chip, op.kernel, chosen(op).shards)[0]))
-        for op in program.ops
-        if op.kernel is not None and decisions.assignment[op.index] is not None
-    ]
+    found = []
+    for op in program.ops:
+        if op.kernel is not None and decisions.assignment[op.index] is not None:
+            strategy = chosen(op)
+            longest = longest_parts(op, strategy, mesh_shape)
+            seconds = kernel_seconds(chip, op.kernel, strategy.shards, longest)
+            found.append(KernelTime(op.scope, float(seconds[0])))
+    return found
 
 
 def seconds_of_kernel(kernels: Sequence[KernelTime], op_name: str) -> float | None:

@@ -1,8 +1,9 @@
 """A Pallas call on one device's parts of its operands: the same kernel on a smaller grid.
 
 The axes of the grid that the plan cuts are shorter by the number of parts, and the arrays are as
-small as the parts (`autoshard.program.kernels.cuts` says which may be). Nobody but the device that
-runs it looks at a kernel: no partitioner meets one, whether it is cut or whole.
+small as the parts. `autoshard.program.kernels.cuts` says which may be, and which parts are told
+where they start. Nobody but the device that runs it looks at a kernel: no partitioner meets one,
+whether it is cut or whole.
 """
 
 from __future__ import annotations
@@ -22,7 +23,26 @@ def run_kernel(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     Raises:
       LoweringError: the plan cuts what the kernel needs whole.
     """
-    return compat.bind_kernel(equation, arrays, cut.local_results, grid_shards(equation, cut))
+    shards = grid_shards(equation, cut)
+    call = compat.kernel_call(equation)
+    first = call.bounds + call.scalars
+    starts, maps = {}, False
+    for one in kernel_cuts(equation).cuts:
+        size = call.grid[one.axis]
+        if one.told and one.axis in shards and size is not None:
+            number, d = one.dims[-1]
+            place = cut.devices.place(_axes(cut, first + number, d))
+            step = place * (size // shards[one.axis])
+            moves = dict(zip(one.dims, one.steps, strict=True))
+            starts[one.axis] = compat.Start(step, size, one.period, moves)
+            maps |= one.maps
+    return compat.bind_kernel(equation, arrays, cut.local_results, shards, starts, maps=maps)
+
+
+def _axes(cut: Cut, number: int, dimension: int) -> tuple[int, ...]:
+    """The mesh axes that cut a dimension of an operand, or of a result behind all operands."""
+    layout = (*cut.reads, *cut.written)[number]
+    return tuple(axis for axis, d in enumerate(layout) if d == dimension)
 
 
 def grid_shards(equation: Any, cut: Cut) -> dict[int, int]:

@@ -5,6 +5,7 @@ along        how the scalars of a kernel and of its index maps depend on one axi
 carried      what of its scratch a kernel carries from step to step
 cuts         which axes may be cut, how far, and why others stay whole
 rule         the sharding rule that follows
+records      what kernels compute and move, as records
 work         what a call computes and moves
 ruled        functions of which the user says how they may be cut
 ruled_work   what these compute and move

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from autoshard import compat
+from autoshard.program.kernels.records import Arithmetic, KernelWork
 from autoshard.program.kernels.ring import length_dimension, ring_of
-from autoshard.program.kernels.work import Arithmetic, KernelWork
 
 TILE = 128
 """Queries, and keys, of a tile of scores."""

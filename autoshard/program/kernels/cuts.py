@@ -14,13 +14,19 @@ An axis of `G` places may be cut into parts that are multiples of `period` place
 The period is 1 where blocks are walked one by one; where eight heads of queries share one head of
 keys, it is 8: the map of the keys divides the place by 8.
 
+Where that fails since a kernel asks for its place (a mask by position does), or walks along an
+operand in no even way, the part may be **told** where it starts (`autoshard.compat.told_kernels`):
+places are those in the whole grid then. Results must still be moved evenly, aliases alike, and
+scratch be written anew. Operands that are walked evenly are cut; all others are whole on every
+device.
+
 What is found here is what the search may choose, and what lowering cuts by.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,11 +44,19 @@ class GridCut:
       axis: its number.
       parts: into how many parts it can be cut at most; a number of parts must divide it.
       dims: (block, dimension) of the arrays that are cut with it, blocks of inputs first.
+      period: places along it that share what they read.
+      steps: by how many blocks each of `dims` moves in a period.
+      told: whether parts have to be told where they start.
+      maps: whether index maps have to be told as well.
     """
 
     axis: int
     parts: int
     dims: tuple[tuple[int, int], ...]
+    period: int = 1
+    steps: tuple[int, ...] = ()
+    told: bool = False
+    maps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +84,16 @@ def kernel_cuts(equation: Any) -> KernelCuts:
             cuts.append(_cut(call, axis, size, dropped, cuts))
         except _StaysWholeError as reason:
             whole.append((axis, str(reason)))
-    return KernelCuts(tuple(cuts), tuple(whole))
+    for number, (axis, reason) in enumerate(whole):  # what needs no telling comes first
+        size = call.grid[axis]
+        try:
+            if size is not None:
+                cuts.append(_told(equation, call, axis, size, dropped, cuts))
+                whole[number] = axis, ""
+        except _StaysWholeError as error:
+            whole[number] = axis, str(error) or reason
+    found = sorted(cuts, key=lambda cut: cut.axis)
+    return KernelCuts(tuple(found), tuple(one for one in whole if one[1]))
 
 
 def _cut(
@@ -83,8 +106,6 @@ def _cut(
     """The cut of one axis. Raises _StaysWholeError."""
     if size is None:
         raise _StaysWholeError("its size is known at run time alone")
-    if not call.scalable:
-        raise _StaysWholeError("the kernel runs on a mesh of cores")
     _refuse_state(call)
     reason = None
     for period in _periods(size):
@@ -102,6 +123,8 @@ def _periods(size: int) -> Iterator[int]:
 
 def _refuse_state(call: compat.KernelCall) -> None:
     """Refuse kernels with a state that no reference holds. Raises _StaysWholeError."""
+    if not call.scalable:
+        raise _StaysWholeError("the kernel runs on a mesh of cores")
     found = _primitives(call.body)
     if found & compat.RANDOM_STATE:
         raise _StaysWholeError("the kernel draws random bits, which depend on those drawn before")
@@ -150,8 +173,116 @@ def _cut_by(
     except VariesError as error:
         raise _StaysWholeError(f"the kernel reads its place along it ({error})") from None
     _check_scratch(call, axis, still)
+    return _found(call, axis, moved)
+
+
+def _found(call: compat.KernelCall, axis: Axis, moved: Sequence[dict[int, int]]) -> GridCut:
+    """The cut of an axis along which blocks move by so many elements a period."""
     dims = tuple((number, d) for number, found in enumerate(moved) for d in found)
-    return GridCut(axis.number, axis.size // axis.period, dims)
+    steps = tuple(moved[number][d] // call.blocks[number].units[d] for number, d in dims)
+    parts = axis.size // axis.period
+    return GridCut(axis.number, parts, dims, axis.period, steps)
+
+
+def _told(
+    equation: Any,
+    call: compat.KernelCall,
+    axis: int,
+    size: int,
+    dropped: frozenset[int],
+    others: Sequence[GridCut],
+) -> GridCut:
+    """The cut of an axis of which parts are told where they start. Raises _StaysWholeError."""
+    _refuse_state(call)
+    reason: _StaysWholeError | None = None
+    for period in _periods(size):
+        along = Axis(axis, size, period, call.ids)
+        try:
+            cut = _told_by(call, along, dropped, others)
+        except _StaysWholeError as error:
+            reason = reason or error
+            continue
+        _check_told(equation, call, along, cut)
+        return cut
+    assert reason is not None
+    raise reason
+
+
+def _check_told(equation: Any, call: compat.KernelCall, axis: Axis, cut: GridCut) -> None:
+    """Refuse a kernel that nobody can tell where a part starts. Raises _StaysWholeError."""
+    if cut.maps and call.platform == "gpu":
+        raise _StaysWholeError("index maps ask for their place along it, and none can be told")
+    try:
+        compat.check_tellable(equation.params, axis.number, axis.size)
+    except compat.UntoldError as error:
+        raise _StaysWholeError(f"the kernel asks for its place along it {error}") from None
+
+
+def _told_by(
+    call: compat.KernelCall, axis: Axis, dropped: frozenset[int], others: Sequence[GridCut]
+) -> GridCut:
+    """The cut of an axis into multiples of a period, of told parts. Raises _StaysWholeError."""
+    taken = {place for other in others for place in other.dims}
+    moved: list[dict[int, int]] = []
+    for number, block in enumerate(call.blocks):
+        found = {
+            d: share
+            for d, share in _even_moves(call, axis, number, block).items()
+            if (number, d) not in taken
+        }
+        moved.append(found if len(found) == 1 else {})
+    still = [k for k in range(call.outputs) if not moved[call.inputs + k]]
+    for k in still:
+        if _moves(call, axis, call.inputs + k, call.blocks[call.inputs + k]):
+            raise _StaysWholeError(f"it walks two dimensions of result {k} at once")
+        if k not in dropped:
+            raise _StaysWholeError(f"result {k} is made over all of it")
+    for k in set(range(call.outputs)) - set(still):
+        if _moving(call, axis, call.inputs + k) != list(moved[call.inputs + k]):
+            raise _StaysWholeError(f"it walks two dimensions of result {k} at once")
+    for operand, result in call.aliases:
+        inside = operand - call.bounds - call.scalars
+        if inside < 0 or moved[inside] != moved[call.inputs + result]:
+            raise _StaysWholeError(
+                f"result {result} takes the place of an operand that moves otherwise"
+            )
+    _check_scratch(call, axis, still)
+    cut = {number for number, found in enumerate(moved) if found}
+    maps = any(not _keeps(call, axis, k) for k in range(call.inputs) if k not in cut)
+    return replace(_found(call, axis, moved), told=True, maps=maps)
+
+
+def _even_moves(
+    call: compat.KernelCall, axis: Axis, number: int, block: compat.Block
+) -> dict[int, int]:
+    """By how many elements a block moves in a period, for dimensions in which it does evenly."""
+    try:
+        indices = axis.index_of(block.index_map)
+    except VariesError:
+        return {}
+    found: dict[int, int] = {}
+    for d, index in enumerate(indices):
+        if axis.repeats(index) or not block.plain or d >= len(block.shape):
+            continue
+        try:
+            found[d] = _share(axis, index, block, d, _array(call, number))
+        except _StaysWholeError:
+            continue
+    return found
+
+
+def _moving(call: compat.KernelCall, axis: Axis, number: int) -> list[int] | None:
+    """The dimensions in which a block moves along an axis; None where scalars say."""
+    try:
+        indices = axis.index_of(call.blocks[number].index_map)
+    except VariesError:
+        return None
+    return [d for d, index in enumerate(indices) if not axis.repeats(index)]
+
+
+def _keeps(call: compat.KernelCall, axis: Axis, number: int) -> bool:
+    """Whether a block is the same along all of an axis."""
+    return _moving(call, axis, number) == []
 
 
 def _moves(call: compat.KernelCall, axis: Axis, number: int, block: compat.Block) -> dict[int, int]:

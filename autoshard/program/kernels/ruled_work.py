@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any
 
 from autoshard import compat
-from autoshard.program.kernels.work import CALLS, Arithmetic, Counts, KernelWork
+from autoshard.program.kernels.records import Arithmetic, Counts, KernelWork
+from autoshard.program.kernels.work import CALLS
 from autoshard.program.vocabulary import INLINED
 
 

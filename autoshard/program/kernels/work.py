@@ -9,6 +9,9 @@ causal mask skips count as nothing; of other conditions the dearest branch count
 where its index is another one than a step before; one that data decides on is taken to be moved at
 every step.
 
+Along an axis of which parts are told where they start, masks by position leave some parts more to
+do than others: `KernelWork.uneven` has the shares of its places, by the FLOP of their steps.
+
 What the author says (`pl.CostEstimate`) counts where it is less, since such estimates mostly leave
 out what masks skip, and where data decides how much there is to do.
 """
@@ -16,20 +19,17 @@ out what masks skip, and where data decides how much there is to do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from autoshard import compat
 from autoshard.program.kernels.cuts import kernel_cuts
-from autoshard.program.kernels.ring import Ring
+from autoshard.program.kernels.records import Arithmetic, Counts, KernelWork, Uneven
 from autoshard.program.kernels.scalars import Array, compute, is_scalar
 
-SIDES = (128, 256)
-"""Rows and columns of the matrix units that there are."""
 LARGEST = 2**22
 """Steps of a grid up to which conditions and indices are computed."""
 CALLS = frozenset({"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "remat2"})
@@ -40,79 +40,6 @@ NOTHING = frozenset(
     }
 )
 """What only reads, writes and names in a kernel."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
-    """What is computed.
-
-    Attributes:
-      products: FLOP of the matrix units.
-      elementwise: FLOP of the elementwise units.
-      exponentials: transcendental functions, as so many exponentials.
-      filled: FLOP of the matrix units where sides of products are filled up to multiples of each
-        of `SIDES`; nothing where no sides are known.
-    """
-
-    products: float = 0.0
-    elementwise: float = 0.0
-    exponentials: float = 0.0
-    filled: tuple[float, ...] = ()
-
-    def plus(self, other: Arithmetic, times: float = 1.0) -> Arithmetic:
-        """This and another one, several times."""
-        return Arithmetic(
-            self.products + times * other.products,
-            self.elementwise + times * other.elementwise,
-            self.exponentials + times * other.exponentials,
-            tuple(
-                one + times * more
-                for one, more in zip_longest(self.filled, other.filled, fillvalue=0.0)
-            ),
-        )
-
-    def on(self, side: int) -> float:
-        """FLOP that units of so many rows and columns spend on the products, full or not."""
-        return self.filled[SIDES.index(side)] if self.filled and side in SIDES else self.products
-
-    @property
-    def flops(self) -> float:
-        """FLOP of both units."""
-        return self.products + self.elementwise
-
-
-@dataclass(frozen=True, slots=True)
-class KernelWork:
-    """The work of one call on whole arrays.
-
-    Attributes:
-      name: of the kernel.
-      grid: its sizes; None where an operand says.
-      arithmetic: what it computes.
-      dtype: of the operands of its products.
-      bytes: between memory and the chip.
-      guessed: whether data decides how much it is.
-      whole: (axis, reason) of the axes of its grid that are not cut.
-      ring: what it sends where its sequence is cut; None where that stays whole.
-    """
-
-    name: str
-    grid: tuple[int | None, ...]
-    arithmetic: Arithmetic
-    dtype: str
-    bytes: float
-    guessed: bool
-    whole: tuple[tuple[int, str], ...]
-    ring: Ring | None = None
-
-    @property
-    def flops(self) -> float:
-        """FLOP of both units, one at least."""
-        return max(self.arithmetic.flops, 1.0)
-
-
-Counts = Callable[[Any], Arithmetic]
-"""What an equation without a body computes."""
 
 
 def kernel_work(
@@ -127,15 +54,33 @@ def kernel_work(
     """
     call = compat.kernel_call(equation)
     given = [*constants, *[None] * len(equation.invars)][call.bounds : call.bounds + call.scalars]
-    steps = _Steps(call, counts, given)
+    cuts = kernel_cuts(equation)
+    told = [one for one in cuts.cuts if one.told]
+    steps = _Steps(call, counts, given, {one.axis: 0.0 for one in told})
     found = steps.arithmetic()
     moved = sum(
         steps.moves(block) * math.prod(block.sizes) * block.itemsize for block in call.blocks
     )
     if call.estimate is not None:
         found, moved = _estimated(found, moved, call.estimate, guessed=steps.guessed)
-    whole = kernel_cuts(equation).whole
-    return KernelWork(call.name, call.grid, found, steps.dtype, moved, steps.guessed, whole)
+    first = call.bounds + call.scalars
+    uneven = tuple(
+        Uneven(first + one.dims[-1][0], one.dims[-1][1], shares)
+        for one in told
+        if (shares := _shares(steps.along[one.axis], one.parts))
+    )
+    return KernelWork(
+        call.name, call.grid, found, steps.dtype, moved, steps.guessed, cuts.whole, uneven
+    )
+
+
+def _shares(flops: Any, parts: int) -> tuple[float, ...]:
+    """The shares of so many groups of places in the FLOP of all places; none if they are equal."""
+    found = np.atleast_1d(flops)
+    if found.size % parts or not found.sum():
+        return ()
+    shares = found.reshape(parts, -1).sum(1) / found.sum()
+    return () if np.allclose(shares, 1.0 / parts) else tuple(shares.tolist())
 
 
 def _estimated(
@@ -161,9 +106,11 @@ class _Steps:
     call: compat.KernelCall
     counts: Counts
     given: Sequence[Array | None]
+    along: dict[int, Any] = field(default_factory=dict)
     guessed: bool = False
     dtype: str = "float32"
     places: list[Array | None] = field(default_factory=list)
+    turns: float = 1.0
 
     def __post_init__(self) -> None:
         sizes = self.call.grid
@@ -301,8 +248,11 @@ class _Steps:
             body, consts = bodies[0]
             count, _ = compat.scan_counts(equation.params)
             inner = [*values[:count], *[None] * (len(body.invars) - count)]
+            length, around = equation.params["length"], self.turns
+            self.turns = around * length
             once = self._walk(body, consts, inner, share)
-            return Arithmetic().plus(once, equation.params["length"]), unknown
+            self.turns = around
+            return Arithmetic().plus(once, length), unknown
         if name == "while":
             return self._while(equation, values, share), unknown
         if bodies and not self._is_counted(equation):
@@ -313,6 +263,9 @@ class _Steps:
         found = Arithmetic() if name in NOTHING else self.counts(equation)
         if found.products:
             self.dtype = str(equation.invars[0].aval.dtype)
+        for axis in self.along:
+            others = tuple(d for d in range(share.ndim) if d != axis)
+            self.along[axis] = self.along[axis] + found.flops * self.turns * share.mean(others)
         return Arithmetic().plus(found, float(share.mean())), self._scalar(equation, values)
 
     def _is_counted(self, equation: Any) -> bool:

@@ -66,7 +66,7 @@ def _shards(equation: Any, arrays: Sequence[Any], shapes: Sequence[Shape]) -> di
         if old != new
     }
     shards: dict[int, int] = {}
-    for one in found.cuts:
+    for one in (cut for cut in found.cuts if not cut.told):
         counts = {parts.pop(place, 1) for place in one.dims}
         if len(counts) > 1 or one.parts % max(counts):
             raise refusal(equation, f"has its examples along axis {one.axis} of its grid unevenly")

@@ -214,3 +214,29 @@ def column_sum(x: Any) -> Any:
         out_specs=pl.BlockSpec((1, 8), lambda j, i: (0, j)),
         name="column_sum",
     )(x)
+
+
+def masked(x: Any, y: Any, *, inside: bool = False) -> Any:
+    """Rows by their place, their number, and the block before; asked for first, or in a branch."""
+
+    def body(x_ref: Any, before_ref: Any, out_ref: Any) -> None:
+        place, count = pl.program_id(0), pl.num_programs(0)
+
+        @pl.when(place % 3 > 0)
+        def _() -> None:
+            here = pl.program_id(0) if inside else place
+            out_ref[...] = x_ref[...] * (here + 1)
+
+        @pl.when(place % 3 == 0)
+        def _() -> None:
+            out_ref[...] = x_ref[...] - before_ref[...] * count
+
+    spec = pl.BlockSpec((2, 8), lambda i: (i, 0))
+    return pl.pallas_call(
+        body,
+        out_shape=f(*x.shape),
+        grid=(x.shape[0] // 2,),
+        in_specs=[spec, pl.BlockSpec((2, 8), lambda i: (jnp.maximum(i - 1, 0), 0))],
+        out_specs=spec,
+        name="masked",
+    )(x, y)

@@ -10,7 +10,7 @@ import pytest
 
 import autoshard
 from autoshard import compat
-from autoshard.program.kernels.work import Arithmetic
+from autoshard.program.kernels.records import Arithmetic
 
 BATCH, LENGTH, HEADS, KV_HEADS, WIDTH = 2, 512, 8, 4, 64
 

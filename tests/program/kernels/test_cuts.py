@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 
 import autoshard
 from autoshard import compat
@@ -20,6 +21,7 @@ from tests.program.kernels.functions import (
     column_sum,
     f,
     looked_up,
+    masked,
     matmul,
     row_softmax,
     running_sum,
@@ -37,7 +39,7 @@ def cuts_of(fn: Callable[..., Any], *args: Any) -> KernelCuts:
 
 
 UNREAD = "result 0 is made over all of it"
-PLACE = "the kernel reads its place along it"
+CARRIED = "the kernel carries scratch along it"
 
 
 @pytest.mark.parametrize(
@@ -49,29 +51,29 @@ PLACE = "the kernel reads its place along it"
         (
             partial(attention, causal=True),
             (QUERIES, KEYS, KEYS),
-            {0: 2, 1: 2},
-            {2: f"{PLACE} (add)"},
+            {0: 2, 1: 2, 2: 4},
+            {},
         ),
-        (running_sum, (f(8, 16),), {}, {0: f"{PLACE} (cond)", 1: f"{PLACE} (cond)"}),
-        (partial(running_sum, anew=True), (f(8, 16),), {0: 4}, {1: f"{PLACE} (cond)"}),
+        (running_sum, (f(8, 16),), {}, {0: CARRIED, 1: CARRIED}),
+        (partial(running_sum, anew=True), (f(8, 16),), {0: 4}, {1: CARRIED}),
         (
             carried_sum,
             (f(8, 16),),
             {},
-            {0: f"{PLACE} (cond)", 1: "the kernel carries scratch along it"},
+            {0: CARRIED, 1: CARRIED},
         ),
         (
             looked_up,
             (f(8, dtype=jnp.int32), f(16, 1, 32)),
-            {1: 4},
-            {0: "scalars say which block of operand 1 is next"},
+            {0: 8, 1: 4},
+            {},
         ),
         (updated, (f(16, 8), f(1, 8)), {0: 8}, {}),
         (
             turned,
             (f(16, 8),),
+            {0: 8},
             {},
-            {0: "blocks of operand 0 come in another order along dimension 0"},
         ),
         (column_sum, (f(16, 32),), {0: 4}, {1: UNREAD}),
         (jax.vmap(matmul), (f(2, 32, 16), f(2, 16, 32)), {0: 2, 1: 4, 2: 4}, {3: UNREAD}),
@@ -85,7 +87,7 @@ PLACE = "the kernel reads its place along it"
             row_softmax,
             (f(15, 8),),
             {},
-            {0: "blocks do not divide dimension 0 of operand 0 (15)"},
+            {0: "blocks do not divide dimension 0 of result 0 (15)"},
         ),
     ],
 )
@@ -110,3 +112,47 @@ def test_heads_that_share_keys_are_cut_in_groups() -> None:
     assert keys == queries[:1]
     assert rule.factors[queries[0]].kind is FactorKind.PASS
     assert rule.factors[queries[1]].kind is FactorKind.REPLICATE
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes", "told", "maps"),
+    [
+        (attention, (QUERIES, KEYS, KEYS), [], []),
+        (partial(attention, causal=True), (QUERIES, KEYS, KEYS), [2], []),
+        (looked_up, (f(8, dtype=jnp.int32), f(16, 1, 32)), [0], [0]),
+        (masked, (f(16, 8), f(16, 8)), [0], [0]),
+        (turned, (f(16, 8),), [0], [0]),
+    ],
+)
+def test_parts_are_told_where_they_start_only_where_they_ask(
+    fn: Callable[..., Any], shapes: tuple[Any, ...], told: list[int], maps: list[int]
+) -> None:
+    """The mask of attention asks; a table is looked up in by maps, and blocks read out of order."""
+    found = cuts_of(fn, *shapes).cuts
+    assert [cut.axis for cut in found if cut.told] == told
+    assert [cut.axis for cut in found if cut.maps] == maps
+
+
+def test_a_kernel_of_a_gpu_whose_index_maps_ask_stays_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is no scalar in advance that they could read."""
+    monkeypatch.setattr("autoshard.compat.kernels._platform", lambda *_: "gpu")
+    found = cuts_of(masked, f(16, 8), f(16, 8))
+    assert found.cuts == ()
+    said = "index maps ask for their place along it, and none can be told"
+    assert dict(found.whole) == {0: said}
+
+
+def test_a_kernel_that_asks_within_a_loop_stays_whole() -> None:
+    def body(x_ref: Any, out_ref: Any) -> None:
+        def turn(_: Any, value: Any) -> Any:
+            return value + pl.program_id(0)
+
+        out_ref[...] = x_ref[...] + jax.lax.fori_loop(0, 3, turn, 0)
+
+    spec = pl.BlockSpec((2, 8), lambda i: (i, 0))
+    call = pl.pallas_call(body, out_shape=f(16, 8), grid=(8,), in_specs=[spec], out_specs=spec)
+    found = cuts_of(call, f(16, 8))
+    assert found.cuts == ()
+    assert dict(found.whole) == {0: "the kernel asks for its place along it within scan"}

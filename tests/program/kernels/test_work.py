@@ -13,10 +13,11 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention
 
 import autoshard
-from autoshard.cost.kernels import kernel_seconds
+from autoshard.cost.kernels import kernel_seconds, longest_parts
 from autoshard.machine import load
-from autoshard.program.kernels.work import KernelWork
-from tests.program.kernels.functions import f, looked_up, matmul, row_softmax
+from autoshard.program.kernels.records import KernelWork
+from autoshard.program.strategies import enumerate_strategies
+from tests.program.kernels.functions import attention, f, looked_up, matmul, row_softmax
 
 
 def work_of(fn: Any, *args: Any) -> KernelWork:
@@ -168,3 +169,33 @@ def test_products_that_are_narrower_than_the_units_leave_part_of_them_idle() -> 
     one = np.ones(1)
     products = [kernel_seconds(c, work, one)[0] - c.launch_seconds for c in (slow, fast)]
     assert products[0] >= products[1]
+
+
+def test_the_longest_part_of_a_causal_sequence_decides() -> None:
+    """Of four blocks of queries the last has four of ten tiles of scores to do."""
+    sizes = BlockSizes(128, 128, 128, 1, *[128] * 7)
+    queries = f(1, 1, 512, 128)
+
+    def flash(q: Any) -> Any:
+        return flash_attention(q, q, q, causal=True, block_sizes=sizes)
+
+    program = autoshard.trace(flash, queries)
+    (op,) = (op for op in program.ops if op.kernel is not None)
+    (uneven,) = op.kernel.uneven
+    np.testing.assert_allclose(uneven.shares, [0.1, 0.2, 0.3, 0.4], atol=1e-5)
+    assert uneven.longest(1) == 1.0
+    strategies = enumerate_strategies(op.rule, (2, 2), [f.shape for f in op_results(program, op)])
+    longest = longest_parts(op, strategies, (2, 2))
+    cut = (strategies.assignment >= 0).sum(1)
+    np.testing.assert_allclose(longest, np.array([1.0, 1.4, 1.6])[cut], atol=1e-5)
+    chip = load("v5p-8").chip
+    seconds = kernel_seconds(chip, op.kernel, strategies.shards, longest)
+    assert (seconds >= kernel_seconds(chip, op.kernel, strategies.shards)).all()
+
+
+def op_results(program: Any, op: Any) -> list[Any]:
+    return [program.values[value] for value in op.outputs]
+
+
+def test_even_parts_have_no_shares() -> None:
+    assert work_of(attention, *[f(2, 4, 32, 8)] * 3).uneven == ()
