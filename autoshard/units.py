@@ -75,6 +75,15 @@ def format_unit(value: float, unit: str) -> str:
     raise AssertionError
 
 
+def format_number(value: float) -> str:
+    """Three digits of what is not negative and has no unit: `133,594`, `0.05`, `20 u`, `3 m`."""
+    scales = ((1e-2, 1.0, ""), (1e-4, 1e3, "m"), (1e-7, 1e6, "u"), (0.0, 1e9, "n"))
+    _, factor, prefix = next(one for one in scales if value >= one[0] or value == 0)
+    number = value * factor
+    text = f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    return f"{text} {prefix}".rstrip()
+
+
 def format_gap(gap: float) -> str:
     """A gap in percent, never rounded to nothing: `0.93 %`, `0 %`, `< 0.01 %`."""
     if not math.isfinite(gap):

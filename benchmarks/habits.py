@@ -171,7 +171,7 @@ def page(habits: Sequence[Habit], effects: Sequence[Effect], *, enough: bool = F
       effects: of them, in all groups.
       enough: whether those that are worth it in one group were left out of later ones.
     """
-    from autoshard.show.versions import versions
+    from autoshard.show.document import versions
     from autoshard.study.worth import LEAST_WORTH, TOGETHER, worth
 
     groups = {effect.group: effect.plans for effect in effects}

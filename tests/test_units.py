@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.units import visible
+from autoshard.units import format_number, visible
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0"), (133594.2, "133,594"), (0.05, "0.05"), (0.003, "3 m"), (2e-8, "20 n")],
+)
+def test_numbers_without_a_unit_have_a_prefix_where_they_are_small(value, text):
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import CommandError, program_of
-from autoshard.cli.kinds.pages import other_files, read_verification
+from autoshard.cli.kinds.pages import is_plan_file, other_files, read_verification, two_plans
 from autoshard.cli.search import (
     find_machine,
     find_program,
@@ -41,6 +41,10 @@ def report_command(options: argparse.Namespace) -> int:
         raise CommandError(f"nothing to write: name a file with -o, or with one of {words}")
     for path in paths.values():
         require_writable(path)
+    if options.program is not None and is_plan_file(options.program):
+        write_files(two_plans(options, paths), quiet=False)
+        _say(paths, (), options)
+        return 0
     if (files := other_files(options, paths)) is not None:
         write_files(files, quiet=False)
         _say(paths, (), options)

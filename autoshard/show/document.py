@@ -2,18 +2,21 @@
 
 document(title, head, sections)    the whole page, with links to its sections
 head(name, about, line, answers)   its first screen: what it is about, and the verdict
+versions()                         its last rows: what made it
 """
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterable
-from importlib import resources
+from importlib import metadata, resources
 
 from autoshard.show.html import Markup, element, join
 from autoshard.show.verdict import Answer
 
 Section = tuple[str, str, Markup | None]
 """Key, title and content; a section without content is left out."""
+PACKAGES = ("autoshard", "jax", "jaxlib", "numpy", "scipy", "ortools", "highspy")
 
 
 def document(title: str, head: Markup, sections: Iterable[Section]) -> str:
@@ -63,6 +66,17 @@ def head(
         element("div", *boxes, class_=f"answers of{len(boxes)}"),
         *(element("p", f"Left out: {why}", class_="warn") for why in missing),
     )
+
+
+def versions() -> tuple[tuple[str, str], ...]:
+    """(name, version) of this package, of Python, and of what prices and solves."""
+    known = [("Python", platform.python_version())]
+    for name in PACKAGES:
+        try:
+            known.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            known.append((name, "not installed"))
+    return tuple(known)
 
 
 def style() -> Markup:

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from autoshard.show.document import document, head
+from autoshard.show.document import document, head, versions
 from autoshard.show.html import Cell, Column, Markup, element, table
 from autoshard.show.sections import facts
 from autoshard.show.verdict import Answer
-from autoshard.show.versions import versions
 from autoshard.study.figures import Figure
 
 Figures = Sequence[Figure]

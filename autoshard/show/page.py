@@ -17,14 +17,13 @@ from typing import Any
 from autoshard.plan.plan import Plan
 from autoshard.show import sections
 from autoshard.show.details import compute_section, memory_section, sensitivity_section
-from autoshard.show.document import document, head, style
+from autoshard.show.document import document, head, style, versions
 from autoshard.show.html import Column, Markup, element, join, table
 from autoshard.show.profile import Profile
 from autoshard.show.robust_section import robust_section
 from autoshard.show.sensitivity import gains
 from autoshard.show.sources import figures
 from autoshard.show.verdict import Verdict, verdict
-from autoshard.show.versions import versions
 from autoshard.study.robust.record import Robust
 
 

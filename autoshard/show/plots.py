@@ -102,7 +102,9 @@ def stacked(
     )
     ticks = [element("span", amount(most * k / 4)) for k in (4, 3, 2, 1, 0)]
     below = [
-        element("span", text, style=f"left:{100 * part:.2f}%") for part, text in labels if text
+        element("span", text, style=f"left:{100 * part:.2f}%; --part:{-100 * part:.2f}%")
+        for part, text in labels
+        if text
     ]
     return element(
         "div",

@@ -90,15 +90,22 @@ def _part(plan: Plan, seconds: float) -> str:
 
 
 def meshes(plan: Plan) -> Markup | None:
-    """The mesh shapes that were considered."""
+    """The mesh shapes that were considered; those of equal figures share a row."""
     if len(plan.proof.meshes) < 2:
         return None
     columns = [Column("mesh considered"), Column("bound", True), Column("best found", True)]
+    alike: dict[tuple[str, str], list[tuple[str, float, float | None]]] = {}
+    for row in sorted(plan.proof.meshes, key=lambda row: (row[2] is None, row[2] or row[1])):
+        _, bound, objective = row
+        found = "-" if objective is None else format_seconds(objective)
+        alike.setdefault((format_seconds(bound), found), []).append(row)
     rows = [
-        (name, seconds_cell(bound if bound > 0 else None), seconds_cell(objective))
-        for name, bound, objective in sorted(
-            plan.proof.meshes, key=lambda row: (row[2] is None, row[2] or row[1])
+        (
+            "; ".join(name for name, _, _ in group),
+            seconds_cell(group[0][1] if group[0][1] > 0 else None),
+            seconds_cell(group[0][2]),
         )
+        for group in alike.values()
     ]
     return table(columns, rows, sorts=True)
 

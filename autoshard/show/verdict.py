@@ -76,7 +76,7 @@ def verdict(
     line = f"{memory}; {fast.said} a step; {sure.said}; bound by {binds.said}"
     if found is not None:
         line = f"{which.said}: {line}"
-    if gains and _gain(plan, gains[0]) >= NOTHING:
+    if _more_memory(plan, gains) is None and gains and _gain(plan, gains[0]) >= NOTHING:
         line += f"; {helps.said} would save {_saved(plan, gains[0])}"
     return Verdict(f"{line[0].upper()}{line[1:]}.", answers)
 
@@ -113,9 +113,11 @@ def _which(plan: Plan, found: Profile | None) -> Answer:
         return Answer("Which plan?", said, "no well-known scheme that fits was priced")
     seconds, name = min(fitting)
     ratio = seconds / step
-    faster = (
-        f"{ratio:.2f} times as fast as" if ratio > 1.1 else f"{100 * ratio - 100:.1f} % faster than"
-    )
+    faster = f"{100 * ratio - 100:.1f} % faster than"
+    if ratio > 1.1:
+        faster = f"{ratio:.2f} times as fast as"
+    elif abs(ratio - 1) < NOTHING:
+        faster = "as fast as"
     detail = f"{faster} {name}, the best well-known scheme that fits on this mesh"
     return Answer("Which plan?", said, detail, True if ratio > 1.01 else None)
 
@@ -208,6 +210,8 @@ def _binds(plan: Plan, gains: Sequence[Gain]) -> Answer:
 
 def _helps(plan: Plan, gains: Sequence[Gain]) -> Answer:
     question, estimate = "What would help most?", plan.estimate
+    if (advice := _more_memory(plan, gains)) is not None:
+        return Answer(question, *advice)
     if not gains:
         exposed = estimate.step_seconds - estimate.lower_seconds
         most = share(exposed, estimate.step_seconds)
@@ -220,6 +224,28 @@ def _helps(plan: Plan, gains: Sequence[Gain]) -> Answer:
     if others and _gain(plan, others[0]) >= NOTHING:
         detail += f"; then {others[0].change} ({_saved(plan, others[0])})"
     return Answer(question, best.change, detail)
+
+
+def _more_memory(plan: Plan, gains: Sequence[Gain]) -> tuple[str, str] | None:
+    """What a scheme would save that is faster and does not fit, where that is the largest gain."""
+    step = plan.estimate.step_seconds
+    larger = [
+        (row.step_seconds, row.peak_bytes, row.name)
+        for row in plan.baselines
+        if row.step_seconds is not None
+        and row.peak_bytes is not None
+        and not within(row.peak_bytes, plan.memory_limit)
+    ]
+    seconds, size, name = min(larger, default=(step, 0, ""))
+    best = max([NOTHING, *(_gain(plan, gain) for gain in gains)])
+    if step <= 0 or 1 - seconds / step <= best:
+        return None
+    detail = (
+        f"{name} with {format_bytes(size)} per device takes {format_seconds(seconds)}, "
+        f"{100 * (1 - seconds / step):.1f} % less; what fits may come near to it with "
+        "--remat search, --accumulate 1,2,4 or more chips"
+    )
+    return "more memory", detail
 
 
 def _gain(plan: Plan, gain: Gain) -> float:

@@ -124,7 +124,40 @@ def _cell(text: str) -> str:
     return text.replace("|", r"\|").replace("\n", " ")
 
 
+FILES = {
+    "Plan": ("search -o", "autoshard.plan.written:WrittenPlan"),
+    "Plan for several meshes": (
+        "search --meshes -o",
+        "autoshard.search.meshes.written:WrittenPipeline",
+    ),
+    "Sweep": ("whatif -o", "autoshard.show.sweep.file:WrittenSweep"),
+    "Serving": ("serving -o", "autoshard.show.sweep.serving_file:WrittenServing"),
+    "Ranges": ("robust --record", "autoshard.study.robust.record:WrittenRobust"),
+    "Front of memory and time": ("frontier -o", "autoshard.study.frontier:WrittenFrontier"),
+    "Schedule": (
+        "schedule -o",
+        "autoshard.solve.schedule.optimise.outcome_json:WrittenSchedule",
+    ),
+    "Verdicts": ("verify --json", "autoshard.cli.common:WrittenVerdicts"),
+}
+"""By what a file is: the command that writes it, and the record that reads it."""
+
+
+def schemas() -> Iterator[str]:
+    """The JSON schema of every file, from the record that reads it."""
+    import json
+
+    import msgspec
+
+    for name, (command, place) in FILES.items():
+        module, _, record = place.partition(":")
+        schema = msgspec.json.schema(getattr(importlib.import_module(module), record))
+        yield f"\n## {name}\n\nWritten by `autoshard {command}`.\n"
+        yield f"```json\n{json.dumps(schema, indent=1)}\n```\n"
+
+
 MADE = {
+    "<!-- schemas of files -->": schemas,
     "<!-- commands -->": commands,
     "<!-- habits -->": habits,
     "<!-- keys of machine files -->": machine_keys,

@@ -34,6 +34,33 @@ def other_files(
     return None
 
 
+def is_plan_file(name: str) -> bool:
+    """Whether what stands where PROGRAM may is the file of another plan."""
+    return name.endswith(".json")
+
+
+def two_plans(
+    options: argparse.Namespace, paths: dict[str, str]
+) -> dict[str | None, Callable[[], str]]:
+    """The page of PLAN beside another one.
+
+    Raises:
+      CommandError: one of them is no plan for one mesh, or more than the page is asked for.
+    """
+    from autoshard.cli.search import load_plan
+    from autoshard.show.compare import compared
+
+    given = [*paths, *(n for n in ("machine", "verification", "robust") if getattr(options, n))]
+    strange = [f"--{name.replace('_', '-')}" for name in given if name != "output"]
+    if strange:
+        raise CommandError(
+            f"{options.plan!r} beside {options.program!r} is a page alone, which -o names; "
+            f"{', '.join(strange)} {ABOUT_ONE_PLAN}"
+        )
+    first, second = load_plan(options.plan), load_plan(options.program)
+    return {paths["output"]: lambda: compared(first, second)}
+
+
 def _read(path: str) -> str:
     """The text of a file, which is JSON unless it is a table.
 

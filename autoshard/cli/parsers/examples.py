@@ -42,6 +42,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "show": ("autoshard show plan.json --moves 30", "autoshard show sweep.json"),
     "report": (
         "autoshard report plan.json -o plan.html",
+        "autoshard report plan.json other.json -o both.html",
         "autoshard report sweep.json -o sweep.html",
     ),
     "solve": ("autoshard solve problem.json.gz -o solution.json",),

@@ -14,7 +14,8 @@ def add_report(commands: Any) -> None:
         commands,
         "report",
         "report:report_command",
-        "write a plan, sweep or schedule as an HTML page, a plan also in formats of other tools",
+        "write a plan, two plans side by side, a sweep or a schedule as an HTML page; a plan also "
+        "in formats of other tools",
     )
     parser.add_argument(
         "plan",
@@ -26,7 +27,8 @@ def add_report(commands: Any) -> None:
         "program",
         metavar="PROGRAM",
         nargs="?",
-        help="the program of the plan; default: what the plan names",
+        help="the program of the plan, by default what the plan names; or another plan, NAME.json, "
+        "to be put beside it",
     )
     cli_arguments.add_trust(parser)
     parser.add_argument(

@@ -11,7 +11,7 @@ from autoshard.search.meshes.problem import TICK
 from autoshard.search.meshes.report import reasons
 from autoshard.show import sections
 from autoshard.show.details import gains_table
-from autoshard.show.document import document, head
+from autoshard.show.document import document, head, versions
 from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.pipeline.gains import pipeline_gains
 from autoshard.show.pipeline.gantt import Picture, gantt, memory_chart
@@ -19,7 +19,6 @@ from autoshard.show.pipeline.verdict import pipeline_verdict
 from autoshard.show.plots import Bar, bars, legend
 from autoshard.show.sections import bytes_cell, facts, seconds_cell
 from autoshard.show.sensitivity import Gain
-from autoshard.show.versions import versions
 from autoshard.units import format_bytes, format_gap, format_seconds
 
 

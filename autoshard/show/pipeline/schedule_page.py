@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from autoshard.plan.text.page import share
 from autoshard.show.details import gains_table
-from autoshard.show.document import document, head
+from autoshard.show.document import document, head, versions
 from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.pipeline.gains import order_gains
 from autoshard.show.pipeline.gantt import Picture, gantt, memory_chart
@@ -19,7 +19,6 @@ from autoshard.show.sections import facts
 from autoshard.show.sensitivity import Gain
 from autoshard.show.sweep.page import number_cell
 from autoshard.show.verdict import NEARLY_FULL, NOTHING, Answer, near_best
-from autoshard.show.versions import versions
 from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.named import NAMED

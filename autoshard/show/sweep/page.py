@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autoshard.show.document import document, head
+from autoshard.show.document import document, head, versions
 from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.plots import Bar, bars
 from autoshard.show.sections import bytes_cell, facts, seconds_cell
 from autoshard.show.sweep.pareto import pareto_section
 from autoshard.show.sweep.verdict import sweep_verdict
-from autoshard.show.versions import versions
 from autoshard.study.whatif.answers import break_even, efficient, largest_sizes, smallest_clusters
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.table import WhatIf

@@ -17,12 +17,13 @@ from autoshard.show.html import Markup, element, join
 from autoshard.study.whatif.answers import HOUR, efficient, work_of
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.table import WhatIf
-from autoshard.units import visible
+from autoshard.units import format_number, visible
 
 COLOURS = ("#4269d0", "#efb118", "#3ca951", "#ff725c", "#a463f2", "#6cc5b0", "#9498a0", "#97bbf5")
 """The page's `--c0` to `--c7` in light."""
 INK, SOFT, LINE, GROUND = "#1b1f24", "#5b6470", "#d9dce1", "#ffffff"
 MARKERS = "osD^vPX*"
+NOTHING: Mapping[str, str] = {}
 MOST_NAMES = 12
 """Machines are named on the plot while so few lie on the front."""
 
@@ -32,7 +33,12 @@ def pareto_plot(sweep: WhatIf) -> Markup | None:
     points = _points(sweep)
     if len(points) < 2:
         return None
-    drawings = drawn(functools.partial(_draw, sweep, points))
+    across, up = _axes(sweep)
+    said = {
+        point_name(place): f"{row}: {format_number(rate)} {up}, {format_number(cost)} {across}"
+        for place, (row, cost, rate, _) in enumerate(points)
+    }
+    drawings = drawn(functools.partial(_draw, sweep, points), said)
     return element("div", *drawings, class_="plot", role="img", aria_label=_caption(sweep))
 
 
@@ -48,7 +54,7 @@ def _priced(sweep: WhatIf) -> bool:
 def _axes(sweep: WhatIf) -> tuple[str, str]:
     tokens = _counted(sweep)
     what = "a million tokens" if tokens else "a step"
-    unit = sweep.prices.currency if _priced(sweep) else "chip-hours"
+    unit = sweep.prices.currency if _priced(sweep) else "chip-hours" if tokens else "chip-seconds"
     return f"{unit} for {what}", "tokens/s" if tokens else "steps/s"
 
 
@@ -67,6 +73,8 @@ def _points(sweep: WhatIf) -> list[tuple[Row, float, float, bool]]:
         hours = row.step_seconds / HOUR / units * (1e6 if counted else 1)
         hourly = sweep.cost_per_hour(row) if priced else None
         cost = hours * (row.chips if hourly is None else hourly)
+        if not counted and hourly is None:
+            cost *= HOUR
         found.append((row, cost, units / row.step_seconds, number in front))
     return found
 
@@ -88,8 +96,11 @@ def _draw(
     figure.legend(loc="outside upper left", ncols=min(chips, 6 if wide else 3), fontsize=10)
 
 
-def drawn(plot: Callable[[Any, bool], None]) -> list[Markup]:
-    """What `plot(figure, wide)` draws, for a wide page and for a phone; the page shows one."""
+def drawn(plot: Callable[[Any, bool], None], said: Mapping[str, str] = NOTHING) -> list[Markup]:
+    """What `plot(figure, wide)` draws, for a wide page and for a phone; the page shows one.
+
+    `said` has, by the `gid` of what is drawn, the words that a pointer over it shows.
+    """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -109,7 +120,7 @@ def drawn(plot: Callable[[Any, bool], None]) -> list[Markup]:
             plot(figure, name == "wide-plot")
             written = io.StringIO()
             figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
-        found.append(element("div", _inline(written.getvalue()), class_=name))
+        found.append(element("div", _inline(written.getvalue(), said), class_=name))
     return found
 
 
@@ -120,11 +131,11 @@ def _scatter(
     lines: dict[Any, list[tuple[float, float]]] = {}
     for number, chip in enumerate(chips):
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
-        for front in (False, True):
-            part = [(x, y) for row, x, y, best in points if (row.chip, best) == (chip, front)]
-            look = {"s": 52, "marker": marker, "edgecolors": colour, "linewidths": 1.2}
-            face = colour if front else "none"
-            axes.scatter(*_columns(part), facecolors=face, zorder=3, **look)
+        for place, (row, x, y, front) in enumerate(points):
+            if row.chip == chip:
+                look = {"s": 52, "marker": marker, "edgecolors": colour, "linewidths": 1.2}
+                face, name = colour if front else "none", point_name(place)
+                axes.scatter([x], [y], facecolors=face, zorder=3, gid=name, **look)
         axes.scatter([], [], marker=marker, color=colour, label=chip)
         for row, x, y, best in points:
             if best and row.chip == chip:
@@ -140,6 +151,11 @@ def _scatter(
             axes.annotate(name, (x, y), color=SOFT, ha="right", **place)
 
 
+def point_name(place: int) -> str:
+    """The name of a point in a drawing, by which it is given words."""
+    return f"point-{place}"
+
+
 def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
 
@@ -148,20 +164,17 @@ def plain_ticks(axis: Any) -> None:
     """Ticks of a logarithmic axis as plain numbers, not too many."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-    def shown(value: float, _: object) -> str:
-        return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
     low, high = axis.get_view_interval()
     subs = (1.0,) if high / low > 300 else (1.0, 3.0) if high / low > 30 else (1.0, 2.0, 5.0)
     if high / low < 3:
         subs = tuple(map(float, range(1, 10)))
     axis.set_major_locator(LogLocator(subs=subs, numticks=12))
-    axis.set_major_formatter(FuncFormatter(shown))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_number(value)))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
 
 
-def _inline(written: str) -> Markup:
+def _inline(written: str, said: Mapping[str, str]) -> Markup:
     """The drawing as part of a page: in its colours, at any width, and without a style of its own.
 
     The words of the sweep are escaped already, by Matplotlib.
@@ -171,6 +184,8 @@ def _inline(written: str) -> Markup:
         text = re.sub(rf"<{tag}\b.*?</{tag}>", "", text, flags=re.DOTALL)
     text = re.sub(r'(<svg\b[^>]*?) width="[^"]*"', r"\1", text)
     text = re.sub(r'(<svg\b[^>]*?) height="[^"]*"', r"\1", text)
+    for name, words in said.items():
+        text = text.replace(f'<g id="{name}">', f"<g>{element('title', words)}")
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
     names: Mapping[str, str] = {
         **{colour: f"c{number}" for number, colour in enumerate(COLOURS)},

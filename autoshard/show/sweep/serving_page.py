@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from autoshard.show.document import document, head
+from autoshard.show.document import document, head, versions
 from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.sections import bytes_cell, facts, seconds_cell
 from autoshard.show.sweep.curves import Curve, curves
 from autoshard.show.sweep.page import number_cell
 from autoshard.show.sweep.verdict import helps
 from autoshard.show.verdict import Answer
-from autoshard.show.versions import versions
 from autoshard.study.whatif.served import Served, Serving, others
 from autoshard.units import format_bytes, format_gap, format_seconds
 
@@ -73,14 +72,20 @@ def _room(found: Serving) -> str:
 
 
 def _curves(found: Serving) -> Markup | None:
-    lines: dict[str, list[tuple[float, float]]] = {}
+    lines: dict[str, list[tuple[tuple[float, float], str]]] = {}
     for one in found.rows:
         row = one.row
         if row.step_seconds is not None and row.tokens_per_second_per_chip:
             name = f"{row.machine} {others(row)}".strip()
             point = (1e3 * row.step_seconds, row.tokens_per_second_per_chip)
-            lines.setdefault(name, []).append(point)
-    drawn = [Curve(name, tuple(sorted(points))) for name, points in lines.items()]
+            said = (
+                f"{name}: batch {row.sizes['batch']}, {format_seconds(row.step_seconds)} a token, "
+                f"{row.tokens_per_second_per_chip:,.0f} tokens/s/chip"
+            )
+            lines.setdefault(name, []).append((point, said))
+    drawn = [
+        Curve(name, *zip(*sorted(points), strict=True)) for name, points in lines.items() if points
+    ]
     if not any(len(one.points) > 1 for one in drawn):
         return None
     limit = None if found.latency is None else 1e3 * found.latency
