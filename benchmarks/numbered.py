@@ -26,7 +26,8 @@ ENVIRONMENT = {
 
 
 def add_arguments(parser: argparse.ArgumentParser, *, count: int, of: str) -> None:
-    """Add what says which inputs are judged: `--count`, `--seed`, `--only` and `--workers`."""
+    """Add what says which inputs are judged, and by how many processes."""
+    parser.add_argument("--first", type=int, default=0, help=f"the first {of} (default: 0)")
     parser.add_argument("--count", type=int, default=count, help=f"of {of}s (default: {count})")
     parser.add_argument("--seed", type=int, default=0, help="of the dice (default: 0)")
     parser.add_argument("--only", type=int, help=f"the number of one {of}")
@@ -54,7 +55,8 @@ def judged(
         found.append(answer)
         tell(answer)
 
-    first = range(options.workers) if options.only is None else [options.only]
+    begin = range(options.first, options.first + options.workers)
+    first = begin if options.only is None else [options.only]
     workers = [
         threading.Thread(target=_work, args=(child, options, number, words, limit, note))
         for number in first
@@ -76,7 +78,7 @@ def _work(
 ) -> None:
     """Every so manyth input."""
     step = options.workers if options.only is None else 1
-    count = options.count if options.only is None else options.only + 1
+    count = options.first + options.count if options.only is None else options.only + 1
     at = first
     while at < count:
         begun = None

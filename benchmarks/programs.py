@@ -9,7 +9,8 @@ Refs, noise, constraints and `shard_map`s of the step's own. It is planned for a
 eight chips under random pins, lowered with annotations and written out, and held to Shardy's
 collectives and to the unsharded numbers (`drawn.child`). Right is that all agree, or that a message
 says why there is no plan or no lowering. A fault is a judge that disagrees, any other exception, a
-process that ends, or one that takes too long. `--only 17` runs one program again.
+process that ends, or one that takes too long. `--only 17` runs one program again, `--first 200`
+goes on behind those that are done.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import argparse
 import collections
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,18 @@ def is_fault(said: str) -> bool:
     return not said.startswith(("agrees", "refused: "))
 
 
+def _teller(kept: str | None) -> Callable[[dict[str, Any]], None]:
+    """What tells faults, and keeps every answer when it comes: a run that is ended has those."""
+
+    def tell(one: dict[str, Any]) -> None:
+        _tell_faults(one)
+        if kept:
+            with open(kept, "a") as file:
+                file.write(json.dumps(one) + "\n")
+
+    return tell
+
+
 def _tell_faults(one: dict[str, Any]) -> None:
     if is_fault(one["said"]):
         about = f"{one.get('pieces', '')} on {one.get('mesh', '')}"
@@ -44,15 +58,13 @@ def _tell_faults(one: dict[str, Any]) -> None:
 def run(options: argparse.Namespace) -> int:
     """Judge all programs, print outcomes and faults; return 5 if there are any faults."""
     found = numbered.judged(
-        CHILD, options, [options.limit], limit=options.limit + DEAD, tell=_tell_faults
+        CHILD, options, [options.limit], limit=options.limit + DEAD, tell=_teller(options.keep)
     )
     outcomes = collections.Counter(one["said"].partition(":")[0] for one in found)
     for said, count in outcomes.most_common():
         print(f"{count:>6}  {said}")
     faults = [one for one in found if is_fault(one["said"])]
     print(f"{len(found)} programs, {len(faults)} faults")
-    if options.json:
-        Path(options.json).write_text(json.dumps(found, indent=1))
     return 5 if faults else 0
 
 
@@ -63,7 +75,7 @@ def main() -> None:
     parser.add_argument(
         "--limit", type=int, default=120, help="seconds of a processor for each (default: 120)"
     )
-    parser.add_argument("--json", help="where to write all outcomes")
+    parser.add_argument("--keep", metavar="FILE", help="append outcomes, as lines of JSON")
     sys.exit(run(parser.parse_args()))
 
 

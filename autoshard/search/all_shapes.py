@@ -7,6 +7,7 @@ interrupt keeps the best decisions so far.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -95,6 +96,8 @@ def explore(
             interrupted = True
             walk.interrupted_at(shape)
             break
+    if walk.best is None and not interrupted:
+        walk.take_coarser(shapes)
     if walk.best is None or walk.decisions is None:
         raise _failure(searcher)
     bounds = [bound for _, bound, _ in walk.table]
@@ -161,9 +164,25 @@ class _Walk:
         # promising shape among those already bounded. The others share the time evenly.
         rest = len(self.todo) + len(self.looked) + 1
         half = 0.5 if self.first or known is not None else 1 / rest
-        result = searcher.solve(shape.sizes, left if rest == 1 else left * half, look=look)
+        seconds = left if rest == 1 else left * half
+        coarser = None
+        if look is None and known is None:
+            coarser = searcher.from_coarser_alone(shape.sizes, seconds)
         self.first = False
-        self._take(shape, look, result)
+        if coarser is None:
+            self._take(shape, look, searcher.solve(shape.sizes, seconds, look=look))
+            return
+        objective, decisions = coarser
+        self.table.append((str(shape), searcher.ideal, objective))
+        if searcher.beat(objective):
+            self.best, self.decisions = shape, decisions
+
+    def take_coarser(self, shapes: Sequence[MeshShape]) -> None:
+        """Take the best plan of coarser shapes: the searches of the shapes themselves had none."""
+        for shape in shapes:
+            for objective, decisions in self.searcher.from_coarser(shape.sizes, time.monotonic()):
+                if self.searcher.beat(objective):
+                    self.best, self.decisions = shape, decisions
 
     def _take(self, shape: MeshShape, look: Look | None, result: Found) -> None:
         if look is not Look.BRIEF and result.look is not None:

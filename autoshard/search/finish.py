@@ -21,6 +21,7 @@ from autoshard.search.mesh_axes import coarsest_form
 from autoshard.search.one_shape import MeshSearcher
 from autoshard.search.options import SearchOptions
 from autoshard.search.schemes_priced import baseline_rows
+from autoshard.search.schemes_solved import SCHEME_SECONDS
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.units import format_bytes
 
@@ -46,9 +47,13 @@ def _finished(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> 
     demands = searcher.demands
     assert demands is not None
     free_mesh, table = asked.mesh is None, found.table
-    with_rows = asked.baselines and found.limit_hit is not LimitHit.INTERRUPTED
-    rows = baseline_rows(searcher, found.shape) if with_rows else []
+    waits = found.limit_hit is not LimitHit.INTERRUPTED
+    rows = baseline_rows(searcher, found.shape) if asked.baselines and waits else []
     best, schemes = _best_of(searcher, found, rows, demands)
+    if waits and not fits(best[3].estimate, searcher.limit):
+        # A scheme may fit in the order in which the compiler runs it.
+        more = baseline_rows(searcher, found.shape, least=SCHEME_SECONDS)
+        best, _ = _best_of(searcher, found, more, demands)
     if free_mesh:
         best = _coarsest(searcher, best, demands)
     shape, decisions, _, evaluation = best

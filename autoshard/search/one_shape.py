@@ -31,6 +31,7 @@ from autoshard.program.repeats import Classes
 from autoshard.program.trace import Program
 from autoshard.search.mesh_axes import coarser_shapes, split_axis
 from autoshard.search.progress import SearchProgress
+from autoshard.search.schemes_solved import with_schemes
 from autoshard.search.warm_start import Earlier, carried, is_like, learned_from
 from autoshard.solve import Outcome, Progress, Report, Status
 from autoshard.solve.limit_hit import LimitHit
@@ -93,6 +94,7 @@ class MeshSearcher:
     counted_on: Machine | None = None
     folded: Folded | None = None
     wider: dict[tuple[int, ...], Facts] = field(default_factory=dict)
+    priced: dict[tuple[int, ...], StepPrices] = field(default_factory=dict)
 
     def left(self) -> float:
         """Return the seconds left until the time limit."""
@@ -126,19 +128,22 @@ class MeshSearcher:
 
     def prices(self, sizes: tuple[int, ...]) -> StepPrices:
         """Return the step prices (the cost laws) on a mesh of these sizes."""
-        if sizes in self.found:
-            return self.found[sizes].built.prices
-        known = self.shared[sizes].reshards if sizes in self.shared else None
-        machine, taught = self.machine, self.corrections
-        flow = self.wider.get(sizes, self.flow)
-        return step_prices(self.program, flow, machine, sizes, taught, reshards=known)
+        if sizes not in self.priced:
+            known = self.shared[sizes].reshards if sizes in self.shared else None
+            machine, taught = self.machine, self.corrections
+            flow = self.wider.get(sizes, self.flow)
+            self.priced[sizes] = step_prices(
+                self.program, flow, machine, sizes, taught, reshards=known
+            )
+        return self.priced[sizes]
 
     def beats(self, looked: Found) -> bool:
         """Return whether the incumbent is within the gap of the bound of a mesh shape."""
         return looked.outcome.report.bound >= self.cutoff * (1 - self.gap)
 
-    def _built(self, sizes: tuple[int, ...], shared: Shared) -> Built:
-        prices = self.prices(sizes)
+    def _built(self, sizes: tuple[int, ...]) -> Built:
+        """Return the problem on a mesh shape, without requirements."""
+        prices, shared = self.prices(sizes), self._shared_on(sizes)
         if sizes in self.wider:
             folded = fold(prices, self.classes, join_sums=self.join_sums)
         elif self.folded is None:
@@ -163,26 +168,14 @@ class MeshSearcher:
         if looked is not None and looked.look in (None, look):
             return looked
         stop = time.monotonic() + seconds
-        starts = self._from_coarser(sizes, stop)
+        starts = [plan for _, plan in self.from_coarser(sizes, stop)]
         self.tell(sizes, "build")
-        shared = self._shared_on(sizes)
-        free = built = looked.built if looked is not None else self._built(sizes, shared)
-        if self.demands is not None and looked is None:
-            try:
-                left = 0.5 * (stop - time.monotonic())
-                built = self.demands.applied(free, seconds=left, counted=self._counted(sizes))
-            except EmptyDomainError:
-                if self._widened(sizes):
-                    return self.solve(sizes, stop - time.monotonic(), look=look)
-                self.found[sizes] = Found(built, _infeasible(), None)
-                return self.found[sizes]
-        if sizes in self.starts and is_like(self.program, self.starts[sizes], len(sizes)):
-            starts.append(self.starts[sizes])
-        plans = [plan for plan in map(built.encode, starts) if plan is not None]
-        known = None
-        if sizes in self.earlier:
-            plan, known = carried(built, self.earlier[sizes])
-            plans = plans if plan is None else [plan, *plans]
+        try:
+            built = self._asked(sizes, stop) if looked is None else looked.built
+        except EmptyDomainError:
+            self.found[sizes] = Found(self._built(sizes), _infeasible(), None)
+            return self.found[sizes]
+        plans, known = self._known(sizes, built, starts)
         duals = None if known is None else known.duals
         if looked is not None:
             duals = looked.outcome.duals
@@ -202,11 +195,14 @@ class MeshSearcher:
             progress=heard,
             known_bound=self.ideal,
             better_than=self.cutoff if self.only_better else math.inf,
-            memo=shared.arrays,
+            memo=self._shared_on(sizes).arrays,
             look=look,
             looked=looked is not None and looked.look is Look.CLOSE,
         )
-        refused = outcome.status is Status.INFEASIBLE and not self._lacks_memory(free, built)
+        if outcome.report.limit_hit is LimitHit.TIME and look is None:
+            least = 1 if self._is_fixed else len(sizes)  # those of fewer axes are known by now
+            outcome = with_schemes(built, outcome, range(least, len(sizes) + 1))
+        refused = outcome.status is Status.INFEASIBLE and not self._lacks_memory(sizes, built)
         if refused and self._widened(sizes):
             return self.solve(sizes, stop - time.monotonic(), look=look)
         decisions = None
@@ -219,6 +215,34 @@ class MeshSearcher:
             raise KeyboardInterrupt  # by the user; `found` keeps the result
         return self.found[sizes]
 
+    def _asked(self, sizes: tuple[int, ...], stop: float) -> Built:
+        """Return the problem under the requirements.
+
+        Raises EmptyDomainError if some value has no layout left, wherever kernels are cut.
+        """
+        built = self._built(sizes)
+        if self.demands is None:
+            return built
+        left = 0.5 * (stop - time.monotonic())
+        try:
+            return self.demands.applied(built, seconds=left, counted=self._counted(sizes))
+        except EmptyDomainError:
+            if not self._widened(sizes):
+                raise
+            return self._asked(sizes, stop)
+
+    def _known(
+        self, sizes: tuple[int, ...], built: Built, starts: list[Decisions]
+    ) -> tuple[list[list[int]], Earlier | None]:
+        """Return the plans to start from as choices, and what an earlier search learned."""
+        if sizes in self.starts and is_like(self.program, self.starts[sizes], len(sizes)):
+            starts = [*starts, self.starts[sizes]]
+        plans = [plan for plan in map(built.encode, starts) if plan is not None]
+        if sizes not in self.earlier:
+            return plans, None
+        plan, known = carried(built, self.earlier[sizes])
+        return (plans if plan is None else [plan, *plans]), known
+
     def _widened(self, sizes: tuple[int, ...]) -> bool:
         """Let requirements cut kernels in more places, once a shape; return whether there are."""
         if self.demands is None or sizes in self.wider:
@@ -227,37 +251,65 @@ class MeshSearcher:
         if wider.parted <= self.flow.parted:
             return False
         self.wider[sizes] = wider
-        self.found.pop(sizes, None)
+        for known in (self.found, self.priced):
+            known.pop(sizes, None)
         return True
 
-    def _lacks_memory(self, free: Built, asked: Built) -> bool:
-        """Return whether requirements alone have a plan; `free` is the problem without them.
+    def _lacks_memory(self, sizes: tuple[int, ...], asked: Built) -> bool:
+        """Return whether an infeasible problem has a plan if the step's memory is no matter.
 
         Limits that requirements set are rows after the last point of the step, and stay.
         """
         if self.demands is None or not self.demands.bounds:
             return True
-        end = max((usage.stop for usage in free.problem.usages), default=0)
+        free = self._built(sizes).problem
+        end = max((usage.stop for usage in free.usages), default=0)
         rows = tuple(usage for usage in asked.problem.usages if usage.start >= end)
         problem = replace(asked.problem, usages=rows)
         outcome = solve(problem, time_limit=max(0.5 * self.left(), 1.0), gap=ANY_GAP)
         return outcome.status is not Status.INFEASIBLE
 
-    def _from_coarser(self, sizes: tuple[int, ...], stop: float) -> list[Decisions]:
-        """Return plans of coarser shapes, split to this shape, unless it has a better start."""
-        fixed = self.demands is not None and self.demands.fixed
+    def from_coarser_alone(
+        self, sizes: tuple[int, ...], seconds: float
+    ) -> tuple[float, Decisions] | None:
+        """Return the best plan of coarser shapes and its objective if they took all of the time.
+
+        The plan has the same price on this shape, whose problem is not built then.
+        """
+        if sizes in self.found:
+            return None
+        plans = self.from_coarser(sizes, time.monotonic() + seconds)
+        return min(plans, key=lambda plan: plan[0]) if plans and self.left() <= 0 else None
+
+    def from_coarser(self, sizes: tuple[int, ...], stop: float) -> list[tuple[float, Decisions]]:
+        """Return plans of coarser shapes, split to this shape, unless it has a better start.
+
+        Each comes with its objective.
+        """
         # An earlier result on this same shape is a better start than coarser shapes are.
-        if fixed or sizes in self.earlier or sizes in self.starts:
+        if self._is_fixed or sizes in self.earlier or sizes in self.starts:
             return []
-        starts: list[Decisions] = []
+        starts: list[tuple[float, Decisions]] = []
         for coarse, axis in coarser_shapes(sizes):
             if self.found and self.left() <= 0:
                 break  # out of time: solve only this shape itself, which must be searched
             brief = Look.BRIEF if self.only_better else None
-            known = self.solve(coarse, 0.4 * (stop - time.monotonic()), look=brief)
-            if known.decisions is not None:
-                starts.append(split_axis(known.decisions, axis))
+            plan = self.from_coarser_alone(coarse, 0.4 * (stop - time.monotonic()))
+            if plan is None:
+                known = self.solve(coarse, 0.4 * (stop - time.monotonic()), look=brief)
+                if known.decisions is not None:
+                    plan = known.outcome.report.objective, known.decisions
+                else:
+                    coarser = self.from_coarser(coarse, stop)
+                    plan = min(coarser, key=lambda one: one[0], default=None)
+            if plan is not None:
+                starts.append((plan[0], split_axis(plan[1], axis)))
         return starts
+
+    @property
+    def _is_fixed(self) -> bool:
+        """Whether requirements speak of the axes of one mesh, so that no coarser one is solved."""
+        return self.demands is not None and self.demands.fixed
 
     def _shared_on(self, sizes: tuple[int, ...]) -> Shared:
         """Return the tables that searches of similar problems share on a mesh shape."""
@@ -287,7 +339,7 @@ class MeshSearcher:
         """Return the decisions found on a mesh shape, or else those of a coarser one, split."""
         if sizes in self.found:
             return self.found[sizes].decisions
-        if self.demands is not None and self.demands.fixed:
+        if self._is_fixed:
             return None
         for coarse, axis in coarser_shapes(sizes):
             known = self.refined(coarse)

@@ -6,24 +6,18 @@ best plan without them, and what that plan breaks.
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
-
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import Evaluation, evaluate
 from autoshard.plan.fits import fits, needed_bytes
 from autoshard.plan.plan import Baseline, MeshShape
-from autoshard.problem.build import Built, build
+from autoshard.problem.build import build
 from autoshard.problem.requirements.records import MemoryLimit
-from autoshard.problem.schemes import SCHEMES, DoesNotApplyError, Pins, Scheme
+from autoshard.problem.schemes import SCHEMES, Scheme
 from autoshard.search.alternatives import Priced
 from autoshard.search.assemble import forecasted
 from autoshard.search.mesh_axes import split_axis
 from autoshard.search.one_shape import MeshSearcher
-from autoshard.solve import Outcome
-from autoshard.solve import evaluate as evaluate_problem
-from autoshard.solve.limit_hit import LimitHit
-from autoshard.solve.pipeline import solve
+from autoshard.search.schemes_solved import solved_scheme
 
 GRACE_SECONDS, GRACE = 0.5, 0.08
 """Schemes may take so long, and this share of the time limit, after it."""
@@ -31,18 +25,26 @@ SHOWN = 2
 """At most this many broken requirements are named."""
 
 
-def baseline_rows(searcher: MeshSearcher, shape: MeshShape) -> list[tuple[Baseline, Priced | None]]:
+def baseline_rows(
+    searcher: MeshSearcher, shape: MeshShape, *, least: float = 0.0
+) -> list[tuple[Baseline, Priced | None]]:
     """Return a row per scheme, solved on the coarsest mesh that can express it.
 
     Each row comes with the scheme's plan and its prices, or None if it does not fit. Together they
-    take the time that is left, and a little more where the search has taken it.
+    take the time that is left, and a little more where the search has taken it; each has the
+    `least` seconds at least.
 
     Raises:
       KeyboardInterrupt: an interrupt came while a scheme was solved.
     """
     more = max(GRACE_SECONDS, GRACE * searcher.time_limit)
     return [
-        _row(searcher, shape, scheme, (searcher.left() + more) / (len(SCHEMES) - number))
+        _row(
+            searcher,
+            shape,
+            scheme,
+            max((searcher.left() + more) / (len(SCHEMES) - number), least),
+        )
         for number, scheme in enumerate(SCHEMES)
     ]
 
@@ -58,13 +60,13 @@ def _row(
         sizes = (sizes[0] * sizes[1], *sizes[2:])
         merged.append(0)
     built = searcher.solve(sizes, max(searcher.left(), 1.0)).built
-    found, why = _solved(scheme, built, seconds)
+    found, why = solved_scheme(scheme, built, seconds)
     if found is None and searcher.demands is not None and searcher.demands.bounds:
         # Perhaps only the requirements make the scheme infeasible: try without them.
         built = build(
             searcher.prices(sizes), searcher.classes, limit=None, join_sums=searcher.join_sums
         )
-        found, why = _solved(scheme, built, seconds)
+        found, why = solved_scheme(scheme, built, seconds)
     if found is None or found.solution is None:
         return Baseline(scheme.name, None, None, f"does not apply: {why}"), None
     decisions = built.decode(found.solution.choices)
@@ -79,30 +81,6 @@ def _row(
     estimate = evaluation.estimate
     row = Baseline(scheme.name, estimate.step_seconds, needed_bytes(estimate), broken or note)
     return row, None if broken else (shape, decisions, prices, evaluation)
-
-
-def _solved(scheme: Scheme, built: Built, seconds: float) -> tuple[Outcome | None, str]:
-    """Return the scheme's solve, or None and the reason why it has no plan."""
-    try:
-        outcome = _solve(built, scheme.pins(built), seconds)
-    except DoesNotApplyError as error:
-        return None, str(error)
-    return (outcome, "") if outcome.solution is not None else (None, "no plan")
-
-
-def _solve(built: Built, pins: Pins, seconds: float) -> Outcome:
-    """Return the best plan under `pins`, without the memory limit if none is found within it."""
-    stop = time.monotonic() + seconds
-    free = replace(built.problem, limit=None)
-    outcome = solve(free, time_limit=seconds, gap=0.02, pins=pins)
-    if outcome.report.limit_hit is LimitHit.INTERRUPTED:
-        raise KeyboardInterrupt  # by the user, who does not wait for the other schemes
-    solution = outcome.solution
-    if solution is None or not evaluate_problem(built.problem, solution.choices).violations:
-        return outcome
-    left = min(max(stop - time.monotonic(), 0.1), 5.0)
-    limited = solve(built.problem, time_limit=left, gap=0.02, pins=pins)
-    return outcome if limited.solution is None else limited
 
 
 def _broken(

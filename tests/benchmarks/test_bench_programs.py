@@ -41,7 +41,7 @@ def test_a_child_that_hangs_or_ends_is_a_fault(tmp_path):
         "    if number == 2: os._exit(7)\n"
         "    print(json.dumps({'number': number, 'said': 'agrees'}), flush=True)\n"
     )
-    options = argparse.Namespace(seed=0, count=4, only=None, workers=1)
+    options = argparse.Namespace(seed=0, first=0, count=4, only=None, workers=1)
     told = []
     found = numbered.judged(child, options, limit=2.0, tell=told.append)
     said = [one["said"] for one in found]

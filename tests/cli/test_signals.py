@@ -19,7 +19,7 @@ from autoshard.plan.plan import Plan
 SEARCH = "search steps.py:good --machine v5e-8 --mesh data=2,model=4 --quiet -o plan.json"
 AFTER_A_PLAN = [
     ("autoshard.search.memory_loop", "forecasted"),
-    ("autoshard.search.schemes_priced", "solve"),
+    ("autoshard.search.schemes_solved", "solve"),
     ("autoshard.search.schemes_priced", "evaluate"),
     ("autoshard.search.finish", "forecasted"),
     ("autoshard.search.finish", "assemble"),
