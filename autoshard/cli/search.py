@@ -178,9 +178,10 @@ def find_program(
         named = plan.machine if machine is None and plan is not None else machine
         found = find(reference, machine=named)
         remember(reference)
-        keys = ("saved", "microbatches")
+        keys = ("saved", "microbatches", "host")
         told = {} if plan is None else {k: plan.options[k] for k in keys if k in plan.options}
-        return found, trace(found.fn, *found.args, name=found.reference, **told, **found.options)
+        options = {**found.options, **told}
+        return found, trace(found.fn, *found.args, name=found.reference, **options)
     except (ProgramError, TraceError, NoRuleError) as error:
         raise CommandError(str(error)) from error
 

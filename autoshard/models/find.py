@@ -13,9 +13,9 @@ program's name says which.
 
 The function returns `(fn, args)` or `(fn, args, options)`: the step, the tuple of its arguments
 (pytrees of arrays or `jax.ShapeDtypeStruct`s), and a dictionary that may hold `donate_argnums`,
-`trip_counts` and `user_rules`, as `autoshard.trace` takes them, and `notes`: sentences for whoever
-reads a plan. It can be called with nothing; its keyword arguments, such as `batch=64`, are the
-sizes of the program, which a sweep may change.
+`trip_counts`, `user_rules` and `host`, as `autoshard.trace` takes them, and `notes`: sentences for
+whoever reads a plan. It can be called with nothing; its keyword arguments, such as `batch=64`, are
+the sizes of the program, which a sweep may change.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from autoshard.program.trace import TraceError, donated_positions
 
 __all__ = ["Found", "ProgramError", "call", "find", "is_builtin", "size_names", "target_of"]
 
-OPTIONS = ("donate_argnums", "trip_counts", "user_rules", "notes")
+OPTIONS = ("donate_argnums", "trip_counts", "user_rules", "host", "notes")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

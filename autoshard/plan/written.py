@@ -59,6 +59,7 @@ class TraceOptions(TypedDict, total=False):
     join_sums: bool
     saved: list[str]
     microbatches: Count
+    host: list[str]
     constraints: bool
 
 

@@ -44,6 +44,7 @@ from autoshard.program.shard_maps.in_place import run_shard_maps, shard_maps_in
 from autoshard.program.shard_maps.vmapped import reduce_dimensions
 from autoshard.program.state.constants import hold
 from autoshard.program.state.in_place import InPlaceError, Returning, is_ref
+from autoshard.program.state.on_host import comes_back, held, named
 from autoshard.program.state.ties import (
     TraceError,
     argument_names,
@@ -74,6 +75,7 @@ def trace(
     user_rules: UserRules | None = None,
     saved: Collection[str] | None = None,
     microbatches: int = 1,
+    host: Sequence[str] = (),
     name: str | None = None,
 ) -> Program:
     """Trace `fn(*args)` to a `Program`.
@@ -94,6 +96,8 @@ def trace(
         again (`autoshard.program.keep`); by default, what the function itself saves.
       microbatches: how many equal parts of the batch the step works on, one after another
         (`autoshard.program.microbatches`).
+      host: arguments to hold in the memory of the host, and to fetch where they are read: `state`,
+        `state.mu` (`autoshard.program.state.on_host`).
       name: what the program is called in reports (default: the function's name).
 
     Raises:
@@ -109,9 +113,11 @@ def trace(
     abstract = jax.tree.map(_abstract, args)
     step = Returning(fn, args)
     traced = _traced(step, abstract)
-    held = _comes_back_from_host(abstract, traced, donate, step)
-    if held is not abstract:
-        abstract, step = held, Returning(fn, args)
+    ties = ties_of(abstract, traced.out_info, donate, step.changed, step.returned)
+    leaves, tree = jax.tree.flatten(abstract)
+    there = comes_back(traced.jaxpr, leaves, ties)
+    if any(a is not b for a, b in zip(leaves, there, strict=True)):
+        abstract, step = jax.tree.unflatten(tree, there), Returning(fn, args)
         traced = _traced(step, abstract)
     _check_refs(traced.jaxpr, fn)
     untyped, explicit = compat.without_types(traced.jaxpr)
@@ -123,7 +129,9 @@ def trace(
     shard_maps = shard_maps_in(untyped)
     refuse_for_bodies(shard_maps, all_equations(opened.jaxpr), user_rules or {})
     as_written, out_info = as_planned(opened), traced.out_info
-    ties = ties_of(abstract, out_info, donate, step.changed, step.returned)
+    as_written, kept = _on_host(
+        as_written, host, ties, _paths(abstract), argument_names(fn, len(args))
+    )
     written, cut = _in_parts(as_written, microbatches, ties, user_rules, trip_counts)
     closed, names = _saving(written, saved)
     laid_out = _laid_out(closed, _paths(abstract), _paths(out_info), trip_counts, user_rules)
@@ -131,7 +139,7 @@ def trace(
         name=name or _name_of(fn),
         ties=ties,
         donated=donated_of(abstract, donate, step.changed),
-        options={**_options(donate, trip_counts), **cut, **names},
+        options={**_options(donate, trip_counts), **kept, **cut, **names},
         jaxpr=closed,
         written=written,
         user_rules=user_rules or {},
@@ -182,6 +190,23 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     laid_out = _laid_out(closed, program.input_paths, program.output_paths, counts, rules)
     options = {**program.options, **cut}
     return replace(program, options=options, jaxpr=closed, written=closed, **laid_out)
+
+
+def _on_host(
+    written: Any,
+    patterns: Sequence[str],
+    ties: Sequence[tuple[int, int]],
+    paths: Sequence[str],
+    names: Sequence[str],
+) -> tuple[Any, dict[str, list[str]]]:
+    """The step with arguments held on the host, and how the options of a trace say so."""
+    if not patterns:
+        return written, {}
+    try:
+        positions = named(patterns, paths, names)
+    except ValueError as error:
+        raise TraceError(str(error)) from error
+    return held(written, positions, ties), {"host": list(patterns)}
 
 
 def _in_parts(
@@ -294,27 +319,6 @@ def _traced(fn: Returning, abstract: Any) -> Any:
         raise TraceError(
             f"{_name_of(fn.fn)} does not trace{' at ' + where if where else ''}: {why}{fn.hint()}"
         ) from error
-
-
-def _comes_back_from_host(
-    abstract: Any, traced: Any, donate: tuple[int, ...], step: Returning
-) -> Any:
-    """The arguments, with state in the host's memory that goes there at the end of the step.
-
-    It came from there, if all that reads it puts it into a memory first.
-    """
-    jaxpr, leaves = traced.jaxpr.jaxpr, jax.tree.leaves(abstract)
-    ties = ties_of(abstract, traced.out_info, donate, step.changed, step.returned)
-    changed = False
-    for position, number in ties:
-        given, out = jaxpr.invars[position], jaxpr.outvars[number]
-        readers = [one for one in jaxpr.eqns if given in one.invars]
-        moved = all(one.primitive.name == "device_put" for one in readers)
-        if moved and readers and compat.in_host(out.aval) and not compat.in_host(given.aval):
-            aval = given.aval
-            leaves[position] = compat.host_shape(aval.shape, aval.dtype, weak_type=aval.weak_type)
-            changed = True
-    return jax.tree.unflatten(jax.tree.structure(abstract), leaves) if changed else abstract
 
 
 def _check_refs(closed: Any, fn: Callable[..., Any]) -> None:

@@ -30,9 +30,10 @@ from autoshard.machine.compiler import LAWS, Compiler
 from autoshard.program.dim_order import ProductOrder, Transposition
 from autoshard.program.facts import Facts, Slice, Turned
 from autoshard.program.flops import is_matrix_op
+from autoshard.program.graph import Value
 from autoshard.program.readers import Phase, Reader, find_readers, region_spans, through_fusion
 from autoshard.program.trace import Program
-from autoshard.program.vocabulary import RESHARDS
+from autoshard.program.vocabulary import BARRIER, RESHARDS
 from autoshard.xla.combinable import gathered_together, summed_together
 from autoshard.xla.dim_order.choose_products import product_orders
 from autoshard.xla.dim_order.tpu_minor import innermost_dimensions
@@ -179,7 +180,7 @@ def _points(
         {
             value.index: (first, last)
             for value, first, last in zip(program.values, start, stop, strict=True)
-            if value.host and last > first and not _only_stacked(program, readers[value.index])
+            if value.host and last > first and not _is_elsewhere(program, value, readers)
         },
         turned.of_op,
         find_turned(program, readers, fusion, when, turned, compiler),
@@ -187,8 +188,11 @@ def _points(
     )
 
 
-def _only_stacked(program: Program, uses: Sequence[Reader]) -> bool:
-    """Whether a value is written right into the stack of a loop."""
+def _is_elsewhere(program: Program, value: Value, readers: Sequence[Sequence[Reader]]) -> bool:
+    """Whether a value on the host lies in the stack of a loop, or behind a barrier."""
+    maker, uses = value.producer, readers[value.index]
+    if maker >= 0 and program.ops[maker].primitive == BARRIER:
+        return True
     return bool(uses) and all(program.ops[use.op].primitive == "scan_stack" for use in uses)
 
 

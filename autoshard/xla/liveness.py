@@ -261,6 +261,8 @@ class _Lives:
         first = self.spans[reader.region][0]
         if producer < 0 or self.program.ops[producer].boundary:
             return first
+        if self.program.ops[producer].primitive == BARRIER:  # it waits for all of its arrays
+            return max(self.when[one] for one in self._barrier(producer))
         return max(first, self.when[producer] + 1)
 
     def _takes_place(self, value: Value, maker: Op, made: int) -> bool:
@@ -296,6 +298,15 @@ class _Lives:
             if self._dies(operand, made):
                 return True
         return False
+
+    def _barrier(self, at: int) -> range:
+        """Return the ops that a barrier is, one for each of its arrays, from one of them."""
+        ops, start, stop = self.program.ops, at, at + 1
+        while start and ops[start - 1].primitive == BARRIER:
+            start -= 1
+        while stop < len(ops) and ops[stop].primitive == BARRIER:
+            stop += 1
+        return range(start, stop)
 
     def _dies(self, value: int, at: int) -> bool:
         """Whether the live range of a value ends at the point `at`, where it is read."""

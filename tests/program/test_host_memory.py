@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from autoshard.program.trace import Program, TraceError, trace
-from tests.host_steps import ACTIVATIONS, MOMENTS, SPACE, activations, f32, moments
+from tests.host_steps import ACTIVATIONS, MOMENTS, SPACE, activations, f32, moments, momentum
 
 
 def on_host(program: Program) -> list[str]:
@@ -77,3 +77,38 @@ def test_what_jax_does_not_differentiate_is_refused_in_its_words() -> None:
 
     with pytest.raises(TraceError, match=r"loss does not trace: ValueError: .*float32<host>"):
         trace(jax.grad(loss), f32(8))
+
+
+def test_arguments_are_held_on_the_host_until_they_are_read() -> None:
+    """A barrier keeps each from coming before the gradient that it is added to."""
+    program = trace(momentum, *MOMENTS, donate_argnums=(0, 1), host=["kept"])
+    assert on_host(program) == ["[1]['a']", "[1]['b']", "[1]['a']", "[1]['b']"]
+    assert program.options["host"] == ["kept"]
+    assert transfers(program) == ["from_host"] * 2 + ["to_host"] * 2
+    fetches = [op for op in program.ops if op.primitive == "from_host"]
+    products = [op.index for op in program.ops if op.primitive == "dot_general"]
+    for fetch in fetches:
+        barrier = program.ops[program.values[fetch.inputs[0]].producer]
+        assert barrier.primitive == "optimization_barrier"
+        assert barrier.inputs[0] in program.inputs
+    assert max(op.index for op in fetches) > max(products)
+
+
+def test_one_argument_of_several_is_held() -> None:
+    program = trace(momentum, *MOMENTS, donate_argnums=(0, 1), host=["kept.a"])
+    assert on_host(program) == ["[1]['a']", "[1]['a']"]
+
+
+def test_what_is_not_renewed_stays_there() -> None:
+    program = trace(lambda w, x: jnp.tanh(x) @ w, f32(8, 8), f32(8, 8), host=["w"])
+    assert on_host(program) == ["[0]"]
+    assert transfers(program) == ["from_host"]
+
+
+def test_no_such_argument_is_named() -> None:
+    with pytest.raises(TraceError) as error:
+        trace(momentum, *MOMENTS, host=["moments"])
+    assert str(error.value) == (
+        "host='moments' names no argument; there is params, kept, x, [0]['a'], [0]['b'], "
+        "[1]['a'], [1]['b'], [2]"
+    )

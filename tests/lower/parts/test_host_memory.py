@@ -13,11 +13,12 @@ from autoshard.lower.numbers.numeric import require_same_outputs
 from autoshard.lower.spmd import lower
 from autoshard.lower.verify import numeric_differences, verify_collectives
 from tests.helpers import MESHES, case, concrete_like, random_plan
-from tests.host_steps import ACTIVATIONS, MOMENTS, activations, moments
+from tests.host_steps import ACTIVATIONS, MOMENTS, activations, moments, momentum
 
 STEPS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = {
     "activations": (activations, ACTIVATIONS, {}),
     "moments": (moments, MOMENTS, {"donate_argnums": (0, 1)}),
+    "held": (momentum, MOMENTS, {"donate_argnums": (0, 1), "host": ["kept"]}),
 }
 
 
