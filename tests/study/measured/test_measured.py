@@ -16,8 +16,10 @@ from autoshard.study.measured import (
     read_table,
     summary,
 )
+from autoshard.study.measured.page import page
 from autoshard.study.measured.question import measured_seconds
 from autoshard.study.measured.summary import held, rank_correlation
+from autoshard.study.measured.table import half
 
 V6E = Run(
     id="8b",
@@ -125,6 +127,22 @@ def test_rows_are_held_to_their_measurements():
     text = summary([*rows, lost])
     assert "not priced: 1 of 4\n  1 x why" in text
     assert "mesh fsdp: 3 runs" in text
+
+
+def test_the_page_says_halves_and_what_is_beaten():
+    row = {"status": "priced", "jax": "no", "quality": "A", "chips": 8, "ours_mesh": "x=8"}
+    rows = [
+        {**row, "id": "a", "model": "m", "chip": "c", "parallelism": "pipeline=2,fsdp=4",
+         "measured_seconds": 1.0, "predicted_seconds": 1.5, "ours_seconds": 1.2},
+        {**row, "id": "b", "model": "n", "chip": "c", "parallelism": "fsdp=8",
+         "measured_seconds": 1.0, "predicted_seconds": 0.9, "ours_seconds": 0.9, "jax": "yes"},
+    ]  # fmt: skip
+    assert {half(one) for one in rows} == {"seen", "blind"}
+    text = page(rows, "plot.svg")
+    assert "| other frameworks, pipelines | 1 | 50.0% | 1.50 | 0% |" in text
+    assert f"| all: {half(rows[1])} | 1 | 10.0% | 0.90 | 100% |" in text
+    assert "faster than it in 1 of 2 runs, by a tenth or more in 1; 0.90 of its seconds" in text
+    assert "| a | pipeline=2,fsdp=4 | x=8 | 1.5 | 1.2 | 0.80 |" in text
 
 
 def test_a_published_run_is_predicted_and_beaten():
