@@ -332,8 +332,8 @@ def _products(run: Run, notes: list[str]) -> str:
     if NARROW.search(words) and "FP4" not in words:
         notes.append(f"{words} priced as float8 with fixed scales")
         return "float8_e4m3fn"
-    if words == "NVFP4":
-        notes.append("NVFP4 priced as products in four bits with fixed scales")
+    if words in ("NVFP4", "FP4"):
+        notes.append(f"{words} priced as products in four bits with fixed scales")
         return "float4_e2m1fn"
     if words.startswith("int8"):
         notes.append(f"{words} priced as int8 with fixed scales")
