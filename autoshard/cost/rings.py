@@ -16,7 +16,8 @@ operands. The exchange of halves reads and writes both candidates of each half.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -71,17 +72,17 @@ class Sent(NamedTuple):
     seconds: Floats
 
 
-def rounds(prices: Prices, op: Op, strategies: Strategies) -> Iterator[Round]:
+def rounds(op: Op, strategies: Strategies, mesh_shape: Sequence[int]) -> Iterator[Round]:
     """The rings of those strategies that cut the sequence of `op`."""
     if op.kernel is None or op.kernel.ring is None:
         return
     factor = next(k for k, one in enumerate(op.rule.factors) if one.kind is FactorKind.RING)
-    cut = (strategies.assignment == factor) & (np.asarray(prices.mesh_shape) > 1)
+    cut = (strategies.assignment == factor) & (np.asarray(mesh_shape) > 1)
     for pattern in np.unique(cut, axis=0):
         axes = tuple(np.flatnonzero(pattern).tolist())
         if axes:
             rows = np.flatnonzero((cut == pattern).all(axis=1))
-            yield Round(axes, prices.topology.group_size(axes), rows)
+            yield Round(axes, math.prod(mesh_shape[axis] for axis in axes), rows)
 
 
 def sent_arrays(prices: Prices, op: Op, strategies: Strategies, one: Round) -> Iterator[Sent]:
@@ -101,7 +102,7 @@ def sent_arrays(prices: Prices, op: Op, strategies: Strategies, one: Round) -> I
 def ring_exposed(prices: Prices, op: Op, strategies: Strategies) -> Floats:
     """Seconds of one run in which nothing but the ring's sending goes on; `[len(strategies)]`."""
     found = np.zeros(len(strategies))
-    for one in rounds(prices, op, strategies):
+    for one in rounds(op, strategies, prices.mesh_shape):
         for sent in shares(prices, op, strategies, one):
             found[one.rows] += sent[1]
     return found
@@ -128,7 +129,7 @@ def ring_seconds(prices: Prices, op: Op, strategies: Strategies) -> Floats:
     """Seconds of one run for what a ring copies, adds and launches; `[len(strategies)]`."""
     found = np.zeros(len(strategies))
     chip = prices.machine.chip
-    for one in rounds(prices, op, strategies):
+    for one in rounds(op, strategies, prices.mesh_shape):
         assert op.kernel is not None
         assert op.kernel.ring is not None
         ring, rows = op.kernel.ring, one.rows
@@ -146,7 +147,7 @@ def ring_bytes(prices: Prices, op: Op, strategies: Strategies) -> Floats:
     Exchanged operands, what goes round twice (seen, and under way), a step's results, and sums.
     """
     found = np.zeros(len(strategies))
-    for one in rounds(prices, op, strategies):
+    for one in rounds(op, strategies, prices.mesh_shape):
         assert op.kernel is not None
         assert op.kernel.ring is not None
         ring, rows = op.kernel.ring, one.rows

@@ -92,7 +92,7 @@ def ring_moves(
 ) -> list[Move]:
     """What `op` sends along its sequence under `strategy` (one row), an array each."""
     moves = []
-    for one in rounds(prices, op, strategy):
+    for one in rounds(op, strategy, prices.mesh_shape):
         for sent, exposed in shares(prices, op, strategy, one):
             value = prices.program.values[sent.value]
             sides = (*strategy.reads, *strategy.written)

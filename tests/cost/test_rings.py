@@ -13,7 +13,9 @@ from autoshard.cost.collective import MeshTopology
 from autoshard.cost.kernels import kernel_seconds
 from autoshard.cost.rings import ring_bytes, ring_exposed
 from autoshard.cost.step_prices import step_prices
+from autoshard.lower.facts.kernel_times import kernel_times
 from autoshard.machine.load import load
+from autoshard.plan.decisions import Decisions
 from autoshard.program.rules.record import FactorKind
 from autoshard.program.strategies import project_assignment
 from autoshard.program.trace import trace
@@ -72,3 +74,17 @@ def test_what_all_send_to_the_next_takes_one_link_each() -> None:
     least = 1 / (level.efficiency * min(level.chip_bandwidth, level.pair_bandwidth))
     assert switch.shift_rate((0,)).seconds_per_byte == pytest.approx(least)
     assert switch.shift_rate(()).latency_seconds == 0.0
+
+
+def test_calls_of_a_ring_take_what_the_whole_takes() -> None:
+    """A masked one, and two of half of the rows or of the keys for each of the other devices."""
+    prices, op, strategy = ring(4096)
+    assignment: list[Any] = [None] * len(prices.program.ops)
+    assignment[op.index] = tuple(strategy.assignment[0].tolist())
+    layouts = tuple(None if one.free else (1,) for one in prices.program.values)
+    nothing = (None,) * len(layouts)
+    decisions = Decisions(layouts, nothing, (0,) * len(layouts), tuple(assignment))
+    chip = prices.machine.chip
+    (found,) = kernel_times(prices.program, decisions, (DEVICES,), chip)
+    (whole,) = kernel_seconds(chip, op.kernel, strategy.shards)
+    assert found.seconds * (2 * DEVICES - 1) == pytest.approx(whole)

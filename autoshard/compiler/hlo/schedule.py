@@ -12,7 +12,8 @@ chip that it knows it still does so for collectives of few devices on some of th
 copies that run beside kernels (since 0.12: `dynamic_slice_copy_fusion_async_wrapper.cc`), however
 much they carry; `guesses` tells the computations whose length comes of such. What is known of the
 collectives there, `latency` says. Copies and kernels of Triton (most softmaxes) take 0.01, whatever
-they move: `seconds_of` says nothing of them.
+they move, and kernels that people wrote take 10, whatever they compute: `seconds_of` says nothing
+of them.
 """
 
 from __future__ import annotations
@@ -34,10 +35,25 @@ STEP = 1e-6
 KERNEL_CLASS = 1e-8
 """Seconds of a copy or a kernel of Triton, where the compiler knows the others' times."""
 
+WRITTEN = (
+    "tpu_custom_call",
+    "__gpu$xla.gpu.triton",
+    "triton_kernel_call",
+    "mosaic_gpu",
+    "__cudnn$fmha",
+)
+"""With what the targets of calls begin that are kernels which people wrote."""
+
 _NUMBER = r"(-?[\d.]+(?:e[+-]?\d+)?)"
 _FIELD = re.compile(r"^\s*(\w+): " + _NUMBER + r"$")
 _NAME = re.compile(r'^(    |      )name: "([^"]*)"$')
 _ID = re.compile(r"^(    |      )id: (\d+)$")
+
+
+def is_written(instruction: Instruction) -> bool:
+    """Whether an instruction calls a kernel that people wrote."""
+    target = (instruction.attribute("custom_call_target") or "").strip('"')
+    return instruction.opcode == "custom-call" and target.startswith(WRITTEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +76,7 @@ class ScheduledComputation:
 
     def seconds_of(self, instruction: Instruction) -> float | None:
         """What the compiler says that an instruction takes; None where it says nothing."""
-        if instruction.name not in self.starts:
+        if instruction.name not in self.starts or is_written(instruction):
             return None
         seconds = self.duration(instruction.name)
         foreign = instruction.opcode == "copy" or (

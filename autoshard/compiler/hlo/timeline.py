@@ -28,20 +28,13 @@ from autoshard.compiler.hlo.module import Instruction, Module
 from autoshard.compiler.hlo.parts import part_of
 from autoshard.compiler.hlo.places import Place, called_computations, trip_count
 from autoshard.compiler.hlo.rings import find_rings
-from autoshard.compiler.hlo.schedule import Schedule, ScheduledComputation
+from autoshard.compiler.hlo.schedule import Schedule, ScheduledComputation, is_written
 from autoshard.compiler.hlo.transfers import transfer
 from autoshard.compiler.hlo.work import NOTHING, Work, work
 from autoshard.lower.facts.kernel_times import seconds_of_kernel
 from autoshard.machine.host import Direction
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-_WRITTEN = (
-    "tpu_custom_call",
-    "__gpu$xla.gpu.triton",
-    "triton_kernel_call",
-    "mosaic_gpu",
-    "__cudnn$fmha",
-)
 """How calls begin of kernels that people wrote."""
 _LOCAL_STARTS = frozenset({"copy-start", "slice-start", "dynamic-slice-start"})
 
@@ -276,10 +269,7 @@ class _Simulation:
 
 def seconds_of_written(module: Module, instruction: Instruction) -> float | None:
     """What the plan says that a kernel takes which people wrote; None for other instructions."""
-    if instruction.opcode != "custom-call" or not module.kernels:
-        return None
-    target = (instruction.attribute("custom_call_target") or "").strip('"')
-    if not target.startswith(_WRITTEN):
+    if not module.kernels or not is_written(instruction):
         return None
     return seconds_of_kernel(module.kernels, instruction.op_name)
 

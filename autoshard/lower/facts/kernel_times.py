@@ -10,15 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autoshard.cost.kernels import kernel_seconds, longest_parts
+from autoshard.cost.rings import rounds
 from autoshard.machine.chip import Chip
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.strategies_of import ChosenStrategies
+from autoshard.program.kernels.ring import calls
 from autoshard.program.trace import Program
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """A kernel of a program: where it stands, and the seconds of one run on its part."""
+    """A kernel of a program: where it stands, and the seconds of one run on its part.
+
+    Of a ring, whose steps run it several times, the mean of these.
+    """
 
     scope: str
     seconds: float
@@ -38,14 +43,17 @@ def kernel_times(
     program: Program, decisions: Decisions, mesh_shape: Sequence[int], chip: Chip
 ) -> list[KernelTime]:
     """The kernels of a program, as decisions cut them."""
-    chosen = ChosenStrategies(decisions, mesh_shape)
-    found = []
+    chosen, found = ChosenStrategies(decisions, mesh_shape), []
     for op in program.ops:
         if op.kernel is not None and decisions.assignment[op.index] is not None:
             strategy = chosen(op)
             longest = longest_parts(op, strategy, mesh_shape)
-            seconds = kernel_seconds(chip, op.kernel, strategy.shards, longest)
-            found.append(KernelTime(op.scope, float(seconds[0])))
+            seconds = float(kernel_seconds(chip, op.kernel, strategy.shards, longest)[0])
+            times = 1
+            for one in rounds(op, strategy, mesh_shape):
+                assert op.kernel.ring is not None
+                times = calls(op.kernel.ring, one.devices)
+            found.append(KernelTime(op.scope, seconds / times))
     return found
 
 

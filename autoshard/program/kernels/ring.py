@@ -75,6 +75,11 @@ def sendings(ring: Ring, devices: int) -> Iterator[Sending]:
         yield Sending(number, False, 1, False)
 
 
+def calls(ring: Ring, devices: int) -> int:
+    """How often a device computes attention where the sequence is cut over so many."""
+    return 2 * devices - 1 if ring.causal else devices
+
+
 def ring_of(equation: Any) -> Ring | None:
     """What an equation of cuDNN's attention sends as a ring; None where it cannot be one."""
     call = compat.fused_attention(equation)

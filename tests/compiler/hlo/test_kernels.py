@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from autoshard.compiler.hlo.places import Place
+from autoshard.compiler.hlo.schedule import ScheduledComputation
 from autoshard.compiler.hlo.text import read_module
 from autoshard.compiler.hlo.timeline import timeline
 from autoshard.lower.facts.kernel_times import KernelTime
@@ -34,3 +35,18 @@ def test_a_kernel_that_people_wrote_takes_what_the_plan_says(target, scope, seco
     entry = Place(module, module.computations["main"])
     found = timeline(entry, [], ByBytes(compute=1.0), clock_hertz=GIGA)
     assert found.compute_seconds == seconds
+
+
+def test_what_the_compiler_schedules_of_a_written_kernel_is_no_time():
+    """It is the same for all of them."""
+    target = 'custom_call_target="__cudnn$fmhaSoftmax"'
+    text = (
+        f"{HEAD}ENTRY %main (p: f32[1]) -> f32[1] {{\n  %p = f32[1]{{0}} parameter(0)\n"
+        f"  %k = f32[1]{{0}} custom-call(%p), {target}\n"
+        f"  ROOT %n = f32[1]{{0}} negate(%k)\n}}\n"
+    )
+    *_, kernel, other = read_module(text).computations["main"].instructions
+    starts, ends = {"k": 0.0, "n": 1e-5}, {"k": 1e-5, "n": 3e-5}
+    scheduled = ScheduledComputation(3e-5, starts, ends)
+    assert scheduled.seconds_of(kernel) is None
+    assert scheduled.seconds_of(other) == pytest.approx(2e-5)
