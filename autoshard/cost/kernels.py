@@ -66,6 +66,8 @@ def longest_parts(op: Op, strategies: Strategies, mesh_shape: Sequence[int]) -> 
             continue
         here = strategies.assignment == factor
         parts = np.where(here, np.asarray(mesh_shape), 1).prod(axis=1)
+        ring = op.kernel.ring if op.kernel is not None else None
         for count in set(parts.tolist()):
-            found[parts == count] *= one.longest(count)
+            folded = ring is not None and ring.place is not None and ring.over(count)
+            found[parts == count] *= one.folded(count) if folded else one.longest(count)
     return found

@@ -11,7 +11,8 @@ permutations across the ring.
 
 In memory, every step reads the cut operands and writes results once, and adds results to sums in
 float32 that are read and written; under a causal mask a step picks halves, which copies half of the
-operands. The exchange of halves reads and writes both candidates of each half.
+operands. The exchange of halves reads and writes both candidates of each half. Where nothing goes
+round, each half is a call of its own, and what it reads and writes is copied once more.
 """
 
 from __future__ import annotations
@@ -72,17 +73,31 @@ class Sent(NamedTuple):
     seconds: Floats
 
 
+def ring_factor(op: Op) -> int | None:
+    """The factor by which the sequence of an op is cut as a ring; None where there is none."""
+    ring = op.kernel.ring if op.kernel is not None else None
+    if ring is None:
+        return None
+    if ring.place is None:
+        kinds = (k for k, one in enumerate(op.rule.factors) if one.kind is FactorKind.RING)
+        return next(kinds, None)
+    tensor, dimension = ring.place
+    return next(iter((*op.rule.operands, *op.rule.results)[tensor][dimension]), None)
+
+
 def rounds(op: Op, strategies: Strategies, mesh_shape: Sequence[int]) -> Iterator[Round]:
     """The rings of those strategies that cut the sequence of `op`."""
-    if op.kernel is None or op.kernel.ring is None:
+    ring = op.kernel.ring if op.kernel is not None else None
+    factor = ring_factor(op)
+    if ring is None or factor is None:
         return
-    factor = next(k for k, one in enumerate(op.rule.factors) if one.kind is FactorKind.RING)
     cut = (strategies.assignment == factor) & (np.asarray(mesh_shape) > 1)
     for pattern in np.unique(cut, axis=0):
         axes = tuple(np.flatnonzero(pattern).tolist())
-        if axes:
+        devices = math.prod(mesh_shape[axis] for axis in axes)
+        if ring.over(devices):
             rows = np.flatnonzero((cut == pattern).all(axis=1))
-            yield Round(axes, math.prod(mesh_shape[axis] for axis in axes), rows)
+            yield Round(axes, devices, rows)
 
 
 def sent_arrays(prices: Prices, op: Op, strategies: Strategies, one: Round) -> Iterator[Sent]:
@@ -135,8 +150,10 @@ def ring_seconds(prices: Prices, op: Op, strategies: Strategies) -> Floats:
         ring, rows = op.kernel.ring, one.rows
         read, written, added = _bytes(prices, op, strategies, ring)
         each = (1.0 + ring.causal) * read + written + 2.0 * added
-        moved = (one.devices - 1) * each + (4.0 * (read + written) if ring.causal else 0.0)
-        launches = (one.devices - 1) * (KERNELS if ring.causal else KERNELS // 2)
+        steps = one.devices - 1 if ring.passed else 0
+        copies = (4.0 if ring.passed else 6.0) * ring.causal  # in halves, if nothing goes round
+        moved = steps * each + copies * (read + written)
+        launches = steps * (KERNELS if ring.causal else KERNELS // 2) + (not ring.passed)
         found[rows] = moved[rows] / chip.memory_rate + launches * chip.launch_seconds
     return found
 
@@ -152,7 +169,7 @@ def ring_bytes(prices: Prices, op: Op, strategies: Strategies) -> Floats:
         assert op.kernel.ring is not None
         ring, rows = op.kernel.ring, one.rows
         read, written, added = _bytes(prices, op, strategies, ring)
-        held = (read if ring.causal else 0.0) + written + added
+        held = (read if ring.causal else 0.0) + written + (added if ring.passed else 0.0)
         for number in (*ring.passed, *ring.summed):
             held = held + 2.0 * _array(prices, op, strategies, number)[1]
         found[rows] = held[rows]

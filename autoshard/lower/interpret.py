@@ -21,6 +21,7 @@ from autoshard.lower.calls import Calls
 from autoshard.lower.cut import Cut, LoweringError
 from autoshard.lower.in_parts import in_parts
 from autoshard.lower.kernels.attention import opaque_attention
+from autoshard.lower.kernels.run import opaque_kernel
 from autoshard.lower.local import run_in_parts
 from autoshard.lower.looked_up import bind_looked_up, settled_gather, starts_within
 from autoshard.lower.manual import Devices
@@ -195,5 +196,7 @@ def _opaque(equation: Any, cut: Cut, *parts: Any) -> Sequence[Any]:
     name, avals = equation.primitive.name, [var.aval for var in equation.outvars]
     if name in compat.FUSED_ATTENTION:
         return opaque_attention(equation, parts, cut)
+    if name == compat.PALLAS:
+        return opaque_kernel(equation, parts, cut)
     shapes = list(map(compat.shape_struct, avals, cut.local_results))
     return jax.ffi.ffi_call(name, shapes)(*parts)

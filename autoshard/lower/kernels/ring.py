@@ -36,8 +36,8 @@ class RingPlace:
 
     devices: Devices
     axes: tuple[int, ...]
-    length: int
-    causal: bool
+    length: int = 1
+    causal: bool = True
 
     @property
     def count(self) -> int:

@@ -8,13 +8,17 @@ whether it is cut or whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
 from autoshard import compat
 from autoshard.lower.cut import Cut, refused
-from autoshard.program.kernels.cuts import kernel_cuts
+from autoshard.lower.kernels.ring import RingPlace
+from autoshard.program.kernels.cuts import GridCut, kernel_cuts
 
 
 def run_kernel(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
@@ -23,20 +27,80 @@ def run_kernel(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     Raises:
       LoweringError: the plan cuts what the kernel needs whole.
     """
-    shards = grid_shards(equation, cut)
-    call = compat.kernel_call(equation)
+    return kernel_in_parts(equation, arrays, cut, compat.bind_kernel)
+
+
+def opaque_kernel(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
+    """The same with opaque calls, to be read and not to be run."""
+
+    def called(equation: Any, arrays: Sequence[Any], shapes: Any, *_: Any, maps: bool) -> Any:
+        avals = [var.aval for var in equation.outvars]
+        results = list(map(compat.shape_struct, avals, shapes))
+        return jax.ffi.ffi_call(equation.primitive.name, results)(*arrays)
+
+    return kernel_in_parts(equation, arrays, cut, called)
+
+
+def kernel_in_parts(
+    equation: Any, arrays: Sequence[Any], cut: Cut, bind: Callable[..., Sequence[Any]]
+) -> list[Any]:
+    """The same with any call in the place of `compat.bind_kernel`.
+
+    Where halves are exchanged (`autoshard.program.kernels.ring`), each half is a call of its own.
+    """
+    shards, call = grid_shards(equation, cut), compat.kernel_call(equation)
+    told = [one for one in kernel_cuts(equation).cuts if one.told and one.axis in shards]
     first = call.bounds + call.scalars
-    starts, maps = {}, False
-    for one in kernel_cuts(equation).cuts:
-        size = call.grid[one.axis]
-        if one.told and one.axis in shards and size is not None:
-            number, d = one.dims[-1]
-            place = cut.devices.place(_axes(cut, first + number, d))
-            step = place * (size // shards[one.axis])
+    axes = {one.axis: _axes(cut, first + one.dims[-1][0], one.dims[-1][1]) for one in told}
+    maps = any(one.maps for one in told)
+
+    def run(arrays: Sequence[Any], shapes: Any, shards: Any, places: dict[int, Any]) -> Any:
+        starts = {}
+        for one in told:
+            size = call.grid[one.axis]
+            assert size is not None
             moves = dict(zip(one.dims, one.steps, strict=True))
+            step = places[one.axis] * (size // shards[one.axis])
             starts[one.axis] = compat.Start(step, size, one.period, moves)
-            maps |= one.maps
-    return compat.bind_kernel(equation, arrays, cut.local_results, shards, starts, maps=maps)
+        return list(bind(equation, arrays, shapes, shards, starts, maps=maps))
+
+    places = {axis: cut.devices.place(own) for axis, own in axes.items()}
+    folded = _folded(cut, told, first, shards)
+    if folded is None:
+        return run(arrays, cut.local_results, shards, places)
+    place = RingPlace(cut.devices, axes[folded.axis])
+    dims = {first + number: d for number, d in folded.dims}
+    count = len(arrays)
+    turned = [place.fold(one, dims[k]) if k in dims else one for k, one in enumerate(arrays)]
+    shapes = [
+        tuple(size // 2 if dims.get(count + k) == d else size for d, size in enumerate(shape))
+        for k, shape in enumerate(cut.local_results)
+    ]
+    halves, own = [], places[folded.axis]
+    for half, at in enumerate((own, 2 * place.count - 1 - own)):
+        parts = [
+            jnp.split(one, 2, dims[k])[half] if k in dims else one for k, one in enumerate(turned)
+        ]
+        smaller = {**shards, folded.axis: 2 * place.count}
+        halves.append(run(parts, shapes, smaller, {**places, folded.axis: at}))
+    joined = []
+    for k, (early, late) in enumerate(zip(*halves, strict=True)):
+        d = dims.get(count + k)
+        whole = early if d is None else place.unfold(jnp.concatenate([early, late], d), d)
+        joined.append(whole)
+    return joined
+
+
+def _folded(
+    cut: Cut, told: Sequence[GridCut], first: int, shards: Mapping[int, int]
+) -> GridCut | None:
+    """The axis of which devices take an early and a late half of a part."""
+    ring = cut.op.kernel.ring if cut.op.kernel is not None else None
+    for one in told:
+        place = first + one.dims[-1][0], one.dims[-1][1]
+        if ring is not None and ring.place == place and ring.over(shards[one.axis]):
+            return one
+    return None
 
 
 def _axes(cut: Cut, number: int, dimension: int) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from autoshard.cost.rings import ring_factor
 from autoshard.plan.copies import ANEW, FIRST, KEPT, SECOND, VISIBLE
 from autoshard.plan.decisions import State
 from autoshard.plan.plan import Plan
@@ -44,7 +45,6 @@ from autoshard.program.graph import is_free
 from autoshard.program.kernels.ring import sendings
 from autoshard.program.layout import UNREDUCED, Layout, dimension_axes, format_state
 from autoshard.program.readers import Reader, readers_in_program_order
-from autoshard.program.rules.record import FactorKind
 from autoshard.program.select import shown_path
 from autoshard.program.trace import Op, Program
 
@@ -192,17 +192,15 @@ class _Check:
 
     def _ring(self, op: Op, assigned: tuple[int, ...], types: OpTypes) -> None:
         """What an op sends along its sequence, where that is cut."""
-        factors, mesh = op.rule.factors, self.plan.mesh
-        axes = [
-            axis
-            for axis, factor in enumerate(assigned)
-            if factor >= 0 and factors[factor].kind is FactorKind.RING and mesh.sizes[axis] > 1
-        ]
-        if not axes or op.kernel is None or op.kernel.ring is None:
+        mesh, ring = self.plan.mesh, op.kernel.ring if op.kernel is not None else None
+        factor = ring_factor(op)
+        axes = [k for k, one in enumerate(assigned) if one == factor and mesh.sizes[k] > 1]
+        devices = math.prod(mesh.sizes[axis] for axis in axes)
+        if ring is None or not ring.over(devices):
             return
         arrays, layouts = (*op.inputs, *op.outputs), (*types.reads, *types.written)
         names = tuple(self._axes(axes))
-        for one in sendings(op.kernel.ring, math.prod(mesh.sizes[axis] for axis in axes)):
+        for one in sendings(ring, devices):
             record, layout = self.program.values[arrays[one.number]], layouts[one.number]
             state = dimension_axes(len(record.shape), layout)
             size = local_bytes(record.bytes, state, mesh.sizes) // (2 if one.half else 1)

@@ -16,6 +16,11 @@ whoever's keys come by, none of them masked within:
 Only its own keys, in the first step, are masked within. Each device does the same amount of work.
 Arrays lie in order outside: halves are exchanged on the way in and on the way out.
 
+A Pallas kernel whose queries are cut, or backward its keys, sees the whole of the others, and
+nothing goes round. Where a mask leaves parts more or less to do, devices take two of `2 n` parts,
+too, if that saves them more than `WORTH` FLOP for each byte that they exchange: links of today's
+chips bring a byte while the chip computes 2,000 to 10,000.
+
 What can be run so is what the search may choose: the factor of kind RING in the rule of such an
 operation (`autoshard.program.rules.attention`) says so, and lowering runs it
 (`autoshard.lower.kernels.ring`). A call with a window, a bias, lengths, packed or paged sequences,
@@ -31,6 +36,9 @@ from typing import Any, NamedTuple
 
 from autoshard import compat
 
+WORTH = 10_000.0
+"""FLOP that a device has to save for each byte of halves that it exchanges."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ring:
@@ -42,6 +50,9 @@ class Ring:
       results: the results that are cut.
       passed: the operands that go round: keys and values.
       summed: the results that go round with them: their gradients.
+      place: (tensor, dimension), operands first, of which the first factor is the one that is cut;
+        None for the factor of kind RING.
+      counts: over how many devices; None for any number.
     """
 
     causal: bool
@@ -49,6 +60,12 @@ class Ring:
     results: tuple[int, ...]
     passed: tuple[int, ...]
     summed: tuple[int, ...] = ()
+    place: tuple[int, int] | None = None
+    counts: tuple[int, ...] | None = None
+
+    def over(self, devices: int) -> bool:
+        """Whether anything is sent where it is cut over so many devices."""
+        return devices > 1 and (self.counts is None or devices in self.counts)
 
 
 class Sending(NamedTuple):
@@ -77,6 +94,8 @@ def sendings(ring: Ring, devices: int) -> Iterator[Sending]:
 
 def calls(ring: Ring, devices: int) -> int:
     """How often a device computes attention where the sequence is cut over so many."""
+    if not ring.passed:
+        return 2
     return 2 * devices - 1 if ring.causal else devices
 
 

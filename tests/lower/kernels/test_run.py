@@ -103,7 +103,7 @@ def results_on_parts(
     shapes = tuple(tuple(var.aval.shape) for var in equation.outvars)
     inputs = len(equation.invars)
     made = Cut(
-        SimpleNamespace(rule=kernel_rule(equation)),  # pyright: ignore[reportArgumentType]
+        SimpleNamespace(rule=kernel_rule(equation), kernel=None),  # pyright: ignore[reportArgumentType]
         tuple(layouts[:inputs]),
         tuple(layouts[inputs:]),
         (),
