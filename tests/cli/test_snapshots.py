@@ -10,6 +10,7 @@ import pytest
 from autoshard.cli import search
 from autoshard.cli.kinds.text import KINDS, kind_of
 from autoshard.cli.main import main, parser_of_commands
+from autoshard.plan.plan import Plan
 from autoshard.search.meshes.plan import KIND as PIPELINE
 from autoshard.solve.schedule.optimise.outcome_json import KIND as SCHEDULE
 from tests.cli.snapshots import COMMANDS, FOLDER, in_a_folder_of_files, path_of, plain, printed
@@ -43,8 +44,19 @@ def files():
         yield
 
 
+VERSIONED = {"explain plan.json mlp:tiny", "check plan.json mlp:tiny", "machines v5p-64"}
+
+
+@functools.cache
+def as_kept():
+    """Whether this JAX traces the program of the kept plan as the one that planned it."""
+    return Plan.load("plan.json").fingerprint == search.find_program("mlp:tiny")[1].fingerprint
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_looks_so(command):
+    if command in VERSIONED and not as_kept():
+        pytest.skip("this JAX traces mlp:tiny otherwise, and its compilers have other numbers")
     narrow, wide, piped = (printed(command, columns) for columns in (80, 200, None))
     shown = {"a terminal of 80 columns": narrow, "a terminal of 200 columns": wide, "a pipe": piped}
     parts = [f"==== {mode}\n{plain(text)}" for mode, text in shown.items()]
