@@ -27,11 +27,11 @@ machine and a mesh (`autoshard.study.worth`):
     kept for        why it stays all the same (`autoshard.xla.habits.reasons`)
 
 The last row denies them all at once. Every group is a process of its own
-(`benchmarks/habits_group.py`). With `--known FILE` nothing is measured twice: what is found is
-added to the file, whose lines may be of several folders and of several releases of jaxlib. With
-`--enough` a habit that is worth it in one group is left out of those that come later, which are of
-larger programs. `--markdown
-FILE` writes the rows as a page, with the groups that they are of: `benchmarks/HABITS.md` is one.
+(`benchmarks/habits_group.py`), small programs first. With `--known FILE` nothing is measured twice:
+what is found is added to the file, whose lines may be of several folders and of several releases of
+jaxlib. With `--enough` a habit that is worth it in one group is left out of those that come later.
+`--markdown FILE` writes the rows as a page, with the groups that they are of:
+`benchmarks/HABITS.md` is one.
 """
 
 from __future__ import annotations

@@ -102,6 +102,32 @@ def test_effects_are_those_of_deriving_and_pricing_anew(name, machine, sizes, ev
         assert (one.moved > 0) >= (other.reshards != usual.reshards)
 
 
+def test_plans_of_a_group_lose_what_each_loses_by_itself():
+    """A plan that no rule asks about a habit keeps its prediction, and its place."""
+    best = group_of("mlp", "h100-8", x=8)
+    whole = search(
+        best.program,
+        best.machine,
+        mesh={"x": 8},
+        requirements=["limit all_reduce count 0", "limit reduce_scatter count 0"],
+        baselines=False,
+        time_limit=10.0,
+    )
+    other = replace(best, plans=(replace(best.plans[0], plan=whole),))
+    each, both = (best, other), replace(best, plans=best.plans + other.plans)
+    habits = [habit for habit in HABITS if "gather" in habit.name or "sums" in habit.name]
+    single = [{one.habit: one for one in effects(group, habits)} for group in each]
+    for one in effects(both, habits):
+        parts = [found[one.habit] for found in single]
+        assert one.asked == any(part.asked for part in parts)
+        assert (one.changed, one.moved) == tuple(
+            sum(getattr(part, name) for part in parts) for name in ("changed", "moved")
+        )
+        for error in ("step", "peak", "wire", "short"):
+            mean = sum(getattr(part, error) for part in parts) / 2
+            assert getattr(one, error) == pytest.approx(mean, abs=1e-12)
+
+
 def test_a_habit_is_worth_what_predictions_lose_without_it():
     """Plans that are compiled just as predicted: every habit that acts is worth something."""
     group = group_of("mlp", "h100-8", x=8)
