@@ -14,7 +14,7 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,10 @@ def machine_toml(
       MachineError: the machine's levels are not those of the base, or no file can say them (a
         torus inside of another), or what its products reach by their size.
     """
-    if machine.chip.product_shares:
+    if machine.chip.product_shares or machine.chip.kernel_share != 1.0:
         raise MachineError(
-            f"{machine.name} has no machine file: none says what products reach by their size; "
+            f"{machine.name} has no machine file: none says what products reach by their size, "
+            "or in kernels; "
             "make one of the machine before `as_measured`"
         )
     content = _of_machine(machine) if base is None else _of_base(machine, tomllib.loads(base))
@@ -100,6 +101,10 @@ def _text(content: Mapping[str, Any], machine: Machine, notes: Mapping[str, str]
     lines += ["", *comments.above.get("chip.peak_flops", ()), "[chip.peak_flops]"]
     for key, cell in peaks.items():
         lines += comments.entry(f"chip.peak_flops.{key}", cell)
+    if host := content.get("host"):
+        lines += ["", *comments.above.get("host", ()), "[host]"]
+        for key, cell in host.items():
+            lines += comments.entry(f"host.{key}", cell)
     for index, table in enumerate(content["network"]):
         lines += ["", *comments.above.get(f"network[{index}]", ()), "[[network]]"]
         for key, cell in table.items():
@@ -112,7 +117,8 @@ def _of_machine(machine: Machine) -> dict[str, Any]:
     chip: dict[str, Any] = {
         field.name: getattr(machine.chip, field.name)
         for field in fields(machine.chip)
-        if field.name not in ("compiler", "product_shares")
+        if field.name not in ("compiler", "product_shares", "kernel_share")
+        and (field.name != "matrix_side" or machine.chip.matrix_side)
     }
     chip["peak_flops"] = dict(machine.chip.peak_flops)
     network = [_table(level) for level in machine.network]
@@ -122,6 +128,7 @@ def _of_machine(machine: Machine) -> dict[str, Any]:
         "overlap": machine.overlap,
         "dispatch_seconds": machine.dispatch_seconds,
         **_of_compiler(machine.chip.compiler),
+        **({"host": asdict(machine.host)} if machine.host else {}),
         "chip": chip,
         "network": network,
     }
@@ -162,6 +169,8 @@ def _of_base(machine: Machine, content: dict[str, Any]) -> dict[str, Any]:
     if told.flags != "default":
         named = content["compiler"] if isinstance(content["compiler"], dict) else {}
         content["compiler"] = {"name": told.name, **named, "flags": told.flags}
+    if machine.host:
+        content["host"] = {key: getattr(machine.host, key) for key in content["host"]}
     return {
         **content,
         "overlap": machine.overlap,
