@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from autoshard.machine.cluster import Cluster, load_cluster
     from autoshard.machine.load import load as load_machine
     from autoshard.machine.machine import Machine
+    from autoshard.plan.keras_layouts import keras_layouts
     from autoshard.plan.plan import Plan
     from autoshard.plan.types.body import check_types
     from autoshard.program.annotations import Reading, constrain, laid_out
@@ -67,6 +68,7 @@ __all__ = [
     "export_mpmd",
     "frontier",
     "jit",
+    "keras_layouts",
     "kernel",
     "laid_out",
     "layout_grid",
@@ -104,6 +106,7 @@ _HOMES = {
     "jit": "search.jit",
     "kernel": "program.kernels.ruled",
     "laid_out": "program.annotations",
+    "keras_layouts": "plan.keras_layouts",
     "layout_grid": "show.layout",
     "load_cluster": "machine.cluster",
     "lower_mpmd": "search.meshes.lower_step",

@@ -8,7 +8,7 @@ factors of rules, and all of those of one element.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from autoshard.program.graph import Op, Program, Value, is_free
 from autoshard.program.rules.record import Rule
@@ -23,21 +23,51 @@ def deciding_ops(values: Sequence[Value], ops: Sequence[Op]) -> list[Op]:
     return [op for op in ops if not is_free(op, values)]
 
 
-def outline(values: Sequence[Value], ops: Sequence[Op], inputs: Sequence[int]) -> tuple[str, ...]:
-    """A line for every input, and then one for every op of which a plan decides something."""
-    kept = [value.index for value in values if not value.free]
+def outline(
+    values: Sequence[Value],
+    ops: Sequence[Op],
+    inputs: Sequence[int],
+    aliases: Mapping[int, int] | None = None,
+) -> tuple[str, ...]:
+    """A line for every input, and then one for every op of which a plan decides something.
+
+    `aliases` has values that stand for others; the ops that make them are left out.
+    """
+    aliases = aliases or {}
+    kept = [value.index for value in values if not value.free and value.index not in aliases]
     number = {value: k for k, value in enumerate(kept)}
 
     def lines() -> Iterator[str]:
         for value in inputs:
             yield f"{number.get(value, -1)}: {values[value]}"
         for op in deciding_ops(values, ops):
-            read = ",".join(str(number.get(value, -1)) for value in op.inputs)
+            if aliases.keys() & set(op.outputs):
+                continue
+            read = ",".join(str(number.get(aliases.get(v, v), -1)) for v in op.inputs)
             made = ",".join(str(values[value]) for value in op.outputs)
             rule = "" if op.primitive in _SAID_BY_SHAPES else _dimensions(op.rule)
             yield f"{op.primitive}({read})->{made} x{op.trips} {rule}"
 
     return tuple(lines())
+
+
+def alike_but_for_weak_types(program: Program, other: Program) -> bool:
+    """Whether two traces differ at most in conversions of a type to itself.
+
+    JAX writes one where a weak type becomes strong
+    (https://docs.jax.dev/en/latest/type_promotion.html#weak-types).
+    """
+    return _without_conversions(program) == _without_conversions(other)
+
+
+def _without_conversions(program: Program) -> tuple[str, ...]:
+    values, aliases = program.values, {}
+    for op in program.ops:
+        if op.primitive == "convert_element_type" and op.inputs[0] >= 0:
+            (read,), (made,) = op.inputs, op.outputs
+            if values[read].dtype == values[made].dtype:
+                aliases[made] = aliases.get(read, read)
+    return outline(values, program.ops, program.inputs, aliases)
 
 
 def fingerprint(lines: Sequence[str]) -> str:

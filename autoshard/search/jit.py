@@ -7,7 +7,8 @@
     loss, params = step(params, batch)       # run
     step.planned(params, batch).plan         # what was decided, and how far it is from the best
 
-Each combination of shapes, dtypes, tree structures and static arguments has a plan of its own.
+Each combination of shapes, dtypes, tree structures and static arguments has a plan of its own;
+weak types share that of strong ones where the step is the same otherwise.
 Plans are kept in the user's cache folder, by the program, the machine and what was asked, so that a
 program that starts again plans nothing anew. Arguments that lie elsewhere are laid out as planned
 at the first call; what a step returns already lies where the next one reads it.
@@ -32,6 +33,7 @@ from autoshard.lower.spmd import Lowered, lower
 from autoshard.machine.load import load, presets
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import Plan, PlanError
+from autoshard.program.fingerprint import alike_but_for_weak_types
 from autoshard.program.state.constants import hold
 from autoshard.program.trace import Program, trace
 from autoshard.search.meshes.devices import this_machine
@@ -79,6 +81,7 @@ class PlannedJit:
         self._donated = self._named(donate_argnums, donate_argnames, "donate")
         self._keep, self._asked = keep, asked
         self._steps: dict[Hashable, _Step] = {}
+        self._lowered: dict[Hashable, Lowered] = {}
         self._only: Callable[..., Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -114,6 +117,7 @@ class PlannedJit:
     def clear_cache(self) -> None:
         """Forget all plans of this process; those in the cache folder stay."""
         self._steps.clear()
+        self._lowered.clear()
         self._only = None
 
     def _named(
@@ -134,20 +138,30 @@ class PlannedJit:
         """The step for these arguments, planned if it is not yet, and those that are not static."""
         call = _Call.of(self._signature, args, kwargs, self._static)
         dynamic = hold(call.dynamic)
-        leaves, tree = jax.tree.flatten(dynamic)
-        key = (tree, tuple(map(_kind, leaves)), call.constants())
+        key = _kinds(dynamic, call)
         if key not in self._steps:
-            self._steps[key] = self._plan(call)
+            lowered = self._planned_for(call)
+            wanted = [_kind(leaf) for leaf in jax.tree.leaves(dynamic)]
+            self._steps[key] = _Step(lowered, _jitted(lowered, wanted))
             alone = len(self._steps) == 1 and not self._static
             self._only = self._steps[key].run if alone else None
         return self._steps[key], dynamic
 
-    def _plan(self, call: _Call) -> _Step:
-        fn = call.specialised(self._fn)
+    def _planned_for(self, call: _Call) -> Lowered:
+        """The step planned for a call: as for strong types, where that is the same step."""
+        fn, given = call.specialised(self._fn), call.dynamic
         donated = [k for k, name in enumerate(call.names) if name in self._donated]
-        program = trace(fn, *call.dynamic, donate_argnums=donated)
-        lowered = lower(self._plan_of(program), fn, *call.dynamic, devices=self._devices)
-        return _Step(lowered, _jitted(lowered))
+        program = trace(fn, *given, donate_argnums=donated)
+        strong = _strong(given)
+        if strong is not None:
+            other = trace(fn, *strong, donate_argnums=donated)
+            if alike_but_for_weak_types(program, other):
+                given, program = strong, other
+        key = _kinds(hold(given), call)
+        if key not in self._lowered:
+            plan = self._plan_of(program)
+            self._lowered[key] = lower(plan, fn, *given, devices=self._devices)
+        return self._lowered[key]
 
     def _plan_of(self, program: Program) -> Plan:
         """The plan of a program: the one that was kept, or the best found now."""
@@ -306,22 +320,53 @@ class _Call:
         return call
 
 
-def _jitted(lowered: Lowered) -> Any:
-    """The `jax.jit` function of a planned step, which refuses arguments of other shapes."""
-    wanted = [_kind(leaf) for leaf in jax.tree.leaves(lowered.in_shapes)]
+def _jitted(lowered: Lowered, wanted: Sequence[tuple[Any, ...]]) -> Any:
+    """The `jax.jit` function of a planned step, which refuses arguments of other kinds."""
 
     def step(*arguments: Any) -> Any:
         if [_kind(leaf) for leaf in jax.tree.leaves(arguments)] != wanted:
             raise _OtherArgumentsError
-        return lowered.fn(*arguments)
+        return lowered.fn(*jax.tree.map(_strengthened, arguments))
 
     step.__name__ = lowered.program.name
     return replace(lowered, fn=step).jit()
 
 
+def _strengthened(leaf: Any) -> Any:
+    """An array whose weak type is strong."""
+    weak = _kind(leaf)[2]
+    return jax.lax.convert_element_type(leaf, leaf.dtype) if weak else leaf
+
+
+def _kinds(dynamic: Any, call: _Call) -> Hashable:
+    """What a plan depends on of the arguments of a call."""
+    leaves, tree = jax.tree.flatten(dynamic)
+    return tree, tuple(map(_kind, leaves)), call.constants()
+
+
 def _kind(leaf: Any) -> tuple[Any, ...]:
     aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jax.typeof(leaf)
     return (aval.shape, aval.dtype, getattr(aval, "weak_type", False))
+
+
+def _strong(given: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Arguments with strong types in place of weak ones, as shapes; None where there are none.
+
+    Numbers of Python stay where some leaf is no array: they may be settings of a module.
+    """
+    numbers = jax.tree.structure(hold(given)) == jax.tree.structure(given)
+    found = False
+
+    def strong(leaf: Any) -> Any:
+        nonlocal found
+        if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) and not numbers:
+            return leaf
+        shape, dtype, weak = _kind(leaf)
+        found |= weak
+        return jax.ShapeDtypeStruct(shape, dtype) if weak else leaf
+
+    changed = jax.tree.map(strong, given)
+    return changed if found else None
 
 
 def _kept_at(program: Program, machine: Machine, asked: SearchOptions) -> Path:

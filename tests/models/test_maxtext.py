@@ -78,6 +78,12 @@ def test_constraints_that_are_kept_are_demands_on_its_own_mesh():
         ("llama3.1-8b", {"max_target_length": "long"}, "MaxText refuses this configuration: "),
         ("llama3.1-8b", {"attention": "other"}, "cannot build the step of llama3.1-8b: ValueError"),
         ("llama3.1-8b", {"constraints": "some"}, "constraints=some: it must be aside or keep"),
+        ("llama3.1-8b", {"step": "serve"}, "step=serve: it must be one of train, decode, prefill"),
+        (
+            "llama3.1-8b",
+            {"step": "decode", "constraints": "keep"},
+            "constraints=keep goes with step=train, not with step=decode",
+        ),
     ],
 )
 def test_what_maxtext_refuses_is_said(name, settings, words, capfd):
@@ -110,3 +116,26 @@ def test_its_own_file_is_read_back_as_the_planned_step():
     assert 'compile_topology: "v5e-4"' in found.text
     assert "base_emb_dim=64" in found.text.splitlines()[0]  # the model's own file says another
     assert found.plan.estimate.step_seconds > 0
+
+
+@installed
+@pytest.mark.parametrize(("kind", "shape"), [("decode", (8, 1)), ("prefill", (1, 64))])
+def test_steps_of_the_engine_are_planned(kind, shape):
+    asked = {**TINY, "max_prefill_predict_length": 64, "step": kind}
+    found = call(functools.partial(program, "llama3.1-8b", Target(8, ("tpu",))), asked, "tiny")
+    assert found.args[3].shape == shape
+    assert found.notes[0].startswith(f"{kind} of {shape[0]} sequence")
+    traced = trace(found.fn, *found.args, **found.options)
+    plan = search(traced, load("v5e-8"), mesh={"x": 8}, baselines=False, gap=0.1)
+    assert verify(plan, found.fn, *found.args, concrete=concrete(found, seed=0)).differences == ()
+
+
+@installed
+@pytest.mark.parametrize("words", [{"quantization": "int8", "use_qwix_quantization": True}])
+def test_products_of_eight_bits_are_traced_and_planned(words):
+    fn, args, options = program("llama3.1-8b", Target(8, ("tpu",)), **TINY, **words)
+    options.pop("notes")
+    traced = trace(fn, *args, **options)
+    types = {traced.values[op.inputs[0]].dtype for op in traced.ops if "dot" in op.primitive}
+    assert "int8" in {str(one) for one in types}
+    assert search(traced, load("v6e-8"), mesh={"x": 8}, baselines=False, gap=0.1).estimate

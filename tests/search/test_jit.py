@@ -85,6 +85,57 @@ def test_each_kind_of_arguments_has_its_plan(caplog):
     assert len(logged(caplog)) == 2
 
 
+def test_weak_types_have_the_plan_of_strong_ones(caplog):
+    caplog.set_level(logging.INFO, "autoshard")
+
+    def step(state, x, rate):
+        count = state["count"] + 1
+        return {"count": count, "mean": state["mean"] * 0.9 + rate * jnp.mean(x)}, x * state["mean"]
+
+    planned, x = autoshard.jit(step, machine=MACHINE), np.ones((16, 8), np.float32)
+    state = wanted = {"count": 0, "mean": 1.0}  # weak, as numbers of Python are
+    for rate in (0.5, np.float32(0.25), 0.5):
+        state, rows = planned(state, x, rate)
+        wanted, expected = jax.jit(step)(wanted, x, rate)
+        np.testing.assert_allclose(rows, expected, rtol=1e-6)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), state, wanted)
+    assert len(logged(caplog)) == 1
+    assert state["mean"].sharding.mesh.size == 8
+
+
+def test_weak_types_that_make_another_step_have_their_own_plan(caplog):
+    caplog.set_level(logging.INFO, "autoshard")
+    planned = autoshard.jit(lambda x, scale: jnp.sin(x * scale), machine=MACHINE)
+    x = jnp.ones((16, 8), jnp.bfloat16)
+    assert planned(x, 2.0).dtype == jnp.bfloat16
+    assert planned(x, np.float32(2.0)).dtype == jnp.float32
+    assert planned(x, 2.0).dtype == jnp.bfloat16
+    assert len(logged(caplog)) == 2
+
+
+def test_a_module_as_a_function_of_its_arrays_by_dotted_names():
+    """Of the form that `torchax.extract_jax` returns; torchax itself is not run here."""
+    arrays = arguments()[0]
+    state = {"layers.0.weight": arrays["up"].T, "layers.1.weight": arrays["down"].T}
+
+    def apply(state, args):
+        (x,) = args
+        return jnp.tanh(x @ state["layers.0.weight"].T) @ state["layers.1.weight"].T
+
+    def step(state, x):
+        loss = lambda state: jnp.mean((apply(state, (x,)) - x) ** 2)  # noqa: E731
+        value, gradients = jax.value_and_grad(loss)(state)
+        return value, jax.tree.map(lambda w, g: w - 0.1 * g, state, gradients)
+
+    planned, x = autoshard.jit(step, machine=MACHINE), arguments()[1]["inputs"]
+    value, new = planned(state, x)
+    wanted, expected = jax.jit(step)(state, x)
+    np.testing.assert_allclose(value, wanted, rtol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), new, expected)
+    inputs = planned.planned(state, x).plan.specs["inputs"]
+    assert "[0]['layers.0.weight']" in inputs
+
+
 def test_a_kept_plan_is_used_and_a_damaged_one_is_made_anew(caplog, folder):
     caplog.set_level(logging.INFO, "autoshard")
     first = autoshard.jit(train, machine=MACHINE).planned(*arguments()).plan

@@ -42,6 +42,7 @@ from autoshard.program.select import RequirementError
 from autoshard.program.trace import trace
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.finish import finish
+from autoshard.search.keep.search import bound_below
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.prepare import MeshError, prepare
@@ -279,9 +280,7 @@ class Expression:
         try:
             trial = Trial(choice, self._planned(choice, cutoff))
         except (InfeasibleError, MeshError, NoPlanError, ProgramError, RequirementError) as error:
-            slower = not math.isinf(cutoff) and isinstance(error, NoPlanError)
-            why = f"not below {format_seconds(cutoff)} a step" if slower else _in_one_line(error)
-            trial = Trial(choice, why=why)
+            trial = Trial(choice, why=_in_one_line(error))
         self.trials[choice] = trial
         return trial
 
@@ -302,7 +301,14 @@ class Expression:
         known = WarmStart(only_better=not math.isinf(cutoff), seeks_limit=False)
         searcher, shapes = prepare(program, self.machine, asked, known)
         searcher.cutoff = cutoff
-        (plan,) = finish(searcher, explore_fitting(searcher, shapes), asked)
+        try:
+            (plan,) = finish(searcher, explore_fitting(searcher, shapes), asked)
+        except (InfeasibleError, NoPlanError) as error:
+            least = bound_below(searcher, shapes[0].sizes, cutoff)
+            if known.only_better and least >= cutoff * (1 - asked.gap):
+                why = f"no plan that fits is below {format_seconds(cutoff)} a step"
+                raise NoPlanError(why) from error
+            raise
         return replace(plan, notes=(*plan.notes, *notes))
 
     def _configured(self, settings: Mapping[str, Any]) -> Any:

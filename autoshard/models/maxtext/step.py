@@ -101,9 +101,7 @@ def train_step(
 
 def traced_step(config: Any, target: Target, sizes: Sequence[int]) -> TracedStep:
     """MaxText's step on a mesh of these sizes. Raises ProgramError: MaxText cannot build it."""
-    names = tuple(config.mesh_axes)
-    devices = [StandIn(target.hardware, number) for number in range(math.prod(sizes))]
-    mesh = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(tuple(sizes)), names)
+    mesh = stand_in_mesh(config, target, sizes)
     told = io.StringIO()
     compiled = module("maxtext.trainers.pre_train.train_compile")
     utils, sharding = module("maxtext.utils.maxtext_utils"), module("maxtext.utils.sharding")
@@ -117,7 +115,7 @@ def traced_step(config: Any, target: Target, sizes: Sequence[int]) -> TracedStep
                 train.train_step, batch, states, model, config, parameters
             )
             rules = compiled.axis_rules(config.logical_axis_rules)
-            args = jax.tree.map(_without_sharding, tuple(shaped))
+            args = jax.tree.map(without_sharding, tuple(shaped))
             with rules:
                 traced = jax.jit(own).trace(*args)
     except (Exception, SystemExit) as error:
@@ -126,6 +124,18 @@ def traced_step(config: Any, target: Target, sizes: Sequence[int]) -> TracedStep
         raise ProgramError(f"{what}: {why}") from error
     results = jax.tree.structure(traced.out_info)
     return TracedStep(traced.jaxpr, args, results, donate, shardings, mesh)
+
+
+def stand_in_mesh(config: Any, target: Target, sizes: Sequence[int]) -> jax.sharding.Mesh:
+    """MaxText's mesh, of stand-ins."""
+    devices = [StandIn(target.hardware, number) for number in range(math.prod(sizes))]
+    array = np.array(devices, dtype=object).reshape(tuple(sizes))
+    return jax.sharding.Mesh(array, tuple(config.mesh_axes))
+
+
+def without_constraints(closed: Any) -> tuple[Any, int]:
+    """A step without its constraints, and how many there were."""
+    return _constrained(closed, None)
 
 
 def axis_use(config: Any, target: Target, axis: str) -> AxisUse:
@@ -198,5 +208,6 @@ def _mesh_sizes(config: Any, target: Target) -> tuple[int, ...]:
     return tuple(a * b for a, b in zip(inside, between, strict=True))
 
 
-def _without_sharding(leaf: Any) -> jax.ShapeDtypeStruct:
+def without_sharding(leaf: Any) -> jax.ShapeDtypeStruct:
+    """The shape and type of an abstract array."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, weak_type=getattr(leaf, "weak_type", False))

@@ -275,7 +275,7 @@ class _Search:
             (plan,) = finish(searcher, found, asked)
             trial = replace(trial, bound=plan.proof.bound, explored=found, plan=plan)
         except (InfeasibleError, NoPlanError) as error:
-            bound = min(_bound(searcher, shape.sizes, cutoff) for shape in shapes)
+            bound = min(bound_below(searcher, shape.sizes, cutoff) for shape in shapes)
             beaten = bound >= cutoff * (1 - asked.gap)
             why = f"none is below {format_seconds(cutoff)} a step" if beaten else str(error)
             trial = replace(trial, bound=bound, why=why)
@@ -379,7 +379,7 @@ def _named(title: str, microbatches: int) -> str:
     return title if microbatches == 1 else f"{title}, in {microbatches} microbatches"
 
 
-def _bound(searcher: MeshSearcher, sizes: tuple[int, ...], cutoff: float) -> float:
+def bound_below(searcher: MeshSearcher, sizes: tuple[int, ...], cutoff: float) -> float:
     """What no plan on a mesh shape undercuts, where none was found that is below `cutoff`."""
     found = searcher.found.get(sizes)
     if found is None:
