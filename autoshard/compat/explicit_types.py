@@ -151,7 +151,15 @@ class _Body:
         }
         equations = [new for one in jaxpr.eqns for new in self.copies(one)]
         outputs = [self.variable(var) for var in jaxpr.outvars]
-        return jaxpr.replace(**inputs, eqns=equations, outvars=outputs)
+        effects = self.effects(jaxpr.effects)
+        return jaxpr.replace(**inputs, eqns=equations, outvars=outputs, effects=effects)
+
+    def effects(self, effects: Any) -> Any:
+        """What is done, with the variables of the copy where it is done to an input."""
+        return {
+            one.replace(input=self.variable(one.input)) if hasattr(one, "input") else one
+            for one in effects
+        }
 
     def variable(self, var: Any) -> Any:
         from jax._src import core
@@ -181,7 +189,8 @@ class _Body:
         results = [self.variable(var) for var in equation.outvars]
         with equation.ctx.manager, mesh.use_abstract_mesh(mesh.empty_abstract_mesh):
             context = core.JaxprEqnContext()
-        copied = equation.replace(ctx=context, invars=operands, outvars=results)
+        effects = self.effects(equation.effects)
+        copied = equation.replace(ctx=context, invars=operands, outvars=results, effects=effects)
         if name == RESHARD:
             return [_reshard(copied, params["dst_sharding"], RESHARD)]
         if name == "sharding_constraint":

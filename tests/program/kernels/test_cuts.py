@@ -13,6 +13,7 @@ from jax.experimental import pallas as pl
 
 import autoshard
 from autoshard import compat
+from autoshard.program.bodies import all_equations
 from autoshard.program.kernels.cuts import KernelCuts, kernel_cuts
 from autoshard.program.rules.record import FactorKind
 from tests.program.kernels.functions import (
@@ -156,3 +157,16 @@ def test_a_kernel_that_asks_within_a_loop_stays_whole() -> None:
     found = cuts_of(call, f(16, 8))
     assert found.cuts == ()
     assert dict(found.whole) == {0: "the kernel asks for its place along it within scan"}
+
+
+def test_a_kernel_in_a_shard_map_of_the_users_is_told_where_its_part_starts() -> None:
+    """Its body is copied without types, branches that write to references too."""
+    mesh = jax.sharding.AbstractMesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec(None, "x")
+    fn = jax.shard_map(masked, mesh=mesh, in_specs=(spec, spec), out_specs=spec, check_vma=False)
+    (equation,) = (
+        one
+        for one in all_equations(autoshard.trace(fn, f(16, 16), f(16, 16)).jaxpr.jaxpr)
+        if one.primitive.name == compat.PALLAS
+    )
+    assert [(cut.axis, cut.told) for cut in kernel_cuts(equation).cuts] == [(0, False), (1, True)]
