@@ -91,8 +91,7 @@ def test_the_rule_that_the_message_proposes_is_taken() -> None:
     first, second, fold = of_kind(program, "ffi_call")
     assert first.rule == second.rule
     assert {factor.kind for factor in first.rule.factors} == {FactorKind.REPLICATE}
-    # Lowering runs it whole on every device.
     assert [(f.size, f.kind) for f in fold.rule.factors] == [
-        (8, FactorKind.REPLICATE),
-        (4, FactorKind.REPLICATE),
+        (8, FactorKind.PASS),
+        (4, FactorKind.REDUCTION),
     ]

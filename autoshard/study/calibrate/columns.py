@@ -33,14 +33,17 @@ from autoshard.cost.collective import KINDS as COLLECTIVES
 
 Content = Literal["count", "size", "seconds", "share of time", "dtype", "word", "mesh", "axes"]
 
+SHORTEST = 1e-12
+"""Seconds; no clock of a device tells less than a picosecond."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """What the cells of a column hold.
 
     Attributes:
-      content: "count" (a whole number from 1 on), "size" (a number from 0 on), "seconds" (more
-        than 0), "share of time" (seconds from 0 on), "dtype", "word", "mesh" or "axes".
+      content: "count" (a whole number from 1 on), "size" (a number from 0 on), "seconds" (from
+        `SHORTEST` on), "share of time" (seconds from 0 on), "dtype", "word", "mesh" or "axes".
       words: what a word may be; empty where that depends on the machine.
     """
 
@@ -55,7 +58,7 @@ class Column:
         return {
             "count": "a whole number from 1 on",
             "size": "a number from 0 on",
-            "seconds": "seconds, more than 0",
+            "seconds": f"seconds, {SHORTEST:g} or more",
             "share of time": "seconds, from 0 on",
             "dtype": "a dtype such as bfloat16 or float32",
             "word": "a name or a number",

@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from autoshard.files import FileError, json_of, read_text
-from autoshard.study.calibrate.columns import COLUMNS, FREE, ROW_KINDS, Column
+from autoshard.study.calibrate.columns import COLUMNS, FREE, ROW_KINDS, SHORTEST, Column
 
 
 class TableError(ValueError):
@@ -212,6 +212,8 @@ def _value(cell: Any, column: Column) -> Any:
 
 
 def _dtype(name: str) -> str | None:
+    if not re.fullmatch(r"[a-z]\w{1,31}", name):  # numpy reads structures and codes, too
+        return None
     try:
         dtype = np.dtype(name)
     except (TypeError, ValueError):
@@ -230,7 +232,7 @@ def _number(cell: Any, content: str) -> float | int | None:
         return None
     if content == "count":
         return int(number) if number >= 1 and number == int(number) else None
-    return number if number > 0 or (number == 0 and content != "seconds") else None
+    return number if number >= (SHORTEST if content == "seconds" else 0.0) else None
 
 
 def _mesh(cell: Any) -> dict[str, int] | None:

@@ -121,20 +121,21 @@ def test_every_fault_is_named_at_once():
         {"kind": "step", "compute_seconds": 1, "collective_seconds": 1, "exposed_seconds": 2},
         {"kind": "step", "compute_seconds": 0, "collective_seconds": 1, "exposed_seconds": 0},
         {"kind": "memory", "bytes": 0, "seconds": 1},
+        {"kind": "launch", "seconds": "1e-320"},
     ]
     with pytest.raises(TableError) as caught:
         fit(pd.DataFrame(faulty, dtype=object), load("h100-64"))
     assert str(caught.value) == (
-        "the table has 18 faults:\n"
+        "the table has 19 faults:\n"
         "  * row 0, column m: 0; write a whole number from 1 on\n"
         "  * row 0, column n: 2.5; write a whole number from 1 on\n"
         "  * row 0, column k: 'x'; write a whole number from 1 on\n"
         "  * row 0, column dtype: 'bf17'; write a dtype such as bfloat16 or float32\n"
-        "  * row 0, column seconds: -1; write seconds, more than 0\n"
+        "  * row 0, column seconds: -1; write seconds, 1e-12 or more\n"
         "  * row 1, column kind: 'matmull' is no kind of row; did you mean matmul?\n"
         "  * row 2, column m: elementwise rows have none; leave it empty\n"
         "  * row 2, column bytes: inf; write a number from 0 on\n"
-        "  * row 3, column seconds is empty; write seconds, more than 0\n"
+        "  * row 3, column seconds is empty; write seconds, 1e-12 or more\n"
         "  * row 4, column collective: 'gather'; write one of all_gather, reduce_scatter, "
         "all_reduce, all_to_all, collective_permute, all_slice\n"
         "  * row 5, column group_size is empty; give it, or mesh and axes\n"
@@ -144,8 +145,15 @@ def test_every_fault_is_named_at_once():
         "  * row 9, column mesh: 'data8'; write axes and sizes such as data=8,model=8\n"
         "  * row 10, column exposed_seconds: 2 is more than the 1 of collective_seconds\n"
         "  * row 11, columns compute_seconds and exposed_seconds: a step takes some time\n"
-        "  * row 12, column bytes: 0; a row that moves nothing is of kind launch"
+        "  * row 12, column bytes: 0; a row that moves nothing is of kind launch\n"
+        "  * row 13, column seconds: '1e-320'; write seconds, 1e-12 or more"
     )
+
+
+@pytest.mark.parametrize("dtype", ["9" * 5000, "[[[[", "f4+i4", "float32(", "V8"])
+def test_a_dtype_is_a_name(dtype):
+    with pytest.raises(TableError, match="write a dtype such as bfloat16 or float32"):
+        rows(pd.DataFrame([{**GOOD[0], "dtype": dtype}]))
 
 
 def test_groups_that_the_machine_does_not_have_are_named():
