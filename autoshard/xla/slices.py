@@ -32,10 +32,10 @@ def find_copied(program: Program, compiler: Compiler) -> frozenset[int]:
     readers = program.consumers()
     sliced, copied = set[int](), set[int]()
     for op in program.ops:
-        bitcast = op.primitive in BITCASTS and op.inputs[0] in sliced
+        if not (op.primitive in SLICING or (op.primitive in BITCASTS and op.inputs[0] in sliced)):
+            continue
         value = op.outputs[0]
-        nowhere = program.values[value].free or program.values[value].host
-        if not (op.primitive in SLICING or bitcast) or nowhere:
+        if program.values[value].free or program.values[value].host:
             continue
         if all_written or any(
             is_matrix_op(program.ops[reader].primitive)

@@ -93,5 +93,5 @@ def test_the_rule_that_the_message_proposes_is_taken() -> None:
     assert {factor.kind for factor in first.rule.factors} == {FactorKind.REPLICATE}
     assert [(f.size, f.kind) for f in fold.rule.factors] == [
         (8, FactorKind.PASS),
-        (4, FactorKind.REDUCTION),
+        (4, FactorKind.REDUCE),
     ]

@@ -55,7 +55,10 @@ def reckoned(runs: dict[int, list[tuple[str, float]]], monkeypatch: Any) -> floa
                 end.reads([task for task in tasks if task.role is Role.BEGIN][int(what)])
                 tasks.append(end)
         made[number] = Run(kernels, tasks, flights)
-    decided: Any = SimpleNamespace(prices=SimpleNamespace(program=SimpleNamespace(regions=regions)))
+    ops = [SimpleNamespace(index=0, primitive="add")]  # of every kernel
+    program = SimpleNamespace(regions=regions, ops=ops, values=())
+    prices = SimpleNamespace(program=program, mesh_shape=(), evaluated={})
+    decided: Any = SimpleNamespace(prices=prices, decisions=None)
     module = importlib.import_module("autoshard.xla.forecast.exposed_time")
     monkeypatch.setattr(module, "_kernel_seconds", lambda _, kernel: seconds[id(kernel)])
     return waited_seconds(decided, made)
