@@ -50,7 +50,8 @@ def test_functions_that_do_not_give_a_step(folder, capsys):
         "steps.py:wrong: it must return (fn, args) or (fn, args, options):\n"
         "  fn is of type 'int', not a function\n"
         "  args is of type 'int', not a tuple with one entry per argument\n"
-        "  options has the key 'donate'; known: donate_argnums, trip_counts, user_rules, host, notes"
+        "  options has the key 'donate'; "
+        "known: donate_argnums, trip_counts, user_rules, host, notes"
     )
 
 
