@@ -30,9 +30,9 @@ from jax.sharding import Mesh
 
 import autoshard
 from autoshard import compat
-from autoshard.lower.cut import Cut
 from autoshard.lower.local import run_in_parts
-from autoshard.lower.manual import Devices
+from autoshard.lower.parts.cut import Cut
+from autoshard.lower.parts.manual import Devices
 from autoshard.program.strategies import enumerate_strategies, project_assignment
 
 SIZES = (1, 2, 2, 2, 3, 4, 4, 4, 6)

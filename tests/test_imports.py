@@ -202,6 +202,18 @@ def test_files_and_folders_are_small():
     assert long + full == []
 
 
+def test_tests_stand_where_their_modules_stand():
+    """But for those of the whole: what stands at the top, and tests of benchmarks and documents."""
+    tests = Path(__file__).parent
+    folders = {file.parent.relative_to(tests) for file in tests.rglob("test_*.py")}
+    strange = [
+        str(folder)
+        for folder in sorted(folders)
+        if not (ROOT / folder).is_dir() and folder.parts[0] not in ("benchmarks", "corpus", "docs")
+    ]
+    assert strange == []
+
+
 def test_functions_are_short():
     found = []
     for file in all_files():

@@ -3,8 +3,8 @@
     lowered = autoshard.lower(plan, step, params, batch, explicit=True)
 
 Nothing is left to a partitioner: each device runs its parts of all ops (`autoshard.lower.local`),
-and between them the planned collectives (`autoshard.lower.manual`) stand as calls of `jax.lax`, in
-the order of the plan. The collectives that are read from the program's jaxpr
+and between them the planned collectives (`autoshard.lower.parts.manual`) stand as calls of
+`jax.lax`, in the order of the plan. The collectives that are read from the program's jaxpr
 (`written_collectives`) are exactly the plan's moves.
 
 Values that are computed of constants alone are computed whole on every device, and each reader
@@ -21,10 +21,10 @@ from jax.sharding import PartitionSpec
 
 from autoshard import compat
 from autoshard.lower.collectives import Collective
-from autoshard.lower.cut import Cut
 from autoshard.lower.interpret import Interpreter, LoweringError
 from autoshard.lower.local import run_locally
-from autoshard.lower.manual import Devices, own_part, reduce_over, reduce_scatter, run_hop
+from autoshard.lower.parts.cut import Cut
+from autoshard.lower.parts.manual import Devices, own_part, reduce_over, reduce_scatter, run_hop
 from autoshard.lower.products import product_in_order
 from autoshard.plan.plan import Plan
 from autoshard.plan.types.hops import hop

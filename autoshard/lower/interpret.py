@@ -18,14 +18,14 @@ import jax
 
 from autoshard import compat
 from autoshard.lower.calls import Calls
-from autoshard.lower.cut import Cut, LoweringError
-from autoshard.lower.in_parts import in_parts
 from autoshard.lower.kernels.attention import opaque_attention
 from autoshard.lower.kernels.run import opaque_kernel
 from autoshard.lower.local import run_in_parts
 from autoshard.lower.looked_up import bind_looked_up, settled_gather, starts_within
-from autoshard.lower.manual import Devices
 from autoshard.lower.partitioner import runs_in_parts
+from autoshard.lower.parts.cut import Cut, LoweringError
+from autoshard.lower.parts.in_parts import in_parts
+from autoshard.lower.parts.manual import Devices
 from autoshard.lower.planned_arrays import nothing_of
 from autoshard.lower.products import product_in_order
 from autoshard.lower.regions import Regions

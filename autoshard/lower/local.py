@@ -19,15 +19,15 @@ from typing import Any
 import jax.numpy as jnp
 
 from autoshard import compat
-from autoshard.lower.cut import Cut, refused
-from autoshard.lower.in_parts import in_parts
-from autoshard.lower.indexed import gather, scatter, slice_of_place, update_slice
 from autoshard.lower.kernels.attention import run_attention
 from autoshard.lower.kernels.ruled import run_foreign, run_ruled
 from autoshard.lower.kernels.run import run_kernel
-from autoshard.lower.manual import own_part
-from autoshard.lower.ragged import ragged_dot
-from autoshard.lower.windows import convolution, pooling
+from autoshard.lower.parts.cut import Cut, refused
+from autoshard.lower.parts.in_parts import in_parts
+from autoshard.lower.parts.indexed import gather, scatter, slice_of_place, update_slice
+from autoshard.lower.parts.manual import own_part
+from autoshard.lower.parts.ragged import ragged_dot
+from autoshard.lower.parts.windows import convolution, pooling
 from autoshard.program.layout import UNREDUCED, dimension_axes
 from autoshard.program.ragged import RAGGED
 from autoshard.program.trace import Op
@@ -103,7 +103,7 @@ def run_locally(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
 def run_in_parts(equation: Any, arrays: Sequence[Any], cut: Cut, mesh: Any) -> list[Any]:
     """The results of an equation on whole arrays, each device its part, or their terms.
 
-    See `autoshard.lower.in_parts`.
+    See `autoshard.lower.parts.in_parts`.
 
     Raises:
       LoweringError: the op cannot be run on parts.

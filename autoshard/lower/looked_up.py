@@ -12,7 +12,7 @@ an op that says the same. What a cut dimension asks for is written in the form f
                           clamped before
     gather                takes what is cut in windows of one place as it is
 
-The lowering for one device (`autoshard.lower.indexed`) needs none of these.
+The lowering for one device (`autoshard.lower.parts.indexed`) needs none of these.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import autoshard
 from autoshard.lower import lower
-from autoshard.lower.cut import LoweringError
+from autoshard.lower.parts.cut import LoweringError
 from autoshard.lower.verify import numeric_differences, verify_collectives, verify_written
 from autoshard.machine.chip import Chip
 from autoshard.machine.machine import Machine

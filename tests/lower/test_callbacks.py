@@ -11,7 +11,7 @@ import pytest
 from jax.experimental import io_callback
 
 from autoshard.lower import lower
-from autoshard.lower.cut import LoweringError
+from autoshard.lower.parts.cut import LoweringError
 from autoshard.lower.verify import numeric_differences, verify_collectives, verify_written
 from autoshard.program.trace import TraceError, trace
 from autoshard.search import search

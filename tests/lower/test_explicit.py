@@ -13,7 +13,7 @@ from jax import lax
 from jax.sharding import AxisType, PartitionSpec
 
 from autoshard import models
-from autoshard.lower.manual import Devices, reduce_scatter, run_hop
+from autoshard.lower.parts.manual import Devices, reduce_scatter, run_hop
 from autoshard.lower.spmd import LoweringError, lower
 from autoshard.lower.verify import numeric_differences, verify_written
 from autoshard.models.training import Step

@@ -9,9 +9,9 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, auto_axes, reshard
 from jax.sharding import PartitionSpec as P
 
-from autoshard.lower.cut import LoweringError
 from autoshard.lower.mpmd.cut.loop import LoopError
 from autoshard.lower.mpmd.partition import trace_step
+from autoshard.lower.parts.cut import LoweringError
 from autoshard.lower.spmd import lower
 from autoshard.lower.verify import numeric_differences, verify_collectives
 from autoshard.problem.requirements.from_program import constraints_of

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import jax
 
 from autoshard import compat
-from autoshard.lower.cut import LoweringError
+from autoshard.lower.parts.cut import LoweringError
 from autoshard.program.graph import Op, Program
 from autoshard.program.vocabulary import CALLS_PYTHON
 

@@ -18,8 +18,8 @@ import numpy as np
 from jax import lax
 
 from autoshard import compat
-from autoshard.lower.cut import Cut
 from autoshard.lower.kernels.ring import RingPlace, ring_backward, ring_forward
+from autoshard.lower.parts.cut import Cut
 from autoshard.program.kernels.ring import length_dimension
 
 MASKED = -1e30

@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from autoshard.lower.manual import Devices
+from autoshard.lower.parts.manual import Devices
 
 Forward = Callable[..., tuple[Any, Any]]
 """Output and log-sum-exp `[b, n, t]` of queries, keys and values, under a causal mask or none."""

@@ -15,8 +15,8 @@ from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
 from autoshard import compat
-from autoshard.lower.cut import Cut, LoweringError
 from autoshard.lower.kernels.attention import plain_attention, why_not_plain
+from autoshard.lower.parts.cut import Cut, LoweringError
 
 
 def run_ruled(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:

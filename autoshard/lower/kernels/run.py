@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from autoshard import compat
-from autoshard.lower.cut import Cut, refused
 from autoshard.lower.kernels.ring import RingPlace
+from autoshard.lower.parts.cut import Cut, refused
 from autoshard.program.kernels.cuts import GridCut, kernel_cuts
 
 

@@ -258,7 +258,7 @@ def _table() -> dict[str, Override]:
         (
             "what is not transformed is a batch, which XLA's partitioner gathers all the same "
             "(https://github.com/jax-ml/jax/issues/15680): each device is told to transform its "
-            "part (`autoshard.lower.in_parts`)",
+            "part (`autoshard.lower.parts.in_parts`)",
             transformed,
             "fft",
         ),

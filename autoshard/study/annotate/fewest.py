@@ -23,7 +23,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from autoshard.lower.compare import Tally
-from autoshard.lower.cut import LoweringError
+from autoshard.lower.parts.cut import LoweringError
 from autoshard.lower.spmd import Lowered, lower
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine

@@ -16,9 +16,9 @@ from jax.sharding import Mesh
 
 import autoshard
 from autoshard import compat
-from autoshard.lower.cut import Cut
 from autoshard.lower.local import run_in_parts
-from autoshard.lower.manual import Devices
+from autoshard.lower.parts.cut import Cut
+from autoshard.lower.parts.manual import Devices
 from autoshard.lower.spmd import lower
 from autoshard.program.bodies import run_equations
 from autoshard.program.kernels.cuts import kernel_cuts

@@ -10,9 +10,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 import autoshard
-from autoshard.lower.cut import Cut
 from autoshard.lower.local import run_in_parts
-from autoshard.lower.manual import Devices
+from autoshard.lower.parts.cut import Cut
+from autoshard.lower.parts.manual import Devices
 from autoshard.program.rules.record import Rule
 from autoshard.program.strategies import enumerate_strategies, project_assignment
 

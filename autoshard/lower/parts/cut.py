@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autoshard.lower.manual import Devices
+from autoshard.lower.parts.manual import Devices
 from autoshard.program.layout import Layout, local_shape
 from autoshard.program.trace import Op
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from autoshard import compat
-from autoshard.lower.cut import Cut
+from autoshard.lower.parts.cut import Cut
 from autoshard.program.ragged import RaggedKind, RaggedProduct, ragged_product
 
 

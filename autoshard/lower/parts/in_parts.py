@@ -16,7 +16,7 @@ import jax
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from autoshard.lower.cut import Cut
+from autoshard.lower.parts.cut import Cut
 from autoshard.program.layout import dimension_axes
 
 

@@ -20,7 +20,7 @@ from jax import lax
 from jax.lax import GatherScatterMode
 
 from autoshard import compat
-from autoshard.lower.cut import Cut, refused
+from autoshard.lower.parts.cut import Cut, refused
 
 
 def _start(cut: Cut, operand: int, dimension: int, length: int) -> Any:

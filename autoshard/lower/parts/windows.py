@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from autoshard import compat
-from autoshard.lower.cut import Cut
+from autoshard.lower.parts.cut import Cut
 
 _Dimension = tuple[int, int, int, int]
 """Of one windowed dimension: in the operand, in the result, in the parameters, and the window's
