@@ -112,6 +112,7 @@ from autoshard.compat.memory_spaces import (
     host_shape,
     in_host,
     is_transfer,
+    is_type,
 )
 from autoshard.compat.mpmd import (
     MpmdFragment,
@@ -234,6 +235,7 @@ __all__ = [
     "is_own",
     "is_tracer",
     "is_transfer",
+    "is_type",
     "kernel_call",
     "known_flags",
     "laid_out",

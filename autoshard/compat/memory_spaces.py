@@ -20,7 +20,14 @@ def given_in_host(leaf: Any) -> bool:
 
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return "host" in (getattr(leaf.sharding, "memory_kind", None) or "")
-    return in_host(leaf if hasattr(leaf, "memory_space") else jax.typeof(leaf))
+    return in_host(leaf if is_type(leaf) else jax.typeof(leaf))
+
+
+def is_type(leaf: Any) -> bool:
+    """Whether an argument is no array, nor stands for one, but is the type of one."""
+    from jax._src import core
+
+    return isinstance(leaf, core.AbstractValue)
 
 
 def host_shape(shape: Sequence[int], dtype: Any, *, weak_type: bool = False) -> Any:

@@ -368,7 +368,7 @@ def _options(donate: tuple[int, ...], trip_counts: TripCounts) -> dict[str, Any]
 
 
 def _abstract(leaf: Any) -> Any:
-    struct = isinstance(leaf, jax.ShapeDtypeStruct) or hasattr(leaf, "memory_space")
+    struct = isinstance(leaf, jax.ShapeDtypeStruct) or compat.is_type(leaf)
     aval = leaf if struct else jax.typeof(leaf)
     if compat.given_in_host(leaf):
         return compat.host_shape(aval.shape, aval.dtype, weak_type=aval.weak_type)
