@@ -16,11 +16,11 @@ import jax
 import numpy as np
 
 from autoshard import compat
+from autoshard.program.as_run.loops import constant_trips
 from autoshard.program.boundary import boundary_rule
 from autoshard.program.flops import equation_flops, work_of_kernel
 from autoshard.program.graph import Region, Value
 from autoshard.program.kernels.scalars import Array
-from autoshard.program.loops import constant_trips
 from autoshard.program.place import Place
 from autoshard.program.ragged import groups_of
 from autoshard.program.trip_counts import TripCounts, WhileTrips

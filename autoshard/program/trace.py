@@ -29,13 +29,14 @@ import jax
 import numpy as np
 
 from autoshard import compat
-from autoshard.program.as_run import move_one_by_one, run_in_order, run_solves
+from autoshard.program.as_run.calls import move_one_by_one, run_in_order, run_solves
+from autoshard.program.as_run.equal import merge_equal
+from autoshard.program.as_run.loops import plain_loops
 from autoshard.program.bodies import all_equations
 from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener, op_count
 from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.keep import KeepError, find_residuals, with_saved
-from autoshard.program.loops import plain_loops
 from autoshard.program.microbatches import CutError, with_microbatches
 from autoshard.program.rules.ask_shardy import rules_for
 from autoshard.program.rules.choose import UserRules, refuse_for_bodies
@@ -146,7 +147,7 @@ def trace(
         in_tree=jax.tree.structure(abstract),
         out_tree=jax.tree.structure(out_info),
         argument_names=argument_names(fn, len(args)),
-        dead_ops=max(op_count(opened.jaxpr) - op_count(as_written.jaxpr), 0),
+        dead_ops=op_count(opened.jaxpr) - op_count(compat.drop_dead_code(opened).jaxpr),
         explicit=explicit,
         shard_maps=bool(shard_maps),
         argument_shardings=tuple(map(compat.explicit_sharding, jax.tree.leaves(args))),
@@ -332,9 +333,9 @@ def _check_refs(closed: Any, fn: Callable[..., Any]) -> None:
 
 
 def as_planned(closed: Any) -> Any:
-    """What JAX traced without Refs, and with what `shard_maps`, `solves` and `loops` make of it."""
+    """What JAX traced without Refs, with what the passes below make of it."""
     mapped = reduce_dimensions(run_shard_maps(compat.without_refs(closed)))
-    return plain_loops(run_solves(move_one_by_one(mapped)))
+    return plain_loops(merge_equal(run_solves(move_one_by_one(mapped))))
 
 
 def _check_effects(graph: Flattener) -> None:

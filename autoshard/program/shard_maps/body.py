@@ -13,7 +13,7 @@ from typing import Any
 import jax
 
 from autoshard import compat
-from autoshard.program.as_run import solver_of
+from autoshard.program.as_run.calls import solver_of
 from autoshard.program.shard_maps.collectives import CollectiveError, is_collective, run_collective
 from autoshard.program.vocabulary import INLINED
 

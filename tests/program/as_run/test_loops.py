@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 from jax.extend.core import jaxpr_as_fun
 
-from autoshard.program.loops import plain_loops
+from autoshard.program.as_run.loops import plain_loops
 from autoshard.program.trace import trace
 from tests.program.steps import f, of_kind
 
