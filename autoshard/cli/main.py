@@ -194,7 +194,9 @@ def _add_search(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument(
-        "--no-baselines", action="store_true", help="do not price the well-known schemes"
+        "--no-baselines",
+        action="store_true",
+        help="do not price the well-known schemes, nor paddings of odd sizes",
     )
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 

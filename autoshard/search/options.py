@@ -31,7 +31,8 @@ class SearchOptions:
       time_limit: seconds for the whole search.
       gap: stop when the plan is proven to be within this fraction of the optimum.
       baselines: also price the well-known schemes on the same mesh, and paddings of odd sizes
-        (`autoshard.search.padding`). Without it, plans say nothing of odd sizes.
+        (`autoshard.search.padding`). Without it, plans name odd sizes and no price of their
+        padding.
       fold: let repeated blocks share their decisions.
       progress: a callback that receives progress during the search. An interrupt (Ctrl-C) ends the
         search with the best plan so far, if there is one.

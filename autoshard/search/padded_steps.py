@@ -40,8 +40,7 @@ def with_notes(
 
     Paddings that cannot be priced are named. An interrupt leaves the notes out.
     """
-    if asked.baselines:
-        plans = with_sentences(plans, hindered(program, machine.chips))
+    plans = with_sentences(plans, hindered(program, machine.chips))
     if not tried or plans[0].proof.limit_hit is LimitHit.INTERRUPTED:
         return plans
     try:
