@@ -178,7 +178,7 @@ def find_program(
         named = plan.machine if machine is None and plan is not None else machine
         found = find(reference, machine=named)
         remember(reference)
-        keys = ("saved", "microbatches", "host")
+        keys = ("saved", "offloaded", "microbatches", "host")
         told = {} if plan is None else {k: plan.options[k] for k in keys if k in plan.options}
         options = {**found.options, **told}
         return found, trace(found.fn, *found.args, name=found.reference, **options)

@@ -341,7 +341,7 @@ def make_mesh(plan: Plan, devices: Sequence[Any] | None, kind: AxisType = AxisTy
 
 
 def _trace_options(plan: Plan) -> dict[str, Any]:
-    keys = ("donate_argnums", "trip_counts", "saved", "microbatches", "host")
+    keys = ("donate_argnums", "trip_counts", "saved", "offloaded", "microbatches", "host")
     options = {key: plan.options[key] for key in keys if key in plan.options}
     rules = {
         name: [_user_rule(one) for one in (given if isinstance(given, list | tuple) else [given])]

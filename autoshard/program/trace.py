@@ -45,7 +45,7 @@ from autoshard.program.shard_maps.in_place import run_shard_maps, shard_maps_in
 from autoshard.program.shard_maps.vmapped import reduce_dimensions
 from autoshard.program.state.constants import hold
 from autoshard.program.state.in_place import InPlaceError, Returning, is_ref
-from autoshard.program.state.on_host import comes_back, held, named
+from autoshard.program.state.on_host import comes_back, held_where_named
 from autoshard.program.state.ties import (
     TraceError,
     argument_names,
@@ -75,6 +75,7 @@ def trace(
     trip_counts: TripCounts = (),
     user_rules: UserRules | None = None,
     saved: Collection[str] | None = None,
+    offloaded: Collection[str] = (),
     microbatches: int = 1,
     host: Sequence[str] = (),
     name: str | None = None,
@@ -95,6 +96,8 @@ def trace(
         stands for ops of several signatures.
       saved: names of the forward values to save for the backward pass, which computes all others
         again (`autoshard.program.keep`); by default, what the function itself saves.
+      offloaded: names of stacks of loops that wait for the backward pass in the memory of the host
+        (`autoshard.program.keep.Residuals.stacks`).
       microbatches: how many equal parts of the batch the step works on, one after another
         (`autoshard.program.microbatches`).
       host: arguments to hold in the memory of the host, and to fetch where they are read: `state`,
@@ -130,23 +133,22 @@ def trace(
     shard_maps = shard_maps_in(untyped)
     refuse_for_bodies(shard_maps, all_equations(opened.jaxpr), user_rules or {})
     as_written, out_info = as_planned(opened), traced.out_info
-    as_written, kept = _on_host(
-        as_written, host, ties, _paths(abstract), argument_names(fn, len(args))
-    )
+    names = argument_names(fn, len(args))
+    as_written, kept = held_where_named(as_written, host, ties, _paths(abstract), names)
     written, cut = _in_parts(as_written, microbatches, ties, user_rules, trip_counts)
-    closed, names = _saving(written, saved)
+    closed, told = _saving(written, saved, offloaded)
     laid_out = _laid_out(closed, _paths(abstract), _paths(out_info), trip_counts, user_rules)
     return Program(
         name=name or _name_of(fn),
         ties=ties,
         donated=donated_of(abstract, donate, step.changed),
-        options={**_options(donate, trip_counts), **kept, **cut, **names},
+        options={**_options(donate, trip_counts), **kept, **cut, **told},
         jaxpr=closed,
         written=written,
         user_rules=user_rules or {},
         in_tree=jax.tree.structure(abstract),
         out_tree=jax.tree.structure(out_info),
-        argument_names=argument_names(fn, len(args)),
+        argument_names=names,
         dead_ops=op_count(opened.jaxpr) - op_count(compat.drop_dead_code(opened).jaxpr),
         explicit=explicit,
         shard_maps=bool(shard_maps),
@@ -157,19 +159,23 @@ def trace(
     )
 
 
-def resaved(program: Program, saved: Collection[str] | None) -> Program:
+def resaved(
+    program: Program, saved: Collection[str] | None, offloaded: Collection[str] = ()
+) -> Program:
     """The same step, saving other values for its backward pass.
 
     Args:
       program: the step, whatever it saves.
       saved: names of `autoshard.program.keep.find_residuals(program.written)`, or None for what the
         step saves as it is written.
+      offloaded: those stacks of loops that wait on the host, by name.
 
     Raises:
       TraceError: there are no such values, or others must be saved.
     """
-    options = {key: value for key, value in program.options.items() if key != "saved"}
-    closed, names = _saving(program.written, saved)
+    chosen = ("saved", "offloaded")
+    options = {key: value for key, value in program.options.items() if key not in chosen}
+    closed, names = _saving(program.written, saved, offloaded)
     counts = options.get("trip_counts", ())
     paths = program.input_paths, program.output_paths
     laid_out = _laid_out(closed, *paths, counts, program.user_rules)
@@ -182,7 +188,7 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     Raises:
       TraceError: it cannot be cut so, or it is already, or it was told what to save.
     """
-    told = [key for key in ("microbatches", "saved") if key in program.options]
+    told = [key for key in ("microbatches", "saved", "offloaded") if key in program.options]
     if told:
         raise TraceError(f"{program.name} was traced with {' and '.join(told)} already")
     counts = program.options.get("trip_counts", ())
@@ -191,23 +197,6 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     laid_out = _laid_out(closed, program.input_paths, program.output_paths, counts, rules)
     options = {**program.options, **cut}
     return replace(program, options=options, jaxpr=closed, written=closed, **laid_out)
-
-
-def _on_host(
-    written: Any,
-    patterns: Sequence[str],
-    ties: Sequence[tuple[int, int]],
-    paths: Sequence[str],
-    names: Sequence[str],
-) -> tuple[Any, dict[str, list[str]]]:
-    """The step with arguments held on the host, and how the options of a trace say so."""
-    if not patterns:
-        return written, {}
-    try:
-        positions = named(patterns, paths, names)
-    except ValueError as error:
-        raise TraceError(str(error)) from error
-    return held(written, positions, ties), {"host": list(patterns)}
 
 
 def _in_parts(
@@ -234,14 +223,18 @@ def _in_parts(
     return closed, {"microbatches": count}
 
 
-def _saving(written: Any, saved: Collection[str] | None) -> tuple[Any, dict[str, list[str]]]:
-    """The step that saves these values, and how the options of a trace say so."""
-    if saved is None:
+def _saving(
+    written: Any, saved: Collection[str] | None, offloaded: Collection[str]
+) -> tuple[Any, dict[str, list[str]]]:
+    """The step with these values saved and offloaded, and how the options of a trace say so."""
+    if saved is None and not offloaded:
         return written, {}
     try:
         residuals = find_residuals(written)
-        names = list(residuals.on_stacks(saved))
-        return with_saved(written, residuals, saved), {"saved": names}
+        wanted = residuals.saved_as_written() if saved is None else saved
+        closed = with_saved(written, residuals, wanted, offloaded)
+        told = {"saved": list(residuals.on_stacks(wanted))}
+        return closed, {**told, "offloaded": sorted(offloaded)} if offloaded else told
     except KeepError as error:
         raise TraceError(str(error)) from error
 

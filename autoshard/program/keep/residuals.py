@@ -12,7 +12,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from autoshard import compat
@@ -89,11 +89,15 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residuals:
-    """All candidates of a step, and where they are. `homes` has their pair and number by name."""
+    """All candidates of a step, and where they are.
+
+    `homes` has their pair and number by name, `carries` those of what forward loops carry.
+    """
 
     level: Level
     values: tuple[Residual, ...]
     homes: Mapping[str, tuple[Pair, int]]
+    carries: Mapping[str, tuple[Pair, int]] = field(default_factory=dict)
 
     def saved_as_written(self) -> frozenset[str]:
         """The names of what the program saves."""
@@ -120,6 +124,35 @@ class Residuals:
         again = {pair: {m.place for m in one.again if not m.again} for pair, one in demands.items()}
         homes = self.homes.items()
         return tuple(n for n, (pair, one) in homes if pair.makers[one].place in again[pair])
+
+    def stacks(self, saved: Collection[str]) -> dict[str, int]:
+        """What lies on stacks of loops if these values are saved: unsharded bytes by name.
+
+        Beside the saved values, these are what forward loops carry into their turns.
+        """
+        sizes = {one.name: one.bytes for one in self.values}
+        found = {n: sizes[n] for n in self.on_stacks(saved) if self.homes[n][0].loops}
+        for name, (pair, number) in self.carries.items():
+            if number in demand_of(pair, self.numbers(pair, saved)).stacks:
+                var = next(v for v, n in pair.forward.numbers.items() if n == number)
+                found[name] = pair.turns * _bytes(var)
+        return found
+
+    def hosted(
+        self, saved: Collection[str], offloaded: Collection[str]
+    ) -> dict[Pair, frozenset[int]]:
+        """The numbers of `offloaded` stacks, by pair. Raises KeepError if they are no stacks."""
+        known = self.stacks(saved) if offloaded else {}
+        if unknown := sorted(set(offloaded) - set(known)):
+            raise KeepError(
+                f"no loop has stacks of {', '.join(unknown)} that could lie on the host; those "
+                f"of this choice: {', '.join(known) or 'none'}"
+            )
+        found: dict[Pair, set[int]] = {}
+        for name in offloaded:
+            pair, number = self.homes.get(name) or self.carries[name]
+            found.setdefault(pair, set()).add(number)
+        return {pair: frozenset(numbers) for pair, numbers in found.items()}
 
     def check(self, saved: Collection[str]) -> None:
         """Raise KeepError if names are not those of candidates, or others must be saved."""
@@ -164,7 +197,19 @@ def find_residuals(closed: Any) -> Residuals:
         for number, residual in _of_pair(pair, scope, counts):
             values.append(residual)
             homes[residual.name] = pair, number
-    return Residuals(level, tuple(values), homes)
+    return Residuals(level, tuple(values), homes, _carries(level))
+
+
+def _carries(level: Level) -> dict[str, tuple[Pair, int]]:
+    """The pair and number of what forward loops carry into a turn, by name."""
+    counts: Counter[str] = Counter()
+    found: dict[str, tuple[Pair, int]] = {}
+    for pair, scope in _pairs(level, ""):
+        for number in pair.carried if pair.loops else ():
+            text = f"{scope}/carry" if scope else "carry"
+            counts[text] += 1
+            found[text if counts[text] == 1 else f"{text}#{counts[text]}"] = pair, number
+    return found
 
 
 def demand_of(pair: Pair, saved: Collection[int]) -> Demand:

@@ -2,17 +2,21 @@
 
     residuals = find_residuals(closed)
     closed = with_saved(closed, residuals, {"layers/attention/dot_general", ...})
+    closed = with_saved(closed, residuals, names, offloaded={"layers/carry"})
 
 The step is traced anew. A forward loop hands out a stack of each chosen value that the backward
 loop needs, and the backward loop begins with the ops that make the others, under the scope
 `rematted_computation` and with their source lines. Nothing else changes, so that the numbers are
 the same to the last bit. The two computations are in different loops, or the second stays in its
 `jax.checkpoint`, so that XLA does not merge them. What nobody reads any more is dropped.
+
+A stack may lie in the memory of the host: each turn of the forward loop puts its part there, and
+each turn of the backward loop fetches it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,19 +30,23 @@ _AGAIN = "rematted_computation"
 """The scope under which JAX computes again, by which traced ops are told apart."""
 
 
-def with_saved(closed: Any, residuals: Residuals, saved: Collection[str]) -> Any:
+def with_saved(
+    closed: Any, residuals: Residuals, saved: Collection[str], offloaded: Collection[str] = ()
+) -> Any:
     """The closed jaxpr of a step with the same results that saves the values named in `saved`.
 
     Args:
       closed: the step.
       residuals: its candidates, from `find_residuals(closed)`.
       saved: names of candidates. Of these, the ones that nothing needs then are not saved.
+      offloaded: names of stacks (`Residuals.stacks`) that wait in the memory of the host.
 
     Raises:
-      KeepError: a name is of no candidate, or a value that must be saved is not named.
+      KeepError: a name is of no candidate or stack, or a value that must be saved is not named.
     """
     residuals.check(saved)
-    if not residuals.values:
+    away = residuals.hosted(saved, offloaded)
+    if not residuals.values and not away:
         return closed
     shapes = [compat.shape_struct(aval) for aval in closed.in_avals]
 
@@ -46,7 +54,7 @@ def with_saved(closed: Any, residuals: Residuals, saved: Collection[str]) -> Any
         return demand_of(pair, residuals.numbers(pair, saved))
 
     def run(*arrays: Any) -> list[Any]:
-        return _Rewriter(demand).run(residuals.level, arrays)
+        return _Rewriter(demand, away).run(residuals.level, arrays)
 
     return compat.drop_dead_code(jax.make_jaxpr(run)(*shapes))
 
@@ -89,10 +97,12 @@ class _BackwardBody(_Body):
 
 
 class _Rewriter:
-    """One trace of a step with the choices made."""
+    """One trace of a step with the choices made; `away` are the numbers of stacks on the host."""
 
-    def __init__(self, demand: Callable[[Pair], Demand]) -> None:
-        self.demand = demand
+    def __init__(
+        self, demand: Callable[[Pair], Demand], away: Mapping[Pair, Collection[int]]
+    ) -> None:
+        self.demand, self.away = demand, away
 
     def run(self, level: Level, arrays: Sequence[Any]) -> list[Any]:
         """The results of a level."""
@@ -139,7 +149,8 @@ class _Rewriter:
     def _forward(self, outside: _Body, pair: Pair) -> list[Any]:
         """The forward loop, with a stack of each value that the backward loop is to find there."""
         equation, level = pair.forward.equation, pair.forward.body
-        handed = {number: k for k, number in reversed(pair.stacks.items())}
+        away = self.away.get(pair, ())
+        handed = {n: k for k, n in reversed(pair.stacks.items()) if n not in away}
         new = [number for number in self.demand(pair).stacks if number not in handed]
         variables = {number: var for var, number in pair.forward.numbers.items()}
         _, carries = compat.scan_counts(equation.params)
@@ -147,7 +158,10 @@ class _Rewriter:
         def turn(arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             body = self._run(level, arrays)
             results = body.results()
-            extra = [body.read(variables[number]) for number in new]
+            extra = [
+                jax.device_put(one, jax.memory.Space.Host) if number in away else one
+                for number, one in ((number, body.read(variables[number])) for number in new)
+            ]
             return results[:carries], [*results[carries:], *extra]
 
         operands = [(outside.read(atom), atom.aval) for atom in equation.invars]
@@ -172,10 +186,12 @@ class _Rewriter:
         stacks = outside.stacks[front.place]
         slices += [(n, stacks[n], jax.typeof(stacks[n])) for n in demand.stacks]
         gone = set(pair.stacks.values()) - set(pair.shared.values()) - set(demand.stacks)
+        away = self.away.get(pair, ())
 
         def turn(arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             given = [*(n for n, _, _ in consts), *back.given, *(n for n, _, _ in slices)]
             known = {n: array for n, array in zip(given, arrays, strict=True) if n not in gone}
+            known.update((n, jax.device_put(known[n], jax.memory.Space.Device)) for n in away)
             for side in (front, back):
                 closed = side.body.closed
                 numbers = (side.numbers[var] for var in closed.jaxpr.constvars)

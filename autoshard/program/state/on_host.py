@@ -20,6 +20,7 @@ from typing import Any
 import jax
 
 from autoshard import compat
+from autoshard.program.state.ties import TraceError
 
 _KEY = re.compile(r"\[['\"]?(.*?)['\"]?\]|\.?([^.\[\]]+)")
 
@@ -94,6 +95,27 @@ def held(closed: Any, positions: Collection[int], ties: Sequence[tuple[int, int]
         ]
 
     return jax.make_jaxpr(run)(*shapes)
+
+
+def held_where_named(
+    closed: Any,
+    patterns: Sequence[str],
+    ties: Sequence[tuple[int, int]],
+    paths: Sequence[str],
+    names: Sequence[str],
+) -> tuple[Any, dict[str, list[str]]]:
+    """The step with what patterns name held on the host, and how the options of a trace say so.
+
+    Raises:
+      TraceError: a pattern names nothing.
+    """
+    if not patterns:
+        return closed, {}
+    try:
+        positions = named(patterns, paths, names)
+    except ValueError as error:
+        raise TraceError(str(error)) from error
+    return held(closed, positions, ties), {"host": list(patterns)}
 
 
 def _in_host(aval: Any) -> Any:

@@ -206,3 +206,31 @@ def test_unrolled_layers_save_what_is_chosen_behind_their_barriers(checkpoint):
     assert [one.count("tanh") for one in made] == [1, 1, 1]  # for its derivative
     made, _ = checkpoints(with_saved(closed, residuals, residuals.homes))
     assert ["tanh" in one for one in made] == [False, False, False]
+
+
+@pytest.mark.parametrize("checkpoint", ["plain", "checkpoint", "names"])
+@pytest.mark.parametrize("name", ["mlp", "nested"])
+def test_stacks_on_the_host_have_the_same_numbers(name, checkpoint):
+    closed, flat = traced(name, checkpoint)
+    residuals = find_residuals(closed)
+    saved = residuals.saved_as_written()
+    stacks = residuals.stacks(saved)
+    assert "carry" in stacks
+    changed = with_saved(closed, residuals, saved, offloaded=stacks)
+    there, back = loops(changed)[0], loops(changed)[1]
+    carries = compat.scan_counts(there.params)[1]
+    handed = [var.aval for var in there.outvars[carries:]]
+    away = [aval for aval in handed if compat.in_host(aval)]
+    assert sum(aval.size * aval.dtype.itemsize for aval in away) == sum(stacks.values())
+    assert sum(compat.in_host(atom.aval) for atom in back.invars) == len(away) == len(stacks)
+    for one, other in zip(run(changed, flat), run(closed, flat), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_no_stack_is_not_offloaded():
+    closed, _ = traced("mlp", "checkpoint")
+    with pytest.raises(KeepError) as error:
+        with_saved(closed, find_residuals(closed), (), offloaded=["tanh"])
+    assert str(error.value) == (
+        "no loop has stacks of tanh that could lie on the host; those of this choice: carry"
+    )
