@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
+from autoshard.lower.equal_ops import constraints_apart
 from autoshard.lower.terms import add_up
 from autoshard.lower.turned import turned_products
 from autoshard.plan.copies import ANEW, VISIBLE
@@ -69,6 +70,7 @@ class PlannedArrays:
         known = readers_in_program_order(program) if readers is None else readers
         self.readers = known
         self.turned = turned_products(program, self.decisions, self.chosen, self.readers)
+        self.apart = constraints_apart(program, self.decisions, self.chosen)
         self._phases = {(use.op, use.position): use.phase for uses in self.readers for use in uses}
         self._specs: dict[tuple[Layout, int], NamedSharding] = {}
 
@@ -111,10 +113,12 @@ class PlannedArrays:
             if value not in self.fixed and not self._is_summed(op, position):
                 return array
             return self._constrain(array, self._reads(op, position))
-        if not self._reads_copy(op, position):
-            return array
-        phase = self._phases[op.index, position]
-        return self._copy(value, array, anew=self._is_anew(value, phase))
+        if self._reads_copy(op, position):
+            phase = self._phases[op.index, position]
+            array = self._copy(value, array, anew=self._is_anew(value, phase))
+        for _ in range(self.apart.get((op.index, position), 0)):
+            array = self._constrain(array, self._reads(op, position))
+        return array
 
     def _is_summed(self, op: Op, position: int) -> bool:
         """Whether an operand is cut along what `op` sums over, as its partial results need it."""
