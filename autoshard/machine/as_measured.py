@@ -42,6 +42,12 @@ class Reached:
 
 
 _MATMUL = "github.com/stas00/ml-engineering at b9e2972, compute/accelerator: maximum achievable"
+_BLACKWELL = Reached(
+    products=((8192, 0.776 * TYPICAL),),
+    attention={"cudnn": 0.55},
+    source=f"{_MATMUL}; arxiv.org/abs/2603.05451: FlashAttention-4 reaches 1,613 TFLOP/s "
+    "on a B200, 1.3 times what cuDNN 9.13 does",
+)
 _HOPPER = Reached(
     products=((8192, 0.803 * TYPICAL),),
     float8=0.709 * TYPICAL,
@@ -71,13 +77,15 @@ REACHED: Mapping[str, Reached] = {
     ),
     "H100 SXM": _HOPPER,
     "H200 SXM": _HOPPER,
+    **dict.fromkeys(("B200", "GB200"), _BLACKWELL),
     **dict.fromkeys(
-        ("B200", "GB200"),
-        Reached(
-            products=((8192, 0.776 * TYPICAL),),
-            attention={"cudnn": 0.55},
-            source=f"{_MATMUL}; arxiv.org/abs/2603.05451: FlashAttention-4 reaches 1,613 TFLOP/s "
-            "on a B200, 1.3 times what cuDNN 9.13 does",
+        ("B300", "GB300"),
+        replace(
+            _BLACKWELL,
+            attention={"cudnn": 0.55 * 1.35},
+            source=f"{_BLACKWELL.source}; developer.nvidia.com/blog/making-softmax-more-efficient-"
+            "with-nvidia-blackwell-ultra: twice the exponentials of a GB200, 35 % more attention "
+            "forward",
         ),
     ),
 }

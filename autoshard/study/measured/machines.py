@@ -33,11 +33,13 @@ class Known:
       preset: whose numbers it has.
       other: numbers that are others.
       source: of these.
+      name: of the chip, where it reaches others than its preset's (`as_measured.REACHED`).
     """
 
     preset: str
     other: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
+    name: str = ""
 
 
 CHIPS = {
@@ -52,10 +54,27 @@ CHIPS = {
     "H100": Known("h100"),
     "H200": Known("h200"),
     "B200": Known("b200"),
-    "B300": Known("b200", {"chip.memory_bytes": 288e9}, "nvidia.com/en-us/data-center/dgx-b300"),
+    "B300": Known(
+        "b200",
+        {
+            "chip.memory_bytes": 288e9,
+            "chip.peak_flops.float4": 14e15,
+            "chip.peak_flops.int8": 0.15e15,
+        },
+        "nvidia.com/en-us/data-center/dgx-b300; verda.com/blog/gb300-nvl72-architecture",
+        "B300",
+    ),
     "GB200": Known("gb200-nvl72"),
     "GB300": Known(
-        "gb200-nvl72", {"chip.memory_bytes": 288e9}, "nvidia.com/en-us/data-center/gb300-nvl72"
+        "gb200-nvl72",
+        {
+            "chip.memory_bytes": 288e9,
+            "chip.peak_flops.float4": 15e15,
+            "chip.peak_flops.int8": 0.165e15,
+        },
+        "nvidia.com/en-us/data-center/gb300-nvl72; developer.nvidia.com/blog/"
+        "inside-nvidia-blackwell-ultra-the-chip-powering-the-ai-factory-era",
+        "GB300",
     ),
     "MI300X": Known("mi300x"),
     "MI325X": Known(
@@ -125,7 +144,10 @@ def machine_of(run: Run) -> tuple[Machine, tuple[str, ...]]:
     values = {path: value for path, value in values.items() if path in paths}
     notes = [f"{path} {value:.4g}" for path, value in values.items()]
     kernels: list[Attention] = [kind for name, kind in ATTENTION if name in run.framework]
-    machine = as_measured(with_numbers(machine, values), (*kernels, "cudnn")[0])
+    machine = with_numbers(machine, values)
+    if known.name:
+        machine = replace(machine, chip=replace(machine.chip, name=known.name))
+    machine = as_measured(machine, (*kernels, "cudnn")[0])
     if known.preset.startswith("v"):
         notes.append("flags of recipes")
         compiler = with_flags(machine.chip.compiler, "recipe")

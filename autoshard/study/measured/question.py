@@ -254,6 +254,10 @@ def _microbatches(run: Run, mesh: dict[str, int], batch: int, notes: list[str]) 
         return 1  # per_device_batch_size counts all devices, and steps do not accumulate
     elif run.microbatch and run.microbatch >= 1:
         count = max(round(batch / (ranks * run.microbatch)), 1)
+    elif (run.pp or 1) > 1 and "torchtitan" in run.framework:
+        # github.com/pytorch/torchtitan, config/job_config.py: pipeline_parallel_microbatch_size
+        notes.append("microbatches not published: a sequence each, as torchtitan has by default")
+        return max(batch // ranks, 1)
     else:
         count = 1
     if batch % count:

@@ -85,6 +85,16 @@ def test_meshes_and_machines_are_those_of_the_runs():
     assert machine.network[1].chip_bandwidth == 25e9  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("plain", "ultra"), [("B200", "B300"), ("GB200", "GB300")])
+def test_blackwell_ultra_is_faster_in_four_bits_and_attention_alone(plain: str, ultra: str):
+    one, other = (question(run(chip=chip, fsdp=64)).machine.chip for chip in (plain, ultra))
+    assert other.matmul_flops("bfloat16") == one.matmul_flops("bfloat16")
+    assert other.peak_flops["float8"] == one.peak_flops["float8"]
+    assert other.peak_flops["float4"] > 1.3 * one.peak_flops["float4"]
+    assert other.peak_flops["int8"] < 0.1 * one.peak_flops["int8"]
+    assert one.kernel_share < 0.9 < other.kernel_share <= 1.0
+
+
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [

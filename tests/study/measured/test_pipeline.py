@@ -37,6 +37,15 @@ def test_a_pipeline_is_stages_on_parts_of_the_machine():
     assert vee.placement == (*range(8), *reversed(range(8)))
 
 
+def test_microbatches_of_torchtitan_are_single_sequences_where_it_does_not_say():
+    other = replace(GPT3, microbatch=None)
+    assert question(other).microbatches == 1
+    cells = {"framework": "torchtitan", "chips": 128, "schedule": "1F1B"}
+    asked = question(replace(other, **cells))
+    assert (asked.microbatches, dict(asked.rules.mesh)) == (32, {"replica": 2, "tensor": 8})
+    assert "a sequence each" in asked.notes[-1]
+
+
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
