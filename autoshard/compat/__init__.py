@@ -10,6 +10,7 @@ ruled_calls         calls of functions of which a rule says how they may be cut
 fused_attention     cuDNN's attention: what its equations say; traced without a GPU
 source_lines        the line of the user's source that an equation or an error comes from
 layout_primitives   layouts of an array, its cotangent and what is computed again
+default_order       the order of dimensions in memory that XLA:CPU's transforms need
 explicit_types      shardings in types, taken out of what was traced with them
 memory_spaces       arrays in the memory of the host, by their types
 manual_bodies       bodies of shard_map, and their equations without its types
@@ -30,6 +31,7 @@ from autoshard.compat.compile import (
     module_bytecode,
     stablehlo_of_hlo,
 )
+from autoshard.compat.default_order import in_default_order
 from autoshard.compat.explicit_types import (
     RESHARD,
     explicit_sharding,
@@ -225,6 +227,7 @@ __all__ = [
     "has_lowering",
     "host_shape",
     "in_checkpoint",
+    "in_default_order",
     "in_host",
     "integer_table",
     "integers",

@@ -26,6 +26,7 @@ from autoshard.lower.partitioner import runs_in_parts
 from autoshard.lower.parts.cut import Cut, LoweringError
 from autoshard.lower.parts.in_parts import in_parts
 from autoshard.lower.parts.manual import Devices
+from autoshard.lower.parts.transforms import bind_equation
 from autoshard.lower.planned_arrays import nothing_of
 from autoshard.lower.products import product_in_order
 from autoshard.lower.regions import Regions
@@ -125,7 +126,7 @@ class Interpreter(Calls, Regions):
             if settle is not None:
                 return [settled_gather(equation, arrays, settle)]
         found = bind_looked_up(equation, arrays, cut)
-        return compat.bind_equation(equation, arrays) if found is None else found
+        return bind_equation(equation, arrays) if found is None else found
 
     def _is_cut(self, value: int) -> bool:
         """Whether a value, or what cheap ops make of it, is stored or copied in parts."""

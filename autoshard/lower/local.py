@@ -27,6 +27,7 @@ from autoshard.lower.parts.in_parts import in_parts
 from autoshard.lower.parts.indexed import gather, scatter, slice_of_place, update_slice
 from autoshard.lower.parts.manual import own_part
 from autoshard.lower.parts.ragged import ragged_dot
+from autoshard.lower.parts.transforms import bind_equation
 from autoshard.lower.parts.windows import convolution, pooling
 from autoshard.program.layout import UNREDUCED, dimension_axes
 from autoshard.program.ragged import RAGGED
@@ -73,16 +74,16 @@ def run_locally(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     if name == compat.FFI:
         return run_foreign(equation, arrays, cut)
     if cut.is_whole and not cut.partial:
-        return compat.bind_equation(equation, arrays)
+        return bind_equation(equation, arrays)
     terms = any(UNREDUCED in layout for layout in cut.reads)
     if cut.partial and name not in PARTIAL and not terms:
         raise refused(cut, "its partial results cannot be joined")
     if name in _ADAPTED:
         results = _ADAPTED[name](equation, arrays, cut)
     elif name in AS_IT_IS or _is_elementwise(cut.op):
-        results = compat.bind_equation(equation, arrays)
+        results = bind_equation(equation, arrays)
     elif all(d < 0 for layout in cut.reads for d in layout):
-        whole = compat.bind_equation(equation, arrays)
+        whole = bind_equation(equation, arrays)
         results = [
             own_part(array, dimension_axes(array.ndim, layout), cut.devices)
             for array, layout in zip(whole, cut.written, strict=True)
