@@ -14,9 +14,11 @@ takes its part. Derivative rules are inlined: differentiate the step, then plan 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from autoshard import compat
@@ -29,7 +31,7 @@ from autoshard.lower.products import product_in_order
 from autoshard.plan.plan import Plan
 from autoshard.plan.types.hops import hop
 from autoshard.plan.types.op_types import OpTypes, op_types
-from autoshard.program.layout import UNREDUCED, Layout, dimension_axes
+from autoshard.program.layout import UNREDUCED, Layout, dimension_axes, local_shape
 from autoshard.program.trace import Op, Program
 from autoshard.program.vocabulary import CALLS_PYTHON
 
@@ -154,21 +156,49 @@ class ExplicitInterpreter(Interpreter):
 
 
 def manual_step(program: Program, plan: Plan, mesh: Any) -> Callable[..., list[Any]]:
-    """The step on flat arguments, as a `jax.shard_map` over all axes of `mesh`."""
+    """The step on flat arguments, as a `jax.shard_map` over all axes of `mesh`.
+
+    Arrays of no elements are made where they are read: handed to a `shard_map` or by it, they crash
+    the compiler of jaxlib 0.11.2 for CPUs.
+    """
+    sizes = plan.mesh.sizes
+    given = [not _is_nothing(program, value) for value in program.inputs]
+    made = [not _is_nothing(program, value) for value in program.outputs]
+
+    def specs(side: str, paths: Sequence[str], kept: Sequence[bool]) -> Iterator[PartitionSpec]:
+        return (plan.specs[side][path] for path in compress(paths, kept))
+
+    def nothing(value: int, *, local: bool) -> Any:
+        record, layout = program.values[value], plan.decisions.stored[value]
+        shape = local_shape(record.shape, layout, sizes) if local and layout else record.shape
+        return jnp.zeros(shape, record.dtype)
 
     def body(*parts: Any) -> list[Any]:
-        return ExplicitInterpreter(program, plan, mesh).run(*parts)
+        left = iter(parts)
+        pairs = zip(program.inputs, given, strict=True)
+        whole = [next(left) if kept else nothing(value, local=True) for value, kept in pairs]
+        return list(compress(ExplicitInterpreter(program, plan, mesh).run(*whole), made))
 
-    def specs(side: str, paths: Sequence[str]) -> tuple[PartitionSpec, ...]:
-        return tuple(plan.specs[side][path] for path in paths)
-
-    return jax.shard_map(
+    run = jax.shard_map(
         body,
         mesh=mesh,
-        in_specs=specs("inputs", program.input_paths),
-        out_specs=list(specs("outputs", program.output_paths)),
+        in_specs=tuple(specs("inputs", program.input_paths, given)),
+        out_specs=list(specs("outputs", program.output_paths, made)),
         check_vma=False,  # gathered values are equal on all devices, which it does not see
     )
+
+    def step(*arrays: Any) -> list[Any]:
+        results = iter(run(*compress(arrays, given)))
+        pairs = zip(program.outputs, made, strict=True)
+        return [next(results) if kept else nothing(value, local=False) for value, kept in pairs]
+
+    return step
+
+
+def _is_nothing(program: Program, value: int) -> bool:
+    """Whether a value is an array of no elements, of numbers."""
+    record = program.values[value]
+    return 0 in record.shape and not record.dtype.startswith("key<")
 
 
 _KINDS = {
