@@ -91,6 +91,33 @@ def plain(
     return out.reshape(batch, length, heads, head_size)
 
 
+def after_cache(
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    cache: Mapping[str, jax.Array],
+    position: jax.Array,
+) -> jax.Array:
+    """Attention of one query at `position` over its own key and those of `cache` before it.
+
+    The cache, `keys` and `values` of `[b, s, k, h]`, is read as it is: who calls writes the new key
+    into it, and where it is donated no compiler needs a copy. The softmax is over both parts.
+    """
+    grouped = _grouped(queries, keys)
+    scale = math.sqrt(queries.shape[-1])
+    scores = jnp.einsum("bqkgh,bskh->bkgqs", grouped, cache["keys"]).astype(jnp.float32)
+    earlier = lax.broadcasted_iota(jnp.int32, (1, scores.shape[-1]), 1) < position
+    scores = jnp.where(earlier, scores / scale, MASKED)
+    own = jnp.einsum("bqkgh,bqkh->bkgq", grouped, keys).astype(jnp.float32) / scale
+    largest = jnp.maximum(jnp.max(scores, axis=-1), own)
+    shares, share = jnp.exp(scores - largest[..., None]), jnp.exp(own - largest)
+    total = jnp.sum(shares, axis=-1) + share
+    shares = (shares / total[..., None]).astype(values.dtype)
+    out = jnp.einsum("bkgqs,bskh->bqkgh", shares, cache["values"])
+    out = out + jnp.einsum("bkgq,bqkh->bqkgh", (share / total).astype(values.dtype), values)
+    return out.reshape(queries.shape)
+
+
 @jax.custom_vjp
 def blocked(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
     """Attention over one block of keys after another (https://arxiv.org/abs/2112.05682)."""

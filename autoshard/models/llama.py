@@ -12,8 +12,10 @@ from https://huggingface.co/meta-llama/Llama-3.2-1B, whose embedding also is the
 Three modes. `train` is a next-token AdamW step on `tokens` and `targets` of shape
 `[batch, sequence]` (targets come shifted, so that the sequence keeps a length that divides).
 `decode` produces one token per sequence: bfloat16 weights, a key/value cache of `sequence`
-positions that is donated, and one `position` shared by all sequences. The cache is carried through
-the scan over layers, not scanned over, so that it is updated in place. `prefill` reads prompts of
+positions that is donated, and one `position` shared by all sequences. Layers read the cache as it
+came, and their new keys and values are written into it after the last, all in one update: in place,
+for nothing reads the cache after it, and in the order in which it is stored. (A cache that the scan
+carries is put into another order before the scan and back after it.) `prefill` reads prompts of
 `sequence` tokens with the same weights, and returns the logits of the token that follows each, and
 the cache.
 
@@ -33,7 +35,7 @@ from jax import lax
 
 from autoshard.models import training, transformer
 from autoshard.models.annotate import LogicalAxes, constrain
-from autoshard.models.attention import Attend, causal_attention, plain
+from autoshard.models.attention import Attend, after_cache, causal_attention, plain
 from autoshard.models.training import Step, abstract, project
 from autoshard.models.transformer import STREAM
 
@@ -205,22 +207,18 @@ def _decode(config: Llama, batch: int, context: int, scan: bool) -> Step:
     cache = training.stacked({"keys": block, "values": block}, config.layers, scan=scan)
 
     def layer(
-        x: jax.Array, weights: Any, cache: Any, index: Any, position: jax.Array, angles: jax.Array
+        x: jax.Array, one: tuple[Any, Any], position: jax.Array, angles: jax.Array
     ) -> tuple[jax.Array, Any]:
+        weights, cache = one
         with jax.named_scope("attention"):
             normed = transformer.rms_norm(x, weights["attention_norm"])
             queries, keys, values = transformer.queries_keys_values(weights, normed, angles)
-            cache = {
-                "keys": _write(cache["keys"], keys, index, position),
-                "values": _write(cache["values"], values, index, position),
-            }
-            out = plain(
-                queries, _read(cache["keys"], index), _read(cache["values"], index), position
-            )
+            out = after_cache(queries, keys, values, cache, position)
             x = x + project("bsnh,nhd->bsd", out, weights["wo"])
         with jax.named_scope("ffn"):
             normed = transformer.rms_norm(x, weights["ffn_norm"])
-            return x + transformer.swiglu(weights, normed), cache
+            x = x + transformer.swiglu(weights, normed)
+        return x, {"keys": keys, "values": values}
 
     def decode_step(
         params: Any, cache: Any, tokens: jax.Array, position: jax.Array
@@ -229,39 +227,26 @@ def _decode(config: Llama, batch: int, context: int, scan: bool) -> Step:
             x = training.look_up(params["embedding"], tokens)[:, None, :]
             angles = transformer.rotary_angles(position[None], config.head_size, config.theta)
         if scan:
-
-            def scanned(carry: Any, one: Any) -> tuple[Any, None]:
-                (x, cache), (weights, index) = carry, one
-                return layer(x, weights, cache, index, position, angles), None
-
-            with jax.named_scope("layers"):
-                counted = (params["layers"], jnp.arange(config.layers))
-                (x, cache), _ = lax.scan(scanned, (x, cache), counted)
+            layers = (params["layers"], cache)
+            x, new = training.repeat(layer, x, layers, position, angles, checkpoint=False)
         else:
-            updated = []
-            for index, (one, block) in enumerate(zip(params["layers"], cache, strict=True)):
+            new = []
+            for index, one in enumerate(zip(params["layers"], cache, strict=True)):
                 with jax.named_scope(f"layer_{index}"):
-                    x, block = layer(x, one, block, None, position, angles)
-                updated.append(block)
-            cache = updated
+                    x, rows = layer(x, one, position, angles)
+                new.append(rows)
+        with jax.named_scope("cache"):
+            cache = jax.tree.map(lambda old, row: _write(old, row, position), cache, new)
         return logits_of(params, x)[:, 0], cache
 
     tokens, position = abstract(batch, dtype=jnp.int32), abstract(dtype=jnp.int32)
     return Step(decode_step, (params, cache, tokens, position), {"donate_argnums": (1,)})
 
 
-def _write(cache: jax.Array, new: jax.Array, layer: Any, position: jax.Array) -> jax.Array:
-    """Put `new: [b, 1, k, h]` into the cache at `position` (of one layer, where it has several)."""
-    start = (0, position, 0, 0)
-    if layer is not None:
-        new, start = new[None], (layer, *start)
+def _write(cache: jax.Array, new: jax.Array, position: jax.Array) -> jax.Array:
+    """Put `new: [..., b, 1, k, h]` into `cache: [..., b, s, k, h]` at `position`."""
+    start = (*(0,) * (cache.ndim - 3), position, 0, 0)
     return lax.dynamic_update_slice(cache, new, start, allow_negative_indices=False)
-
-
-def _read(cache: jax.Array, layer: Any) -> jax.Array:
-    if layer is None:
-        return cache
-    return lax.dynamic_index_in_dim(cache, layer, keepdims=False, allow_negative_indices=False)
 
 
 def build(name: str, **sizes: Any) -> Step:
