@@ -12,12 +12,12 @@ from https://huggingface.co/meta-llama/Llama-3.2-1B, whose embedding also is the
 Three modes. `train` is a next-token AdamW step on `tokens` and `targets` of shape
 `[batch, sequence]` (targets come shifted, so that the sequence keeps a length that divides).
 `decode` produces one token per sequence: bfloat16 weights, a key/value cache of `sequence`
-positions that is donated, and one `position` shared by all sequences. Layers read the cache as it
-came, and their new keys and values are written into it after the last, all in one update: in place,
-for nothing reads the cache after it, and in the order in which it is stored. (A cache that the scan
-carries is put into another order before the scan and back after it.) `prefill` reads prompts of
-`sequence` tokens with the same weights, and returns the logits of the token that follows each, and
-the cache.
+positions that is donated, and one `position` shared by all sequences. Scanned layers read the cache
+as it came, and their new keys and values are written into it after the last, all in one update: in
+place, for nothing reads the cache after it, and in the order in which it is stored. (A cache that
+the scan carries is put into another order before the scan and back after it.) `prefill` reads
+prompts of `sequence` tokens with the same weights, and returns the logits of the token that follows
+each, and the cache.
 
 Logits are bfloat16 products that the loss widens to float32, so that the compiler may fuse the
 widening and keep the largest tensor of the step, `[batch, sequence, vocabulary]`, in bfloat16.
@@ -213,12 +213,17 @@ def _decode(config: Llama, batch: int, context: int, scan: bool) -> Step:
         with jax.named_scope("attention"):
             normed = transformer.rms_norm(x, weights["attention_norm"])
             queries, keys, values = transformer.queries_keys_values(weights, normed, angles)
-            out = after_cache(queries, keys, values, cache, position)
+            new = {"keys": keys, "values": values}
+            if scan:
+                out = after_cache(queries, keys, values, cache, position)
+            else:
+                new = _write(cache, new, position)
+                out = plain(queries, new["keys"], new["values"], position)
             x = x + project("bsnh,nhd->bsd", out, weights["wo"])
         with jax.named_scope("ffn"):
             normed = transformer.rms_norm(x, weights["ffn_norm"])
             x = x + transformer.swiglu(weights, normed)
-        return x, {"keys": keys, "values": values}
+        return x, new
 
     def decode_step(
         params: Any, cache: Any, tokens: jax.Array, position: jax.Array
@@ -229,24 +234,29 @@ def _decode(config: Llama, batch: int, context: int, scan: bool) -> Step:
         if scan:
             layers = (params["layers"], cache)
             x, new = training.repeat(layer, x, layers, position, angles, checkpoint=False)
+            with jax.named_scope("cache"):
+                cache = _write(cache, new, position)
         else:
-            new = []
+            updated = []
             for index, one in enumerate(zip(params["layers"], cache, strict=True)):
                 with jax.named_scope(f"layer_{index}"):
-                    x, rows = layer(x, one, position, angles)
-                new.append(rows)
-        with jax.named_scope("cache"):
-            cache = jax.tree.map(lambda old, row: _write(old, row, position), cache, new)
+                    x, block = layer(x, one, position, angles)
+                updated.append(block)
+            cache = updated
         return logits_of(params, x)[:, 0], cache
 
     tokens, position = abstract(batch, dtype=jnp.int32), abstract(dtype=jnp.int32)
     return Step(decode_step, (params, cache, tokens, position), {"donate_argnums": (1,)})
 
 
-def _write(cache: jax.Array, new: jax.Array, position: jax.Array) -> jax.Array:
-    """Put `new: [..., b, 1, k, h]` into `cache: [..., b, s, k, h]` at `position`."""
-    start = (*(0,) * (cache.ndim - 3), position, 0, 0)
-    return lax.dynamic_update_slice(cache, new, start, allow_negative_indices=False)
+def _write(cache: Any, new: Any, position: jax.Array) -> Any:
+    """Put keys and values `[..., b, 1, k, h]` into those of the cache `[..., b, s, k, h]`."""
+
+    def write(old: jax.Array, row: jax.Array) -> jax.Array:
+        start = (*(0,) * (old.ndim - 3), position, 0, 0)
+        return lax.dynamic_update_slice(old, row, start, allow_negative_indices=False)
+
+    return jax.tree.map(write, cache, new)
 
 
 def build(name: str, **sizes: Any) -> Step:
