@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from autoshard import models
 from autoshard.cost.step_prices import step_prices
@@ -175,13 +176,29 @@ def test_weights_of_a_serving_step() -> None:
     paths = {step.values[value].path for value in found.state}
     assert paths == {path for path in step.input_paths if path.startswith("[0]")}
     assert {step.values[value].path for value in found.batch} == {"[2]"}
-    caches = {step.inputs[i] for i, _ in step.ties}
+
+
+def test_a_cache_that_layers_carry_is_no_boundary() -> None:
+    def decode(weights: Any, cache: Any, x: Any) -> Any:
+        def layer(carry: Any, one: Any) -> Any:
+            (x, cache), (weight, index) = carry, one
+            new = jnp.tanh(x @ weight)
+            cache = lax.dynamic_update_slice(cache, new[None, :, None], (index, 0, 3, 0))
+            rows = lax.dynamic_index_in_dim(cache, index, keepdims=False)
+            return (x + jnp.sum(rows, axis=1), cache), None
+
+        return lax.scan(layer, (x, cache), (weights, jnp.arange(4)))[0]
+
+    shapes = (4, 64, 64), (4, 16, 32, 64), (16, 64)
+    args = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    step = trace(decode, *args, donate_argnums=1)
+    prices = step_prices(step, analyse(step, load("v5p-8").chip), load("v5p-8"), (8,))
+    found = roles(build(prices, find_repeats(step), limit=None))
+    (cache,) = (step.inputs[i] for i, _ in step.ties)
     carried = {
-        first
-        for first, _ in step.carries
-        if caches.intersection(step.ops[step.values[first].producer].inputs)
+        first for first, _ in step.carries if cache in step.ops[step.values[first].producer].inputs
     }
-    assert len(carried) == 2
+    assert len(carried) == 1
     assert not carried & found.boundaries
 
 
