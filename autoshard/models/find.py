@@ -29,7 +29,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -40,6 +40,7 @@ from autoshard.machine.machine import Machine
 from autoshard.models import providers
 from autoshard.models.attention import kernel_of
 from autoshard.models.providers import ProgramError, Target
+from autoshard.program.rules.user import plain_rule
 from autoshard.program.trace import TraceError, donated_positions
 
 __all__ = ["Found", "ProgramError", "call", "find", "is_builtin", "size_names", "target_of"]
@@ -81,14 +82,12 @@ class Found:
         return {**options, "user_rules": rules} if rules else options
 
     def _plain(self, name: str, rule: Any) -> Any:
-        if isinstance(rule, str):
-            return rule
-        if not is_dataclass(rule) or isinstance(rule, type):
+        if (kept := plain_rule(rule)) is None:
             raise ProgramError(
                 f"{self.reference}: the user rule of {name!r} is of type "
                 f"{type(rule).__name__!r}; a plan file can only keep a text or a UserRule"
             )
-        return asdict(rule)
+        return kept
 
 
 def find(

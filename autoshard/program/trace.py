@@ -39,7 +39,7 @@ from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.keep import KeepError, find_residuals, with_saved
 from autoshard.program.microbatches import CutError, with_microbatches
 from autoshard.program.rules.ask_shardy import rules_for
-from autoshard.program.rules.choose import UserRules, refuse_for_bodies
+from autoshard.program.rules.choose import UserRules, kept_rules, refuse_for_bodies
 from autoshard.program.shard_maps.collectives import CollectiveError
 from autoshard.program.shard_maps.in_place import run_shard_maps, shard_maps_in
 from autoshard.program.shard_maps.vmapped import reduce_dimensions
@@ -93,7 +93,7 @@ def trace(
         to the number. Loops from one literal to another need none; others are counted once without
         one, with a warning.
       user_rules: sharding rules of opaque ops (Pallas, FFI), by name; several for a name that
-        stands for ops of several signatures.
+        stands for ops of several signatures. A plan keeps texts and `UserRule`s.
       saved: names of the forward values to save for the backward pass, which computes all others
         again (`autoshard.program.keep`); by default, what the function itself saves.
       offloaded: names of stacks of loops that wait for the backward pass in the memory of the host
@@ -142,7 +142,7 @@ def trace(
         name=name or _name_of(fn),
         ties=ties,
         donated=donated_of(abstract, donate, step.changed),
-        options={**_options(donate, trip_counts), **kept, **cut, **told},
+        options={**_options(donate, trip_counts, user_rules), **kept, **cut, **told},
         jaxpr=closed,
         written=written,
         user_rules=user_rules or {},
@@ -350,7 +350,9 @@ def _paths(tree: Any) -> list[str]:
     return [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
-def _options(donate: tuple[int, ...], trip_counts: TripCounts) -> dict[str, Any]:
+def _options(
+    donate: tuple[int, ...], trip_counts: TripCounts, user_rules: UserRules | None
+) -> dict[str, Any]:
     """What `trace` was told, in the form in which a plan keeps it."""
     options: dict[str, Any] = {}
     if donate:
@@ -358,6 +360,8 @@ def _options(donate: tuple[int, ...], trip_counts: TripCounts) -> dict[str, Any]
     counts = checked(trip_counts)
     if counts or isinstance(counts, int):
         options["trip_counts"] = counts
+    if rules := kept_rules(user_rules or {}):
+        options["user_rules"] = rules
     return options
 
 

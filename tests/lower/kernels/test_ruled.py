@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import jax
@@ -13,7 +14,9 @@ import autoshard
 from autoshard import compat
 from autoshard.lower.spmd import LoweringError, lower
 from autoshard.lower.verify import verify
-from tests.helpers import MESHES, Case, best_plan, case, concrete_like, random_plan
+from autoshard.plan.plan import Plan
+from autoshard.program.rules.user import UserRule
+from tests.helpers import MESHES, Case, best_plan, case, concrete_like, random_plan, toy_machine
 from tests.program.kernels.functions import f
 from tests.program.kernels.ruled_functions import CHOLESKY, attend, cholesky, normed, product
 
@@ -153,3 +156,21 @@ def test_a_function_of_other_parts_than_its_rule_says_is_refused(fn: Any, why: s
         lower(plan, fn, f(8, 6)).lower(platforms=("cpu",))
     assert why in str(error.value)
     assert "say in its rule what must stay whole" in str(error.value)
+
+
+def test_a_plan_keeps_the_rules_that_its_program_was_traced_with() -> None:
+    """Also through its file, and also where the step would have another rule without them."""
+    rules = {"product": [UserRule("i j, k l -> i l", replicate=("j", "k"))]}
+
+    def step(x: Any, w: Any) -> Any:
+        return jnp.sin(product(x, w))
+
+    args = f(8, 16), f(16, 8)
+    program = autoshard.trace(step, *args, user_rules=rules)
+    assert program.fingerprint != autoshard.trace(step, *args).fingerprint
+    plan = autoshard.search(program, toy_machine(8), mesh={"x": 8})
+    read = Plan.from_json(json.loads(json.dumps(plan.to_json())))
+    lowered = lower(read, step, *args)
+    assert [op.rule for op in lowered.program.ops] == [op.rule for op in program.ops]
+    x, w = concrete_like(args)
+    np.testing.assert_allclose(lowered.jit()(x, w), np.sin(x @ w), rtol=1e-5, atol=1e-5)
