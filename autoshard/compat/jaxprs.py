@@ -62,7 +62,8 @@ def called_jaxpr(equation: Any) -> tuple[Any, Sequence[Any]]:
 
 def called_jaxpr_of(parameters: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
     """Like `called_jaxpr`, of the parameters of a call."""
-    body = parameters.get("jaxpr", parameters.get("call_jaxpr"))
+    names = ("jaxpr", "call_jaxpr", "call", "fwd_jaxpr")  # the last two: custom_vmap, remat_opt
+    body = next((parameters[name] for name in names if name in parameters), None)
     if hasattr(body, "consts"):
         return body.jaxpr, body.consts
     return body, ()

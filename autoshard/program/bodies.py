@@ -11,7 +11,7 @@ from autoshard import compat
 from autoshard.program.vocabulary import INLINED
 
 _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
-_CALLED = ("jaxpr", "call_jaxpr")
+_CALLED = ("jaxpr", "call_jaxpr", "call", "fwd_jaxpr")
 
 
 def replaced(jaxpr: Any, change: Callable[[Any], Any]) -> Any:

@@ -27,6 +27,7 @@ INLINED = frozenset(
         *("jit", "pjit", "closed_call", "core_call", "eval_jaxpr"),
         *("remat", "remat2", "checkpoint"),
         *("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr"),
+        *("custom_vmap_call", "remat_opt"),
         *("laid_out", "laid_out_tangent"),
     }
 )

@@ -131,6 +131,23 @@ def derivative_rule_reverse(x, w):
     return jax.grad(lambda v: jnp.sum(jnp.tanh(g(x, v))))(w), g(x, w)
 
 
+@program(f(8, 16), f(16, 8))
+def rules_of_batches_and_checkpoints(x, w):
+    @jax.custom_vjp
+    def g(y, v):
+        return y @ v
+
+    back = lambda r, t: (t @ r[1].T, r[0].T @ t)  # noqa: E731
+    g.defvjp(lambda y, v: (y @ v, (y, v)), back, optimize_remat=True)
+
+    @jax.custom_batching.custom_vmap
+    def h(y):
+        return jnp.cos(y)
+
+    h.def_vmap(lambda size, batched, y: (jnp.cos(y), batched[0]))
+    return jax.grad(lambda v: jnp.sum(jnp.tanh(g(x, v))))(w), h(x)
+
+
 @program(jax.eval_shape(lambda: jax.random.key(0)), f(8, 16))
 def typed_key(key, x):
     return x * jax.random.bernoulli(key, 0.5, x.shape) + jax.random.normal(key, x.shape)

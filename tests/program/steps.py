@@ -118,6 +118,35 @@ def gradient_of_custom_vjp(x, w):
     return jax.grad(lambda *a: jnp.sum(jnp.sin(matmul_by_hand(*a))), argnums=(0, 1))(x, w)
 
 
+@step(f(8), sketch="sin mul return")
+def custom_vmap(x):
+    @jax.custom_batching.custom_vmap
+    def sine(y):
+        return jnp.sin(y) * 2.0
+
+    sine.def_vmap(lambda size, batched, y: (jnp.sin(y) * 2.0, batched[0]))
+    return sine(x)
+
+
+@step(
+    f(8, 16),
+    f(16, 4),
+    sketch="""dot_general cos broadcast_in_dim' mul' transpose' dot_general'
+    return""",
+)
+def optimized_custom_vjp(x, w):
+    @jax.custom_vjp
+    def product(y, v):
+        return y @ v
+
+    product.defvjp(
+        lambda y, v: (y @ v, (y, v)),
+        lambda saved, t: (t @ saved[1].T, saved[0].T @ t),
+        optimize_remat=True,
+    )
+    return jax.grad(lambda v: jnp.sum(jnp.sin(product(x, v))))(w)
+
+
 @step(f(8, 16), sketch="mul neg exp add return")
 def nested_jit(x):
     inner = jax.jit(lambda y: jnp.exp(-jax.jit(lambda z: z * z)(y)))

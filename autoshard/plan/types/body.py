@@ -275,7 +275,10 @@ class _Walk:
 
 
 _CALLS = frozenset(
-    {*("jit", "pjit", "closed_call", "core_call", "eval_jaxpr"), "checkpoint", "remat", "remat2"}
+    {
+        *("jit", "pjit", "closed_call", "core_call", "eval_jaxpr"),
+        *("checkpoint", "remat", "remat2", "custom_vmap_call", "remat_opt"),
+    }
 )
 
 

@@ -190,7 +190,7 @@ class _Steps:
         """Results of a jaxpr of scalars; None for what is not known."""
         known: dict[Any, Any] = {}
         for var, value in zip(jaxpr.constvars, consts, strict=False):
-            known[var] = np.asarray(value) if np.ndim(value) == 0 else None
+            known[var] = _scalar(value)
         known.update(zip(jaxpr.invars, operands, strict=True))
         for equation in jaxpr.eqns:
             values = [self._value(atom, known) for atom in equation.invars]
@@ -247,7 +247,7 @@ class _Steps:
     ) -> tuple[Arithmetic, list[Any]]:
         known: dict[Any, Any] = {}
         for var, value in zip(jaxpr.constvars, consts, strict=False):
-            known[var] = np.asarray(value) if np.ndim(value) == 0 else None
+            known[var] = _scalar(value)
         known.update(zip(jaxpr.invars, operands, strict=True))
         total = Arithmetic()
         for equation in jaxpr.eqns:
@@ -350,3 +350,9 @@ class _Steps:
         if start is None or end is None:
             return None
         return np.maximum(end - start + (test.eqns[0].primitive.name == "le"), 0)
+
+
+def _scalar(constant: Any) -> Any:
+    """A constant of a jaxpr, if it is a number that is known before the step runs."""
+    known = np.ndim(constant) == 0 and not compat.is_tracer(constant)
+    return np.asarray(constant) if known else None
