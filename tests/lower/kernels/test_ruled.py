@@ -16,6 +16,7 @@ from autoshard.lower.spmd import LoweringError, lower
 from autoshard.lower.verify import verify
 from autoshard.plan.plan import Plan
 from autoshard.program.rules.user import UserRule
+from autoshard.search.search import search
 from tests.helpers import MESHES, Case, best_plan, case, concrete_like, random_plan, toy_machine
 from tests.program.kernels.functions import f
 from tests.program.kernels.ruled_functions import CHOLESKY, attend, cholesky, normed, product
@@ -168,7 +169,7 @@ def test_a_plan_keeps_the_rules_that_its_program_was_traced_with() -> None:
     args = f(8, 16), f(16, 8)
     program = autoshard.trace(step, *args, user_rules=rules)
     assert program.fingerprint != autoshard.trace(step, *args).fingerprint
-    plan = autoshard.search(program, toy_machine(8), mesh={"x": 8})
+    plan = search(program, toy_machine(8), mesh={"x": 8})
     read = Plan.from_json(json.loads(json.dumps(plan.to_json())))
     lowered = lower(read, step, *args)
     assert [op.rule for op in lowered.program.ops] == [op.rule for op in program.ops]
