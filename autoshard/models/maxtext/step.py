@@ -75,7 +75,7 @@ def train_step(
     Raises:
       ProgramError: MaxText cannot build it.
     """
-    sizes = _mesh_sizes(config, target) if keep else (1,) * len(config.mesh_axes)
+    sizes = mesh_sizes(config, target) if keep else (1,) * len(config.mesh_axes)
     built = traced_step(config, target, sizes)
     mesh = built.mesh
     closed, count = _constrained(built.closed, mesh.abstract_mesh if keep else None)
@@ -194,7 +194,7 @@ def _constrained(closed: Any, mesh: Any) -> tuple[Any, int]:
     return compat.closed(replaced(closed.jaxpr, change), closed.consts), count
 
 
-def _mesh_sizes(config: Any, target: Target) -> tuple[int, ...]:
+def mesh_sizes(config: Any, target: Target) -> tuple[int, ...]:
     """The sizes of MaxText's mesh, those that are left open filled in. Raises ProgramError."""
     fill = module("maxtext.utils.max_utils").fill_unspecified_mesh_axes
     slices = config.num_slices

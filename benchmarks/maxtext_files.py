@@ -1,0 +1,154 @@
+"""MaxText compiled with the file that a plan becomes, and with what it does by default.
+
+    python benchmarks/maxtext_files.py qwen3-0.6b gemma-2b --machine v5p-64
+
+For each model the best split of the devices that a file of MaxText's can say is found
+(`--as maxtext`). Then MaxText's own step is compiled, with that split and with its default: its
+constraints, its shardings of arguments and results, and what it donates, on its mesh. Nothing of
+a plan goes into the compiled step; times of Pallas kernels alone, which no compiler tells, are the
+plan's. Prints a row for each: predicted and compiled step and peak of a device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import jax
+from jax.extend.core import jaxpr_as_fun
+from jax.sharding import NamedSharding
+from maxtext_models import SETTINGS
+
+from autoshard import compat, load_machine
+from autoshard.compiler.compiled import Compiled, compile_lowered
+from autoshard.compiler.target import CompileError
+from autoshard.lower.facts.kernel_times import kernel_times
+from autoshard.lower.facts.loop_trips import loop_trips
+from autoshard.machine.machine import Machine
+from autoshard.models.find import offered_program
+from autoshard.models.maxtext.express import Expression, Trial, slices_of
+from autoshard.models.maxtext.step import mesh_sizes, traced_step, train_step
+from autoshard.models.providers import Target
+from autoshard.plan.plan import MeshShape
+from autoshard.program.bodies import replaced
+from autoshard.program.trace import trace
+from autoshard.search.options import SearchOptions
+from autoshard.units import format_bytes, format_seconds
+
+HEAD = "| model | machine | split | step | compiled | peak | compiled |"
+
+
+def own_stage(config: Any, devices: Target) -> Any:
+    """MaxText's own step of a configuration as a `jax.stages.Lowered`, on an abstract mesh."""
+    fn, args, _ = train_step(config, devices, keep=True)
+    built = traced_step(config, devices, mesh_sizes(config, devices))
+    mesh = built.mesh.abstract_mesh
+
+    def given(leaf: Any) -> NamedSharding:
+        return NamedSharding(mesh, leaf.spec)
+
+    def without_devices(equation: Any) -> Any:
+        meshes = {
+            key: value.abstract_mesh
+            for key, value in equation.params.items()
+            if isinstance(value, jax.sharding.Mesh)
+        }
+        return equation.replace(params={**equation.params, **meshes}) if meshes else equation
+
+    closed = jax.make_jaxpr(fn)(*args)
+    run = jaxpr_as_fun(compat.closed(replaced(closed.jaxpr, without_devices), closed.consts))
+    places = [given(leaf) for leaf in jax.tree.leaves(jax.tree.broadcast(built.shardings, args))]
+    state = len(jax.tree.leaves(args[0]))
+    results = [*places[:state], *[None] * (len(closed.out_avals) - state)]
+    step = jax.jit(
+        lambda *leaves: tuple(run(*leaves)),
+        in_shardings=tuple(places),
+        out_shardings=tuple(results),
+        donate_argnums=tuple(range(state)),
+    )
+    return step.trace(*jax.tree.leaves(args)).lower(lowering_platforms=devices.platforms[:1])
+
+
+def compile_own(search: Expression, trial: Trial) -> Compiled:
+    """MaxText's own step with the split of a trial, compiled for the machine."""
+    plan, machine = trial.plan, search.machine
+    assert plan is not None
+    config = search.config_of(trial.choice)
+    fn, args, options = train_step(config, search.target, keep=True)
+    options.pop("notes")
+    program = trace(fn, *args, **options)
+    names, sizes = zip(*trial.choice.split, strict=True)
+    return compile_lowered(
+        own_stage(config, search.target),
+        MeshShape(names, sizes),
+        machine,
+        loops=loop_trips(program),
+        kernels=kernel_times(program, plan.decisions, plan.mesh.sizes, machine.chip),
+    )
+
+
+def row(model: str, machine: Machine, search: Expression, trial: Trial, who: str) -> str:
+    """What is predicted and compiled of one file."""
+    assert trial.plan is not None
+    estimate = trial.plan.estimate
+    start = f"| {model} | {machine.name} | {who}: {trial.choice} "
+    start += f"| {format_seconds(estimate.step_seconds)} "
+    try:
+        found = compile_own(search, trial)
+    except CompileError as error:
+        reason = str(error).split("\n")[0]
+        return f"{start}| refused: {reason} | {format_bytes(estimate.peak_bytes)} | |"
+    assert found.timeline is not None
+    return (
+        f"{start}| {format_seconds(found.timeline.seconds)} "
+        f"| {format_bytes(estimate.peak_bytes)} | {format_bytes(found.memory.peak_bytes)} |"
+    )
+
+
+def rows(model: str, options: argparse.Namespace, machine: Machine) -> list[str]:
+    """The rows of a model: its default, and our file where that is another."""
+    program = offered_program(f"maxtext:{model}?{options.settings}")
+    assert program is not None
+    asked = SearchOptions(
+        baselines=False, remat=options.remat, accumulate=options.accumulate, time_limit=20.0
+    )
+    search = Expression(
+        model,
+        Target.of(machine),
+        program.settings,
+        machine=machine,
+        asked=asked,
+        heard=lambda news: print(f"  {model}: {news}", file=sys.stderr, flush=True),
+    )
+    best, default = search.run(), search.trials[search.default()]
+    found = []
+    if default.plan is None:
+        found.append(f"| {model} | {machine.name} | default: {default} | | | | |")
+    else:
+        found.append(row(model, machine, search, default, "default"))
+    if best is not default:
+        found.append(row(model, machine, search, best, "ours"))
+    return found
+
+
+def main() -> None:
+    """Read the options and print the rows of each model."""
+    parser = argparse.ArgumentParser(description="Compile MaxText with our files.")
+    parser.add_argument("models", nargs="+", help="of MaxText")
+    parser.add_argument("--machine", default="v5p-64")
+    parser.add_argument("--settings", default=SETTINGS, help="keys of MaxText's configuration")
+    parser.add_argument("--remat", choices=("respect", "search"), default="respect")
+    parser.add_argument("--accumulate", type=int, nargs="+", default=[1], help="microbatches")
+    options = parser.parse_args()
+    machine = load_machine(options.machine)
+    if slices_of(machine) > 1:
+        parser.error(f"{machine.name} has {slices_of(machine)} slices; this compiles for one")
+    print(HEAD, "|---" * 7 + "|", sep="\n", flush=True)
+    for model in options.models:
+        for line in rows(model, options, machine):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
