@@ -16,12 +16,12 @@ Array = NDArray[Any]
 
 
 def _quotient(left: Array, right: Array) -> Array:
-    """Division as XLA has it: rounded to zero for integers; by zero gives -1."""
+    """Division as XLA has it: rounded to zero for integers; by zero gives -1, all bits of it."""
     if left.dtype.kind not in "iu":
         return left / right
     safe = np.where(right == 0, 1, right)
     exact = np.abs(left) // np.abs(safe) * np.sign(left) * np.sign(safe)
-    return np.where(right == 0, -1, exact)
+    return np.where(right == 0, np.array(-1).astype(exact.dtype), exact)
 
 
 def _remainder(left: Array, right: Array) -> Array:
