@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autoshard.compat.kernel_equations import bodies_of, open_jaxpr
+from autoshard.compat.manual_bodies import no_mesh
 
 PLACES = frozenset({"program_id", "num_programs"})
 
@@ -152,7 +153,8 @@ def _extra_operand(rank: int, count: int, in_advance: bool) -> _Extra:
         call = pl.pallas_call(
             kernel, out_shape=shape, grid=grid, in_specs=[all_of_it, spec], out_specs=spec
         )
-    (equation,) = jax.make_jaxpr(call)(numbers, shape).jaxpr.eqns
+    with no_mesh():  # it is kept for calls on other meshes
+        (equation,) = jax.make_jaxpr(call)(numbers, shape).jaxpr.eqns
     body, _ = open_jaxpr(equation.params["jaxpr"])
     mapping = equation.params["grid_mapping"]
     reads = tuple(one for one in body.eqns if one.invars and one.invars[0] is body.invars[0])

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 import autoshard
 from autoshard import compat
+from autoshard.compat import told_kernels
 from autoshard.lower.local import run_in_parts
 from autoshard.lower.parts.cut import Cut
 from autoshard.lower.parts.manual import Devices
@@ -165,3 +166,12 @@ def test_a_kernel_for_tpus_is_told_by_a_scalar_in_advance() -> None:
     calls = [line for line in text.splitlines() if "@tpu_custom_call(" in line]
     assert len(calls) == 3
     assert all("tensor<1xi32>" in line for line in calls)
+
+
+def test_what_is_kept_for_calls_on_other_meshes_names_no_mesh() -> None:
+    told_kernels._extra_operand.cache_clear()
+    mesh = jax.sharding.AbstractMesh((2,), ("x",), axis_types=(jax.sharding.AxisType.Manual,))
+    with jax.sharding.use_abstract_mesh(mesh):
+        extra = told_kernels._extra_operand(1, 1, True)
+    assert extra.asks.ctx.cur_abstract_mesh.empty
+    assert all(read.ctx.cur_abstract_mesh.empty for read in extra.reads)
