@@ -13,6 +13,7 @@ merging them. Operands are equal if they are results of equal equations. These s
 * what is cheap (`FREE_PRIMITIVES`), and calls of nothing else: it is computed again in the kernel
   of each reader, merged or not. It is gone where nothing reads it any more;
 * what has an effect, calls Python or a kernel, or is a loop or branch: XLA does not compare them;
+* constraints: each is what the user says in its own place;
 * barriers, and functions that are computed again behind one (`jax.checkpoint`): they are there to
   keep equal equations apart.
 """
@@ -29,7 +30,17 @@ from autoshard.program.bodies import with_bodies
 from autoshard.program.vocabulary import BARRIER, CALLS_PYTHON, FREE_PRIMITIVES, INLINED
 
 _APART = frozenset(
-    {BARRIER, "scan", "while", "cond", *CALLS_PYTHON, *compat.REMAT, *compat.KERNELS, compat.RULED}
+    {
+        BARRIER,
+        "scan",
+        "while",
+        "cond",
+        "sharding_constraint",
+        *CALLS_PYTHON,
+        *compat.REMAT,
+        *compat.KERNELS,
+        compat.RULED,
+    }
 )
 
 
