@@ -23,7 +23,9 @@ the prices of their stages (`autoshard.study.measured.stages`).
 
 Numbers come from micro-benchmarks and laws, none from a run. Which laws were missing was found by
 looking at the half of the runs that is called seen, by a hash of model and chip; the other half is
-blind, but for 51 runs of both that an earlier version of this page had."""
+blind, but for 51 runs of both that an earlier version of this page had, and for LLAMA3.1_405B on
+GB300: the numbers of B300 and GB300 were chosen while its runs were looked at, though none is
+fitted to them."""
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
 
 
