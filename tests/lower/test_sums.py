@@ -45,7 +45,7 @@ def test_which_values_may_wait():
     def step(a, b, c, d):
         read_twice = a @ b
         scaled = (c @ d) * 2
-        return (a @ d + c @ b) + (a @ b + c @ d) + read_twice + scaled, read_twice
+        return (a @ d + c @ b) + (b @ a + d @ c) + read_twice + scaled, read_twice
 
     program = autoshard.trace(step, *[f32(8, 8)] * 4)
     sums = find_sums(program, analyse(program).readers)
