@@ -39,9 +39,11 @@ from autoshard.units import format_bytes, format_seconds
 HEAD = "| model | machine | split | step | compiled | peak | compiled |"
 
 
-def own_stage(config: Any, devices: Target) -> Any:
-    """MaxText's own step of a configuration as a `jax.stages.Lowered`, on an abstract mesh."""
-    fn, args, _ = train_step(config, devices, keep=True)
+def own_stage(config: Any, devices: Target, fn: Any, args: tuple[Any, ...]) -> Any:
+    """MaxText's own step of a configuration as a `jax.stages.Lowered`, on an abstract mesh.
+
+    `fn` and `args` are what `train_step` makes of it.
+    """
     built = traced_step(config, devices, mesh_sizes(config, devices))
     mesh = built.mesh.abstract_mesh
 
@@ -80,7 +82,7 @@ def compile_own(search: Expression, trial: Trial) -> Compiled:
     program = trace(fn, *args, **options)
     names, sizes = zip(*trial.choice.split, strict=True)
     return compile_lowered(
-        own_stage(config, search.target),
+        own_stage(config, search.target, fn, args),
         MeshShape(names, sizes),
         machine,
         loops=loop_trips(program),

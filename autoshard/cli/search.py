@@ -171,6 +171,7 @@ def find_program(
     """
     from autoshard.models.find import ProgramError, find
     from autoshard.models.trusted import remember
+    from autoshard.program.graph import REWRITES
     from autoshard.program.rules.ask_shardy import NoRuleError
     from autoshard.program.trace import TraceError, trace
 
@@ -178,8 +179,7 @@ def find_program(
         named = plan.machine if machine is None and plan is not None else machine
         found = find(reference, machine=named)
         remember(reference)
-        keys = ("saved", "offloaded", "microbatches", "host")
-        told = {} if plan is None else {k: plan.options[k] for k in keys if k in plan.options}
+        told = {} if plan is None else {k: plan.options[k] for k in REWRITES if k in plan.options}
         options = {**found.options, **told}
         return found, trace(found.fn, *found.args, name=found.reference, **options)
     except (ProgramError, TraceError, NoRuleError) as error:

@@ -51,6 +51,7 @@ from autoshard.compat.fused_attention import (
     traced_without_gpu,
 )
 from autoshard.compat.jaxprs import (
+    BODIES_OF_CALLS,
     array_facts,
     bind_checkpoint,
     bind_equation,
@@ -169,6 +170,7 @@ from autoshard.compat.versions import known_flags, warn_if_untested
 
 __all__ = [
     "ARGUMENT",
+    "BODIES_OF_CALLS",
     "COPIES",
     "FFI",
     "FUSED_ATTENTION",

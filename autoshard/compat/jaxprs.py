@@ -11,6 +11,8 @@ from autoshard.compat.kernel_equations import with_kernels, without_unread_resul
 from autoshard.compat.memory_spaces import host_shape, in_host
 
 _CALLS = frozenset({"jit", "pjit"})
+BODIES_OF_CALLS = ("jaxpr", "call_jaxpr", "call", "fwd_jaxpr")
+"""Parameters of calls that hold what is called; the last two of custom_vmap and remat_opt."""
 
 
 def drop_dead_code(closed: Any) -> Any:
@@ -62,8 +64,7 @@ def called_jaxpr(equation: Any) -> tuple[Any, Sequence[Any]]:
 
 def called_jaxpr_of(parameters: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
     """Like `called_jaxpr`, of the parameters of a call."""
-    names = ("jaxpr", "call_jaxpr", "call", "fwd_jaxpr")  # the last two: custom_vmap, remat_opt
-    body = next((parameters[name] for name in names if name in parameters), None)
+    body = next((parameters[name] for name in BODIES_OF_CALLS if name in parameters), None)
     if hasattr(body, "consts"):
         return body.jaxpr, body.consts
     return body, ()

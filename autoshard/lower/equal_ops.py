@@ -25,17 +25,15 @@ def constraints_apart(
     Ops are taken for equal if they might be: of one kind, operands, shapes and region. Those that
     are not are kept apart in vain, at no cost.
     """
-    layouts: dict[Hashable, list[Hashable]] = {}
+    layouts: dict[Hashable, dict[Hashable, int]] = {}  # numbered, by what may be equal
     found: dict[tuple[int, int], int] = {}
     for op in program.ops:
         if op.boundary or decisions.assignment[op.index] is None or not op.outputs:
             continue
         for position, layout, key in _questions(program, decisions, chosen, op):
-            known = layouts.setdefault(key, [])
-            if layout not in known:
-                known.append(layout)
-            if known.index(layout):
-                found[op.index, position] = known.index(layout)
+            known = layouts.setdefault(key, {})
+            if number := known.setdefault(layout, len(known)):
+                found[op.index, position] = number
     return found
 
 

@@ -29,6 +29,7 @@ from autoshard.lower.interpret import Interpreter, LoweringError, Readable
 from autoshard.plan.plan import Plan
 from autoshard.plan.same_program import for_program
 from autoshard.plan.types.plan_check import check_plan
+from autoshard.program.graph import REWRITES
 from autoshard.program.rules.ask_shardy import UserRule
 from autoshard.program.state.constants import hold, holds_constants, release
 from autoshard.program.state.ties import spans
@@ -341,7 +342,7 @@ def make_mesh(plan: Plan, devices: Sequence[Any] | None, kind: AxisType = AxisTy
 
 
 def _trace_options(plan: Plan) -> dict[str, Any]:
-    keys = ("donate_argnums", "trip_counts", "saved", "offloaded", "microbatches", "host")
+    keys = ("donate_argnums", "trip_counts", *REWRITES)
     options = {key: plan.options[key] for key in keys if key in plan.options}
     rules = {
         name: [_user_rule(one) for one in (given if isinstance(given, list | tuple) else [given])]

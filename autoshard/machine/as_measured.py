@@ -82,7 +82,7 @@ REACHED: Mapping[str, Reached] = {
         ("B300", "GB300"),
         replace(
             _BLACKWELL,
-            attention={"cudnn": 0.55 * 1.35},
+            attention={kernel: 1.35 * share for kernel, share in _BLACKWELL.attention.items()},
             source=f"{_BLACKWELL.source}; developer.nvidia.com/blog/making-softmax-more-efficient-"
             "with-nvidia-blackwell-ultra: twice the exponentials of a GB200, 35 % more attention "
             "forward",

@@ -11,7 +11,6 @@ from autoshard import compat
 from autoshard.program.vocabulary import INLINED
 
 _BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
-_CALLED = ("jaxpr", "call_jaxpr", "call", "fwd_jaxpr")
 
 
 def replaced(jaxpr: Any, change: Callable[[Any], Any]) -> Any:
@@ -40,7 +39,7 @@ def all_equations(jaxpr: Any) -> list[Any]:
 def with_bodies(equation: Any, change: Callable[[Any], Any]) -> Any:
     """`equation` with `change` made to the jaxprs that are laid out in place of it."""
     name, params = equation.primitive.name, equation.params
-    keys = _BODIES.get(name, _CALLED if name in INLINED else ())
+    keys = _BODIES.get(name, compat.BODIES_OF_CALLS if name in INLINED else ())
     changed = {key: _changed(params[key], change) for key in keys if key in params}
     if all(params[key] is value for key, value in changed.items()):
         return equation

@@ -98,6 +98,10 @@ class Region:
     kind: str
 
 
+REWRITES = ("saved", "offloaded", "microbatches", "host")
+"""Options of a trace by which the step is another than the function's own."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """A step as a graph; see the module docstring. `ties` pairs positions of inputs and outputs.

@@ -14,7 +14,7 @@ from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.assemble import forecasted
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.options import SearchOptions
-from autoshard.search.padding import Padding, hindered, padded, sentence
+from autoshard.search.padding import Padding, hindered, padded, sentence, unpriced
 from autoshard.search.prepare import prepare
 from autoshard.solve.limit_hit import LimitHit
 
@@ -38,9 +38,12 @@ def with_notes(
 ) -> list[Plan]:
     """Plans with a note for each padding that saves at least `WORTH_PADDING` of the first's step.
 
-    Paddings that cannot be priced are named. An interrupt leaves the notes out.
+    Paddings that cannot be priced are named, and all of them in a search without baselines. An
+    interrupt leaves the notes out.
     """
     plans = with_sentences(plans, hindered(program, machine.chips))
+    if not asked.baselines:
+        return with_sentences(plans, unpriced(program, machine.chips, "--no-baselines"))
     if not tried or plans[0].proof.limit_hit is LimitHit.INTERRUPTED:
         return plans
     try:

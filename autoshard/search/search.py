@@ -112,7 +112,4 @@ def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -
     tried = paddings(program, machine.chips) if asked.baselines else []
     searcher, shapes = prepare(program, machine, without_their_time(asked, tried))
     plans = finish(searcher, explore_fitting(searcher, shapes), asked)
-    plans = with_notes(program, machine, plans, asked, tried)
-    if asked.baselines:
-        return plans
-    return with_sentences(plans, unpriced(program, machine.chips, "--no-baselines"))
+    return with_notes(program, machine, plans, asked, tried)

@@ -31,6 +31,7 @@ from autoshard import compat
 from autoshard.plan.types.axis_type import Kind
 from autoshard.plan.types.body_rules import RULES, Mixed, ordinary
 from autoshard.program.layout import short_dtype
+from autoshard.program.vocabulary import INLINED
 
 Type = tuple[Kind, ...]
 
@@ -210,7 +211,7 @@ class _Walk:
             branches = [self.run(b.jaxpr, b.consts, kinds[1:]) for b in params["branches"]]
             joined = [_join(types) for types in zip(*branches, strict=True)]
             return [self._chosen_by(kinds[0], kind) for kind in joined]
-        if name in _CALLS or name.startswith(("custom_jvp_call", "custom_vjp_call")):
+        if name in INLINED:
             body, consts = compat.called_jaxpr(equation)
             return self.run(body, consts, kinds)
         if name == "optimization_barrier":
@@ -272,14 +273,6 @@ class _Walk:
     def _quietly(self, closed: Any, kinds: list[Type]) -> list[Type]:
         """`run`, whose faults are told when the types of the loop are known."""
         return _Walk(self.axes).run(closed.jaxpr, closed.consts, kinds)
-
-
-_CALLS = frozenset(
-    {
-        *("jit", "pjit", "closed_call", "core_call", "eval_jaxpr"),
-        *("checkpoint", "remat", "remat2", "custom_vmap_call", "remat_opt"),
-    }
-)
 
 
 def _settle(once: Callable[[list[Type]], list[Type]], carry: list[Type]) -> list[Type]:
