@@ -64,7 +64,7 @@ def called_jaxpr(equation: Any) -> tuple[Any, Sequence[Any]]:
 
 def called_jaxpr_of(parameters: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
     """Like `called_jaxpr`, of the parameters of a call."""
-    body = next((parameters[name] for name in BODIES_OF_CALLS if name in parameters), None)
+    body: Any = next((parameters[name] for name in BODIES_OF_CALLS if name in parameters), None)
     if hasattr(body, "consts"):
         return body.jaxpr, body.consts
     return body, ()
