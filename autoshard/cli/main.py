@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from autoshard.cli.common import INTERRUPTED, USAGE, CommandError, command
 from autoshard.cli.parsers import arguments as cli_arguments
@@ -29,6 +28,7 @@ from autoshard.cli.parsers.arguments import MACHINE, PROGRAM
 from autoshard.cli.parsers.bench import add_bench
 from autoshard.cli.parsers.calibrate import add_calibrate
 from autoshard.cli.parsers.frontier import add_frontier, add_rewrites
+from autoshard.cli.parsers.refusing import Parser
 from autoshard.cli.parsers.report import add_report
 from autoshard.cli.parsers.robust import add_robust
 from autoshard.cli.parsers.schedule import add_schedule
@@ -40,20 +40,6 @@ from autoshard.units import visible
 
 DEEPEST_CALLS = 10_000
 """Functions that may call each other: JAX traces each of nested loops with some twenty calls."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise CommandError(f"{message}\n  see {self.prog} --help")
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Say what is near to a word that is none of those that may stand here."""
-        if action.choices is None or value in action.choices:
-            return
-        known = [str(choice) for choice in action.choices]
-        near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
-        raise argparse.ArgumentError(action, f"{value!r} is not known; {hint}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,7 +111,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 def parser_of_commands() -> argparse.ArgumentParser:
     """The parser of all commands; nothing that they need is imported."""
-    parser = _Parser(
+    parser = Parser(
         prog="autoshard",
         description="Automatic sharding for JAX: a step and a cluster in, a proven plan out.",
         epilog="exit codes: 0 fine, 2 usage, 3 infeasible, 4 time limit without a plan, "

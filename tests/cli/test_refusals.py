@@ -1,13 +1,15 @@
-"""What `autoshard search` refuses: every message whole, every exit code."""
+"""What commands refuse, `autoshard search` above all: every message whole, every exit code."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import re
 
 import pytest
 
 from autoshard.cli.main import main
+from autoshard.cli.parsers import arguments
 from tests.cli.helpers import SEARCH, line_of, refused
 
 
@@ -161,13 +163,69 @@ def test_time_limit_without_a_plan(folder, capsys, monkeypatch):
         ),
         (
             "mlp:tiny --machine v5e-8 --time-limit soon",
-            "argument --time-limit: 'soon' is no number of seconds\n",
+            "argument --time-limit: 'soon' is no number of seconds; write 60\n",
         ),
         (
             "mlp:tiny --machine v5e-8 --time-limit 0",
-            "argument --time-limit: '0' must be more than 0 seconds\n",
+            "argument --time-limit: '0' must be more than 0 and less than 1e9 seconds; write 60\n",
         ),
     ],
 )
 def test_words_that_mean_nothing(capsys, words, message):
     assert refused(capsys, f"search {words}") == f"{message}  see autoshard search --help"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "search mlp:tiny --machne v5e-8",
+            "autoshard search has no option --machne; did you mean --machine or --max-changes?\n"
+            "  one of the arguments --machine --meshes is required\n"
+            "  see autoshard search --help",
+        ),
+        (
+            "search mlp:tiny --machine v5e-8 -oplan.json --time=3 --quite --zzz 1",
+            "autoshard search has no option --quite; did you mean --quiet or --require?\n"
+            "  autoshard search has no option --zzz\n"
+            "  see autoshard search --help",
+        ),
+        (
+            "bench habits --onyl x",
+            "autoshard bench habits has no option --onyl; did you mean --only?\n"
+            "  see autoshard bench habits --help",
+        ),
+        (
+            "--versoin programs --zzz",
+            "autoshard programs has no option --zzz\n  see autoshard programs --help",
+        ),
+        (
+            "--versoin",
+            "autoshard has no option --versoin; did you mean --version?\n  see autoshard --help",
+        ),
+        (
+            "show a.json b.json -- --json",
+            "autoshard show takes no further words 'b.json', '--json'\n  see autoshard show --help",
+        ),
+    ],
+)
+def test_words_that_a_command_does_not_know(capsys, words, message):
+    assert refused(capsys, words) == message
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "why"),
+    [
+        (arguments.seconds, "1e10", "must be more than 0 and less than 1e9 seconds; write 60"),
+        (arguments.amount, "inf", "must be more than 0 and finite; write 15e12"),
+        (arguments.count, "many", "is no whole number; write 4"),
+        (arguments.count, "0", "must be at least 1; write 4"),
+        (arguments.whole, "-1", "must be at least 0; write 4"),
+        (arguments.numbers, "0.5,nan", "must be finite numbers above 0, such as 0.5,1.5"),
+        (arguments.numbers, "inf", "must be finite numbers above 0, such as 0.5,1.5"),
+    ],
+)
+def test_numbers_that_are_none(read, text, why):
+    with pytest.raises(argparse.ArgumentTypeError) as caught:
+        read(text)
+    assert str(caught.value) == f"{text!r} {why}"

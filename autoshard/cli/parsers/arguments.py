@@ -69,9 +69,11 @@ def seconds(text: str) -> float:
     try:
         number = float(text.strip().removesuffix("s"))
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds; write 60") from error
     if not 0 < number < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} must be more than 0 seconds")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be more than 0 and less than 1e9 seconds; write 60"
+        )
     return number
 
 
@@ -82,7 +84,7 @@ def amount(text: str) -> float:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no number; write 15e12") from error
     if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} must be more than 0")
+        raise argparse.ArgumentTypeError(f"{text!r} must be more than 0 and finite; write 15e12")
     return number
 
 
@@ -93,7 +95,7 @@ def contest_seconds(text: str) -> float | None:
     try:
         return seconds(text)
     except argparse.ArgumentTypeError as error:
-        raise argparse.ArgumentTypeError(f"{error}; write 60, or contest") from error
+        raise argparse.ArgumentTypeError(f"{error}, or contest") from error
 
 
 def counts(text: str) -> tuple[int, ...]:
@@ -153,18 +155,22 @@ def add_meshes(parser: argparse.ArgumentParser, where: Any) -> None:
 
 def count(text: str) -> int:
     """A whole number from 1 on."""
-    try:
-        number = int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be at least 1")
-    return number
+    return _whole_from(1, text)
 
 
 def whole(text: str) -> int:
     """A whole number from 0 on."""
-    return 0 if text.strip() == "0" else count(text)
+    return _whole_from(0, text)
+
+
+def _whole_from(least: int, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number; write 4") from error
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} must be at least {least}; write 4")
+    return number
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -173,8 +179,10 @@ def numbers(text: str) -> tuple[float, ...]:
         found = tuple(float(word) for word in text.split(",") if word.strip())
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} are no numbers; write 0.5,1.5") from error
-    if not found or min(found) <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} must be numbers above 0, such as 0.5,1.5")
+    if not found or not all(0 < number < float("inf") for number in found):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be finite numbers above 0, such as 0.5,1.5"
+        )
     return found
 
 
