@@ -261,8 +261,8 @@ def _search(
 
 def _rewrites(options: argparse.Namespace) -> str:
     """The option by which a search may rewrite the step, or an empty string."""
-    if options.remat == "search":
-        return "--remat search"
+    if options.remat != "respect":
+        return f"--remat {options.remat}"
     return "" if options.accumulate == (1,) else "--accumulate"
 
 

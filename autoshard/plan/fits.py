@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 
+from autoshard.machine.host import Host
 from autoshard.plan.plan import Estimate
 from autoshard.units import format_bytes
 
@@ -33,6 +34,11 @@ def within(size: float, limit: float) -> bool:
 def fits(estimate: Estimate, limit: float) -> bool:
     """Whether a plan fits a memory limit, bytes per device, in both orders."""
     return within(needed_bytes(estimate), limit)
+
+
+def fits_host(estimate: Estimate, host: Host | None) -> bool:
+    """Whether what a plan keeps in the memory of hosts is within that of a device's part."""
+    return host is None or within(estimate.host_bytes, host.bytes_per_chip)
 
 
 def limit_for(size: float) -> str:

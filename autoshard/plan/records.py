@@ -152,6 +152,7 @@ class KeptValue:
       lines: of the user's program that make it, the innermost first.
       label: its `checkpoint_name`, or an empty string.
       saved: which of the two.
+      offloaded: whether it waits in the memory of the host, if it is saved.
     """
 
     name: str
@@ -161,6 +162,7 @@ class KeptValue:
     lines: tuple[str, ...]
     label: str
     saved: bool
+    offloaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from autoshard.compat.interrupts import acknowledge
 from autoshard.machine.names import two_meanings
 from autoshard.plan.consistency import InconsistentPlanError
 from autoshard.plan.evaluate import Evaluation, evaluate
-from autoshard.plan.fits import fits, needed_bytes, refusal
+from autoshard.plan.fits import fits, fits_host, needed_bytes, refusal
 from autoshard.plan.plan import Baseline, Plan, Proof
 from autoshard.problem.requirements.demands import Demands
 from autoshard.program.notes import notes_of
@@ -84,6 +84,8 @@ def _finished(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> 
     first = plan(best, proof)
     if not fits(first.estimate, searcher.limit):
         raise _too_large(searcher, first)
+    if not fits_host(first.estimate, searcher.machine.host):
+        raise _too_large_for_host(searcher, first)
     _require(demands, best)
     others: list[Priced] = []
     if asked.count > 1 and found.limit_hit is not LimitHit.INTERRUPTED:
@@ -178,6 +180,18 @@ def _require(demands: Demands, best: Priced) -> None:
     broken = [b for b in demands.bounds if demands.broken(b, evaluation, decisions, shape)]
     hard = "; ".join(str(bound) for bound in broken if bound.requirement.hard)
     raise InconsistentPlanError(f"the plan does not keep what must hold: {hard}")
+
+
+def _too_large_for_host(searcher: MeshSearcher, plan: Plan) -> InfeasibleError:
+    host = searcher.machine.host
+    assert host is not None
+    return InfeasibleError(
+        f"no plan was found that fits the memory of the hosts of {searcher.machine.name}: what "
+        f"{searcher.program.name} keeps there takes {format_bytes(plan.estimate.host_bytes)} per "
+        f"device, of {format_bytes(host.bytes_per_chip)} ({format_bytes(host.memory_bytes)} for "
+        f"{host.chips} chips); keep less there, or take more chips",
+        plan=plan,
+    )
 
 
 def _too_large(searcher: MeshSearcher, plan: Plan) -> InfeasibleError:

@@ -15,7 +15,7 @@ from autoshard.program.facts import Facts
 from autoshard.search.progress import SearchProgress
 from autoshard.search.warm_start import Earlier
 
-Remat = Literal["respect", "search"]
+Remat = Literal["respect", "search", "offload"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,8 @@ class SearchOptions:
         shapes.
       corrections: corrections of the prices, from `autoshard.study.residuals`.
       remat: "respect" what the program saves for its backward pass and computes again there, or
-        "search" for the best of several choices of that (`autoshard.search.keep`).
+        "search" for the best of several choices of that (`autoshard.search.keep`); "offload" for
+        them, and for stacks of loops that wait in the memory of the host, too.
       accumulate: numbers of microbatches to choose from: the step works on so many equal parts of
         its batch, one after another (`autoshard.program.microbatches`).
       count: the number of plans wanted; see `autoshard.search.alternatives`.

@@ -105,7 +105,7 @@ def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -
     space; the other plans carry the same bound. Raises the same errors as `search`.
     """
     machine = load(machine) if isinstance(machine, str) else machine
-    if asked.remat == "search" or tuple(asked.accumulate) != (1,):
+    if asked.remat != "respect" or tuple(asked.accumulate) != (1,):
         plans = search_rewrites(program, machine, asked)
         why = "--remat search and --accumulate"
         return with_sentences(plans, unpriced(program, machine.chips, why))

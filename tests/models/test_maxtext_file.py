@@ -147,6 +147,8 @@ def test_an_axis_reaches_over_the_slices():
 def test_what_is_searched_for_cannot_be_set():
     with pytest.raises(ProgramError, match="ici_fsdp_parallelism: this is what is searched for"):
         stood(settings={"ici_fsdp_parallelism": 4})
+    with pytest.raises(ProgramError, match=r'remat="offload": .*; use remat="search"'):
+        stood(remat="offload")
 
 
 def test_why_a_file_costs_more_is_said():

@@ -55,10 +55,11 @@ def add_rewrites(parser: Any, *, remat: str) -> None:
     """Add the options for how a search may rewrite the step; `remat` is the default of one."""
     parser.add_argument(
         "--remat",
-        choices=("respect", "search"),
+        choices=("respect", "search", "offload"),
         default=remat,
         help="what is saved for the backward pass and computed again there: as the program says, "
-        f"or the best of several choices (default {remat})",
+        "the best of several choices, or the best of them and of some whose stacks wait in the "
+        f"memory of the host (default {remat})",
     )
     parser.add_argument(
         "--accumulate",

@@ -122,6 +122,11 @@ class Expression:
         self.trials: dict[Choice, Trial] = {}
         self.left_out: dict[str, str] = {}
         self.interrupted = False
+        if asked.remat == "offload":
+            raise ProgramError(
+                'remat="offload": a file of MaxText that puts tensors on the host is not searched '
+                'for; use remat="search"'
+            )
         own = [key for key in settings if key.startswith(("ici_", "dcn_"))]
         if own or "num_slices" in settings:
             raise ProgramError(f"{', '.join(own) or 'num_slices'}: this is what is searched for")

@@ -37,6 +37,15 @@ def policy(plan: Plan) -> str:
     if not told:
         return "jax.checkpoint_policies.nothing_saveable"
     listed = ", ".join(f'"{name}"' for name in told)
+    away = dict.fromkeys(names[one.name] for one in values if one.offloaded)
+    if away:
+        stay = ", ".join(f'"{name}"' for name in told if name not in away)
+        sent = ", ".join(f'"{name}"' for name in away)
+        return (
+            "jax.checkpoint_policies.save_and_offload_only_these_names("
+            f"names_which_can_be_saved=[{stay}], names_which_can_be_offloaded=[{sent}], "
+            'offload_src="device", offload_dst="pinned_host")'
+        )
     return f"jax.checkpoint_policies.save_only_these_names({listed})"
 
 

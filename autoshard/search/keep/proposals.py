@@ -36,10 +36,11 @@ _HALVINGS = 24
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A choice: what it is called, and the names of what it saves."""
+    """A choice: what it is called, the names of what it saves, and of its stacks on the host."""
 
     title: str
     saved: frozenset[str]
+    offloaded: frozenset[str] = frozenset()
 
 
 def proposals(

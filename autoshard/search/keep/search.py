@@ -37,6 +37,7 @@ from autoshard.search.keep.accumulate import (
     cut_steps,
     microbatches_of,
 )
+from autoshard.search.keep.offload import offloaded, waiting
 from autoshard.search.keep.priced import cheapest, cost_of, rates_of
 from autoshard.search.keep.proposals import Proposal, proposals
 from autoshard.search.memory_loop import explore_fitting
@@ -118,7 +119,8 @@ class _Search:
     """The state of one search: the choices tried so far, and the best of them."""
 
     def __init__(self, program: Program, machine: Machine, asked: SearchOptions) -> None:
-        self.machine, self.saves = machine, asked.remat == "search"
+        self.machine, self.saves = machine, asked.remat != "respect"
+        self.offloads = asked.remat == "offload"
         self.asked = replace(asked, remat="respect", accumulate=(1,))
         self.started = time.monotonic()
         self.trials: list[_Trial] = []
@@ -188,6 +190,8 @@ class _Search:
 
         None if it is no better than that of the plan.
         """
+        if "offloaded" in best.program.options:
+            return None  # what a byte of the device is worth is not known then
         residuals = find_residuals(best.base.written)
         prices = prices_of(plan, best.program, self.machine)
         rates = rates_of(residuals, _saved(best, residuals), plan, prices)
@@ -195,7 +199,7 @@ class _Search:
         beaten = cost_of(residuals, rates, _saved(best, residuals))
         known, large = [], []
         for one in self.trials:
-            if one.base is best.base:
+            if one.base is best.base and "offloaded" not in one.program.options:
                 names = _saved(one, residuals)
                 known.append(residuals.on_stacks(names))
                 # It has no plan that is better, but would be better if it fitted.
@@ -215,9 +219,11 @@ class _Search:
         chip, chips = self.machine.chip, self.machine.chips
         free = searcher.limit - sum(step.values[v].bytes for v in step.inputs) / chips
         fit, large = proposals(residuals, chip, chips, free)
+        if self.offloads:
+            fit += offloaded(residuals, (*large, *fit), self.machine.host, chips, free)
         self.large += [_named(one.title, microbatches_of(step)) for one in large]
         written = set(residuals.on_stacks(residuals.saved_as_written()))
-        choices = tuple(one for one in fit if one.saved != written)
+        choices = tuple(one for one in fit if one.offloaded or one.saved != written)
         return _Base(step, searcher.flow, choices)
 
     def _alone(self, step: Program) -> list[Plan]:
@@ -259,7 +265,9 @@ class _Search:
         asked = replace(self._options(until), baselines=False, count=1)
         facts = base.facts if choice is None else None
         known = WarmStart(facts=facts, only_better=bool(self.trials), seeks_limit=False)
-        program = base.step if choice is None else resaved(base.step, choice.saved)
+        program = (
+            base.step if choice is None else resaved(base.step, choice.saved, choice.offloaded)
+        )
         searcher, _ = prepare(program, self.machine, asked, known)
         cutoff = min((one.objective for one in self.trials), default=float("inf"))
         searcher.cutoff = cutoff
@@ -330,6 +338,7 @@ class _Search:
         chosen = _saved(best, residuals)
         saved = set(residuals.on_stacks(chosen))
         again = set(residuals.recomputed(chosen))
+        away = set(best.program.options.get("offloaded", ()))
         return tuple(
             KeptValue(
                 name=one.name,
@@ -339,6 +348,7 @@ class _Search:
                 lines=one.lines,
                 label=one.label,
                 saved=one.name in saved,
+                offloaded=one.name in away,
             )
             for one in residuals.values
             if one.name in saved or (one.name in again and is_matrix_op(one.primitive))
@@ -354,7 +364,7 @@ class _Search:
 
     def _notes(self, best: _Trial, others: Sequence[_Trial]) -> list[str]:
         titles = ", ".join(one.title for one in others)
-        notes = [*self.notes]
+        notes = [*self.notes, *waiting(best.program)]
         if self.numbers:
             notes += chosen_microbatches(best.base, self._by_number(), self.refused)
         if self.saves and not self.notes:

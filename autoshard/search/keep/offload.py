@@ -1,0 +1,69 @@
+"""Choices whose stacks wait for the backward pass in the memory of the host.
+
+Where stacks do not fit a device, some of them may lie on the host: as few as it takes, the largest
+first, since each one has a transfer in every turn of its loop. Where all fit at best, layouts may
+still leave too little room, so that everything on the host is tried with them too. What transfers
+cost is not asked here: a plan of the choice prices them, and hides them behind kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autoshard.machine.host import Host
+from autoshard.program.graph import Program
+from autoshard.program.keep import Residuals, find_residuals
+from autoshard.search.keep.proposals import Proposal
+from autoshard.units import format_bytes
+
+MOST = 4
+"""So many choices are offered with stacks on the host."""
+
+
+def offloaded(
+    residuals: Residuals,
+    choices: Sequence[Proposal],
+    host: Host | None,
+    chips: int,
+    free_bytes: float,
+) -> list[Proposal]:
+    """The choices with stacks on the host, in their order, at most `MOST`; none twice.
+
+    Args:
+      residuals: the candidates of the program.
+      choices: of what to save.
+      host: of the machine; without one there is nothing to offer.
+      chips: how many there are; stacks are cut into as many parts at best.
+      free_bytes: per device, for stacks.
+    """
+    found: list[Proposal] = []
+    if host is None:
+        return found
+    pinned = residuals.on_stacks([one.name for one in residuals.values if one.pinned])
+    nothing = Proposal("nothing", frozenset(pinned))
+    for choice in dict.fromkeys((*choices, nothing)):
+        sizes = {name: size / chips for name, size in residuals.stacks(choice.saved).items()}
+        left = sum(sizes.values())
+        least = free_bytes if left > free_bytes else 0.0
+        away: list[str] = []
+        for name in sorted(sizes, key=lambda one: -sizes[one]):
+            if left > least:
+                away.append(name)
+                left -= sizes[name]
+        room = sum(sizes[name] for name in away) <= host.bytes_per_chip
+        if away and left <= free_bytes and room:
+            title = f"{choice.title}, {len(away)} of {len(sizes)} stacks on the host"
+            found.append(replace(choice, title=title, offloaded=frozenset(away)))
+    return found[:MOST]
+
+
+def waiting(program: Program) -> list[str]:
+    """A note on the stacks that a program keeps on the host; none where there are none."""
+    names = program.options.get("offloaded", ())
+    if not names:
+        return []
+    residuals = find_residuals(program.written)
+    sizes = residuals.stacks(program.options["saved"])
+    listed = ", ".join(f"{name} ({format_bytes(sizes[name])})" for name in names)
+    return [f"these stacks, unsharded, wait for the backward pass on the host: {listed}"]
