@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from difflib import get_close_matches
+from typing import Any, Literal, get_args
 
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.machine.machine import Machine
@@ -55,6 +56,9 @@ class SearchOptions:
       accumulate: numbers of microbatches to choose from: the step works on so many equal parts of
         its batch, one after another (`autoshard.program.microbatches`).
       count: the number of plans wanted; see `autoshard.search.alternatives`.
+
+    Raises:
+      ValueError: `remat` is not one of its words.
     """
 
     mesh: Mapping[str, int | Sequence[int]] | None = None
@@ -74,6 +78,14 @@ class SearchOptions:
     remat: Remat = "respect"
     accumulate: Sequence[int] = (1,)
     count: int = 1
+
+    def __post_init__(self) -> None:
+        words = get_args(Remat)
+        if self.remat not in words:
+            near = get_close_matches(str(self.remat), words, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "use one of them"
+            known = ", ".join(map(repr, words))
+            raise ValueError(f"remat={self.remat!r} is not one of {known}; {hint}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,7 +107,7 @@ def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -
     machine = load(machine) if isinstance(machine, str) else machine
     if asked.remat != "respect" or tuple(asked.accumulate) != (1,):
         plans = search_rewrites(program, machine, asked)
-        why = "--remat search and --accumulate"
+        why = "--remat and --accumulate"
         return with_sentences(plans, unpriced(program, machine.chips, why))
     tried = paddings(program, machine.chips) if asked.baselines else []
     searcher, shapes = prepare(program, machine, without_their_time(asked, tried))

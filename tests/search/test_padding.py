@@ -114,7 +114,7 @@ def test_what_is_not_priced_is_said() -> None:
     plan = search(trace(fn, *args), toy_machine(), time_limit=10, remat="search")
     assert plan.notes[-1] == (
         "dimensions of 31 (of x and 4 other arrays) are cut over at most 1 of the devices, and 32 "
-        "over 8: a search without --remat search and --accumulate tells what padding them saves"
+        "over 8: a search without --remat and --accumulate tells what padding them saves"
     )
 
 

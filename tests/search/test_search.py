@@ -146,3 +146,9 @@ def test_what_the_chips_have_no_lowering_for_is_refused():
     assert first == "JAX cannot lower these for TPU v5e (tpu):"
     assert op.startswith("  eig at ")
     assert repair == "compute them on the host, outside of the step or in jax.pure_callback"
+
+
+def test_a_misspelt_word_for_what_is_saved_is_refused() -> None:
+    wrong: Any = "serach"
+    with pytest.raises(ValueError, match=r"remat='serach' .* did you mean 'search'\?"):
+        search(product(), toy_machine(), remat=wrong)
