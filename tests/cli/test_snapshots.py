@@ -125,7 +125,7 @@ def test_every_command_answers_in_json():
         (["search", "vit"], ["vit-l16"]),
         (["search", "mlp", "--machine", "v5p"], ["v5p-64", "v5p-8"]),
         (["search", "mlp", "--rem"], ["--remat"]),
-        (["search", "mlp", "--remat", ""], ["respect", "search"]),
+        (["search", "mlp", "--remat", ""], ["offload", "respect", "search"]),
         (["frontier", "mlp", "--machine", "v5p-64", "--po"], ["--points"]),
         (["bench", "ha"], ["habits"]),
         (["machines", "gb200"], ["gb200-nvl72-72"]),
