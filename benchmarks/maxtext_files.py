@@ -7,12 +7,16 @@ For each model the best split of the devices that a file of MaxText's can say is
 constraints, its shardings of arguments and results, and what it donates, on its mesh. Nothing of
 a plan goes into the compiled step; times of Pallas kernels alone, which no compiler tells, are the
 plan's. Prints a row for each: predicted and compiled step and peak of a device.
+
+With `--only default,free` the file is not looked for, and the free plan of the same step is
+compiled beside the default: MaxText's step without its constraints, with the plan's own.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -21,21 +25,27 @@ from jax.sharding import NamedSharding
 from maxtext_models import SETTINGS
 
 from autoshard import compat, load_machine
-from autoshard.compiler.compiled import Compiled, compile_lowered
+from autoshard.compiler.compiled import Compiled, compile_lowered, compile_plan
 from autoshard.compiler.target import CompileError
+from autoshard.compiler.verdict import judge
 from autoshard.lower.facts.kernel_times import kernel_times
 from autoshard.lower.facts.loop_trips import loop_trips
+from autoshard.lower.spmd import lower
 from autoshard.machine.machine import Machine
-from autoshard.models.find import offered_program
+from autoshard.models.find import find, offered_program
 from autoshard.models.maxtext.express import Expression, Trial, slices_of
 from autoshard.models.maxtext.step import mesh_sizes, traced_step, train_step
 from autoshard.models.providers import Target
 from autoshard.plan.plan import MeshShape
+from autoshard.plan.records import Estimate
 from autoshard.program.bodies import replaced
 from autoshard.program.trace import trace
 from autoshard.search.options import SearchOptions
+from autoshard.search.search import search
 from autoshard.units import format_bytes, format_seconds
 
+ROWS = ("default", "ours", "free")
+"""What is compiled: MaxText's step as it is, with the best file's split, and by the free plan."""
 HEAD = "| model | machine | split | step | compiled | peak | compiled |"
 
 
@@ -95,27 +105,51 @@ def row(model: str, machine: Machine, search: Expression, trial: Trial, who: str
     assert trial.plan is not None
     estimate = trial.plan.estimate
     start = f"| {model} | {machine.name} | {who}: {trial.choice} "
-    start += f"| {format_seconds(estimate.step_seconds)} "
     try:
         found = compile_own(search, trial)
     except CompileError as error:
-        reason = str(error).split("\n")[0]
-        return f"{start}| refused: {reason} | {format_bytes(estimate.peak_bytes)} | |"
+        return start + _refused(error, estimate)
+    return start + _compiled(found, estimate)
+
+
+def free_row(model: str, options: argparse.Namespace, machine: Machine) -> str:
+    """What is predicted and compiled of the free plan; its collectives go to stderr."""
+    step = find(f"maxtext:{model}?{options.settings}", machine=machine)
+    program = trace(step.fn, *step.args, **step.options)
+    plan = search(program, machine, baselines=False, time_limit=options.time_limit)
+    start = f"| {model} | {machine.name} | free: {plan.mesh} "
+    try:
+        found = compile_plan(lower(plan, step.fn, *step.args), machine)
+    except CompileError as error:
+        return start + _refused(error, plan.estimate)
+    print(judge(plan, found), file=sys.stderr, flush=True)
+    return start + _compiled(found, plan.estimate)
+
+
+def _compiled(found: Compiled, estimate: Estimate) -> str:
     assert found.timeline is not None
     return (
-        f"{start}| {format_seconds(found.timeline.seconds)} "
-        f"| {format_bytes(estimate.peak_bytes)} | {format_bytes(found.memory.peak_bytes)} |"
+        f"| {format_seconds(estimate.expected_seconds)} | {format_seconds(found.timeline.seconds)} "
+        f"| {format_bytes(estimate.expected_bytes)} | {format_bytes(found.memory.peak_bytes)} |"
     )
 
 
-def rows(model: str, options: argparse.Namespace, machine: Machine) -> list[str]:
-    """The rows of a model: its default, and our file where that is another."""
+def _refused(error: CompileError, estimate: Estimate) -> str:
+    reason = str(error).split("\n")[0]
+    return (
+        f"| {format_seconds(estimate.expected_seconds)} | refused: {reason} "
+        f"| {format_bytes(estimate.expected_bytes)} | |"
+    )
+
+
+def rows(model: str, options: argparse.Namespace, machine: Machine) -> Iterator[str]:
+    """The rows of a model that are asked for; ours where it is another than the default."""
     program = offered_program(f"maxtext:{model}?{options.settings}")
     assert program is not None
     asked = SearchOptions(
         baselines=False, remat=options.remat, accumulate=options.accumulate, time_limit=20.0
     )
-    search = Expression(
+    expression = Expression(
         model,
         Target.of(machine),
         program.settings,
@@ -123,15 +157,16 @@ def rows(model: str, options: argparse.Namespace, machine: Machine) -> list[str]
         asked=asked,
         heard=lambda news: print(f"  {model}: {news}", file=sys.stderr, flush=True),
     )
-    best, default = search.run(), search.trials[search.default()]
-    found = []
+    best = expression.run() if "ours" in options.only else None
+    default = expression.price(expression.default())
     if default.plan is None:
-        found.append(f"| {model} | {machine.name} | default: {default} | | | | |")
-    else:
-        found.append(row(model, machine, search, default, "default"))
-    if best is not default:
-        found.append(row(model, machine, search, best, "ours"))
-    return found
+        yield f"| {model} | {machine.name} | default: {default} | | | | |"
+    elif "default" in options.only:
+        yield row(model, machine, expression, default, "default")
+    if best is not None and best is not default:
+        yield row(model, machine, expression, best, "ours")
+    if "free" in options.only:
+        yield free_row(model, options, machine)
 
 
 def main() -> None:
@@ -141,9 +176,15 @@ def main() -> None:
     parser.add_argument("--machine", default="v5p-64")
     parser.add_argument("--settings", default=SETTINGS, help="keys of MaxText's configuration")
     parser.add_argument("--remat", choices=("respect", "search"), default="respect")
+    parser.add_argument(
+        "--only", type=lambda text: text.split(","), default=["default", "ours"], help="of ROWS"
+    )
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds of the free search")
     parser.add_argument("--accumulate", type=int, nargs="+", default=[1], help="microbatches")
     options = parser.parse_args()
     machine = load_machine(options.machine)
+    if not set(options.only) <= set(ROWS):
+        parser.error(f"--only {','.join(options.only)}: of {', '.join(ROWS)}")
     if slices_of(machine) > 1:
         parser.error(f"{machine.name} has {slices_of(machine)} slices; this compiles for one")
     print(HEAD, "|---" * 7 + "|", sep="\n", flush=True)

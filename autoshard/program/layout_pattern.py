@@ -18,9 +18,10 @@ https://openxla.org/shardy/sharding_representation for what the words mean.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,8 +82,11 @@ class LayoutPattern:
         """Whether a value of this rank can have such a layout."""
         return len(self.dimensions) == rank or (self.more and len(self.dimensions) <= rank)
 
-    def faults(self, names: Sequence[str]) -> list[str]:
-        """What is wrong with it on a mesh with axes of these names, major to minor."""
+    def faults(self, names: Sequence[str], repair: str = "") -> list[str]:
+        """What is wrong with it on a mesh with axes of these names, major to minor.
+
+        `repair` says what else helps where axes of a dimension are not in mesh order.
+        """
         found = [f"{axis!r} is no axis of the mesh" for axis in self.axes if axis not in names]
         seen: list[str] = []
         for dimension in self.dimensions:
@@ -92,7 +96,7 @@ class LayoutPattern:
             if len(order) == len(dimension.axes) and order != list(dimension.axes):
                 found.append(
                     f"axes {Dimension(dimension.axes)} are not in mesh order: write "
-                    f"{Dimension(tuple(order))}"
+                    f"{Dimension(tuple(order))}{repair}"
                 )
         found += [
             f"axis {axis!r} is both used and replicated" for axis in self.replicated if axis in seen
@@ -136,6 +140,28 @@ class LayoutPattern:
                 elif not dimension.open or (wanted and axis < wanted[-1]):
                     result &= ~here  # closed; or it would stand major to what is asked for
         return result
+
+
+def fitting_order(
+    patterns: Iterable[LayoutPattern], names: Sequence[str]
+) -> tuple[str, ...] | None:
+    """The order of a mesh's axes in which every dimension of the patterns names its own.
+
+    It is that of `names` but where a pattern asks for another one; None where no order fits all.
+    """
+    after: dict[str, set[str]] = {name: set() for name in names}
+    for pattern in patterns:
+        for dimension in pattern.dimensions:
+            known = [axis for axis in dimension.axes if axis in after]
+            for major, minor in itertools.pairwise(known):
+                after[minor].add(major)
+    order: list[str] = []
+    while len(order) < len(names):
+        ready = [one for one in names if one not in order and after[one] <= set(order)]
+        if not ready:
+            return None
+        order.append(ready[0])
+    return tuple(order)
 
 
 def parse_pattern(text: str) -> LayoutPattern:

@@ -35,7 +35,7 @@ FILES = (
 MESHES = ({"x": 8}, {"x": 4, "y": 2}, {"data": 2, "model": 4}, {"model": 8}, {"devices": 8})
 REFUSED = {
     "forward_ruled": "needs no rule",  # a shard_map is planned op by op
-    "revorder": "axes (y, x) are not in mesh order: write (x, y)",
+    "revorder": "or give the mesh in that order: --mesh y=2,x=4",
 }
 SMALL = 5e6
 """Bytes of arguments of which numbers are compared."""

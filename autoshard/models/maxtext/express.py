@@ -210,7 +210,7 @@ class Expression:
     def _search(self) -> None:
         counts = sorted(set(self.asked.accumulate)) or [1]
         first = counts[0]
-        self._price(replace(self.default(), microbatches=first))
+        self.price(replace(self.default(), microbatches=first))
         chips = self.machine.chips
         self._all(self._over_slices(splits(chips, self.uses, self.order, axes=1)), first)
         pairs = splits(chips, self.uses, self.order, axes=2)
@@ -226,12 +226,12 @@ class Expression:
             saved = self.best.choice.saved
             if saved:
                 for one in self._tops():
-                    self._price(replace(one.choice, saved=saved))
+                    self.price(replace(one.choice, saved=saved))
                 self._walk()
 
     def _all(self, choices: Iterable[Choice], count: int) -> None:
         for choice in choices:
-            self._price(replace(choice, microbatches=count))
+            self.price(replace(choice, microbatches=count))
 
     def _tops(self) -> list[Trial]:
         """The best trials of different splits."""
@@ -245,7 +245,7 @@ class Expression:
         while (best := self.best) is not None:
             near = neighbours(best.choice.split, self.uses, self.order)
             for choice in self._over_slices(near):
-                self._price(replace(best.choice, split=choice.split, between=choice.between))
+                self.price(replace(best.choice, split=choice.split, between=choice.between))
             if self.best is best:
                 return
 
@@ -263,19 +263,19 @@ class Expression:
     def _save(self, choice: Choice) -> None:
         """Choose the tensors that are kept for the backward pass, on one split."""
         names = self.tensors(choice)
-        none = self._price(replace(choice, saved=()))
-        alone = {name: self._price(replace(choice, saved=(name,)), every=True) for name in names}
+        none = self.price(replace(choice, saved=()))
+        alone = {name: self.price(replace(choice, saved=(name,)), every=True) for name in names}
         gains = {
             name: _gain(none, one) for name, one in alone.items() if one.seconds < none.seconds
         }
         chosen: tuple[str, ...] = ()
         best = none
         for name in sorted(gains, key=lambda name: -gains[name]):
-            trial = self._price(replace(choice, saved=(*chosen, name)), every=True)
+            trial = self.price(replace(choice, saved=(*chosen, name)), every=True)
             if trial.seconds < best.seconds:
                 chosen, best = (*chosen, name), trial
 
-    def _price(self, choice: Choice, *, every: bool = False) -> Trial:
+    def price(self, choice: Choice, *, every: bool = False) -> Trial:
         """The plan of a choice; `every`: also where it cannot beat the best."""
         known = self.trials.get(choice)
         if known is not None and (known.plan is not None or not every):

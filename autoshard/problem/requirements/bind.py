@@ -22,7 +22,7 @@ from autoshard.problem.requirements.records import (
     Tie,
 )
 from autoshard.program.layout import format_type
-from autoshard.program.layout_pattern import Dimension, LayoutPattern
+from autoshard.program.layout_pattern import Dimension, LayoutPattern, fitting_order
 from autoshard.program.select import RequirementError, find_values, ops_inside, shown_path
 from autoshard.program.trace import Program
 
@@ -90,9 +90,10 @@ def bind(
             faults.append(str(error))
     without_mesh = [str(b) for b in found if mesh is None and axes_of(b)]
     if without_mesh:
-        raise RequirementError(_needs_mesh(without_mesh, constraints))
+        raise RequirementError(_needs_mesh(without_mesh, found, constraints))
+    turned = "" if mesh is None else _other_order(found, mesh)
     for bound in found:
-        faults += [f"{bound}: {fault}" for fault in _faults(program, bound, mesh)]
+        faults += [f"{bound}: {fault}" for fault in _faults(program, bound, mesh, turned)]
     if faults:
         more = [f"and {len(faults) - 20} more"] if len(faults) > 20 else []
         heading = "some requirements do not fit:"
@@ -217,9 +218,30 @@ def axes_of(bound: Bound) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*bound.requirement.axes, *patterns]))
 
 
-def _needs_mesh(named: Sequence[str], constraints: Sequence[Constraint]) -> str:
+def _patterns(bounds: Sequence[Bound]) -> list[LayoutPattern]:
+    return [p for b in bounds for _, p in (*b.pins, *b.forbids, *b.before)]
+
+
+def _other_order(bounds: Sequence[Bound], mesh: MeshShape) -> str:
+    """The mesh whose axes stand as all layouts name them, as a repair; or that there is none."""
+    sizes = dict(zip(mesh.names, mesh.sizes, strict=True))
+    order = fitting_order(_patterns(bounds), mesh.names)
+    if order is None:
+        return " (no order of the mesh's axes is that of all layouts)"
+    return f", or give the mesh in that order: --mesh {_mesh_words(order, sizes)}"
+
+
+def _mesh_words(order: Sequence[str], sizes: Mapping[str, int]) -> str:
+    return ",".join(f"{name}={sizes[name]}" for name in order)
+
+
+def _needs_mesh(
+    named: Sequence[str], bounds: Sequence[Bound], constraints: Sequence[Constraint]
+) -> str:
     meshes = [dict(one.mesh) for one in constraints if one.mesh]
-    text = ",".join(f"{name}={size}" for name, size in (meshes[0] if meshes else {}).items())
+    first = meshes[0] if meshes else {}
+    order = fitting_order(_patterns(bounds), tuple(first))
+    text = _mesh_words(order or tuple(first), first)
     shown = "\n  - ".join(named[:8])
     return (
         f"requirements name axes, but the mesh is still to be found: give it, such as "
@@ -229,7 +251,7 @@ def _needs_mesh(named: Sequence[str], constraints: Sequence[Constraint]) -> str:
     )
 
 
-def _faults(program: Program, bound: Bound, mesh: MeshShape | None) -> list[str]:
+def _faults(program: Program, bound: Bound, mesh: MeshShape | None, turned: str) -> list[str]:
     if mesh is None:
         return []
     strange = [axis for axis in axes_of(bound) if axis not in mesh.names]
@@ -239,7 +261,7 @@ def _faults(program: Program, bound: Bound, mesh: MeshShape | None) -> list[str]
         return [f"the mesh ({mesh}) has no axis {', '.join(strange)}{hint}"]
     found: list[str] = []
     for value, pattern in (*bound.pins, *bound.forbids, *bound.before):
-        faults = pattern.faults(mesh.names)
+        faults = pattern.faults(mesh.names, turned)
         if faults:
             return faults
         if (value, pattern) in (*bound.forbids, *bound.before):

@@ -8,10 +8,13 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from autoshard.lower.spmd import lower
+from autoshard.lower.verify import numeric_differences, verify_collectives
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.plan.text.page import format_plan
 from autoshard.problem.requirements.from_program import constraints_of, own_mesh_notes
-from autoshard.program.layout_pattern import parse_pattern
+from autoshard.program.layout_pattern import fitting_order, parse_pattern
+from autoshard.program.select import RequirementError
 from autoshard.program.trace import Program, trace
 from tests.problem.requirements.programs import array, plan_of, spec
 
@@ -119,3 +122,53 @@ def test_free_axes_are_read_as_they_print():
     assert parse_pattern("[data] free(data)").faults(("data",)) == [
         "axis 'data' is both named and free"
     ]
+
+
+TURNED = auto((2, 4), ("data", "model"))
+
+
+def test_axes_against_the_order_of_the_mesh_are_planned_on_the_mesh_that_is_proposed():
+    """The order of a mesh's axes is free where no layout names them in another one."""
+    arguments = (jax.random.normal(jax.random.key(0), (64, 64)),) * 2
+
+    def step(x, w):
+        turned = NamedSharding(TURNED, P(("model", "data")))
+        x = jax.lax.with_sharding_constraint(x @ w, turned)
+        return jnp.cumsum(jnp.tanh(x) @ w, axis=1)
+
+    program = trace(step, *arguments)
+    with pytest.raises(RequirementError) as caught:
+        plan_of(program)
+    proposed = "or give the mesh in that order: --mesh model=4,data=2"
+    assert f"write (data, model), {proposed}" in str(caught.value)
+    with pytest.raises(RequirementError, match="such as --mesh model=4,data=2, or --ignore"):
+        plan_of(program, mesh=None)
+    plan = plan_of(program, mesh={"model": 4, "data": 2})
+    assert [asked["kept"] for asked in plan.requirements] == [True]
+    assert "[(model, data), None]" in plan.requirements[0]["text"]
+    lowered = lower(plan, step, *arguments)
+    assert verify_collectives(lowered).agrees
+    assert numeric_differences(lowered, step, arguments) == []
+
+
+def test_layouts_that_no_order_of_axes_suits_say_so():
+    def step(x):
+        for axes in (("data", "model"), ("model", "data")):
+            x = jnp.sin(jax.lax.with_sharding_constraint(x, NamedSharding(TURNED, P(axes))))
+        return x
+
+    program = trace(step, array(64, 64))
+    with pytest.raises(RequirementError) as caught:
+        plan_of(program)
+    assert str(caught.value).endswith(
+        "[(model, data), None] (with_sharding_constraint at test_from_program.py:"
+        f"{step.__code__.co_firstlineno + 2}): axes (model, data) are not in mesh order: write "
+        "(data, model) (no order of the mesh's axes is that of all layouts)"
+    )
+    order = ("data", "model", "pod")
+    for text, expected in (
+        ("[(model, data), pod]", ("model", "data", "pod")),
+        ("[(pod, data), model]", ("model", "pod", "data")),
+        ("[data, model]", order),
+    ):
+        assert fitting_order([parse_pattern(text)], order) == expected

@@ -186,7 +186,10 @@ def test_everything_that_does_not_fit_is_told_at_once():
             "replicate weights.up over data",
         )
     said = str(caught.value)
-    assert "axes (model, data) are not in mesh order: write (data, model)" in said
+    assert (
+        "axes (model, data) are not in mesh order: write (data, model), or give the mesh in that "
+        "order: --mesh model=4,data=2" in said
+    )
     assert "axis 'data' stands twice" in said
     assert said.count("\n  - ") == 2
 
