@@ -30,7 +30,7 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.same_program import for_program
 from autoshard.plan.types.plan_check import check_plan
 from autoshard.program.graph import REWRITES
-from autoshard.program.rules.ask_shardy import UserRule
+from autoshard.program.rules.kept import read_rules
 from autoshard.program.state.constants import hold, holds_constants, release
 from autoshard.program.state.ties import spans
 from autoshard.program.state.write import write_back
@@ -344,12 +344,5 @@ def make_mesh(plan: Plan, devices: Sequence[Any] | None, kind: AxisType = AxisTy
 def _trace_options(plan: Plan) -> dict[str, Any]:
     keys = ("donate_argnums", "trip_counts", *REWRITES)
     options = {key: plan.options[key] for key in keys if key in plan.options}
-    rules = {
-        name: [_user_rule(one) for one in (given if isinstance(given, list | tuple) else [given])]
-        for name, given in plan.options.get("user_rules", {}).items()
-    }
+    rules = read_rules(plan.options.get("user_rules", {}))
     return {**options, "user_rules": rules} if rules else options
-
-
-def _user_rule(rule: Any) -> str | UserRule:
-    return rule if isinstance(rule, str | UserRule) else UserRule(**rule)

@@ -40,7 +40,6 @@ from autoshard.machine.machine import Machine
 from autoshard.models import providers
 from autoshard.models.attention import kernel_of
 from autoshard.models.providers import ProgramError, Target
-from autoshard.program.rules.user import plain_rule
 from autoshard.program.trace import TraceError, donated_positions
 
 __all__ = ["Found", "ProgramError", "call", "find", "is_builtin", "size_names", "target_of"]
@@ -68,26 +67,8 @@ class Found:
 
     @property
     def plan_options(self) -> dict[str, Any]:
-        """The options in the form in which a plan keeps them: plain data.
-
-        Raises:
-          ProgramError: a user rule is a function, which no file can hold.
-        """
-        options = dict(self.options)
-        rules: dict[str, Any] = {}
-        for name, given in dict(options.pop("user_rules", None) or {}).items():
-            several = isinstance(given, list | tuple)
-            kept = [self._plain(name, rule) for rule in (given if several else [given])]
-            rules[name] = kept if several else kept[0]
-        return {**options, "user_rules": rules} if rules else options
-
-    def _plain(self, name: str, rule: Any) -> Any:
-        if (kept := plain_rule(rule)) is None:
-            raise ProgramError(
-                f"{self.reference}: the user rule of {name!r} is of type "
-                f"{type(rule).__name__!r}; a plan file can only keep a text or a UserRule"
-            )
-        return kept
+        """The options beside the user's rules, which a trace keeps as plain data itself."""
+        return {key: value for key, value in self.options.items() if key != "user_rules"}
 
 
 def find(

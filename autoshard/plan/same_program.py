@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.plan import Plan, PlanError
-from autoshard.program.fingerprint import deciding_ops, first_difference
+from autoshard.program.fingerprint import deciding_ops, first_difference, is_of
 from autoshard.program.trace import Program
 
 _Entry = TypeVar("_Entry")
@@ -29,7 +29,7 @@ def for_program(plan: Plan, program: Program, name: str | None = None) -> Plan:
     Raises:
       PlanError: it is another program; the first difference is named.
     """
-    if program.fingerprint != plan.fingerprint:
+    if not is_of(plan.fingerprint, program):
         where = first_difference(plan.marks, program)
         raise PlanError(
             f"the plan was made for program {plan.program!r} ({plan.fingerprint}), but "

@@ -1,8 +1,12 @@
 """What of a traced program a plan needs, as text: where all of it is equal, so are the programs.
 
 Left out is what no decision depends on and what versions of JAX write in different ways: values
-that are computed wherever they are needed, and the ops that make them; names and kinds of the
-factors of rules, and all of those of one element.
+that are computed wherever they are needed, and the ops that make them; names of the factors of
+rules, and all of those of one element. Of a factor's kind stands whether it may be cut, and what is
+summed over it.
+
+Kinds stand last in a line. Plans of before know nothing of them; their fingerprint is that of the
+lines without.
 """
 
 from __future__ import annotations
@@ -11,9 +15,11 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from autoshard.program.graph import Op, Program, Value, is_free
-from autoshard.program.rules.record import Rule
+from autoshard.program.rules.record import CUT, Rule
 
 _MARK = 4
+_KINDS = " | "
+"""Between the dimensions of a rule and the kinds of its factors."""
 _SAID_BY_SHAPES = frozenset({"reshape"})
 """Primitives whose rules follow from the shapes of what they read and make."""
 
@@ -46,7 +52,8 @@ def outline(
             read = ",".join(str(number.get(aliases.get(v, v), -1)) for v in op.inputs)
             made = ",".join(str(values[value]) for value in op.outputs)
             rule = "" if op.primitive in _SAID_BY_SHAPES else _dimensions(op.rule)
-            yield f"{op.primitive}({read})->{made} x{op.trips} {rule}"
+            kinds = "" if op.primitive in _SAID_BY_SHAPES else _kinds(op.rule)
+            yield f"{op.primitive}({read})->{made} x{op.trips} {rule}{_KINDS}{kinds}"
 
     return tuple(lines())
 
@@ -75,6 +82,18 @@ def fingerprint(lines: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
+def without_kinds(lines: Sequence[str]) -> tuple[str, ...]:
+    """The outline as plans of before know it."""
+    return tuple(line.partition(_KINDS)[0] for line in lines)
+
+
+def is_of(fingerprint_of_plan: str, program: Program) -> bool:
+    """Whether a plan with this fingerprint was made for the program."""
+    if fingerprint_of_plan == program.fingerprint:
+        return True
+    return fingerprint_of_plan == fingerprint(without_kinds(program.outline))
+
+
 def marks(lines: Sequence[str]) -> str:
     """Four hexadecimal digits of each line of an outline, one after the other."""
     return "".join(hashlib.sha256(line.encode()).hexdigest()[:_MARK] for line in lines)
@@ -89,11 +108,9 @@ def first_difference(kept: str, program: Program) -> str:
     """
     if not kept:
         return ""
-    ours = marks(program.outline)
     count = len(program.outline)
-    same = next(
-        (k for k in range(count) if ours[k * _MARK :][:_MARK] != kept[k * _MARK :][:_MARK]), count
-    )
+    lines = program.outline, without_kinds(program.outline)
+    same = max(_alike(kept, marks(one), count) for one in lines)
     if same == count:
         return "it ends where the planned one goes on"
     if same < len(program.inputs):
@@ -101,7 +118,13 @@ def first_difference(kept: str, program: Program) -> str:
         return f"the first difference is the input {value.path}, here {value}"
     op = deciding_ops(program.values, program.ops)[same - len(program.inputs)]
     made = ", ".join(str(program.values[value]) for value in op.outputs)
-    return f"the first difference is {op}, which makes {made} here"
+    return f"the first difference is {op}, which makes {made} by the rule {op.rule} here"
+
+
+def _alike(kept: str, ours: str, count: int) -> int:
+    """How many lines have the same marks from the first one on."""
+    unlike = (k for k in range(count) if ours[k * _MARK :][:_MARK] != kept[k * _MARK :][:_MARK])
+    return next(unlike, count)
 
 
 def _dimensions(rule: Rule) -> str:
@@ -116,3 +139,11 @@ def _dimensions(rule: Rule) -> str:
         return "".join(f"[{' '.join(map(dimension, tensor))}]" for tensor in tensors)
 
     return f"{side(rule.operands)}{side(rule.results)}"
+
+
+def _kinds(rule: Rule) -> str:
+    """A word for every factor that a rule's dimensions have, in the order in which they appear."""
+    tensors = (*rule.operands, *rule.results)
+    met = dict.fromkeys(f for tensor in tensors for dimension in tensor for f in dimension)
+    factors = [rule.factors[one] for one in met if rule.factors[one].size > 1]
+    return " ".join(one.operator or ("cut" if one.kind in CUT else "whole") for one in factors)

@@ -39,7 +39,8 @@ from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.keep import KeepError, find_residuals, with_saved
 from autoshard.program.microbatches import CutError, with_microbatches
 from autoshard.program.rules.ask_shardy import rules_for
-from autoshard.program.rules.choose import UserRules, kept_rules, refuse_for_bodies
+from autoshard.program.rules.choose import UserRules, refuse_for_bodies
+from autoshard.program.rules.kept import heard, rules_option
 from autoshard.program.shard_maps.collectives import CollectiveError
 from autoshard.program.shard_maps.in_place import run_shard_maps, shard_maps_in
 from autoshard.program.shard_maps.vmapped import reduce_dimensions
@@ -93,7 +94,7 @@ def trace(
         to the number. Loops from one literal to another need none; others are counted once without
         one, with a warning.
       user_rules: sharding rules of opaque ops (Pallas, FFI), by name; several for a name that
-        stands for ops of several signatures. A plan keeps texts and `UserRule`s.
+        stands for ops of several signatures. A plan keeps them, and of functions what they said.
       saved: names of the forward values to save for the backward pass, which computes all others
         again (`autoshard.program.keep`); by default, what the function itself saves.
       offloaded: names of stacks of loops that wait for the backward pass in the memory of the host
@@ -111,6 +112,7 @@ def trace(
         for a `shard_map`, which needs none.
     """
     compat.warn_if_untested()
+    user_rules = heard(user_rules or {})
     donate = donated_positions(donate_argnums, len(args))
     args = hold(args)
     _check_arrays(args, fn)
@@ -131,7 +133,7 @@ def trace(
     except CollectiveError as error:
         raise TraceError(str(error)) from error
     shard_maps = shard_maps_in(untyped)
-    refuse_for_bodies(shard_maps, all_equations(opened.jaxpr), user_rules or {})
+    refuse_for_bodies(shard_maps, all_equations(opened.jaxpr), user_rules)
     as_written, out_info = as_planned(opened), traced.out_info
     names = argument_names(fn, len(args))
     as_written, kept = held_where_named(as_written, host, ties, _paths(abstract), names)
@@ -145,7 +147,7 @@ def trace(
         options={**_options(donate, trip_counts, user_rules), **kept, **cut, **told},
         jaxpr=closed,
         written=written,
-        user_rules=user_rules or {},
+        user_rules=user_rules,
         in_tree=jax.tree.structure(abstract),
         out_tree=jax.tree.structure(out_info),
         argument_names=names,
@@ -179,7 +181,8 @@ def resaved(
     counts = options.get("trip_counts", ())
     paths = program.input_paths, program.output_paths
     laid_out = _laid_out(closed, *paths, counts, program.user_rules)
-    return replace(program, options={**options, **names}, jaxpr=closed, **laid_out)
+    options |= {**names, **rules_option(program.user_rules)}
+    return replace(program, options=options, jaxpr=closed, **laid_out)
 
 
 def in_microbatches(program: Program, microbatches: int) -> Program:
@@ -195,7 +198,7 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     rules = program.user_rules
     closed, cut = _in_parts(program.written, microbatches, program.ties, rules, counts)
     laid_out = _laid_out(closed, program.input_paths, program.output_paths, counts, rules)
-    options = {**program.options, **cut}
+    options = {**program.options, **cut, **rules_option(rules)}
     return replace(program, options=options, jaxpr=closed, written=closed, **laid_out)
 
 
@@ -351,7 +354,7 @@ def _paths(tree: Any) -> list[str]:
 
 
 def _options(
-    donate: tuple[int, ...], trip_counts: TripCounts, user_rules: UserRules | None
+    donate: tuple[int, ...], trip_counts: TripCounts, user_rules: UserRules
 ) -> dict[str, Any]:
     """What `trace` was told, in the form in which a plan keeps it."""
     options: dict[str, Any] = {}
@@ -360,9 +363,7 @@ def _options(
     counts = checked(trip_counts)
     if counts or isinstance(counts, int):
         options["trip_counts"] = counts
-    if rules := kept_rules(user_rules or {}):
-        options["user_rules"] = rules
-    return options
+    return {**options, **rules_option(user_rules)}
 
 
 def _abstract(leaf: Any) -> Any:

@@ -58,10 +58,6 @@ def ruled():
     return *kernel(), {"user_rules": {"double": "rows columns -> rows columns"}}
 
 
-def lambda_rule():
-    return *kernel(), {"user_rules": {"double": lambda equation: None}}
-
-
 def loop():
     def step(x):
         return jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, c[1] * 2), (0, x))

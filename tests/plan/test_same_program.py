@@ -12,6 +12,8 @@ import pytest
 
 from autoshard.plan.plan import PlanError
 from autoshard.plan.same_program import for_program, renumbered
+from autoshard.program.fingerprint import fingerprint, marks, without_kinds
+from autoshard.program.rules.user import UserRule
 from autoshard.program.trace import trace
 from tests.helpers import MESHES, case, random_plan
 
@@ -77,6 +79,46 @@ def test_the_first_difference_is_named(other: Any, args: Any, where: str):
     line = inspect.getsourcelines(other)[1]
     if "input" not in where and "return" not in where:
         assert f"(test_same_program.py:{line})" in said
+
+
+def rows(x: Any) -> Any:
+    return jax.ffi.ffi_call("rows", jax.ShapeDtypeStruct((8,), jnp.float32))(jnp.sin(x)) * 2
+
+
+RULES = {
+    "cut": UserRule("i j -> i", replicate=("j",)),
+    "whole": UserRule("i j -> i", replicate=("i", "j")),
+    "sum": UserRule("i j -> i", reduction={"j": "sum"}),
+    "max": UserRule("i j -> i", reduction={"j": "max"}),
+}
+
+
+@pytest.mark.parametrize("other", ["whole", "sum", "max"])
+def test_rules_whose_factors_are_of_other_kinds_are_of_other_programs(other: str):
+    given = case(rows, f(8, 8), mesh=MESHES["8"], user_rules={"rows": RULES["cut"]})
+    plan = random_plan(given, 0)
+    program = trace(rows, f(8, 8), user_rules={"rows": RULES[other]})
+    with pytest.raises(PlanError) as caught:
+        for_program(plan, program)
+    line = inspect.getsourcelines(rows)[1] + 1
+    assert f"the first difference is ffi_call at (top) (test_same_program.py:{line})" in str(
+        caught.value
+    )
+    assert f"by the rule {program.ops[1].rule} here" in str(caught.value)
+    names = {rule: trace(rows, f(8, 8), user_rules={"rows": RULES[rule]}) for rule in RULES}
+    assert len({one.fingerprint for one in names.values()}) == len(RULES)
+
+
+def test_plans_of_before_kinds_were_looked_at_are_read():
+    """Their fingerprints and marks are of dimensions alone, and their first difference is named."""
+    plan = random_plan(given := case(step, *ARGS, mesh=MESHES["8"]), 0)
+    lines = without_kinds(given.program.outline)
+    old = replace(plan, fingerprint=fingerprint(lines), marks=marks(lines))
+    assert old.fingerprint != plan.fingerprint
+    assert for_program(old, given.program) is old
+    other = trace(lambda x, w: jnp.sin(x @ w) * jnp.arange(8.0), *ARGS)
+    with pytest.raises(PlanError, match=r"the first difference is sin at \(top\) "):
+        for_program(old, other)
 
 
 def test_a_program_that_ends_earlier():

@@ -21,7 +21,6 @@ from autoshard.program.rules.user import (
     NoRuleError,
     UserRule,
     parsed_rule,
-    plain_rule,
     tensors_of,
     text_of,
 )
@@ -39,16 +38,6 @@ def rules_named(rules: UserRules, name: str) -> tuple[AnyUserRule, ...]:
     if isinstance(given, str | UserRule | SdyShardingRule) or callable(given):
         return (given,)
     return tuple(given)
-
-
-def kept_rules(rules: UserRules) -> dict[str, Any]:
-    """The rules as plain data, as a plan keeps them; without names whose rules no file can hold."""
-    kept = {name: [plain_rule(rule) for rule in rules_named(rules, name)] for name in rules}
-    return {
-        name: given[0] if len(given) == 1 else given
-        for name, given in kept.items()
-        if given and None not in given
-    }
 
 
 def chosen_rule(equation: JaxprEqn, rules: UserRules) -> AnyUserRule | None:

@@ -9,7 +9,7 @@ operands have must be a reduction or replicated.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from jax.experimental.custom_partitioning import BATCHING, SdyShardingRule
@@ -227,16 +227,6 @@ def _rule(
         for side in sides
     )
     return Rule(tuple(factor(name) for name in order), operands, results)
-
-
-def plain_rule(user_rule: AnyUserRule) -> str | dict[str, Any] | None:
-    """A rule as plain data, which a file can hold and `UserRule(**data)` reads; None for others."""
-    if isinstance(user_rule, str):
-        return user_rule
-    if not isinstance(user_rule, UserRule):
-        return None
-    sizes, reduction = dict(user_rule.sizes), dict(user_rule.reduction)
-    return asdict(replace(user_rule, sizes=sizes, reduction=reduction))
 
 
 def text_of(user_rule: AnyUserRule) -> str:
