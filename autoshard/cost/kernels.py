@@ -8,8 +8,12 @@ Each part of a grid that is cut does its share of all three. Where masks by posi
 parts more to compute than others, all wait for the longest one.
 
 Products of blocks that are narrower than the matrix units leave part of them idle: with heads of
-128, units of 256 x 256 work at half their rate (`Arithmetic.on`). Where it was measured, the rate
-is what kernels reach (`Chip.kernel_share`).
+128, units of 256 x 256 work at half their rate (`Arithmetic.on`).
+
+Where it was measured what kernels reach of the rate of bfloat16 products (`Chip.kernel_share`),
+elementwise work is part of that and not counted beside it, and all dtypes are at one rate:
+
+    seconds = launch + max( products / (share x matrix rate),  bytes / bandwidth )
 
 Authors of kernels take exponentials from the special-function units of a GPU, which give 16 a clock
 where its elementwise units give 128 multiply-adds (docs.nvidia.com/cuda/cuda-c-programming-guide,
@@ -48,8 +52,11 @@ def kernel_seconds(
     """
     done, nothing = work.arithmetic, np.zeros(len(shards))
     share = longest / shards
-    flops = done.on(chip.matrix_side) / chip.kernel_share
-    products = op_seconds(chip, flops * share, work.bytes / shards, work.dtype)
+    measured = chip.kernel_share
+    flops = done.on(chip.matrix_side) * share
+    if measured is not None:
+        return op_seconds(chip, flops / measured, work.bytes / shards, "bfloat16")
+    products = op_seconds(chip, flops, work.bytes / shards, work.dtype)
     exponentials = done.exponentials * min(chip.exponential_flops, SPECIAL_FLOPS)
     elementwise = (done.elementwise + exponentials) * share
     other = op_seconds(chip, elementwise, nothing, unit="vector")

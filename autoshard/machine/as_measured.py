@@ -30,7 +30,8 @@ class Reached:
       products: (size, share of the peak) of bfloat16 products of equal sides.
       float8: share of its peak that such products of eight bits reach; None for the same.
       memory: share of its bandwidth that copies of large arrays reach; None for the preset's.
-      attention: share of the peak that kernels reach, by their kind; as products where not said.
+      attention: share of the peak that kernels reach, by their kind, with the scores that a causal
+        mask hides not counted; by their products and elementwise work where not said.
       source: of all.
     """
 
@@ -107,12 +108,13 @@ def as_measured(machine: Machine, attention: Attention = "cudnn") -> Machine:
     if found.float8 is not None:
         peaks["float8"] *= found.float8 / most
     shares = tuple((size, share / most) for size, share in found.products)
+    kernels = found.attention.get(attention)
     chip = replace(
         chip,
         peak_flops=peaks,
         matmul_efficiency=most,
         memory_efficiency=found.memory or chip.memory_efficiency,
         product_shares=shares if len(shares) > 1 else (),
-        kernel_share=min(found.attention.get(attention, most) / most, 1.0),
+        kernel_share=None if kernels is None else min(kernels / most, 1.0),
     )
     return replace(machine, chip=chip, sources=(*machine.sources, found.source))

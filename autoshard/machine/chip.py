@@ -46,7 +46,8 @@ class Chip:
       product_shares: (size, share of `matmul_efficiency`) of products of `size` cubed, by size, see
         `product_share`; none where all sizes reach the same.
       matrix_side: rows and columns of a matrix unit that is a square of multipliers; 0 for others.
-      kernel_share: share of `matmul_efficiency` that products within hand-written kernels reach.
+      kernel_share: what hand-written kernels reach as a whole, by their products, as a share of
+        what products in bfloat16 do, where that was measured; None where it was not.
     """
 
     name: str
@@ -66,7 +67,7 @@ class Chip:
     compiler: Compiler = LAWS
     product_shares: tuple[tuple[float, float], ...] = ()
     matrix_side: int = 0
-    kernel_share: float = 1.0
+    kernel_share: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "peak_flops", MappingProxyType(dict(self.peak_flops)))

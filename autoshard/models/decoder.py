@@ -35,6 +35,7 @@ from autoshard.models import training, transformer
 from autoshard.models.annotate import LogicalAxes, constrain
 from autoshard.models.decoder_layer import NAMES, Attention, Layer, layer_weights
 from autoshard.models.decoder_sizes import Decoder, sizes_of
+from autoshard.models.splash import MOST
 from autoshard.models.training import Step, abstract
 
 __all__ = ["LOGICAL_AXES", "NAMES", "Decoder", "decoder", "parameter_count", "weights"]
@@ -73,6 +74,7 @@ def decoder(
     products: str = "bfloat16",
     microbatches: int | None = None,
     moments: str = "float32",
+    block: int = MOST,
 ) -> Step:
     """The AdamW step of a decoder on `[batch, sequence]` tokens; see the module docstring.
 
@@ -83,6 +85,7 @@ def decoder(
       remat, attention, products: see the module docstring.
       microbatches: over which gradients are accumulated.
       moments: dtype of AdamW's first moment.
+      block: tokens of a block of "flash" attention, at most.
 
     Raises:
       ValueError: there is no such model, or a size does not divide; the message names it.
@@ -94,7 +97,7 @@ def decoder(
             f"a sequence of {sequence} does not divide into groups of {config.group} tokens; "
             "take a multiple of it"
         )
-    apply = Layer(config, attention, products)
+    apply = Layer(config, attention, products, block)
 
     def loss(params: Any, data: Any) -> jax.Array:
         with jax.named_scope("embed"):

@@ -82,12 +82,13 @@ class Layer:
 
     Attributes:
       config: dimensions.
-      attention, products: see `autoshard.models.decoder`.
+      attention, products, block: see `autoshard.models.decoder`.
     """
 
     config: Decoder
     attention: Attention
     products: str
+    block: int
 
     def __call__(self, kind: str, x: jax.Array, weights: Any, angles: jax.Array) -> jax.Array:
         """One layer on `x: [b, s, d]`."""
@@ -137,7 +138,7 @@ class Layer:
         if self.attention == "flash":
             everywhere = kind != "local_layers" and config.full_every
             window = 0 if everywhere else config.window
-            out = splash(queries, keys, values, window=window)
+            out = splash(queries, keys, values, window=window, block=self.block)
         else:
             out = checkpoint_name(plain(queries, keys, values), "context")
         out = constrain(out, "batch", "length", "heads", "head_size")

@@ -21,17 +21,25 @@ MOST = 1024
 """Rows of a block, at most."""
 
 
-def splash(queries: jax.Array, keys: jax.Array, values: jax.Array, *, window: int = 0) -> jax.Array:
+def splash(
+    queries: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    *,
+    window: int = 0,
+    block: int = MOST,
+) -> jax.Array:
     """Causal attention of `queries: [b, s, n, h]` over `keys`, `values: [b, s, k, h]`.
 
     Args:
       queries, keys, values: `k` divides `n`.
       window: tokens that a query looks back at; 0 for all.
+      block: rows and columns of a block, at most.
 
     Returns: `[b, s, n, h]`.
     """
     length, heads = queries.shape[1:3]
-    block = math.gcd(length, MOST)
+    block = math.gcd(length, block)
     one: splash_attention_mask.Mask
     if window and window < length:
         one = splash_attention_mask.LocalMask((length, length), (window, 0), 0)

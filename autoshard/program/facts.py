@@ -15,6 +15,7 @@ from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import Op
 from autoshard.program.readers import Reader
 from autoshard.program.trace import Program
+from autoshard.program.vocabulary import RESHARDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +164,17 @@ class Facts:
         return _habits(self.chip) == _habits(chip)
 
     def can_be_copied(self, program: Program, value: int) -> bool:
-        """Whether a resharded copy of a value can be made: it is in memory, or would be then."""
-        if program.values[value].host:
+        """Whether a resharded copy of a value can be made: it is in memory, or would be then.
+
+        It would be, too, where the program itself says how the value lies: a kernel ends there if
+        what reads it lies otherwise.
+        """
+        record = program.values[value]
+        if record.host:
             return False  # collectives are between devices
-        return value in self.parted or not self.is_inside(program, value)
+        maker = program.ops[record.producer].primitive if record.producer >= 0 else ""
+        asked = value in self.parted or maker in RESHARDS
+        return asked or not self.is_inside(program, value)
 
     def is_inside(self, program: Program, value: int) -> bool:
         """Whether a copy of a value would cut the kernel in two that computes it."""

@@ -57,7 +57,7 @@ def machine_toml(
       MachineError: the machine's levels are not those of the base, or no file can say them (a
         torus inside of another), or what its products reach by their size.
     """
-    if machine.chip.product_shares or machine.chip.kernel_share != 1.0:
+    if machine.chip.product_shares or machine.chip.kernel_share is not None:
         raise MachineError(
             f"{machine.name} has no machine file: none says what products reach by their size, "
             "or in kernels; "

@@ -20,7 +20,7 @@ from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.prepare import MeshError
 from autoshard.search.search import search
 from autoshard.study.measured.completed import ANY, completed, free_step, ruled_program
-from autoshard.study.measured.data_parallel import overlapped_seconds
+from autoshard.study.measured.eager import eager_seconds
 from autoshard.study.measured.question import (
     Question,
     Remat,
@@ -147,8 +147,8 @@ def _priced(asked: Question, time_limit: float) -> _Price:
             try:
                 plan = completed(program, asked, limit, time_limit)
                 seconds = plan.estimate.expected_seconds
-                if asked.overlaps:
-                    seconds = overlapped_seconds(plan, asked.decoder)
+                if asked.eager:
+                    seconds = eager_seconds(plan, program, asked)
                 return _Price(seconds, needed_bytes(plan.estimate), remat)
             except (InfeasibleError, NoPlanError):
                 if limit == ANY:

@@ -12,7 +12,6 @@ import re
 
 from autoshard.models.decoder import weights
 from autoshard.models.decoder_sizes import Decoder
-from autoshard.plan.plan import Plan
 from autoshard.plan.records import Move
 
 Shapes = frozenset[tuple[int, ...]]
@@ -41,14 +40,3 @@ def of_weights(move: Move, shapes: Shapes) -> bool:
     inside = move.value.partition("[")[2].partition("]")[0]
     shape = tuple(int(size) for size in re.findall(r"(?:^|,)\s*(\d+)", inside))
     return sides(shape) in shapes and DATA.issuperset(move.axes)
-
-
-def overlapped_seconds(plan: Plan, config: Decoder) -> float:
-    """Seconds of a step whose data-parallel collectives run beside its compute."""
-    shapes = weight_shapes(config)
-    data = [move for move in plan.moves if of_weights(move, shapes)]
-    estimate = plan.estimate
-    others = estimate.step_seconds - estimate.compute_seconds
-    others -= sum(move.exposed_seconds for move in data)
-    busy = estimate.compute_seconds + max(others, 0.0)
-    return busy + max(sum(move.seconds for move in data) - busy, 0.0)

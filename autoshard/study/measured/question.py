@@ -22,45 +22,18 @@ from dataclasses import dataclass
 from autoshard.machine.file import MachineError
 from autoshard.machine.machine import Machine, submachine
 from autoshard.models.annotate import Rules
-from autoshard.models.decoder import NAMES, parameter_count
+from autoshard.models.decoder import parameter_count
 from autoshard.models.decoder_sizes import Decoder
+from autoshard.models.splash import MOST
 from autoshard.study.measured.machines import machine_of
 from autoshard.study.measured.models import decoder_of
 from autoshard.study.measured.pipeline import Pipeline, pipeline_of
+from autoshard.study.measured.remat import JAX, Remat, UnreachableError, offloaded_bytes, remat_of
 from autoshard.study.measured.table import Run
 
-Remat = str | tuple[str, ...]
 AXES = ("replica", "fsdp", "expert", "context", "tensor")
-_QKV = ("query_proj", "key_proj", "value_proj")
-_MAXTEXT = tuple(name for name in NAMES if not name.startswith("expert"))
-POLICIES: dict[str, tuple[str, ...]] = {
-    # github.com/AI-Hypercomputer/maxtext, layers/decoders.py, get_remat_policy
-    "minimal": tuple(name for name in _MAXTEXT if name != "context"),
-    "minimal_with_context": _MAXTEXT,
-    "save_dot_except_mlpwi": (*_QKV, "out_proj", "mlpwo"),
-    "save_dot_with_context_except_mlp": (*_QKV, "context", "out_proj"),
-    "qkv_proj_offloaded": _QKV,
-    # jax.checkpoint_policies.dots_saveable: products, and no kernel
-    "dots_saveable": tuple(name for name in NAMES if name != "context"),
-    # arxiv.org/abs/2205.05198, section 5: all but attention inside
-    "selective (attention), sequence parallel": tuple(n for n in NAMES if n != "context"),
-    "seqsel": tuple(name for name in NAMES if name != "context"),
-    # github.com/pytorch/torchtitan, activation_checkpoint.py: products and attention are kept
-    "selective (per op) activation checkpointing": NAMES,
-    "selective activation checkpointing": NAMES,
-    # github.com/apple/axlearn, common/attention.py
-    "offload qkv_proj and input": _QKV,
-    "offload attention projections": (*_QKV, "context", "out_proj"),
-}
-"""What published remat policies keep of a layer beside its input."""
-JAX = ("MaxText", "AXLearn", "Levanter")
-"""Frameworks whose compiler fuses what stands around products."""
 NARROW = re.compile(r"fp8|float8|mxfp8", re.IGNORECASE)
 WIDE = re.compile(r"^(amp_)?(bf16|bfloat16|fp16)?(, fp32 master)?$", re.IGNORECASE)
-
-
-class UnreachableError(ValueError):
-    """A run that cannot be expressed; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +46,12 @@ class Question:
       microbatches: over which gradients are accumulated.
       remat: choices of `autoshard.models.decoder`; the first that fits is the run's.
       attention, products: see `autoshard.models.decoder`.
-      offloaded: bytes of a device that go to the host, see `_offloaded`.
+      offloaded: bytes of a device that go to the host, see `remat.offloaded_bytes`.
       machine: it ran on; of a pipeline, the part of it that one stage has.
       pipeline: of its stages, or None.
-      overlaps: whether collectives of data parallelism run beside compute on streams of their own.
+      block: tokens of a block of fused attention.
+      eager: whether the framework runs op by op, see `autoshard.study.measured.eager`.
+      exchanges: whether tokens go to experts as `autoshard.study.measured.dispatch` says.
       rules: mesh, and where logical names lie.
       notes: what was taken to be so.
     """
@@ -91,7 +66,9 @@ class Question:
     offloaded: float
     machine: Machine
     pipeline: Pipeline | None
-    overlaps: bool
+    block: int
+    eager: bool
+    exchanges: bool
     rules: Rules
     notes: tuple[str, ...]
 
@@ -118,7 +95,7 @@ def question(run: Run) -> Question:
     notes = [*words]
     pipeline, machine = _pipeline(run, machine, found.layers, notes)
     mesh = _mesh(run, machine.chips, notes)
-    remat, sent = _remat(run, notes)
+    remat, sent = remat_of(run, notes)
     products = _products(run, notes)
     batch, sequence = int(run.batch or 0), run.sequence or 0
     microbatches = _microbatches(run, mesh, batch, notes)
@@ -134,10 +111,12 @@ def question(run: Run) -> Question:
         remat=remat,
         attention="plain" if old else "flash",
         products=products,
-        offloaded=_offloaded(found, sent, batch // microbatches * sequence, mesh),
+        offloaded=offloaded_bytes(found, sent, batch // microbatches * sequence, mesh),
         machine=machine,
         pipeline=pipeline,
-        overlaps=not any(name in run.framework for name in JAX),
+        block=_block(machine, sequence),
+        eager=not any(name in run.framework for name in JAX),
+        exchanges="Megatron-Bridge" in run.framework,
         rules=_rules(
             found,
             mesh,
@@ -241,6 +220,18 @@ def _rules(
     return Rules(live, parameters, activations)
 
 
+def _block(machine: Machine, sequence: int) -> int:
+    """Tokens of a block of fused attention.
+
+    Kernels of GPUs have blocks of 64 to 256 (github.com/Dao-AILab/flash-attention, hopper/
+    tile_size.h), so that hardly more is computed than a causal mask leaves; a sixteenth of the
+    sequence is as near to that.
+    """
+    if machine.chip.matrix_side:
+        return MOST
+    return min(max(2 ** round(math.log2(sequence / 16)), 256), MOST)
+
+
 def _parallel_sequence(run: Run) -> bool:
     """Whether positions lie over `tensor` between the parts of a layer."""
     return "MaxText" not in run.framework and run.remat.strip() != "full"
@@ -273,58 +264,6 @@ def _divides(batch: int, sequence: int, mesh: dict[str, int]) -> None:
         raise UnreachableError(f"{batch} sequences do not divide over {ranks} data-parallel ranks")
     if sequence % (mesh["context"] * mesh["tensor"]):
         raise UnreachableError(f"{sequence} positions do not divide over {mesh}")
-
-
-def _remat(run: Run, notes: list[str]) -> tuple[tuple[Remat, ...], tuple[str, ...]]:
-    """What a layer keeps, and what of it goes to the host."""
-    words = run.remat.strip()
-    if "offload" in words:
-        notes.append("what goes to the host is not counted, nor the time of its copies")
-    if words in POLICIES:
-        sent = POLICIES[words] if "offload" in words else ()
-        return (POLICIES[words],), (*sent, *(("decoder_layer_input",) if "input" in words else ()))
-    if words == "none":
-        if any(name in run.framework for name in JAX):
-            return ("none",), ()
-        notes.append("products are kept, what is fused around them is made anew")
-        return (NAMES,), ()
-    if words.startswith("full"):
-        return ("full",), ()
-    if words.startswith("custom"):
-        named = dict(word.split("=") for word in words.split()[1:])
-        kept = tuple(n for n, place in named.items() if place != "remat" and n in NAMES)
-        return (kept or "full",), tuple(n for n, place in named.items() if place == "offload")
-    if words:
-        raise UnreachableError(f"remat {words!r} is no policy that is known")
-    if "AXLearn" in run.framework:
-        # github.com/apple/axlearn, common/attention.py, build_remat_spec: its default
-        notes.append("remat not published: what AXLearn keeps by default")
-        return ((*_QKV, "context", "out_proj"),), ()
-    notes.append("remat not published: the most that fits is kept")
-    return (NAMES, (*_QKV, "context", "out_proj"), "full"), ()
-
-
-def _offloaded(decoder: Decoder, sent: tuple[str, ...], tokens: int, mesh: dict[str, int]) -> float:
-    """Bytes of a device that go to the host: bfloat16, of every layer, over the whole mesh.
-
-    Tensors of experts count once for every expert that a token uses.
-    """
-    heads = decoder.heads * decoder.head_size
-    keys = decoder.kv_heads * decoder.head_size
-    hidden = decoder.expert_hidden * decoder.active if decoder.experts else decoder.hidden
-    widths = {
-        "decoder_layer_input": decoder.width,
-        "query_proj": heads,
-        "key_proj": keys,
-        "value_proj": decoder.kv_heads * decoder.value_size,
-        "context": decoder.heads * decoder.value_size,
-        "out_proj": decoder.width,
-        "mlpwi_0": hidden,
-        "mlpwi_1": hidden,
-        "mlpwo": decoder.width * max(decoder.active, 1),
-    }
-    width = sum(widths.get(name, 0) for name in sent)
-    return 2.0 * tokens * width * decoder.layers / math.prod(mesh.values())
 
 
 def _products(run: Run, notes: list[str]) -> str:

@@ -37,6 +37,8 @@ from autoshard.search.assemble import prices_of
 from autoshard.solve.schedule import NAMED, Instance, simulate
 from autoshard.study.measured.completed import ANY, completed, ruled_program
 from autoshard.study.measured.data_parallel import of_weights, sides, weight_shapes
+from autoshard.study.measured.dispatch import exchange_seconds, is_exchange
+from autoshard.study.measured.eager import COPIES
 from autoshard.study.measured.pipeline import Pipeline, layers_of_stages
 from autoshard.study.measured.question import Question, Remat
 
@@ -119,6 +121,8 @@ def _parts(one: Question, program: Program, plan: Plan) -> Parts:
     shapes = weight_shapes(one.decoder)
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     for op, _, spent in compute_seconds(prices, plan.decisions):
+        if one.eager and op.primitive in COPIES:
+            continue
         part, kind = _place(op.scope)
         of_weight = any(sides(program.values[v].shape) in shapes for v in op.outputs)
         if kind == "B" and op.primitive == "dot_general" and of_weight:
@@ -128,10 +132,13 @@ def _parts(one: Question, program: Program, plan: Plan) -> Parts:
     exposed = estimate.step_seconds - estimate.compute_seconds
     hidden = max(estimate.expected_seconds - estimate.compute_seconds, 0.0)
     share = hidden / exposed if exposed > 0 else 1.0
+    exchange = exchange_seconds(one)
     for move in evaluate(prices, plan.decisions, plan.mesh.names).moves:
         part, kind = _place(move.scope)
         data = of_weights(move, shapes)
         spent = move.seconds if data else share * move.exposed_seconds
+        if exchange is not None and is_exchange(move, shapes):
+            spent = move.count * exchange
         seconds[part, "data" if data else kind] += spent / counts.get(part, 1)
     kept: dict[str, float] = defaultdict(float)
     for part, held in _kept(program, plan, prices.held_bytes):

@@ -127,6 +127,16 @@ def test_what_is_cut_is_written_and_takes_memory():
     assert once <= plan.estimate.compute_seconds <= 2 * once + sines
 
 
+def test_what_a_program_lays_out_may_lie_otherwise_for_its_readers():
+    program = trace(lambda x: jnp.cos(constrain(jnp.sin(x), "x")), CUBE)
+    flow = analyse(program, toy_machine().chip)
+    made = {op.primitive: op.outputs[0] for op in program.ops}
+    laid_out = made["sharding_constraint"]
+    assert flow.is_inside(program, laid_out)
+    assert flow.can_be_copied(program, laid_out)
+    assert not flow.can_be_copied(program, made["sin"])
+
+
 def test_one_layout_leaves_kernels_whole():
     program = trace(in_a_row(("x",), ("x",)), CUBE)
     shape = plan_of(program, mesh=SIZES).mesh

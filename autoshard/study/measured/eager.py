@@ -1,0 +1,43 @@
+"""A step of a framework that runs op by op, made of a plan's parts.
+
+What such a framework does otherwise than the plan, by its documentation:
+
+    data parallelism   collectives of weights and gradients run beside compute, on streams of their
+                       own (`autoshard.study.measured.data_parallel`)
+    what is kept       for the backward pass is held where it was made (docs.pytorch.org, autograd
+                       mechanics, saved tensors): it is not copied into a stack of all layers, nor
+                       marked as being of its dtype, as XLA does
+    tokens             go to experts once a place, where its kernels do so
+                       (`autoshard.study.measured.dispatch`)
+"""
+
+from __future__ import annotations
+
+from autoshard.plan.evaluate import compute_seconds
+from autoshard.plan.plan import Plan
+from autoshard.program.trace import Program
+from autoshard.search.assemble import prices_of
+from autoshard.study.measured.data_parallel import of_weights, weight_shapes
+from autoshard.study.measured.dispatch import exchange_seconds, is_exchange
+from autoshard.study.measured.question import Question
+
+COPIES = frozenset({"scan_stack", "reduce_precision", "name"})
+"""Ops by which XLA alone keeps what the backward pass reads."""
+
+
+def eager_seconds(plan: Plan, program: Program, asked: Question) -> float:
+    """Seconds of a step on one mesh."""
+    prices = prices_of(plan, program, asked.machine)
+    spent = compute_seconds(prices, plan.decisions)
+    copies = sum(seconds for op, _, seconds in spent if op.primitive in COPIES)
+    shapes = weight_shapes(asked.decoder)
+    data = [move for move in plan.moves if of_weights(move, shapes)]
+    estimate = plan.estimate
+    others = estimate.step_seconds - estimate.compute_seconds
+    others -= sum(move.exposed_seconds for move in data)
+    exchange = exchange_seconds(asked)
+    if exchange is not None:
+        ways = [move for move in plan.moves if is_exchange(move, shapes)]
+        others += sum(move.count * exchange - move.exposed_seconds for move in ways)
+    busy = estimate.compute_seconds - copies + max(others, 0.0)
+    return busy + max(sum(move.seconds for move in data) - busy, 0.0)

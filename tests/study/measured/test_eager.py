@@ -1,0 +1,56 @@
+"""What other frameworks do otherwise than a plan: tokens once a place, nothing stacked."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autoshard.models.decoder_sizes import Decoder
+from autoshard.study.measured import Run, question
+from autoshard.study.measured.completed import ANY, completed, ruled_program
+from autoshard.study.measured.data_parallel import weight_shapes
+from autoshard.study.measured.dispatch import INSIDE, distinct_places, exchange_seconds, is_exchange
+from autoshard.study.measured.eager import eager_seconds
+
+
+def run(**cells: Any) -> Run:
+    given = {"id": "one", "model": "qwen3-30b-a3b", "chip": "GB200", "chips": 8, "batch": 8}
+    given |= {"sequence": 4096, "precision": "bf16", "remat": "full", "fsdp": 0, "ep": 8}
+    return Run(**{**given, "framework": "Megatron-Bridge", **cells})
+
+
+@pytest.mark.parametrize(("experts", "active", "places"), [(8, 2, 4), (6, 3, 2), (9, 1, 3)])
+def test_distinct_places_are_those_of_all_choices(experts: int, active: int, places: int):
+    each = experts // places
+    choices = list(itertools.combinations(range(experts), active))
+    mean = sum(len({one // each for one in some}) for some in choices) / len(choices)
+    assert distinct_places(experts, active, places) == pytest.approx(mean)
+
+
+def test_tokens_go_once_to_a_device_or_between_hosts_once_to_a_host():
+    eight, there, back = INSIDE["GB200"][0]
+    sent = 2 * 4096 * 2048 * distinct_places(128, 8, eight)
+    mean = (sent / there + sent / back) / 2
+    assert exchange_seconds(question(run())) == pytest.approx(mean)
+    half = exchange_seconds(question(run(batch=16, microbatch=1)))
+    assert half == pytest.approx(mean)
+    far = exchange_seconds(question(run(chip="H100", chips=16, batch=16, ep=16)))
+    remote = 2 * 4096 * 2048 * distinct_places(128, 8, 2) / 2
+    assert far == pytest.approx(remote / 2 * (1 / 71.71e9 + 1 / 62.95e9))
+    assert exchange_seconds(question(run(chip="H100"))) is None
+    assert exchange_seconds(question(run(framework="MaxText"))) is None
+
+
+@pytest.mark.long
+def test_gradients_of_tokens_come_back_by_exchanges_and_not_by_sums():
+    small = Decoder(layers=2, width=512, heads=4, kv_heads=2, hidden=512, vocabulary=512,
+                    experts=16, active=2, expert_hidden=512)  # fmt: skip
+    asked = replace(question(run(sequence=256)), decoder=small, attention="plain")
+    program = ruled_program(asked, "full")
+    plan = completed(program, asked, ANY, 20.0)
+    ways = [one for one in plan.moves if is_exchange(one, weight_shapes(small))]
+    assert {one.kind for one in ways} == {"all_to_all"}
+    assert eager_seconds(plan, program, asked) < plan.estimate.expected_seconds
