@@ -73,10 +73,10 @@ class Pricer:
             return json.loads(line)
         code = self.child.poll()
         self.close()
+        from autoshard.study.measured.summary import LATE
+
         limit = self.time_limit + self.ours
-        reason = (
-            f"it took longer than {limit:g} s" if code is None else f"its process ended: {code}"
-        )
+        reason = f"{LATE} {limit:g} s" if code is None else f"its process ended: {code}"
         known = ("id", "model", "chip", "chips")
         return {**{name: cells[name] for name in known}, "status": f"unreachable: {reason}"}
 

@@ -12,6 +12,7 @@ def main() -> None:
     """Answer every line of the input by one line."""
     from autoshard.study.measured.answer import answer
     from autoshard.study.measured.table import Run
+    from autoshard.study.measured.version import version
 
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
@@ -19,7 +20,7 @@ def main() -> None:
         asked = json.loads(line)
         run = Run(**asked["run"])
         told = answer(run, ours=asked["ours"], time_limit=asked["time_limit"] / 10)
-        print(json.dumps(asdict(told)), file=out, flush=True)
+        print(json.dumps({**asdict(told), "version": version()}), file=out, flush=True)
 
 
 if __name__ == "__main__":

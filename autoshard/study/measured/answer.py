@@ -3,7 +3,9 @@
 The step is traced under the rules of its mesh, so that shardings of its arguments, results and
 activations are requirements; the solver completes the rest at its best, and the plan is priced as
 any other, in the order in which the compiler runs it. Nothing is searched over meshes, microbatches
-or remat. Our own plan has all of the mesh free, and the memory that the run's own took.
+or remat. Our own plan has all of the mesh free, and the memory that the run's own took; it is held
+to the run's configuration as the same compiler would run it, not as another framework does. Of a
+pipeline our own plan has the whole machine as one mesh, and no pipeline.
 
 A pipeline is priced by its stages (`autoshard.study.measured.stages`). Runs that differ in nothing
 that is asked have one price, which is remembered.
@@ -42,6 +44,7 @@ class Answer:
       parallelism: its mesh.
       measured_seconds, predicted_seconds: of its step.
       measured_gib, predicted_gib: of one device.
+      own_seconds: of the run's own configuration, where `ours_seconds` is held to it.
       ours_seconds: of our own plan.
       ours_mesh: of our own plan.
       status: `priced`, or why it is not; and what was taken to be so, after semicolons.
@@ -56,6 +59,7 @@ class Answer:
     predicted_seconds: float | None = None
     measured_gib: float | None = None
     predicted_gib: float | None = None
+    own_seconds: float | None = None
     ours_seconds: float | None = None
     ours_mesh: str = ""
     status: str = ""
@@ -95,13 +99,18 @@ def answer(run: Run, *, ours: float = 0.0, time_limit: float = 60.0) -> Answer:
         predicted_gib=needed / 2**30,
         status="; ".join(["priced", *notes]),
     )
-    if not ours:
-        return told
-    step = free_step(asked, chosen)
+    return _beaten(told, asked, price, ours) if ours else told
+
+
+def _beaten(told: Answer, asked: Question, price: _Price, ours: float) -> Answer:
+    """The answer with our own plan of the same program and machine."""
+    machine = asked.machine if asked.pipeline is None else asked.pipeline.machine
+    step = free_step(asked, price.remat)
     free = trace(step.fn, *step.args, **step.options)
-    limit = max(needed, asked.machine.chip.usable_bytes) + asked.offloaded
+    limit = max(price.needed_bytes, machine.chip.usable_bytes + asked.offloaded)
+    told = replace(told, own_seconds=price.planned_seconds)
     try:
-        best = search(free, asked.machine, memory_limit=limit, time_limit=ours, baselines=False)
+        best = search(free, machine, memory_limit=limit, time_limit=ours, baselines=False)
     except (InfeasibleError, NoPlanError, MeshError) as error:
         return replace(told, status=f"{told.status}; our own plan: {_line(error)}")
     mesh = str(best.mesh)
@@ -114,9 +123,13 @@ _PRICES: dict[str, _Price | ValueError] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Price:
-    """Seconds of a step and bytes of a device, of the choice of remat that was taken."""
+    """Seconds of a step and bytes of a device, of the choice of remat that was taken.
+
+    `planned_seconds` are those of the plan as it is, see `eager.eager_seconds` for others.
+    """
 
     seconds: float
+    planned_seconds: float
     needed_bytes: float
     remat: Remat
 
@@ -139,17 +152,17 @@ def _priced(asked: Question, time_limit: float) -> _Price:
     """The price of the first choice of remat that fits, or of the last."""
     if asked.pipeline is not None:
         found = piped(asked, time_limit)
-        return _Price(found.seconds, found.needed_bytes, found.remat)
+        return _Price(found.seconds, found.seconds, found.needed_bytes, found.remat)
     fitting = asked.machine.chip.usable_bytes + asked.offloaded
     for remat in asked.remat:
         program = ruled_program(asked, remat)
         for limit in (fitting, ANY) if remat == asked.remat[-1] else (fitting,):
             try:
                 plan = completed(program, asked, limit, time_limit)
-                seconds = plan.estimate.expected_seconds
+                seconds = planned = plan.estimate.expected_seconds
                 if asked.eager:
                     seconds = eager_seconds(plan, program, asked)
-                return _Price(seconds, needed_bytes(plan.estimate), remat)
+                return _Price(seconds, planned, needed_bytes(plan.estimate), remat)
             except (InfeasibleError, NoPlanError):
                 if limit == ANY:
                     raise

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from autoshard.study.measured.summary import correlations, grouped, held, kind_of, reasons
+from autoshard.study.measured.summary import (
+    LATE,
+    beaten,
+    correlations,
+    grouped,
+    held,
+    kind_of,
+    reasons,
+)
 from autoshard.study.measured.table import HALVES, half
 
 WIDTH, HEIGHT, LEFT, BELOW = 640, 480, 60, 40
@@ -42,8 +51,7 @@ def page(rows: Sequence[Mapping[str, Any]], plot: str) -> str:
         "",
         *_table("runs", families, held),
         "",
-        f"{len(rows)} runs were asked; {len(rows) - len(priced)} are not held to a time, by the "
-        "reasons below.",
+        *_asked(rows, len(priced)),
         "",
         "## By chip",
         "",
@@ -55,19 +63,49 @@ def page(rows: Sequence[Mapping[str, Any]], plot: str) -> str:
         "",
         "## Order within a model and chip",
         "",
-        "| model and chip | runs | rank correlation |",
+        "Runs of one configuration count once, with the median of what was measured.",
+        "",
+        "| model and chip | configurations | rank correlation |",
         "|---|---|---|",
         *(f"| {name} | {n} | {value:.2f} |" for name, (n, value) in correlations(rows).items()),
         "",
     ]
     memory = held(rows, of="gib")
     if memory.runs:
-        lines += ["## Memory", "", f"Peaks of devices: {memory}.", ""]
+        lines += ["## Memory", "", f"Peaks of devices: {memory}, within 10 %: {memory.close:.0%}."]
+        lines += ["", "| run | mesh | measured GiB | predicted GiB | ratio |"]
+        lines += ["|---|---|---|---|---|", *_memory(rows), ""]
     lines += [*_ours(priced)]
     lines += ["## Not priced", "", "| runs | reason |", "|---|---|"]
     lines += [f"| {count} | {_cell(why)} |" for why, count in reasons(rows).most_common()]
     lines += ["", "## All priced runs", "", *_rows(priced), ""]
     return "\n".join(lines)
+
+
+def _asked(rows: Sequence[Mapping[str, Any]], priced: int) -> Iterator[str]:
+    """How many runs were asked, and what became of those that have no price or an earlier one."""
+    lost = len(rows) - priced
+    slow = [row["id"] for row in rows if LATE in row["status"]]
+    never = lost - len(slow)
+    yield (
+        f"{len(rows)} runs were asked; {lost} are not held to a time: {never} "
+        f"({never / len(rows):.1%}) are out of reach, by the reasons below"
+        + (f", and {len(slow)} ran out of time: {', '.join(slow)}." if slow else ".")
+    )
+    made = Counter(row.get("version") or "one that is not known" for row in rows)
+    if len(made) > 1:
+        words = ", ".join(f"{count} of {name}" for name, count in made.most_common())
+        yield f"Answers are of several versions of the model: {words}."
+
+
+def _memory(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        if row.get("measured_gib") and row.get("predicted_gib"):
+            measured, predicted = float(row["measured_gib"]), float(row["predicted_gib"])
+            yield (
+                f"| {row['id']} | {row['parallelism']} | {measured:.1f} | {predicted:.1f} | "
+                f"{predicted / measured:.2f} |"
+            )
 
 
 def _families(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
@@ -96,26 +134,25 @@ def _halves(
 
 def _ours(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Our own plans beside the runs' configurations, both as predicted."""
-    beaten = [row for row in rows if row.get("ours_seconds")]
-    if not beaten:
+    ratios = beaten(rows)
+    if not ratios:
         return
-    ratios = {row["id"]: float(row["ours_seconds"]) / float(row["predicted_seconds"])
-              for row in beaten}  # fmt: skip
     faster = sum(ratio < 1 for ratio in ratios.values())
     tenth = sum(ratio <= 0.9 for ratio in ratios.values())
     yield from ("## Our own plans", "")
     yield (
         f"Of the same program on the same machine, with the mesh free and within the memory that "
-        f"the run's own configuration takes: predicted faster than it in {faster} of {len(beaten)} "
+        f"the run's own configuration takes: predicted faster than it in {faster} of {len(ratios)} "
         f"runs, by a tenth or more in {tenth}; {statistics.median(ratios.values()):.2f} of its "
-        "seconds in the median. Searches had little time."
+        "seconds in the median. Both are as one compiler runs them. Searches had little time."
     )
     yield from ("", "| run | its own mesh | our mesh | its own s | ours s | ratio |")
     yield "|---|---|---|---|---|---|"
-    for row in beaten:
+    for row in (one for one in rows if one["id"] in ratios):
+        own = float(row.get("own_seconds") or row["predicted_seconds"])
         yield (
             f"| {row['id']} | {row['parallelism']} | {_cell(row['ours_mesh'])} | "
-            f"{float(row['predicted_seconds']):.4g} | {float(row['ours_seconds']):.4g} | "
+            f"{own:.4g} | {float(row['ours_seconds']):.4g} | "
             f"{ratios[row['id']]:.2f} |"
         )
     yield ""

@@ -1,8 +1,9 @@
 """Predictions held to measurements: errors, shares, and the order within a model and chip.
 
 The error of a run is `predicted / measured - 1`. The order is Spearman's rank correlation between
-predicted and measured seconds, over runs of one model on one chip, three or more. By the order of
-seconds a larger batch is always slower, so it is also given of seconds per token and chip.
+predicted and measured seconds, over configurations of one model on one chip, three or more. Runs of
+one configuration, as of several versions of a framework, have one prediction, and count once with
+the median of what was measured.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-WITHIN = 0.25
+WITHIN, CLOSE = 0.25, 0.1
+LATE = "it took longer than"
+"""What a status says of a run that ran out of time."""
 LEAST = 3
-"""Runs of a group that have an order."""
+"""Configurations of a group that have an order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +30,14 @@ class Held:
       median: of the size of the error.
       bias: median of predicted over measured.
       within: share of the runs whose error is at most 25 %.
+      close: share of those whose error is at most 10 %.
     """
 
     runs: int
     median: float
     bias: float
     within: float
+    close: float
 
     def __str__(self) -> str:
         if not self.runs:
@@ -51,10 +56,10 @@ def held(rows: Iterable[Mapping[str, Any]], *, of: str = "seconds") -> Held:
         if row.get(f"predicted_{of}") and row.get(f"measured_{of}")
     ]
     if not ratios:
-        return Held(0, 0.0, 0.0, 0.0)
+        return Held(0, 0.0, 0.0, 0.0, 0.0)
     errors = [abs(ratio - 1) for ratio in ratios]
-    within = sum(error <= WITHIN for error in errors) / len(errors)
-    return Held(len(ratios), statistics.median(errors), statistics.median(ratios), within)
+    within, close = (sum(e <= most for e in errors) / len(errors) for most in (WITHIN, CLOSE))
+    return Held(len(ratios), statistics.median(errors), statistics.median(ratios), within, close)
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
@@ -80,18 +85,38 @@ def grouped(
     return dict(sorted(found.items()))
 
 
+def configuration(row: Mapping[str, Any]) -> str:
+    """What runs of one configuration have in common: their mesh and their prediction."""
+    return f"{row['parallelism']} {float(row['predicted_seconds']):.6g}"
+
+
 def correlations(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, float]]:
-    """Runs and rank correlation of each model on each chip that has enough."""
+    """Configurations and rank correlation of each model on each chip that has enough."""
     found = {}
     both = [row for row in rows if row.get("predicted_seconds") and row.get("measured_seconds")]
     for name, some in grouped(both, lambda row: f"{row['model']} on {row['chip']}").items():
-        if len(some) >= LEAST:
-            pairs = [
-                [float(row[f"{which}_seconds"]) for row in some]
-                for which in ("measured", "predicted")
+        same = grouped(some, configuration)
+        if len(same) >= LEAST:
+            measured = [
+                statistics.median(float(row["measured_seconds"]) for row in one)
+                for one in same.values()
             ]
-            found[name] = len(some), rank_correlation(*pairs)
+            predicted = [float(one[0]["predicted_seconds"]) for one in same.values()]
+            found[name] = len(same), rank_correlation(measured, predicted)
     return found
+
+
+def beaten(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds of our own plan over those of the run's configuration, by id.
+
+    Both as one compiler would run them (`own_seconds`).
+    """
+    return {
+        row["id"]: float(row["ours_seconds"])
+        / float(row.get("own_seconds") or row["predicted_seconds"])
+        for row in rows
+        if row.get("ours_seconds")
+    }
 
 
 def reasons(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
@@ -121,17 +146,13 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
             f"order:   rank correlation within a model and chip {median:.2f} in the median of "
             f"{len(order)}, at least 0.9 in {good}"
         )
-    beaten = [
-        float(row["ours_seconds"]) / float(row["predicted_seconds"])
-        for row in priced
-        if row.get("ours_seconds")
-    ]
-    if beaten:
-        faster = sum(ratio < 1 for ratio in beaten)
-        tenth = sum(ratio <= 0.9 for ratio in beaten)
+    ratios = list(beaten(priced).values())
+    if ratios:
+        faster = sum(ratio < 1 for ratio in ratios)
+        tenth = sum(ratio <= 0.9 for ratio in ratios)
         lines.append(
-            f"ours:    faster in {faster} of {len(beaten)}, by a tenth in {tenth}, "
-            f"{statistics.median(beaten):.2f} of the run's own in the median"
+            f"ours:    faster in {faster} of {len(ratios)}, by a tenth in {tenth}, "
+            f"{statistics.median(ratios):.2f} of the run's own in the median"
         )
     for name, by in (("chip", lambda row: row["chip"]), ("mesh", kind_of)):
         for word, some in grouped(priced, by).items():

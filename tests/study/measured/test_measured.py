@@ -18,7 +18,7 @@ from autoshard.study.measured import (
 )
 from autoshard.study.measured.page import page
 from autoshard.study.measured.question import measured_seconds
-from autoshard.study.measured.summary import held, rank_correlation
+from autoshard.study.measured.summary import correlations, held, rank_correlation
 from autoshard.study.measured.table import half
 
 V6E = Run(
@@ -127,12 +127,12 @@ def test_rows_are_held_to_their_measurements():
     rows = [
         {"model": "m", "chip": "c", "status": "priced", "parallelism": "fsdp=8",
          "measured_seconds": seconds, "predicted_seconds": predicted}
-        for seconds, predicted in ((1.0, 1.1), (2.0, 1.0), (3.0, 3.0))
+        for seconds, predicted in ((1.0, 1.2), (2.0, 1.0), (3.0, 3.0))
     ]  # fmt: skip
     lost = {"model": "m", "chip": "c", "status": "unreachable: why"}
     found = held(rows)
-    assert (found.runs, found.median, found.bias) == (3, pytest.approx(0.1), pytest.approx(1.0))
-    assert found.within == pytest.approx(2 / 3)
+    assert (found.runs, found.median, found.bias) == (3, pytest.approx(0.2), pytest.approx(1.0))
+    assert (found.within, found.close) == pytest.approx((2 / 3, 1 / 3))
     assert rank_correlation([1, 2, 3], [2, 1, 3]) == pytest.approx(0.5)
     text = summary([*rows, lost])
     assert "not priced: 1 of 4\n  1 x why" in text
@@ -143,16 +143,34 @@ def test_the_page_says_halves_and_what_is_beaten():
     row = {"status": "priced", "jax": "no", "quality": "A", "chips": 8, "ours_mesh": "x=8"}
     rows = [
         {**row, "id": "a", "model": "m", "chip": "c", "parallelism": "pipeline=2,fsdp=4",
-         "measured_seconds": 1.0, "predicted_seconds": 1.5, "ours_seconds": 1.2},
+         "measured_seconds": 1.0, "predicted_seconds": 1.2, "own_seconds": 1.5,
+         "ours_seconds": 1.2, "measured_gib": 10.0, "predicted_gib": 8.0, "version": "1"},
         {**row, "id": "b", "model": "n", "chip": "c", "parallelism": "fsdp=8",
          "measured_seconds": 1.0, "predicted_seconds": 0.9, "ours_seconds": 0.9, "jax": "yes"},
+        {**row, "id": "c", "model": "n", "chip": "c", "parallelism": "",
+         "status": "unreachable: it took longer than 40 s"},
+        {**row, "id": "d", "model": "n", "chip": "c", "parallelism": "",
+         "status": "unreachable: so"},
     ]  # fmt: skip
     assert {half(one) for one in rows} == {"seen", "blind"}
     text = page(rows, "plot.svg")
-    assert "| other frameworks, pipelines | 1 | 50.0% | 1.50 | 0% |" in text
+    assert "| other frameworks, pipelines | 1 | 20.0% | 1.20 | 100% |" in text
     assert f"| all: {half(rows[1])} | 1 | 10.0% | 0.90 | 100% |" in text
     assert "faster than it in 1 of 2 runs, by a tenth or more in 1; 0.90 of its seconds" in text
     assert "| a | pipeline=2,fsdp=4 | x=8 | 1.5 | 1.2 | 0.80 |" in text
+    assert (
+        "4 runs were asked; 2 are not held to a time: 1 (25.0%) are out of reach, by the reasons "
+        "below, and 1 ran out of time: c.\nAnswers are of several versions of the model: 3 of one "
+        "that is not known, 1 of 1."
+    ) in text
+    assert "| a | pipeline=2,fsdp=4 | 10.0 | 8.0 | 0.80 |" in text
+
+
+def test_runs_of_one_configuration_have_one_place_in_the_order():
+    row = {"model": "m", "chip": "c", "status": "priced", "parallelism": "fsdp=8"}
+    pairs = ((1.0, 1.0), (9.0, 1.0), (1.2, 1.0), (2.0, 2.0), (3.0, 3.0))
+    rows = [{**row, "measured_seconds": a, "predicted_seconds": b} for a, b in pairs]
+    assert correlations(rows) == {"m on c": (3, pytest.approx(1.0))}
 
 
 def test_a_published_run_is_predicted_and_beaten():
