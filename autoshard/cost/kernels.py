@@ -55,7 +55,7 @@ def kernel_seconds(
     measured = chip.kernel_share
     flops = done.on(chip.matrix_side) * share
     if measured is not None:
-        return op_seconds(chip, flops / measured, work.bytes / shards, "bfloat16")
+        return np.asarray(op_seconds(chip, flops / measured, work.bytes / shards, "bfloat16"))
     products = op_seconds(chip, flops, work.bytes / shards, work.dtype)
     exponentials = done.exponentials * min(chip.exponential_flops, SPECIAL_FLOPS)
     elementwise = (done.elementwise + exponentials) * share
