@@ -1,12 +1,14 @@
 """MaxText compiled with the file that a plan becomes, and with what it does by default.
 
-    python benchmarks/maxtext_files.py qwen3-0.6b gemma-2b --machine v5p-64
+    python benchmarks/maxtext_files.py qwen3-0.6b gemma-2b --machine v5p-64 --remat search \
+        --recipe remat_policy=minimal
 
-For each model the best split of the devices that a file of MaxText's can say is found
-(`--as maxtext`). Then MaxText's own step is compiled, with that split and with its default: its
-constraints, its shardings of arguments and results, and what it donates, on its mesh. Nothing of
-a plan goes into the compiled step; times of Pallas kernels alone, which no compiler tells, are the
-plan's. Prints a row for each: predicted and compiled step and peak of a device.
+For each model the best file of MaxText's is found (`--as maxtext`): the split of the devices and,
+if asked, the tensors that are saved. Then MaxText's own step is compiled with that file, with its
+default, and with its default split and the settings of a recipe: its constraints, its shardings of
+arguments and results, and what it donates, on its mesh. Nothing of a plan goes into the compiled
+step; times of Pallas kernels alone, which no compiler tells, are the plan's. Prints a row for each:
+predicted and compiled step and peak of a device.
 
 With `--only default,free` the file is not looked for, and the free plan of the same step is
 compiled beside the default: MaxText's step without its constraints, with the plan's own.
@@ -15,7 +17,9 @@ compiled beside the default: MaxText's step without its constraints, with the pl
 from __future__ import annotations
 
 import argparse
+import math
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -142,29 +146,42 @@ def _refused(error: CompileError, estimate: Estimate) -> str:
     )
 
 
-def rows(model: str, options: argparse.Namespace, machine: Machine) -> Iterator[str]:
-    """The rows of a model that are asked for; ours where it is another than the default."""
-    program = offered_program(f"maxtext:{model}?{options.settings}")
+def searched(model: str, options: argparse.Namespace, machine: Machine, recipe: str) -> Expression:
+    """The search for the best file of a model, whose settings include those of a recipe."""
+    settings = "&".join(filter(None, (options.settings, recipe)))
+    program = offered_program(f"maxtext:{model}?{settings}")
     assert program is not None
     asked = SearchOptions(
         baselines=False, remat=options.remat, accumulate=options.accumulate, time_limit=20.0
     )
-    expression = Expression(
-        model,
-        Target.of(machine),
-        program.settings,
-        machine=machine,
-        asked=asked,
-        heard=lambda news: print(f"  {model}: {news}", file=sys.stderr, flush=True),
-    )
-    best = expression.run() if "ours" in options.only else None
-    default = expression.price(expression.default())
-    if default.plan is None:
-        yield f"| {model} | {machine.name} | default: {default} | | | | |"
-    elif "default" in options.only:
-        yield row(model, machine, expression, default, "default")
-    if best is not None and best is not default:
-        yield row(model, machine, expression, best, "ours")
+    until = time.monotonic() + options.seconds
+
+    def heard(news: str) -> None:
+        print(f"  {model}: {news}", file=sys.stderr, flush=True)
+        if time.monotonic() > until:
+            raise KeyboardInterrupt
+
+    target = Target.of(machine)
+    return Expression(model, target, program.settings, machine=machine, asked=asked, heard=heard)
+
+
+def rows(model: str, options: argparse.Namespace, machine: Machine) -> Iterator[str]:
+    """The rows of a model that are asked for; ours where it is another than the default."""
+    search = searched(model, options, machine, "")
+    default = search.price(search.default())
+    files = [(search, default, "default")] if "default" in options.only else []
+    if options.recipe:
+        other = searched(model, options, machine, options.recipe)
+        files.append((other, other.price(other.default()), f"default, {options.recipe}"))
+    if "ours" in options.only:
+        best = search.run()
+        assert best.seconds <= default.seconds, f"{best} is worse than the default, {default}"
+        files += [(search, best, "ours")] if best is not default else []
+    for one, trial, who in files:
+        if trial.plan is None:
+            yield f"| {model} | {machine.name} | {who}: {trial} | | | | |"
+        else:
+            yield row(model, machine, one, trial, who)
     if "free" in options.only:
         yield free_row(model, options, machine)
 
@@ -175,12 +192,14 @@ def main() -> None:
     parser.add_argument("models", nargs="+", help="of MaxText")
     parser.add_argument("--machine", default="v5p-64")
     parser.add_argument("--settings", default=SETTINGS, help="keys of MaxText's configuration")
-    parser.add_argument("--remat", choices=("respect", "search"), default="respect")
+    parser.add_argument("--remat", choices=("respect", "search", "offload"), default="respect")
     parser.add_argument(
         "--only", type=lambda text: text.split(","), default=["default", "ours"], help="of ROWS"
     )
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds of the free search")
     parser.add_argument("--accumulate", type=int, nargs="+", default=[1], help="microbatches")
+    parser.add_argument("--recipe", default="", help="more keys of it, for one more row")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of the search for a file")
     options = parser.parse_args()
     machine = load_machine(options.machine)
     if not set(options.only) <= set(ROWS):

@@ -35,10 +35,6 @@ def best_own_file(options: argparse.Namespace, machine: Machine, line: ProgressL
     from autoshard.search.options import SearchOptions
     from autoshard.search.search import InfeasibleError, MeshError, NoPlanError
 
-    if options.remat == "offload":
-        raise CommandError(
-            "--remat offload: not with --as, whose file cannot say it; use --remat search"
-        )
     asked = SearchOptions(
         mesh=options.mesh,
         memory_limit=options.memory_limit,

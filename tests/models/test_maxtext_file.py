@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from autoshard.machine.load import load
@@ -23,6 +25,7 @@ from autoshard.models.maxtext.own_file import (
     parted,
     yaml_text,
 )
+from autoshard.models.maxtext.places import Places, choose, policies
 from autoshard.models.maxtext.splits import AxisUse, distinct, neighbours, splits
 from autoshard.models.providers import ProgramError, Target
 from autoshard.program.trace import trace
@@ -82,7 +85,9 @@ class StandIn(Expression):
         seconds = 8 / sizes.get("fsdp", 1) + sizes.get("fsdp", 1) + sizes.get("tensor", 1) / 2
         seconds -= 0.9 * (sizes.get("data", 1) == 2) * (len(sizes) == 3)
         seconds += 0.1 * choice.microbatches * (sizes.get("fsdp", 1) < 8)
-        seconds -= sum({"query_proj": 0.1, "mlpwi_0": 0.4, "context": -0.1}[one] for one in saved)
+        gains = {"query_proj": 0.1, "mlpwi_0": 0.4, "context": -0.1}
+        seconds -= sum(gains[one] for one in saved)
+        seconds -= sum(0.9 * gains[one] for one in choice.offloaded)
         size = 800 // choice.microbatches + 100 * len(saved)
         if size > self.least:
             raise InfeasibleError(f"{choice} needs {size} bytes:\n  of 500")
@@ -116,9 +121,60 @@ def test_the_best_split_is_found_beyond_two_axes():
 
 def test_tensors_are_saved_while_that_helps():
     found = stood(remat="search").run()
-    assert found.choice.saved == ("mlpwi_0", "query_proj")
-    assert str(found.choice).endswith("saved: mlpwi_0, query_proj")
+    assert found.choice.saved == ("query_proj", "mlpwi_0")
+    assert str(found.choice).endswith("saved: query_proj, mlpwi_0")
+    assert len(found.choice.split) == 3
     assert stood(remat="search", least=850).run().choice.saved is None
+
+
+def test_tensors_wait_on_the_host_where_that_pays():
+    found = stood(remat="offload", least=900).run()
+    assert str(found.choice).endswith("saved: query_proj, on the host: mlpwi_0")
+    assert found.seconds < stood(remat="search", least=900).run().seconds
+    search = stood(remat="offload", least=850)
+    assert search.run().choice.offloaded == ("query_proj", "mlpwi_0")
+    assert stood(remat="offload").run().choice.offloaded == ()
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_places_are_the_best_of_all(host):
+    names = ["query_proj", "out_proj", "mlpwo", "context"]
+    random = np.random.default_rng(7)
+    every = [
+        Places(*(tuple(n for n, at in zip(names, put, strict=True) if at == k) for k in (1, 2)))
+        for put in itertools.product(range(3 if host else 2), repeat=len(names))
+    ]
+    for _ in range(50):
+        gains = random.normal(0.5, 1.0, (len(names), 2))
+        room = random.integers(0, 5)
+
+        def price(places, gains=gains, room=room):
+            if len(places.device) > room:
+                return math.inf
+            mine = [(name, 0) for name in places.device] + [(name, 1) for name in places.host]
+            return 10.0 - sum(gains[names.index(name), at] for name, at in mine)
+
+        found = choose(names, price, host=host)
+        if room >= len(names):  # prices that add are the best one by one
+            assert price(found) == min(map(price, every))
+        assert price(found) <= min(price(one) for one in policies(names, host=host)[-1:])
+
+
+def test_the_file_is_never_worse_than_the_default():
+    for seed in range(20):
+        search = stood(remat="offload", accumulate=(1, 2))
+        prices = np.random.default_rng(seed)
+
+        def planned(choice, cutoff, prices=prices):
+            seconds = prices.exponential()
+            if seconds >= cutoff or prices.random() < 0.3:
+                raise InfeasibleError("none")
+            return SimpleNamespace(estimate=SimpleNamespace(step_seconds=seconds, expected_bytes=1))
+
+        search._planned = planned
+        best = search.run()
+        assert best.seconds == min(one.seconds for one in search.trials.values())
+        assert best.seconds <= search.trials[search.default()].seconds
 
 
 def test_microbatches_where_the_whole_batch_does_not_fit():
@@ -147,8 +203,6 @@ def test_an_axis_reaches_over_the_slices():
 def test_what_is_searched_for_cannot_be_set():
     with pytest.raises(ProgramError, match="ici_fsdp_parallelism: this is what is searched for"):
         stood(settings={"ici_fsdp_parallelism": 4})
-    with pytest.raises(ProgramError, match=r'remat="offload": .*; use remat="search"'):
-        stood(remat="offload")
 
 
 def test_why_a_file_costs_more_is_said():

@@ -175,7 +175,6 @@ def test_a_framework_writes_its_own_file(zoo, capsys):
         ("zoo:layer --as maxtext", "--as maxtext is for programs maxtext:..., and 'zoo:layer'"),
         ("broken:it --as broken", "broken:it: zoo:broken of zoo writes no file of its own"),
         ("zoo:layer --as zoo --refine 2", "--refine: not with --as, whose file cannot say it"),
-        ("zoo:layer --as zoo --remat offload", "--remat offload: not with --as, whose file cannot"),
     ],
 )
 def test_what_no_file_can_say_is_refused(words, told, capsys):

@@ -8,10 +8,11 @@ MaxText (`autoshard.models.maxtext.splits`). First all devices lie along one axi
 then along the best of these and another one, in all proportions (where none fits, along any two).
 From the best of all a prime factor at a time moves to another axis while that helps.
 
-With `remat="search"` the tensors of MaxText's `remat_policy: custom` are chosen too: each name that
-the model gives is priced alone, then they are saved one after another, the most seconds for a byte
-first, while that helps and fits. With several numbers of microbatches each is priced on the best
-splits. Then the best splits are priced again with what was chosen.
+With `remat="search"` the tensors of MaxText's `remat_policy: custom` are chosen too, with
+`"offload"` also for the host (`autoshard.models.maxtext.places`): on the default split where that
+fits, since what is slower than the best so far costs little to price, and again on the best one.
+With several numbers of microbatches each is priced on the best splits. The default is priced first,
+so that what is found is never worse than it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from autoshard.compat.interrupts import acknowledge
 from autoshard.machine.machine import Machine
 from autoshard.machine.network import Torus
 from autoshard.models.maxtext.config import configured, keys, remat_keys
+from autoshard.models.maxtext.places import Places, choose
 from autoshard.models.maxtext.splits import (
     AxisUse,
     Split,
@@ -67,12 +69,14 @@ class Choice:
       between: the axis that reaches over all slices; empty where there is one.
       microbatches: the step works on so many, one after another.
       saved: the tensors that are kept for the backward pass; None as the user's settings say.
+      offloaded: the tensors that wait for it in the memory of the host.
     """
 
     split: Split
     between: str = ""
     microbatches: int = 1
     saved: tuple[str, ...] | None = None
+    offloaded: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         words = [shown(self.split)]
@@ -80,6 +84,7 @@ class Choice:
         words += [f"{self.microbatches} microbatches"] if self.microbatches > 1 else []
         if self.saved is not None:
             words.append(f"saved: {', '.join(self.saved) or 'layer inputs alone'}")
+        words += [f"on the host: {', '.join(self.offloaded)}"] if self.offloaded else []
         return ", ".join(words)
 
 
@@ -122,11 +127,6 @@ class Expression:
         self.trials: dict[Choice, Trial] = {}
         self.left_out: dict[str, str] = {}
         self.interrupted = False
-        if asked.remat == "offload":
-            raise ProgramError(
-                'remat="offload": a file of MaxText that puts tensors on the host is not searched '
-                'for; use remat="search"'
-            )
         own = [key for key in settings if key.startswith(("ici_", "dcn_"))]
         if own or "num_slices" in settings:
             raise ProgramError(f"{', '.join(own) or 'num_slices'}: this is what is searched for")
@@ -186,6 +186,20 @@ class Expression:
             raise InfeasibleError(f"no split of MaxText's mesh fits {self.machine.name}:\n{told}")
         return self.best
 
+    def price(self, choice: Choice) -> Trial:
+        """The plan of a choice, or the reason why it cannot be the best so far."""
+        known = self.trials.get(choice)
+        if known is not None:
+            return known
+        self.heard(f"{len(self.trials) + 1}: {choice}")
+        cutoff = math.inf if self.best is None else self.best.seconds
+        try:
+            trial = Trial(choice, self._planned(choice, cutoff))
+        except (InfeasibleError, MeshError, NoPlanError, ProgramError, RequirementError) as error:
+            trial = Trial(choice, why=_in_one_line(error))
+        self.trials[choice] = trial
+        return trial
+
     def settings_of(self, choice: Choice) -> dict[str, Any]:
         """The keys of MaxText's configuration that a choice says, the user's own included."""
         mesh = mesh_settings(choice, self.order, self.slices)
@@ -209,29 +223,26 @@ class Expression:
 
     def _search(self) -> None:
         counts = sorted(set(self.asked.accumulate)) or [1]
-        first = counts[0]
-        self.price(replace(self.default(), microbatches=first))
         chips = self.machine.chips
-        self._all(self._over_slices(splits(chips, self.uses, self.order, axes=1)), first)
+        self.price(replace(self.default(), microbatches=counts[0]))
+        self._place()
+        self._all(self._over_slices(splits(chips, self.uses, self.order, axes=1)), counts[0])
         pairs = splits(chips, self.uses, self.order, axes=2)
         if self.best is not None:
             axis = max(self.best.choice.split, key=lambda one: one[1])[0]
             pairs = [one for one in pairs if axis in dict(one)]
-        self._all(self._over_slices(pairs), first)
+        self._all(self._over_slices(pairs), counts[0])
         self._walk()
         for count in counts[1:]:
             self._all([one.choice for one in self._tops()] or [self.default()], count)
-        if self.asked.remat == "search" and self.best is not None:
-            self._save(self.best.choice)
-            saved = self.best.choice.saved
-            if saved:
-                for one in self._tops():
-                    self.price(replace(one.choice, saved=saved))
-                self._walk()
+        self._place()
+        self._walk()
 
     def _all(self, choices: Iterable[Choice], count: int) -> None:
         for choice in choices:
-            self.price(replace(choice, microbatches=count))
+            kept = choice if self.best is None else self.best.choice
+            places = {"saved": kept.saved, "offloaded": kept.offloaded}
+            self.price(replace(choice, microbatches=count, **places))
 
     def _tops(self) -> list[Trial]:
         """The best trials of different splits."""
@@ -260,34 +271,18 @@ class Expression:
             if size % self.slices == 0
         ]
 
-    def _save(self, choice: Choice) -> None:
-        """Choose the tensors that are kept for the backward pass, on one split."""
-        names = self.tensors(choice)
-        none = self.price(replace(choice, saved=()))
-        alone = {name: self.price(replace(choice, saved=(name,)), every=True) for name in names}
-        gains = {
-            name: _gain(none, one) for name, one in alone.items() if one.seconds < none.seconds
-        }
-        chosen: tuple[str, ...] = ()
-        best = none
-        for name in sorted(gains, key=lambda name: -gains[name]):
-            trial = self.price(replace(choice, saved=(*chosen, name)), every=True)
-            if trial.seconds < best.seconds:
-                chosen, best = (*chosen, name), trial
+    def _place(self) -> None:
+        """Choose where tensors wait for the backward pass, on the best split or the default."""
+        if self.asked.remat == "respect":
+            return
+        first = replace(self.default(), microbatches=min(self.asked.accumulate, default=1))
+        choice = first if self.best is None else self.best.choice
 
-    def price(self, choice: Choice, *, every: bool = False) -> Trial:
-        """The plan of a choice; `every`: also where it cannot beat the best."""
-        known = self.trials.get(choice)
-        if known is not None and (known.plan is not None or not every):
-            return known
-        self.heard(f"{len(self.trials) + 1}: {choice}")
-        cutoff = math.inf if every or self.best is None else self.best.seconds
-        try:
-            trial = Trial(choice, self._planned(choice, cutoff))
-        except (InfeasibleError, MeshError, NoPlanError, ProgramError, RequirementError) as error:
-            trial = Trial(choice, why=_in_one_line(error))
-        self.trials[choice] = trial
-        return trial
+        def seconds(places: Places) -> float:
+            there = replace(choice, saved=places.device, offloaded=places.host)
+            return self.price(there).seconds
+
+        choose(self.tensors(choice), seconds, host=self.asked.remat == "offload")
 
     def _planned(self, choice: Choice, cutoff: float) -> Plan:
         config = self.config_of(choice)
@@ -329,7 +324,9 @@ class Expression:
             found["gradient_accumulation_steps"] = choice.microbatches
             found["per_device_batch_size"] = int(each) if each == int(each) else each
         if choice.saved is not None:
-            places = {name: "device" if name in choice.saved else "remat" for name in remat_keys()}
+            places = dict.fromkeys(remat_keys(), "remat")
+            places |= dict.fromkeys(choice.saved, "device")
+            places |= dict.fromkeys(choice.offloaded, "offload")
             found |= {"remat_policy": "custom", **places}
         return found
 
@@ -364,16 +361,6 @@ def mesh_settings(choice: Choice, order: Sequence[str], slices: int) -> dict[str
         found[parallelism_key("ici", axis)] = sizes.get(axis, 1) // outside
         found[parallelism_key("dcn", axis)] = outside
     return found
-
-
-def _gain(before: Trial, after: Trial) -> float:
-    """Seconds that a byte more brings."""
-    assert after.plan is not None
-    saved = before.seconds - after.seconds
-    if before.plan is None:
-        return saved
-    more = after.plan.estimate.expected_bytes - before.plan.estimate.expected_bytes
-    return saved / max(more, 1)
 
 
 def _in_one_line(error: Exception) -> str:
