@@ -5,7 +5,8 @@ activations are requirements; the solver completes the rest at its best, and the
 any other, in the order in which the compiler runs it. Nothing is searched over meshes, microbatches
 or remat. Our own plan has all of the mesh free, and the memory that the run's own took; it is held
 to the run's configuration as the same compiler would run it, not as another framework does. Of a
-pipeline our own plan has the whole machine as one mesh, and no pipeline.
+pipeline our own plan has the whole machine as one mesh, and no pipeline. Of others, the search
+starts from the run's configuration, on its mesh first.
 
 A pipeline is priced by its stages (`autoshard.study.measured.stages`). Runs that differ in nothing
 that is asked have one price, which is remembered.
@@ -13,16 +14,18 @@ that is asked have one price, which is remembered.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from autoshard.models.annotate import RulesError
 from autoshard.plan.fits import needed_bytes
+from autoshard.plan.plan import Plan
 from autoshard.program.trace import trace
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.prepare import MeshError
 from autoshard.search.search import search
 from autoshard.study.measured.completed import ANY, completed, free_step, ruled_program
-from autoshard.study.measured.eager import eager_seconds
+from autoshard.study.measured.eager import eager_bytes, eager_seconds
 from autoshard.study.measured.question import (
     Question,
     Remat,
@@ -105,16 +108,38 @@ def answer(run: Run, *, ours: float = 0.0, time_limit: float = 60.0) -> Answer:
 def _beaten(told: Answer, asked: Question, price: _Price, ours: float) -> Answer:
     """The answer with our own plan of the same program and machine."""
     machine = asked.machine if asked.pipeline is None else asked.pipeline.machine
-    step = free_step(asked, price.remat)
-    free = trace(step.fn, *step.args, **step.options)
     limit = max(price.needed_bytes, machine.chip.usable_bytes + asked.offloaded)
     told = replace(told, own_seconds=price.planned_seconds)
-    try:
-        best = search(free, machine, memory_limit=limit, time_limit=ours, baselines=False)
-    except (InfeasibleError, NoPlanError, MeshError) as error:
-        return replace(told, status=f"{told.status}; our own plan: {_line(error)}")
-    mesh = str(best.mesh)
-    return replace(told, ours_seconds=best.estimate.expected_seconds, ours_mesh=mesh)
+    if price.plan is None:
+        step = free_step(asked, price.remat)
+        free, found = trace(step.fn, *step.args, **step.options), None
+        meshes: tuple[Mapping[str, int] | None, ...] = (None,)
+    else:
+        free, found = ruled_program(asked, price.remat), price.plan
+        meshes = (dict(asked.rules.mesh), None)
+    faults = []
+    for mesh in meshes:
+        try:
+            plan = search(
+                free,
+                machine,
+                mesh=mesh,
+                memory_limit=limit,
+                time_limit=ours / len(meshes),
+                baselines=False,
+                constraints=False,
+                start=found,
+                remat="search",
+            )
+        except (InfeasibleError, NoPlanError, MeshError) as error:
+            faults.append(_line(error))
+            continue
+        if found is None or plan.estimate.expected_seconds < found.estimate.expected_seconds:
+            found = plan
+    if found is None:
+        return replace(told, status=f"{told.status}; our own plan: {faults[0]}")
+    mesh = str(found.mesh)
+    return replace(told, ours_seconds=found.estimate.expected_seconds, ours_mesh=mesh)
 
 
 _PRICES: dict[str, _Price | ValueError] = {}
@@ -125,13 +150,15 @@ _PRICES: dict[str, _Price | ValueError] = {}
 class _Price:
     """Seconds of a step and bytes of a device, of the choice of remat that was taken.
 
-    `planned_seconds` are those of the plan as it is, see `eager.eager_seconds` for others.
+    `planned_seconds` are those of the plan as it is, see `eager.eager_seconds` for others; a
+    pipeline has no plan.
     """
 
     seconds: float
     planned_seconds: float
     needed_bytes: float
     remat: Remat
+    plan: Plan | None = None
 
 
 def _own(asked: Question, time_limit: float) -> _Price:
@@ -160,9 +187,11 @@ def _priced(asked: Question, time_limit: float) -> _Price:
             try:
                 plan = completed(program, asked, limit, time_limit)
                 seconds = planned = plan.estimate.expected_seconds
+                needed = needed_bytes(plan.estimate)
                 if asked.eager:
                     seconds = eager_seconds(plan, program, asked)
-                return _Price(seconds, planned, needed_bytes(plan.estimate), remat)
+                    needed = eager_bytes(plan, program, asked)
+                return _Price(seconds, planned, needed, remat, plan)
             except (InfeasibleError, NoPlanError):
                 if limit == ANY:
                     raise

@@ -9,18 +9,29 @@ What such a framework does otherwise than the plan, by its documentation:
                        marked as being of its dtype, as XLA does
     tokens             go to experts once a place, where its kernels do so
                        (`autoshard.study.measured.dispatch`)
+    the loss           has the logits in float32 three times as its backward pass begins, where it
+                       is no kernel of its own: cross_entropy keeps the log_softmax, and makes its
+                       gradient of that of the former (docs.pytorch.org, torch.nn.functional)
 """
 
 from __future__ import annotations
 
+import math
+
 from autoshard.plan.evaluate import compute_seconds
+from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
 from autoshard.program.trace import Program
 from autoshard.search.assemble import prices_of
 from autoshard.study.measured.data_parallel import of_weights, weight_shapes
 from autoshard.study.measured.dispatch import exchange_seconds, is_exchange
+from autoshard.study.measured.held import kept_bytes, weight_bytes
 from autoshard.study.measured.question import Question
 
+LOSS_BYTES = 12.0
+"""Of a logit, see the module."""
+STATE_BYTES = 12.0
+"""Of a weight when the loss is computed: itself and two moments in float32, and no gradient."""
 COPIES = frozenset({"scan_stack", "reduce_precision", "name"})
 """Ops by which XLA alone keeps what the backward pass reads."""
 
@@ -41,3 +52,18 @@ def eager_seconds(plan: Plan, program: Program, asked: Question) -> float:
         others += sum(move.count * exchange - move.exposed_seconds for move in ways)
     busy = estimate.compute_seconds - copies + max(others, 0.0)
     return busy + max(sum(move.seconds for move in data) - busy, 0.0)
+
+
+def eager_bytes(plan: Plan, program: Program, asked: Question) -> float:
+    """Bytes of a device on one mesh: as the plan has it, or more when the loss is computed."""
+    needed = needed_bytes(plan.estimate)
+    if not asked.plain_loss:
+        return needed
+    held = prices_of(plan, program, asked.machine).held_bytes
+    states = sum(size for _, size in weight_bytes(program, plan, held)) / 4 * STATE_BYTES
+    kept = sum(size for _, size in kept_bytes(program, plan, held))
+    rules, mesh = asked.rules.activations, asked.rules.mesh
+    axes = (*rules["batch"], *rules["length"], *rules.get("vocab", ()))
+    tokens = asked.batch // asked.microbatches * asked.sequence
+    logits = tokens * asked.decoder.vocabulary / math.prod(mesh[axis] for axis in axes)
+    return max(needed, states + kept + LOSS_BYTES * logits)

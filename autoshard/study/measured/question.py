@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autoshard.machine.file import MachineError
 from autoshard.machine.machine import Machine, submachine
@@ -51,6 +51,7 @@ class Question:
       pipeline: of its stages, or None.
       block: tokens of a block of fused attention.
       eager: whether the framework runs op by op, see `autoshard.study.measured.eager`.
+      plain_loss: whether the loss is made of PyTorch's own functions.
       exchanges: whether tokens go to experts as `autoshard.study.measured.dispatch` says.
       rules: mesh, and where logical names lie.
       notes: what was taken to be so.
@@ -68,6 +69,7 @@ class Question:
     pipeline: Pipeline | None
     block: int
     eager: bool
+    plain_loss: bool
     exchanges: bool
     rules: Rules
     notes: tuple[str, ...]
@@ -85,6 +87,7 @@ def question(run: Run) -> Question:
         raise UnreachableError(found)
     if "LoRA" in run.task:
         raise UnreachableError("low-rank adapters, which no built-in decoder has")
+    run, batch_notes = _with_batch(run)
     missing = [name for name in ("batch", "sequence") if not getattr(run, name)]
     if missing:
         raise UnreachableError(f"the source does not say its {' and '.join(missing)}")
@@ -92,7 +95,7 @@ def question(run: Run) -> Question:
         machine, words = machine_of(run)
     except MachineError as error:
         raise UnreachableError(str(error).split("\n")[0]) from error
-    notes = [*words]
+    notes = [*words, *batch_notes]
     pipeline, machine = _pipeline(run, machine, found.layers, notes)
     mesh = _mesh(run, machine.chips, notes)
     remat, sent = remat_of(run, notes)
@@ -116,6 +119,8 @@ def question(run: Run) -> Question:
         pipeline=pipeline,
         block=_block(machine, sequence),
         eager=not any(name in run.framework for name in JAX),
+        # github.com/pytorch/torchtitan, components/loss.py: cross_entropy of logits in float32
+        plain_loss="torchtitan" in run.framework,
         exchanges="Megatron-Bridge" in run.framework,
         rules=_rules(
             found,
@@ -126,6 +131,15 @@ def question(run: Run) -> Question:
         ),
         notes=tuple(notes),
     )
+
+
+def _with_batch(run: Run) -> tuple[Run, tuple[str, ...]]:
+    """The run with a batch, where that follows from its microbatch: one on every FSDP rank."""
+    known = run.batch or not run.microbatch or run.fsdp != run.chips or (run.pp or 1) > 1
+    if known:
+        return run, ()
+    batch = (run.microbatch or 0) * run.chips
+    return replace(run, batch=batch), ("batch not published: taken to be a microbatch a rank",)
 
 
 def _pipeline(
@@ -310,6 +324,8 @@ def measured_seconds(run: Run, asked: Question) -> tuple[float | None, str]:
     """
     if run.step_seconds:
         return run.step_seconds, ""
+    if run.token_rate:
+        return asked.batch * asked.sequence / run.token_rate / run.chips, "seconds from tokens/s"
     if not run.tflops and not run.mfu:
         return None, "no time was published"
     rate = (

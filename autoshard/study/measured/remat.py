@@ -23,14 +23,15 @@ POLICIES: dict[str, tuple[str, ...]] = {
     # arxiv.org/abs/2205.05198, section 5: all but attention inside
     "selective (attention), sequence parallel": tuple(n for n in NAMES if n != "context"),
     "seqsel": tuple(name for name in NAMES if name != "context"),
-    # github.com/pytorch/torchtitan, activation_checkpoint.py: products and attention are kept
-    "selective (per op) activation checkpointing": NAMES,
-    "selective activation checkpointing": NAMES,
     # github.com/apple/axlearn, common/attention.py
     "offload qkv_proj and input": _QKV,
     "offload attention projections": (*_QKV, "context", "out_proj"),
 }
 """What published remat policies keep of a layer beside its input."""
+SELECTIVE = ("query_proj", "value_proj", "mlpwi_0", "mlpwo", "context")
+"""What torchtitan keeps by its policy for each op: attention and every second product of a layer,
+as they come (github.com/pytorch/torchtitan, activation_checkpoint.py). Its list of products has
+none of float8, of which nothing is kept."""
 JAX = ("MaxText", "AXLearn", "Levanter")
 """Frameworks whose compiler fuses what stands around products."""
 
@@ -47,6 +48,8 @@ def remat_of(run: Run, notes: list[str]) -> tuple[tuple[Remat, ...], tuple[str, 
     if words in POLICIES:
         sent = POLICIES[words] if "offload" in words else ()
         return (POLICIES[words],), (*sent, *(("decoder_layer_input",) if "input" in words else ()))
+    if words.startswith("selective") and "torchtitan" in run.framework:
+        return (("context",) if "float8" in run.precision else SELECTIVE,), ()
     if words == "none":
         if any(name in run.framework for name in JAX):
             return ("none",), ()

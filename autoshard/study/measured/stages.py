@@ -22,12 +22,9 @@ are in flight, and what a microbatch needs beside that.
 from __future__ import annotations
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from autoshard.models.decoder_sizes import Decoder
 from autoshard.plan.evaluate import compute_seconds, evaluate
@@ -39,11 +36,10 @@ from autoshard.study.measured.completed import ANY, completed, ruled_program
 from autoshard.study.measured.data_parallel import of_weights, sides, weight_shapes
 from autoshard.study.measured.dispatch import exchange_seconds, is_exchange
 from autoshard.study.measured.eager import COPIES
+from autoshard.study.measured.held import ENDS, KINDS, kept_bytes, place, weight_bytes
 from autoshard.study.measured.pipeline import Pipeline, layers_of_stages
 from autoshard.study.measured.question import Question, Remat
 
-ENDS = ("embed", "unembed", "loss")
-KINDS = ("dense_layers", "local_layers", "layers")
 KEPT_BYTES, SHARDED_BYTES = 6.0, 12.0
 """Of a weight: bfloat16 and its gradient in float32; float32 and two moments of Adam."""
 
@@ -123,7 +119,7 @@ def _parts(one: Question, program: Program, plan: Plan) -> Parts:
     for op, _, spent in compute_seconds(prices, plan.decisions):
         if one.eager and op.primitive in COPIES:
             continue
-        part, kind = _place(op.scope)
+        part, kind = place(op.scope)
         of_weight = any(sides(program.values[v].shape) in shapes for v in op.outputs)
         if kind == "B" and op.primitive == "dot_general" and of_weight:
             kind = "W"
@@ -134,17 +130,17 @@ def _parts(one: Question, program: Program, plan: Plan) -> Parts:
     share = hidden / exposed if exposed > 0 else 1.0
     exchange = exchange_seconds(one)
     for move in evaluate(prices, plan.decisions, plan.mesh.names).moves:
-        part, kind = _place(move.scope)
+        part, kind = place(move.scope)
         data = of_weights(move, shapes)
         spent = move.seconds if data else share * move.exposed_seconds
         if exchange is not None and is_exchange(move, shapes):
             spent = move.count * exchange
         seconds[part, "data" if data else kind] += spent / counts.get(part, 1)
     kept: dict[str, float] = defaultdict(float)
-    for part, held in _kept(program, plan, prices.held_bytes):
+    for part, held in kept_bytes(program, plan, prices.held_bytes):
         kept[part] += held / counts.get(part, 1)
     scalars: dict[str, float] = defaultdict(float)
-    for part, held in _weights(program, plan, prices.held_bytes):
+    for part, held in weight_bytes(program, plan, prices.held_bytes):
         scalars[part] += held / 4 / counts.get(part, 1)
     stored = sum(counts[part] * scalars[part] for part in counts)
     update = seconds.pop(("", "once"), 0.0) / stored / data_ranks(one)
@@ -157,40 +153,6 @@ def _parts(one: Question, program: Program, plan: Plan) -> Parts:
 def data_ranks(asked: Question) -> int:
     """Ranks over which dense weights are the same and gradients are summed."""
     return math.prod(asked.rules.mesh.get(axis, 1) for axis in ("replica", "fsdp"))
-
-
-def _place(scope: str) -> tuple[str, str]:
-    """The part and kind of a scope, as `transpose(jvp(layers))/ffn`; ("", "once") for others."""
-    words = re.findall(r"\w+", scope.split("/")[0])
-    part = next((word for word in words if word in (*KINDS, *ENDS)), "")
-    if not part:
-        return "", "once"
-    return part, "B" if "transpose" in words else "F"
-
-
-def _kept(program: Program, plan: Plan, held_bytes: object) -> Iterator[tuple[str, float]]:
-    """What the forward pass stacks for the backward pass, by part, in bytes of a device."""
-    for op in program.ops:
-        part, kind = _place(op.scope)
-        if op.primitive != "scan_stack" or kind != "F":
-            continue
-        for value in op.outputs:
-            yield part, _held(plan, value, held_bytes)
-
-
-def _weights(program: Program, plan: Plan, held_bytes: object) -> Iterator[tuple[str, float]]:
-    """Weights by part, in bytes of a device."""
-    names = {"embedding": "embed", "unembedding": "unembed", "final_norm": "unembed"}
-    for value in program.inputs:
-        words = re.findall(r"\w+", program.values[value].path)
-        if words[:1] == ["0"]:
-            part = str(words[1])
-            yield names.get(part, part), _held(plan, value, held_bytes)
-
-
-def _held(plan: Plan, value: int, held_bytes: object) -> float:
-    layout = plan.decisions.stored[value]
-    return float(held_bytes(value, np.array(layout))) if layout is not None else 0.0  # type: ignore[operator]
 
 
 def piped_of(asked: Question, pipeline: Pipeline, parts: Parts, remat: Remat) -> Piped:

@@ -40,6 +40,7 @@ class Run:
       schedule, precision, remat, settings, notes: in the words of the source.
       step_seconds: measured.
       tflops, mfu: TFLOP/s of one chip, and per cent of its peak, by the source's own count.
+      token_rate: tokens/s of one chip.
       memory_gib: peak of one chip.
     """
 
@@ -72,6 +73,7 @@ class Run:
     step_seconds: float | None = None
     tflops: float | None = None
     mfu: float | None = None
+    token_rate: float | None = None
     memory_gib: float | None = None
 
 
@@ -115,6 +117,7 @@ COLUMNS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "other_settings": ("settings", str, ""),
     "step_seconds": ("step_seconds", _number, "a number, not negative"),
     "tflops_per_s_per_chip": ("tflops", _number, "a number, not negative"),
+    "tokens_per_s_per_chip": ("token_rate", _number, "a number, not negative"),
     "mfu_pct": ("mfu", _number, "a number, not negative"),
     "peak_memory_gib": ("memory_gib", _number, "a number, not negative"),
 }

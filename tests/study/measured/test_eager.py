@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from autoshard.models.decoder import parameter_count
 from autoshard.models.decoder_sizes import Decoder
+from autoshard.plan.fits import needed_bytes
 from autoshard.study.measured import Run, question
 from autoshard.study.measured.completed import ANY, completed, ruled_program
 from autoshard.study.measured.data_parallel import weight_shapes
 from autoshard.study.measured.dispatch import INSIDE, distinct_places, exchange_seconds, is_exchange
-from autoshard.study.measured.eager import eager_seconds
+from autoshard.study.measured.eager import eager_bytes, eager_seconds
+from autoshard.study.measured.question import measured_seconds
 
 
 def run(**cells: Any) -> Run:
@@ -54,3 +57,34 @@ def test_gradients_of_tokens_come_back_by_exchanges_and_not_by_sums():
     ways = [one for one in plan.moves if is_exchange(one, weight_shapes(small))]
     assert {one.kind for one in ways} == {"all_to_all"}
     assert eager_seconds(plan, program, asked) < plan.estimate.expected_seconds
+
+
+def test_torchtitan_keeps_every_second_product_and_the_loss_has_logits_three_times():
+    cells = {"framework": "torchtitan", "model": "llama3.1-8b", "chip": "H100", "ep": 1, "fsdp": 8}
+    words = "selective activation checkpointing"
+    asked = question(run(**cells, remat=words))
+    assert asked.remat == (("query_proj", "value_proj", "mlpwi_0", "mlpwo", "context"),)
+    assert question(run(**{**cells, "remat": words, "precision": "float8"})).remat == (
+        ("context",),
+    )
+    small = Decoder(layers=1, width=64, heads=2, kv_heads=1, hidden=64, vocabulary=4096)
+    asked = replace(asked, decoder=small, attention="plain", sequence=128, batch=64)
+    program = ruled_program(asked, "full")
+    plan = completed(program, asked, ANY, 20.0)
+    weights = 12 * parameter_count(small) / 8
+    logits, kept = 12 * 8 * 128 * 4096, 2 * 8 * 128 * 64
+    found = eager_bytes(plan, program, asked)
+    assert found == pytest.approx(weights + kept + logits, rel=0.05)
+    assert (
+        found
+        > needed_bytes(plan.estimate)
+        == eager_bytes(plan, program, replace(asked, plain_loss=False))
+    )
+
+
+def test_a_batch_and_seconds_follow_from_microbatches_and_tokens():
+    one = run(chip="H100", chips=64, ep=1, fsdp=64, batch=None, microbatch=2, token_rate=1000.0)
+    asked = question(one)
+    assert (asked.batch, asked.microbatches) == (128, 1)
+    assert "batch not published: taken to be a microbatch a rank" in asked.notes
+    assert measured_seconds(one, asked) == (2 * 4096 / 1000, "seconds from tokens/s")
