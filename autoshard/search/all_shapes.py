@@ -41,14 +41,20 @@ class InfeasibleError(ValueError):
 
     `conflict` is the smallest set of requirements that cannot all hold, if requirements conflict.
     `plan` is the found plan that needs the least memory, if all need more than the limit.
+    `least_bytes` is the smallest limit per device for which a plan was found, if one was.
     """
 
     def __init__(
-        self, message: str, conflict: Conflict | None = None, plan: Plan | None = None
+        self,
+        message: str,
+        conflict: Conflict | None = None,
+        plan: Plan | None = None,
+        least_bytes: float | None = None,
     ) -> None:
         super().__init__(message)
         self.conflict = conflict
         self.plan = plan
+        self.least_bytes = least_bytes
 
 
 class NoPlanError(RuntimeError):
@@ -258,7 +264,8 @@ def _failure(searcher: MeshSearcher) -> Exception:
         return InfeasibleError(f"{said}; every one needs {format_bytes(least + reserved)} or more")
     return InfeasibleError(
         f"{said}; the smallest limit for which one was found is {format_bytes(smallest)}: try "
-        f"--memory-limit {limit_for(smallest)}"
+        f"--memory-limit {limit_for(smallest)}",
+        least_bytes=smallest,
     )
 
 

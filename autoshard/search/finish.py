@@ -200,4 +200,5 @@ def _too_large(searcher: MeshSearcher, plan: Plan) -> InfeasibleError:
         f"device on {searcher.machine.name}; of the one that needs least, "
         f"{refusal(plan.estimate, searcher.limit)}",
         plan=plan,
+        least_bytes=needed_bytes(plan.estimate),
     )

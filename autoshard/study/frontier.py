@@ -4,8 +4,10 @@
     found.price(0)        # seconds that the step takes longer for each GiB that it gives back
 
 The step is planned within the memory of the chip, and then within less and less: limits at equal
-distances between the peak of that plan and what the inputs alone take. What is saved for the
-backward pass, how many microbatches there are, the mesh and the layouts are chosen anew each time.
+distances between the peak of the smallest plan so far and what the inputs alone take, or, once a
+limit has no plan, that limit or the least one of which the search says that it has one. What is
+saved for the backward pass, how many microbatches there are, the mesh and the layouts are chosen
+anew each time.
 A plan that another one beats in both is left out, so that along the front the step grows as memory
 shrinks.
 """
@@ -20,6 +22,7 @@ from typing import Any
 from autoshard.files import NotNegative, typed
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
+from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan, PlanError
 from autoshard.plan.text.tables import table
 from autoshard.program.trace import Program
@@ -30,6 +33,8 @@ from autoshard.solve.limit_hit import LimitHit
 from autoshard.units import format_bytes, format_seconds
 
 GIB = 2.0**30
+CLOSE = 0.01
+"""Of the memory of a plan: a limit that is nearer to it is not tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ class Frontier:
         if place + 1 >= len(self.plans):
             return None
         here, there = (self.plans[k].estimate for k in (place, place + 1))
-        gibs = (here.peak_bytes - there.peak_bytes) / GIB
+        gibs = (needed_bytes(here) - needed_bytes(there)) / GIB
         return (there.step_seconds - here.step_seconds) / gibs
 
     def to_json(self) -> dict[str, Any]:
@@ -82,7 +87,7 @@ class Frontier:
         return {
             "points": [
                 {
-                    "peak_bytes": plan.estimate.peak_bytes,
+                    "peak_bytes": needed_bytes(plan.estimate),
                     "step_seconds": plan.estimate.step_seconds,
                     "bound": plan.proof.bound,
                     "seconds_per_gib": self.price(place),
@@ -115,7 +120,7 @@ class Frontier:
             price = self.price(place)
             rows.append(
                 (
-                    format_bytes(plan.estimate.peak_bytes),
+                    format_bytes(needed_bytes(plan.estimate)),
                     format_seconds(plan.estimate.step_seconds),
                     "" if price is None else format_seconds(price),
                     str(plan.mesh),
@@ -181,33 +186,34 @@ def frontier(
         )
 
     found = [plan_within(memory_limit, points)]
-    top = found[0].estimate.peak_bytes
-    floor = sum(program.values[v].bytes for v in program.inputs) / machine.chips
-    nothing, late = 0.0, []
-    for place in range(1, points):
-        limit = top + (floor - top) * place / points
-        peak = min(plan.estimate.peak_bytes for plan in found)
-        if peak <= limit:
-            continue
-        if found[-1].proof.limit_hit is LimitHit.INTERRUPTED:
+    low = sum(program.values[v].bytes for v in program.inputs) / machine.chips
+    attained, nothing, late = False, 0.0, []
+    for left in range(points - 1, 0, -1):
+        high = min(needed_bytes(plan.estimate) for plan in found)
+        limit = high - (high - low) / (left if attained else left + 1)
+        if high - limit < CLOSE * high or found[-1].proof.limit_hit is LimitHit.INTERRUPTED:
             break
         if heard is not None:
             last = found[-1].estimate
-            heard(f"{format_bytes(last.peak_bytes)}: {format_seconds(last.step_seconds)}")
+            heard(f"{format_bytes(needed_bytes(last))}: {format_seconds(last.step_seconds)}")
         try:
-            found.append(plan_within(limit, points - place))
-        except InfeasibleError:
-            nothing = limit
-            break
+            found.append(plan_within(limit, left))
+        except InfeasibleError as error:
+            nothing = max(nothing, limit)
+            least = error.least_bytes
+            attained = least is not None and limit < least < high
+            low = least if attained and least is not None else limit
         except NoPlanError:
             late.append(limit)
+            low, attained = limit, False
     return Frontier(_front(found), nothing, tuple(late))
 
 
 def _front(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     """The plans that no other one beats in both memory and time, the largest first."""
     front: list[Plan] = []
-    for plan in sorted(plans, key=lambda one: (one.estimate.peak_bytes, one.estimate.step_seconds)):
+    sizes = [(needed_bytes(plan.estimate), plan.estimate.step_seconds) for plan in plans]
+    for _, plan in sorted(zip(sizes, plans, strict=True), key=lambda one: one[0]):
         if not front or plan.estimate.step_seconds < front[-1].estimate.step_seconds:
             front.append(plan)
     return tuple(reversed(front))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -75,6 +76,32 @@ def test_the_table_and_the_file_say_each_point(front):
     points = front.to_json()["points"]
     assert [Plan.from_json(one["plan"]) for one in points] == list(front.plans)
     assert text.count("\n") >= len(points) + 2
+
+
+def test_limits_that_have_no_plan_do_not_end_the_front(program, monkeypatch):
+    least, asked = 0.7e9, []
+
+    def stood(program, machine, *, memory_limit, **rest):
+        limit = memory_limit or 1e9
+        asked.append(limit)
+        if limit < least:
+            known = None if len(asked) < 3 else least
+            raise InfeasibleError("it does not fit", least_bytes=known)
+        estimate = SimpleNamespace(
+            peak_bytes=limit / 2, scheduled_bytes=limit, step_seconds=1e9 / limit
+        )
+        return SimpleNamespace(estimate=estimate, proof=SimpleNamespace(limit_hit=None))
+
+    monkeypatch.setattr("autoshard.study.frontier.search", stood)
+    found = frontier(program, toy_machine(), points=3)
+    assert asked == pytest.approx([1e9, 2e9 / 3, 5e9 / 6], rel=1e-3)
+    assert [plan.estimate.scheduled_bytes for plan in found.plans] == asked[::2]
+    assert found.nothing_within == asked[1]
+    assert found.price(0) == pytest.approx(0.2 / (1e9 / 6 / 2**30), rel=1e-3)
+    asked.clear()
+    found = frontier(program, toy_machine(), points=6)
+    assert len(found.plans) == 5  # once it is known, the last limit is the least one
+    assert found.plans[-1].estimate.scheduled_bytes == pytest.approx(least)
 
 
 def test_where_nothing_fits_the_search_says_so(program):
