@@ -22,8 +22,10 @@ from autoshard.cli.search import (
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine
+    from autoshard.models.find import Found
     from autoshard.plan.plan import Plan
     from autoshard.show.profile import Profile
+    from autoshard.study.advice import Advice
     from autoshard.study.robust.record import Robust
 
 FILES = ("output", "trace", "model_explorer", "node_data", "rules", "shardings")
@@ -53,9 +55,10 @@ def report_command(options: argparse.Namespace) -> int:
     verdicts = None if options.verification is None else read_verification(options.verification)
     needed = [name for name in paths if name in NEED_PROGRAM]
     found: Profile | None = None
+    step: Found | None = None
     missing: tuple[str, ...] = ()
     if needed or "output" in paths:
-        found, missing = _profile(plan, options)
+        step, found, missing = _profile(plan, options)
     if found is None and needed:
         words = " and ".join(f"--{name.replace('_', '-')}" for name in needed)
         raise CommandError(f"{words} need the program and the machine: {'; '.join(missing)}")
@@ -63,7 +66,7 @@ def report_command(options: argparse.Namespace) -> int:
         print(f"autoshard: warning: left out: {LEFT_OUT}: {why}", file=sys.stderr)
     for name, path in paths.items():
         try:
-            write_whole(path, _text(name, plan, found, options, verdicts, missing).encode())
+            write_whole(path, _text(name, plan, step, found, options, verdicts, missing).encode())
         except OSError as error:
             raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
         print(f"autoshard: wrote {path}", file=sys.stderr)
@@ -81,6 +84,7 @@ def _say(paths: dict[str, str], missing: tuple[str, ...], options: argparse.Name
 def _text(
     name: str,
     plan: Plan,
+    step: Found | None,
     found: Profile | None,
     options: argparse.Namespace,
     verdicts: Any,
@@ -95,7 +99,8 @@ def _text(
         left_out = tuple(f"{LEFT_OUT}: {why}" for why in missing)
         unknown = None if options.robust is None else _robust(options.robust)
         machine = _machine_text(options, plan)
-        return page(Material(plan, found, machine, verdicts, left_out, unknown))
+        advised = () if found is None else _advice(found, step)
+        return page(Material(plan, found, machine, verdicts, left_out, unknown, advised))
     if name == "rules":
         return shardings.logical_rules(plan)
     if name == "shardings":
@@ -110,8 +115,16 @@ def _text(
     return json.dumps(graph_collection(found) if name == "model_explorer" else node_data(found))
 
 
-def _profile(plan: Plan, options: argparse.Namespace) -> tuple[Profile | None, tuple[str, ...]]:
-    """Return the plan op by op, or why there is none; names given by the user must exist."""
+def _advice(found: Profile, step: Found | None) -> tuple[Advice, ...]:
+    from autoshard.study.advice import advice
+
+    return advice(found.plan, found.prices, step)
+
+
+def _profile(
+    plan: Plan, options: argparse.Namespace
+) -> tuple[Found | None, Profile | None, tuple[str, ...]]:
+    """Return the step and the plan op by op, or why there is none; names that are given exist."""
     from autoshard.plan.plan import PlanError
     from autoshard.show.profile import profile
 
@@ -125,10 +138,10 @@ def _profile(plan: Plan, options: argparse.Namespace) -> tuple[Profile | None, t
         except CommandError as error:
             if named is not None:
                 raise
-            return None, (str(error).splitlines()[0],)
-    (_, program), machine = parts
+            return None, None, (str(error).splitlines()[0],)
+    (step, program), machine = parts
     try:
-        return profile(plan, program, machine), ()
+        return step, profile(plan, program, machine), ()
     except PlanError as error:
         raise CommandError(str(error)) from error
 

@@ -14,9 +14,15 @@ from autoshard.show.plots import Bar, bars, legend, stacked
 from autoshard.show.profile import Profile
 from autoshard.show.sections import arrows, bytes_cell, seconds_cell
 from autoshard.show.sensitivity import Gain
+from autoshard.study.advice import Advice
 from autoshard.units import format_bytes, format_seconds
 
 MOST_HOLDINGS, MOST_WORK, MOST_BARS = 40, 60, 10
+ADVISED = (
+    "Seconds are those for the work of the plan's step. What the evaluator prices keeps the plan's "
+    "layouts, so that the best plan there takes at most that long; what was searched for is a plan "
+    "of its own."
+)
 
 
 def memory_section(found: Profile) -> Markup:
@@ -182,3 +188,36 @@ def gains_table(
         saved = 1 - gain.step_seconds / now if now > 0 else 0.0
         rows.append((gain.change, cell(gain.step_seconds), Cell(f"{saved:.2%}", saved)))
     return join(element("p", said, class_="soft"), table(columns, rows, sorts=True))
+
+
+def advice_section(plan: Plan, advice: Sequence[Advice]) -> Markup | None:
+    """A row for each piece of advice; None where there is none.
+
+    Args:
+      plan: that it is about.
+      advice: what can be done, the best first.
+    """
+    if not advice:
+        return None
+    columns = [
+        Column("what", words=True),
+        Column("how", code=True),
+        Column("seconds", True),
+        Column("chip-seconds saved", True),
+        Column("peak", True),
+        Column("fits"),
+        Column("priced by", words=True),
+    ]
+    rows = [
+        (
+            one.what,
+            one.how,
+            seconds_cell(one.seconds),
+            Cell(f"{one.saved(plan):.1%}", one.saved(plan)),
+            bytes_cell(one.peak_bytes),
+            "yes" if one.fits else "no",
+            one.priced,
+        )
+        for one in advice
+    ]
+    return join(element("p", ADVISED, class_="soft"), table(columns, rows, sorts=True))

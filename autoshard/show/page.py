@@ -16,7 +16,12 @@ from typing import Any
 
 from autoshard.plan.plan import Plan
 from autoshard.show import sections
-from autoshard.show.details import compute_section, memory_section, sensitivity_section
+from autoshard.show.details import (
+    advice_section,
+    compute_section,
+    memory_section,
+    sensitivity_section,
+)
 from autoshard.show.document import document, head, style, versions
 from autoshard.show.html import Column, Markup, element, join, table
 from autoshard.show.profile import Profile
@@ -24,6 +29,7 @@ from autoshard.show.robust_section import robust_section
 from autoshard.show.sensitivity import gains
 from autoshard.show.sources import figures
 from autoshard.show.verdict import Verdict, verdict
+from autoshard.study.advice import Advice
 from autoshard.study.robust.record import Robust
 
 
@@ -37,6 +43,7 @@ class Material:
       machine_text: the machine's file, or None.
       verification: what `autoshard verify --json` printed, or None.
       missing: why something is left out, in the user's words.
+      advice: what can be done about the step, the best first.
       robust: what ranges of the machine's numbers mean (`autoshard.robust`), or None.
     """
 
@@ -46,16 +53,18 @@ class Material:
     verification: Mapping[str, Any] | None = None
     missing: tuple[str, ...] = ()
     robust: Robust | None = None
+    advice: tuple[Advice, ...] = ()
 
 
 def page(material: Material) -> str:
     """The whole report as an HTML document."""
     plan, found = material.plan, material.profile
     ranked = () if found is None else gains(found)
-    told = verdict(plan, found, ranked, material.verification)
+    told = verdict(plan, found, ranked, material.verification, material.advice)
     body = [
         ("proof", "Proof and bounds", join(sections.bounds(plan), sections.meshes(plan))),
         ("schemes", "Well-known schemes", sections.baselines(plan)),
+        ("advice", "What you can do", advice_section(plan, material.advice)),
         ("memory", "Memory", None if found is None else memory_section(found)),
         ("compute", "Compute", None if found is None else compute_section(found)),
         ("collectives", "Collectives", sections.collectives(plan)),

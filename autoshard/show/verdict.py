@@ -15,6 +15,8 @@ from autoshard.program.flops import is_matrix_op
 from autoshard.show.profile import Profile
 from autoshard.show.scheme_line import scheme_line
 from autoshard.show.sensitivity import Gain
+from autoshard.study.advice import Advice
+from autoshard.study.measured_errors import measured_text
 from autoshard.study.whatif.facts import model_flops, tokens_per_step
 from autoshard.units import format_bytes, format_gap, format_seconds
 
@@ -49,6 +51,7 @@ def verdict(
     found: Profile | None = None,
     gains: Sequence[Gain] = (),
     verification: Mapping[str, Any] | None = None,
+    advice: Sequence[Advice] = (),
 ) -> Verdict:
     """The verdict on a plan.
 
@@ -57,6 +60,7 @@ def verdict(
       found: the plan op by op, where the program is known.
       gains: what changes of the machine bring, the best first.
       verification: what `autoshard verify --json` printed, if it was run.
+      advice: what can be done about the step, the best first (`autoshard.study.advice`).
     """
     answers = (
         _which(plan, found),
@@ -64,7 +68,7 @@ def verdict(
         _fast(plan, found),
         _sure(plan, verification),
         _binds(plan, gains),
-        _helps(plan, gains),
+        _helps(plan, gains, advice),
     )
     which, room, fast, sure, binds, helps = answers
     free = plan.memory_limit - needed_bytes(plan.estimate)
@@ -76,7 +80,9 @@ def verdict(
     line = f"{memory}; {fast.said} a step; {sure.said}; bound by {binds.said}"
     if found is not None:
         line = f"{which.said}: {line}"
-    if _more_memory(plan, gains) is None and gains and _gain(plan, gains[0]) >= NOTHING:
+    if (best := _best(plan, advice)) is not None:
+        line += f"; {best.what} would save {100 * best.saved(plan):.1f} %"
+    elif _more_memory(plan, gains) is None and gains and _gain(plan, gains[0]) >= NOTHING:
         line += f"; {helps.said} would save {_saved(plan, gains[0])}"
     return Verdict(f"{line[0].upper()}{line[1:]}.", answers)
 
@@ -160,6 +166,7 @@ def _sure(plan: Plan, verification: Mapping[str, Any] | None) -> Answer:
         said, good = "proven best", True
     else:
         said, good = near_best(proof.gap), True if proof.gap <= CLOSE else None
+    detail += f"; {measured_text(plan.machine)}"
     return verified(Answer("How sure?", said, detail, good), verification)
 
 
@@ -208,10 +215,22 @@ def _binds(plan: Plan, gains: Sequence[Gain]) -> Answer:
     return Answer("What binds?", said, detail)
 
 
-def _helps(plan: Plan, gains: Sequence[Gain]) -> Answer:
+def _best(plan: Plan, advice: Sequence[Advice]) -> Advice | None:
+    """The first that fits and saves chip-seconds."""
+    saving = (one for one in advice if one.fits and one.saved(plan) >= NOTHING)
+    return next(saving, None)
+
+
+def _helps(plan: Plan, gains: Sequence[Gain], advice: Sequence[Advice]) -> Answer:
     question, estimate = "What would help most?", plan.estimate
-    if (advice := _more_memory(plan, gains)) is not None:
-        return Answer(question, *advice)
+    if (first := _best(plan, advice)) is not None:
+        others = [one for one in advice if one is not first and one.fits]
+        detail = f"{advised(plan, first)}: {first.how}"
+        if others:
+            detail += f"; then {others[0].what} ({advised(plan, others[0])})"
+        return Answer(question, first.what, detail)
+    if (larger := _more_memory(plan, gains)) is not None:
+        return Answer(question, *larger)
     if not gains:
         exposed = estimate.step_seconds - estimate.lower_seconds
         most = share(exposed, estimate.step_seconds)
@@ -246,6 +265,16 @@ def _more_memory(plan: Plan, gains: Sequence[Gain]) -> tuple[str, str] | None:
         "--remat search, --accumulate 1,2,4 or more chips"
     )
     return "more memory", detail
+
+
+def advised(plan: Plan, one: Advice) -> str:
+    """What a piece of advice comes to, in a few words."""
+    saved = one.saved(plan)
+    if one.chips > 1 and one.seconds > 0:
+        faster = plan.estimate.step_seconds / one.seconds
+        word = "less" if saved >= 0 else "more"
+        return f"{faster:.2f} times as fast, {100 * abs(saved):.1f} % {word} chip-seconds"
+    return f"saves {100 * saved:.1f} % of the seconds for the same work"
 
 
 def _gain(plan: Plan, gain: Gain) -> float:

@@ -22,6 +22,7 @@ from autoshard.show.sensitivity import Gain
 from autoshard.show.sources import figures, machine_text
 from autoshard.show.trace import chrome_trace
 from autoshard.show.verdict import verdict
+from autoshard.study.advice import LAYOUTS, Advice
 from autoshard.units import format_bytes, format_seconds
 from tests.helpers import case, random_plan
 from tests.plan.text.test_page import GATHER
@@ -101,6 +102,28 @@ def test_what_the_step_is_most_sensitive_to_binds():
     idle = verdict(toy(), gains=[Gain("10 % more of nothing", "nothing", 0.012)])
     assert [one.said for one in idle.answers[4:]] == ["compute", "no part of the machine by itself"]
     assert idle.line.endswith("; bound by compute.")
+
+
+def test_advice_that_fits_and_saves_goes_before_better_machines():
+    larger = Advice("a batch of 32 in place of 16", "batch=32", 0.021, 2**30, True, LAYOUTS, work=2)
+    chips = Advice("16 chips", "--machine v5e-16", 0.0075, 2**30, True, LAYOUTS, chips=2)
+    full = replace(larger, what="a batch of 64", step_seconds=0.001, fits=False)
+    ranked = [Gain("35 % hidden", OVERLAP, 0.0105)]
+    told = verdict(toy(), gains=ranked, advice=(larger, chips, full))
+    assert told.answers[5].said == "a batch of 32 in place of 16"
+    assert told.answers[5].detail == (
+        "saves 12.5 % of the seconds for the same work: batch=32; then 16 chips (1.60 times as "
+        "fast, 25.0 % more chip-seconds)"
+    )
+    assert told.line.endswith("; a batch of 32 in place of 16 would save 12.5 %.")
+    assert verdict(toy(), gains=ranked, advice=(chips, full)).answers[5].said == "35 % hidden"
+    found = read(page(Material(toy(), advice=(larger, chips, full))))
+    (rows,) = (rows for rows in found.tables if rows[0][:2] == ["what", "how"])
+    assert [row[2:6] for row in rows[1:]] == [
+        ["10.50 ms", "12.5%", "1.00 GiB", "yes"],
+        ["7.500 ms", "-25.0%", "1.00 GiB", "yes"],
+        ["500.0 us", "95.8%", "1.00 GiB", "no"],
+    ]
 
 
 def test_more_memory_is_what_helps_where_a_faster_scheme_does_not_fit():
@@ -222,7 +245,9 @@ def test_on_the_command_line(tmp_path, capsys, monkeypatch):
     assert main(["report", "plan.json", "-o", "p.html", "--verification", "verdict.json"]) == 0
     assert capsys.readouterr().err == "autoshard: wrote p.html\n"
     found = read((tmp_path / "p.html").read_text())
-    assert {"memory", "compute", "sensitivity", "verification"} <= set(titles(found))
+    assert {"memory", "compute", "advice", "sensitivity", "verification"} <= set(titles(found))
+    advised = next(rows for rows in found.tables if rows[0][:2] == ["what", "how"])
+    assert ["a batch of 32 in place of 16", "batch=32"] in [row[:2] for row in advised]
     assert "verified: price" in found.all_text()
 
 
