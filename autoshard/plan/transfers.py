@@ -15,6 +15,7 @@ from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.program.layout import format_type
 from autoshard.program.strategies import Strategies
 from autoshard.program.trace import Op
+from autoshard.units import format_bytes, format_seconds
 
 
 def transfer_of(
@@ -45,6 +46,38 @@ def seconds_of_transfers(prices: StepPrices, decisions: Decisions) -> Mapping[in
         for op in prices.program.ops
         if is_transfer(op) and decisions.assignment[op.index] is not None
     }
+
+
+def host_notes(
+    prices: StepPrices, decisions: Decisions, value: int, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """What a value takes of the host's memory and what its transfers cost, a sentence each.
+
+    Args:
+      prices: of the step.
+      decisions: of the plan.
+      value: the value's number.
+      names: of the mesh axes.
+    """
+    told, layout = [], decisions.stored[value]
+    if value in prices.dataflow.hosted and layout is not None:
+        size = format_bytes(float(prices.local_bytes(value, np.array(layout))))
+        told.append(f"it lies in the memory of the host: {size} per device")
+    chosen = ChosenStrategies(decisions, prices.mesh_shape)
+    for op in prices.program.ops:
+        if not is_transfer(op) or value not in (*op.inputs, *op.outputs):
+            continue
+        if decisions.assignment[op.index] is None:
+            continue
+        one = transfer_of(prices, op, chosen(op), names)
+        assert one is not None
+        times = f" {one.count:,} times" if one.count > 1 else ""
+        told.append(
+            f"{one.kind}{times}, {format_bytes(one.bytes)} each: {format_seconds(one.seconds)} a "
+            f"step, {format_seconds(one.exposed_seconds)} of it exposed"
+            f"{f' ({one.line})' if one.line else ''}"
+        )
+    return tuple(dict.fromkeys(told))
 
 
 def host_occupied(prices: StepPrices, decisions: Decisions) -> NDArray[np.float64]:

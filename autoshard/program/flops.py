@@ -28,6 +28,7 @@ from autoshard.program.kernels.ruled_work import ruled_work
 from autoshard.program.kernels.scalars import Array
 from autoshard.program.kernels.work import kernel_work
 from autoshard.program.ragged import ragged_flops
+from autoshard.program.vocabulary import TRANSFERS
 
 Formula = Callable[[Any], float]
 
@@ -283,7 +284,7 @@ def _filled(equation: Any, flops: float) -> tuple[float, ...]:
 
 def is_known(primitive: str) -> bool:
     """Whether the arithmetic of `primitive` is priced, or known to be none."""
-    return primitive in FLOPS or primitive in MOVES or primitive in INSIDE
+    return any(primitive in known for known in (FLOPS, MOVES, INSIDE, TRANSFERS))
 
 
 def is_matrix_op(primitive: str) -> bool:

@@ -27,6 +27,7 @@ from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import Evaluation, evaluate, tidy
 from autoshard.plan.plan import Plan, PlanError
 from autoshard.plan.same_program import for_program
+from autoshard.plan.transfers import host_notes
 from autoshard.problem.build import Built, build
 from autoshard.problem.requirements.bind import Bound, shown_layout, shown_value
 from autoshard.problem.requirements.demands import Demands, demands_of
@@ -142,6 +143,7 @@ class Explainer:
             types=tuple(self._type(value, one.layout) for one in found),
             gap=self.outcome.report.gap,
             kernels=kernels_around(program, value),
+            host=host_notes(self.prices, plan.decisions, value, plan.mesh.names),
         )
 
     def price(self, value: int, layout: Layout, *, time_limit: float = 20.0) -> Alternative:

@@ -57,6 +57,7 @@ class Explanation:
       step_seconds, peak_bytes: of the plan.
       gap: the relative gap of the plan to the bound; the alternatives are as accurate.
       kernels: what kernels that make or read the value keep whole, and why.
+      host: what it takes of the host's memory, and what its transfers cost.
     """
 
     value: int
@@ -71,12 +72,13 @@ class Explanation:
     types: tuple[str, ...]
     gap: float = 0.0
     kernels: tuple[str, ...] = ()
+    host: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{self.shown} is {self.layouts[0]}"]
         lines += [f"  and is read as {copy}" for copy in self.layouts[1:]]
         lines += [f"  {origin}" for origin in self.origins]
-        lines += [f"  {kernel}" for kernel in self.kernels]
+        lines += [f"  {said}" for said in (*self.kernels, *self.host)]
         for text, saved in self.requirements:
             gain = f"costs {format_seconds(saved)} a step" if saved > 0 else "costs nothing"
             lines.append(f"  required: {text}: {gain}")
@@ -103,6 +105,7 @@ class Explanation:
                 {"text": text, "saved_seconds": saved} for text, saved in self.requirements
             ],
             "memory": self.memory,
+            "host": list(self.host),
             "step_seconds": self.step_seconds,
             "peak_bytes": self.peak_bytes,
             "gap": self.gap,

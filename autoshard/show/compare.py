@@ -8,6 +8,7 @@ from collections.abc import Callable
 from autoshard.plan.plan import Plan
 from autoshard.plan.text.layouts import folded_layouts
 from autoshard.plan.text.moves import collective_name
+from autoshard.plan.text.transfers import exposed_seconds
 from autoshard.show.document import document, head
 from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.plots import Bar, bars, legend
@@ -89,13 +90,18 @@ def _figures(plans: Plans) -> Markup:
         "proven bound": [plan.proof.bound for plan in plans],
         "compute": [one.compute_seconds for one in estimates],
         "collectives": [one.collective_seconds for one in estimates],
-        "collectives, exposed": [one.step_seconds - one.compute_seconds for one in estimates],
+        "collectives, exposed": [exposed_seconds(plan)[0] for plan in plans],
     }
+    if any(plan.transfers for plan in plans):
+        timed["transfers"] = [one.transfer_seconds for one in estimates]
+        timed["transfers, exposed"] = [exposed_seconds(plan)[1] for plan in plans]
     sized = {
         "peak": [float(one.peak_bytes) for one in estimates],
         "peak as compiled": [float(one.expected_bytes) for one in estimates],
         "limit": [plan.memory_limit for plan in plans],
     }
+    if any(one.host_bytes for one in estimates):
+        sized["host memory"] = [float(one.host_bytes) for one in estimates]
     rows = [_row(name, values, seconds_cell) for name, values in timed.items()]
     rows += [_row(name, values, bytes_cell) for name, values in sized.items()]
     words = [
@@ -114,10 +120,11 @@ def _seconds(plans: Plans) -> Markup:
     rows = []
     for name, plan in zip(NAMES, plans, strict=True):
         estimate = plan.estimate
-        exposed = estimate.step_seconds - estimate.compute_seconds
-        parts = ((0, estimate.compute_seconds), (3, exposed))
+        exposed, moved = exposed_seconds(plan)
+        parts = ((0, estimate.compute_seconds), (3, exposed), (5, moved))
         rows.append(Bar(name, parts, format_seconds(estimate.step_seconds)))
     named = [(0, "compute"), (3, "collectives that compute does not hide")]
+    named += [(5, "transfers that it does not hide")] if any(p.transfers for p in plans) else []
     return join(legend(named), bars(rows))
 
 

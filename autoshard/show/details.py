@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 
 from autoshard.plan.plan import Plan
 from autoshard.plan.text.page import share
+from autoshard.plan.transfers import host_occupied
 from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.memory import CLASSES, memory
 from autoshard.show.operations import work
 from autoshard.show.plots import Bar, bars, legend, stacked
 from autoshard.show.profile import Profile
-from autoshard.show.sections import arrows, bytes_cell, seconds_cell
+from autoshard.show.sections import arrows, bytes_cell, seconds_cell, transfers
 from autoshard.show.sensitivity import Gain
 from autoshard.study.advice import Advice
 from autoshard.units import format_bytes, format_seconds
@@ -78,6 +79,18 @@ def memory_section(found: Profile) -> Markup:
         table(columns, rows, sorts=True),
         more,
     )
+
+
+def host_section(plan: Plan, found: Profile | None) -> Markup | None:
+    """Bytes in the memory of the host over the step, and the transfers."""
+    told = transfers(plan)
+    if told is None or found is None:
+        return told
+    held = host_occupied(found.prices, plan.decisions)[None, :]
+    host = found.machine.host
+    limit = math.inf if host is None else host.bytes_per_chip
+    about = "bytes in the memory of the host over the program points of a step"
+    return join(stacked(held, limit=limit, labels=_passes(found), about=about), told)
 
 
 def _scheduled(plan: Plan) -> str:

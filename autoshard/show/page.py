@@ -19,6 +19,7 @@ from autoshard.show import sections
 from autoshard.show.details import (
     advice_section,
     compute_section,
+    host_section,
     memory_section,
     sensitivity_section,
 )
@@ -68,6 +69,7 @@ def page(material: Material) -> str:
         ("memory", "Memory", None if found is None else memory_section(found)),
         ("compute", "Compute", None if found is None else compute_section(found)),
         ("collectives", "Collectives", sections.collectives(plan)),
+        ("host", "Memory of the host", host_section(plan, found)),
         ("layouts", "Layouts", sections.layouts(plan)),
         ("requirements", "Requirements", sections.requirements(plan)),
         ("sensitivity", "Sensitivity", sensitivity_section(plan, ranked) if ranked else None),

@@ -10,6 +10,7 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.text.layouts import folded_layouts
 from autoshard.plan.text.moves import alike_moves, collective_name, shared_scope
 from autoshard.plan.text.page import proof_text, share
+from autoshard.plan.text.transfers import exposed_seconds, transfer_rows
 from autoshard.program.layout import LayoutError
 from autoshard.program.subaxes import joined
 from autoshard.show.html import Cell, Column, Markup, element, join, table
@@ -45,8 +46,8 @@ def facts(rows: list[tuple[str, str | Markup]]) -> Markup:
 def bounds(plan: Plan) -> Markup:
     """What is proven, and between what the step lies."""
     estimate, proof = plan.estimate, plan.proof
-    exposed = estimate.step_seconds - estimate.compute_seconds
-    hidden = estimate.collective_seconds - exposed
+    exposed, moved = exposed_seconds(plan)
+    hidden = max(estimate.collective_seconds - exposed, 0.0)
     marks = [(estimate.step_seconds, "f3", f"step {format_seconds(estimate.step_seconds)}")]
     named = [(7, "between all and no collectives hidden"), (3, "this plan")]
     if proof.bound > 0:
@@ -74,19 +75,35 @@ def bounds(plan: Plan) -> Markup:
                 f"XLA:{str(plan.compiled['compiler']).upper()}; seconds: {plan.compiled['basis']}",
             )
         )
-    parts = bars(
-        [
-            Bar("compute", ((0, estimate.compute_seconds),), _part(plan, estimate.compute_seconds)),
-            Bar("collectives, exposed", ((3, exposed),), _part(plan, exposed)),
-            Bar("collectives, hidden", ((7, hidden),), format_seconds(hidden)),
-        ]
-    )
+    shown = [
+        Bar("compute", ((0, estimate.compute_seconds),), _part(plan, estimate.compute_seconds)),
+        Bar("collectives, exposed", ((3, exposed),), _part(plan, exposed)),
+        Bar("collectives, hidden", ((7, hidden),), format_seconds(hidden)),
+    ]
+    if plan.transfers:
+        rest = max(estimate.transfer_seconds - moved, 0.0)
+        shown.append(Bar("transfers, exposed", ((5, moved),), _part(plan, moved)))
+        shown.append(Bar("transfers, hidden", ((7, rest),), format_seconds(rest)))
+    parts = bars(shown)
     line = span(estimate.lower_seconds, estimate.upper_seconds, marks, most=most)
     return join(legend(named), line, facts(rows), parts)
 
 
 def _part(plan: Plan, seconds: float) -> str:
     return f"{format_seconds(seconds)} ({share(seconds, plan.estimate.step_seconds)})"
+
+
+def transfers(plan: Plan) -> Markup | None:
+    """What moves to the memory of hosts and back, and what lies there."""
+    if not plan.transfers and not plan.estimate.host_bytes:
+        return None
+    said = f"At most {format_bytes(plan.estimate.host_bytes)} per device in the memory of its host."
+    rows = transfer_rows(plan)
+    names = ("kind", *rows[0][1:5], "type", "line") if rows else ()
+    columns = [
+        Column(name, number in range(1, 5), code=number > 4) for number, name in enumerate(names)
+    ]
+    return join(element("p", said), table(columns, rows[1:]) if rows else None)
 
 
 def meshes(plan: Plan) -> Markup | None:

@@ -11,6 +11,7 @@ from autoshard.plan.fits import fits, needed_bytes, within
 from autoshard.plan.plan import Plan
 from autoshard.plan.text.moves import alike_moves, collective_name
 from autoshard.plan.text.page import proof_text, share
+from autoshard.plan.text.transfers import exposed_seconds
 from autoshard.program.flops import is_matrix_op
 from autoshard.show.profile import Profile
 from autoshard.show.scheme_line import scheme_line
@@ -192,10 +193,15 @@ def verified(sure: Answer, verification: Mapping[str, Any] | None) -> Answer:
 def _binds(plan: Plan, gains: Sequence[Gain]) -> Answer:
     # With the machine known, what the step is most sensitive to; else the larger part of it.
     estimate = plan.estimate
-    exposed = estimate.step_seconds - estimate.compute_seconds
+    exposed, moved = exposed_seconds(plan)
     detail = f"{share(estimate.compute_seconds, estimate.step_seconds)} of the step is compute"
     said = "compute"
-    if exposed > 0:
+    if moved > 0:
+        hidden = share(moved, estimate.step_seconds)
+        detail += f", {hidden} transfers to the host and back that compute does not hide"
+    if moved > max(estimate.compute_seconds, exposed):
+        said = "transfers to the host and back"
+    if exposed > 0 and plan.moves:
         detail += (
             f", {share(exposed, estimate.step_seconds)} collectives that compute does not hide"
         )
@@ -205,7 +211,7 @@ def _binds(plan: Plan, gains: Sequence[Gain]) -> Answer:
             by_name[name] = by_name.get(name, 0.0) + sum(move.exposed_seconds for move in group)
         dearest = max(by_name, key=lambda name: by_name[name])
         detail += f" ({dearest}: {share(by_name[dearest], estimate.step_seconds)})"
-        if exposed > estimate.compute_seconds:
+        if exposed > max(estimate.compute_seconds, moved):
             said = dearest
     parts = [gain.part for gain in gains if gain.part != OVERLAP and _gain(plan, gain) >= NOTHING]
     if parts:

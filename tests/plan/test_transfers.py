@@ -13,6 +13,9 @@ from autoshard.machine.file import MachineError
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.plan import Plan
 from autoshard.plan.text.page import format_plan
+from autoshard.plan.transfers import host_notes
+from autoshard.program.notes import unknown_arithmetic
+from autoshard.units import format_bytes, format_seconds
 from tests.helpers import case, random_plan, toy_machine, with_compiler
 from tests.host_steps import ACTIVATIONS, MOMENTS, SPACE, activations, f32, moments, momentum
 
@@ -49,6 +52,26 @@ def shards(plan: Plan, path: str) -> int:
         for axis in entry if isinstance(entry, tuple) else (entry,) if entry else ():
             count *= sizes[axis]
     return count
+
+
+def test_what_a_value_on_the_host_costs_is_said() -> None:
+    given = case(moments, *MOMENTS, mesh=MESH, donate_argnums=(0, 1))
+    plan = random_plan(given, 0)
+    found = {}
+    for value in given.program.inputs:
+        told = host_notes(given.built.prices, plan.decisions, value, given.mesh.names)
+        found[given.program.values[value].path] = told
+    assert [path for path, told in found.items() if told] == ["[1]['a']", "[1]['b']"]
+    lies, fetched = found["[1]['a']"]
+    fitting = [
+        f"{format_bytes(one.bytes)} each: {format_seconds(one.seconds)} a step, "
+        f"{format_seconds(one.exposed_seconds)} of it exposed ({one.line})"
+        for one in plan.transfers
+        if one.kind == "from_host" and lies.endswith(f": {format_bytes(one.bytes)} per device")
+    ]
+    assert lies.startswith("it lies in the memory of the host: ")
+    assert fetched in [f"from_host, {said}" for said in fitting]
+    assert unknown_arithmetic(given.program.ops) == ()
 
 
 def test_stacks_on_the_host_take_no_memory_of_the_device() -> None:

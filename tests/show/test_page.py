@@ -16,6 +16,7 @@ from autoshard.machine.load import load, presets
 from autoshard.models import build
 from autoshard.plan.records import Baseline
 from autoshard.plan.text.moves import alike_moves
+from autoshard.show.compare import compared
 from autoshard.show.page import Material, page
 from autoshard.show.profile import profile
 from autoshard.show.sensitivity import Gain
@@ -24,7 +25,8 @@ from autoshard.show.trace import chrome_trace
 from autoshard.show.verdict import verdict
 from autoshard.study.advice import LAYOUTS, Advice
 from autoshard.units import format_bytes, format_seconds
-from tests.helpers import case, random_plan
+from tests.helpers import case, random_plan, toy_machine
+from tests.host_steps import MOMENTS, moments
 from tests.plan.text.test_page import GATHER
 from tests.plan.text.test_page import plan as toy
 from tests.show.reading import read
@@ -278,3 +280,20 @@ def test_faults_on_the_command_line(tmp_path, capsys):
         assert main(["report", *words]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path / "p.html").exists()
+
+
+def test_what_lies_on_the_host_has_a_section():
+    given = case(moments, *MOMENTS, mesh={"x": 2, "y": 4}, donate_argnums=(0, 1))
+    plan = replace(random_plan(given, 0), moves=())
+    found = read(page(Material(plan, profile(plan, given.program, toy_machine()))))
+    assert "host" in titles(found)
+    text = found.all_text()
+    held = format_bytes(plan.estimate.host_bytes)
+    assert f"At most {held} per device in the memory of its host." in text
+    waited = sum(one.exposed_seconds for one in plan.transfers)
+    assert f"transfers, exposed {format_seconds(waited)}" in text
+    rows = next(rows for rows in found.tables if rows[0][0] == "kind" and rows[0][-1] == "line")
+    assert {row[0] for row in rows[1:]} == {"to_host", "from_host"}
+    assert "transfers to the host and back that compute does not hide" in text
+    both = compared(plan, plan)
+    assert "transfers, exposed" in read(both).all_text()

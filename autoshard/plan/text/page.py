@@ -58,8 +58,7 @@ def format_plan(plan: Plan, *, dearest: int = DEAREST) -> str:
 def _header(plan: Plan) -> str:
     estimate, proof = plan.estimate, plan.proof
     devices = math.prod(plan.mesh.sizes)
-    moved = sum(one.exposed_seconds for one in plan.transfers)
-    exposed = estimate.step_seconds - estimate.compute_seconds - moved
+    exposed, _ = transfers.exposed_seconds(plan)
     rows = [
         (
             "step",

@@ -35,11 +35,18 @@ def _row(kind: str, members: Sequence[Transfer]) -> tuple[str, ...]:
     )
 
 
+def exposed_seconds(plan: Plan) -> tuple[float, float]:
+    """Seconds a step of collectives, and of transfers, that nothing hides."""
+    moved = sum(one.exposed_seconds for one in plan.transfers)
+    waited = plan.estimate.step_seconds - plan.estimate.compute_seconds
+    return max(waited - moved, 0.0), moved
+
+
 def header_rows(plan: Plan) -> list[tuple[str, str, str]]:
     """What lies in the host's memory, and what of the transfers adds to the step."""
     if not plan.transfers and not plan.estimate.host_bytes:
         return []
-    exposed = sum(one.exposed_seconds for one in plan.transfers)
+    _, exposed = exposed_seconds(plan)
     seconds, held = plan.estimate.transfer_seconds, plan.estimate.host_bytes
     return [
         ("transfers", format_seconds(seconds), f"{format_seconds(exposed)} of it exposed"),
