@@ -7,7 +7,7 @@ Tables and JSON go to stdout, progress and messages to stderr. Exit codes:
     3    infeasible: no plan satisfies what was asked
     4    the time limit passed before any plan was found
     5    verification failed
-    130  interrupted before any plan was found
+    130  interrupted before any plan was found, or before another answer
 
 JAX is imported when a command first needs it, so that `--help` answers at once.
 """
@@ -38,6 +38,8 @@ from autoshard.cli.parsers.whatif import add_whatif
 from autoshard.compat.interrupts import acknowledge, interrupts
 from autoshard.units import visible
 
+PLANNERS = frozenset({"frontier", "robust", "schedule", "search", "serving", "solve", "whatif"})
+"""Commands that an interrupt ends without a plan, where it comes early."""
 DEEPEST_CALLS = 10_000
 """Functions that may call each other: JAX traces each of nested loops with some twenty calls."""
 
@@ -49,6 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
       arguments: the words after `autoshard`; by default those of this process.
     """
     calls = sys.getrecursionlimit()
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         sys.setrecursionlimit(max(calls, DEEPEST_CALLS))
         with interrupts(), warnings.catch_warnings():
@@ -56,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("ignore")
             warnings.simplefilter("always", UserWarning)
             warnings.showwarning = _show_warning
-            code = _run(sys.argv[1:] if arguments is None else list(arguments))
+            code = _run(words)
             sys.stdout.flush()
             return code
     except CommandError as error:
@@ -64,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.code
     except KeyboardInterrupt as interrupt:
         acknowledge(interrupt)
-        print("autoshard: interrupted before any plan was found", file=sys.stderr)
+        planning = not words or words[0] in PLANNERS
+        missing = "any plan was found" if planning else f"the end of `autoshard {words[0]}`"
+        print(visible(f"autoshard: interrupted before {missing}"), file=sys.stderr)
         return INTERRUPTED
     except SystemExit as error:  # a user's function has ended Python
         from autoshard.compat.source_lines import user_line_of_error

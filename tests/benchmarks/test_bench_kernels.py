@@ -16,9 +16,9 @@ def child() -> Any:
 
 
 def test_a_sample_of_random_kernels_computes_on_parts_what_the_whole_does(child: Any) -> None:
-    found = [child.judge(0, number) for number in range(30)]
+    found = [child.judge(0, number) for number in range(16)]
     assert {one["said"] for one in found} == {"agrees", "whole"}
-    assert sum(one["cuts"] for one in found) > 10
+    assert sum(one["cuts"] for one in found) > 5
 
 
 def test_a_cut_through_scratch_that_is_carried_is_seen(child: Any, monkeypatch: Any) -> None:

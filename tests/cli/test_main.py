@@ -37,6 +37,17 @@ def test_unknown_command(capsys):
     assert message.startswith("argument COMMAND: 'xyz' is not known; there is search, verify, ")
 
 
+def test_an_interrupt_of_a_command_that_makes_no_plan(capsys, monkeypatch, plan_file):
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("autoshard.cli.verify.verify_command", interrupted)
+    assert main(["verify", str(plan_file)]) == 130
+    assert (
+        capsys.readouterr().err == "autoshard: interrupted before the end of `autoshard verify`\n"
+    )
+
+
 def test_a_search_writes_over_plans_alone(capsys, tmp_path):
     program = tmp_path / "model.py"
     program.write_text("def train(): ...\n")

@@ -35,7 +35,9 @@ def unrolled(kind: str, layers: int) -> Program:
     return trace(fn, *args, **options)
 
 
-@pytest.mark.parametrize(("kind", "most"), [("mlp", 1.0), ("llama", 1.05)])
+@pytest.mark.parametrize(
+    ("kind", "most"), [("mlp", 1.0), pytest.param("llama", 1.05, marks=pytest.mark.long)]
+)
 def test_decisions_hardly_grow_with_layers(kind: str, most: float) -> None:
     """From 3 to 9 layers ops grow more than twice, what is decided not at all, or hardly."""
     small, large = (unrolled(kind, layers) for layers in (3, 9))
@@ -123,7 +125,7 @@ def test_a_program_without_layers_has_no_classes() -> None:
             ("llama", 3, {"x": 8}, "toy"),
             ("llama", 3, {"x": 8}, "h100-8"),
         ],
-        lambda one: one[1:] in ((3, {"x": 8}, "v5e-8"), (3, {"x": 8}, "toy")),
+        lambda one: one[0] == "mlp" and one[1] == 3,
     ),
 )
 def test_folded_and_unfolded_solves_agree(

@@ -63,7 +63,6 @@ PROGRAMS = (
 CASES = tuple(itertools.product(PROGRAMS, ("8", "2x4")))
 QUICK = (
     ("mlp", "8"),
-    ("mlp", "2x4"),  # its two layers lie otherwise, and are told apart by their scopes
     ("llama3-8b-decode", "8"),
     ("llama3-8b-prefill", "8"),
     ("llama3-8b-prefill", "2x4"),
