@@ -35,17 +35,22 @@ def times_computed(compiler: Compiler, op: Op) -> int:
     """How many times its FLOP a compiler makes of an op: once per group, or once."""
     if op.groups == 1:
         return 1
-    gradient = _is_gradient(op)
+    gradient = is_gradient(op)
     dense = compiler.has(WRITTEN[gradient]) or (gradient and compiler.has(MASKED_INSIDE))
     return op.groups if dense else 1
 
 
 def masked_bytes(prices: StepPrices, op: Op, strategies: Strategies) -> Floats:
     """Bytes per device of the rows that are written once per group; `[len(strategies)]`."""
-    if op.groups == 1 or not prices.machine.chip.compiler.has(WRITTEN[_is_gradient(op)]):
+    if not writes_rows(prices, op):
         return np.zeros(len(strategies))
-    groups = op.groups / _group_shards(prices, op, strategies)
+    groups = op.groups / group_shards(prices, op, strategies)
     return groups * _row_bytes(prices, op, strategies)
+
+
+def writes_rows(prices: StepPrices, op: Op) -> bool:
+    """Whether the compiler writes rows that an op reads once per group."""
+    return op.groups > 1 and prices.machine.chip.compiler.has(WRITTEN[is_gradient(op)])
 
 
 def mask_seconds(prices: StepPrices, op: Op, strategies: Strategies) -> Floats:
@@ -54,9 +59,9 @@ def mask_seconds(prices: StepPrices, op: Op, strategies: Strategies) -> Floats:
         return np.zeros(len(strategies))
     rows, masked = _row_bytes(prices, op, strategies), masked_bytes(prices, op, strategies)
     result = 0.0
-    if not _is_gradient(op):  # rolled back
+    if not is_gradient(op):  # rolled back
         result = prices.local_bytes(op.outputs[0], strategies.written[0])
-    cut = _group_shards(prices, op, strategies) > 1
+    cut = group_shards(prices, op, strategies) > 1
     moved = np.where(cut, 2.0 * (rows + result), 0.0)
     moved = moved + np.where(masked > 0, rows + masked, 0.0)
     seconds = op_seconds(prices.machine.chip, np.zeros(len(strategies)), moved, unit="vector")
@@ -65,16 +70,21 @@ def mask_seconds(prices: StepPrices, op: Op, strategies: Strategies) -> Floats:
 
 def _row_bytes(prices: StepPrices, op: Op, strategies: Strategies) -> Floats:
     """Bytes per device of the operands that have rows: one, or two of a gradient."""
-    count = 2 if _is_gradient(op) else 1
     sizes = [
         prices.local_bytes(value, strategies.reads[position])
-        for position, value in enumerate(op.inputs[:count])
+        for position, value in enumerate(op.inputs[: rows_read(op)])
         if value >= 0
     ]
     return np.sum(sizes, axis=0) if sizes else np.zeros(len(strategies))
 
 
-def _group_shards(prices: StepPrices, op: Op, strategies: Strategies) -> Floats:
+def rows_read(op: Op) -> int:
+    """How many operands of an op have rows, the first ones."""
+    return 2 if is_gradient(op) else 1
+
+
+def group_shards(prices: StepPrices, op: Op, strategies: Strategies) -> Floats:
+    """Into how many parts the groups of an op are cut; `[len(strategies)]`."""
     factor = group_factor(op.rule)
     sizes = np.asarray(prices.mesh_shape)
     if factor is None:
@@ -82,7 +92,7 @@ def _group_shards(prices: StepPrices, op: Op, strategies: Strategies) -> Floats:
     return np.where(strategies.assignment == factor, sizes, 1).prod(axis=1).astype(float)
 
 
-def _is_gradient(op: Op) -> bool:
+def is_gradient(op: Op) -> bool:
     """Whether the result has one matrix per group."""
     factor = group_factor(op.rule)
     return any(factor in dimension for dimension in op.rule.results[0])

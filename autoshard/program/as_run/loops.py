@@ -1,9 +1,10 @@
-"""`while` loops as they are planned: what they need is computed, and nothing is hidden in them.
+"""Loops as they are planned: what they need is computed, and nothing is hidden in them.
 
-Two equivalent forms of a loop are put in place of it before a program is laid out flat.
+Equivalent forms of a loop are put in place of it before a program is laid out flat.
 
-* **Dead carries go.** What no condition, no live carry and no reader of the loop needs is not
-  computed: XLA drops it, and would not make its collectives.
+* **Dead carries go.** What no condition, no live carry and no reader of a `while` loop needs is not
+  computed: XLA drops it, and would not make its collectives. A `scan` of one turn needs of its
+  carries what is read of the results alone, since no next turn reads them.
 * **A condition on arrays stands in the body.** XLA evaluates a condition in a computation of its
   own, once more often than the body; what it reads is resharded there a second time. So the test
   of the next turn becomes a carry, computed before the loop and at the end of the body:
@@ -31,7 +32,7 @@ from autoshard.program.bodies import call_in_place, replaced, with_bodies, with_
 
 
 def plain_loops(closed: Any) -> Any:
-    """A closed jaxpr without dead code, whose `while` loops test a scalar and carry what lives."""
+    """A closed jaxpr without dead code, whose loops carry what lives; `while`s test a scalar."""
     jaxpr = replaced(closed.jaxpr, _tested_by_scalars)
     closed = compat.drop_dead_code(closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr))
     while True:
@@ -128,6 +129,8 @@ def _without_dead_carries(jaxpr: Any) -> Any:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "while":
             equation = _thinned(equation, [var in used for var in equation.outvars])
+        if equation.primitive.name == "scan" and equation.params["length"] == 1:
+            equation = _turned_once(equation, [var in used for var in equation.outvars])
         equations.append(with_bodies(equation, _without_dead_carries))
     return with_equations(jaxpr, equations)
 
@@ -159,3 +162,17 @@ def _thinned(loop: Any, read: Sequence[bool]) -> Any:
         invars=[atom for atom, keep in zip(loop.invars, kept, strict=True) if keep],
         outvars=[var for var, keep in zip(loop.outvars, live, strict=True) if keep],
     )
+
+
+def _turned_once(loop: Any, read: Sequence[bool]) -> Any:
+    """A `scan` of one turn that hands on, as they came, the carries of which no result is read."""
+    consts, carries = compat.scan_counts(loop.params)
+    closed = loop.params["jaxpr"]
+    body, results = closed.jaxpr, list(closed.jaxpr.outvars)
+    for number in range(carries):
+        if not read[number]:
+            results[number] = body.invars[consts + number]
+    if results == list(body.outvars):
+        return loop
+    turn = closed.replace(jaxpr=body.replace(outvars=results))
+    return loop.replace(params={**loop.params, "jaxpr": turn})

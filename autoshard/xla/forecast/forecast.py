@@ -51,6 +51,7 @@ from autoshard.xla.forecast.collective_dim_order import FirstDimensions, results
 from autoshard.xla.forecast.combine_collectives import Flight, combine
 from autoshard.xla.forecast.event_marks import CopyBegins, SumEnds
 from autoshard.xla.forecast.exposed_time import Run, waited_seconds
+from autoshard.xla.forecast.masked_rows import masked_rows
 from autoshard.xla.forecast.occupants import (
     beside_scattered,
     beside_sent,
@@ -107,6 +108,7 @@ def forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
     first = FirstDimensions(now, decisions, fusion, decided.chosen)
     events = [
         *of_ops(now, decided, flights),
+        *masked_rows(now, decided),
         *carries_beside(now, decided),
         *workspaces(now, decisions),
         *of_values(now, decisions, flights),

@@ -119,3 +119,15 @@ def test_what_no_result_and_no_condition_needs_is_not_computed(fn, sums):
     given = X + 1, jnp.int32(3)
     for one, other in zip(jaxpr_as_fun(plain_loops(closed))(*given), [fn(*given)], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("layers", "products"), [(1, 1), (2, 3)])
+def test_one_turn_computes_no_gradient_for_a_turn_before_it(layers, products):
+    def loss(w, x):
+        return lax.scan(lambda x, w: (x @ w, None), x, w)[0].sum()
+
+    w, x = jnp.ones((layers, 3, 3)), X
+    step = jax.grad(loss)
+    assert len(of_kind(trace(step, f(layers, 3, 3), f(4, 3)), "dot_general")) == products
+    closed = jax.jit(step).trace(w, x).jaxpr
+    np.testing.assert_array_equal(jaxpr_as_fun(plain_loops(closed))(w, x)[0], step(w, x))
