@@ -43,7 +43,7 @@ def test_every_file_has_its_row(capfd):
     contest("tight.json", "tight", usage_limit=1)
     Path("cut.json").write_text(Path("b.json").read_text()[:99])
     words = ["bench", "iopddl", "b.json", "cut.json", "other.json", "tight.json", "--csv", "r.csv"]
-    assert main([*words, "--time-limit", "9"]) == 2
+    assert main([*words, "--time-limit", "60"]) == 2
     out, err = capfd.readouterr()
     lines = out.rstrip().split("\n")
     assert lines[0].split() == [heading for _, heading, _, _ in IOPDDL.COLUMNS]
@@ -135,7 +135,7 @@ def test_a_process_that_dies_is_a_row(capsys, monkeypatch):
     contest("b.json", "asplos-2025-iopddl-B")
     dead = {"peak_gib": 0.5, "error": "exit code -9"}
     monkeypatch.setattr("autoshard.cli.rows.measure", lambda script, row: dict(dead))
-    assert main(["bench", "iopddl", "b.json", "--time-limit", "9"]) == 2
+    assert main(["bench", "iopddl", "b.json", "--time-limit", "60"]) == 2
     lines = capsys.readouterr().out.split("\n")
     assert lines[1].split() == ["b", "error", "0.50"]
     assert lines[2] == "    exit code -9"

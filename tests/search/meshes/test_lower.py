@@ -20,7 +20,7 @@ from tests.lower.mpmd.cases import small_step, tiny_llama
 from tests.lower.mpmd.runs import BOUNDS, FLOOR
 
 
-def found(step, count=4, *, cluster="2 x h100-2", time_limit=12.0, **options):
+def found(step, count=4, *, cluster="2 x h100-2", time_limit=60.0, **options):
     steps = {count: step}
     return search_meshes(
         steps, load_cluster(cluster), compare=False, gap=0.9, time_limit=time_limit, **options
