@@ -58,6 +58,7 @@ class TraceOptions(TypedDict, total=False):
     user_rules: dict[str, str | dict[str, Any] | list[str | dict[str, Any]]]
     join_sums: bool
     saved: list[str]
+    offloaded: list[str]
     microbatches: Count
     host: list[str]
     constraints: bool

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+from autoshard.plan.plan import Plan
+from autoshard.plan.written import TraceOptions
+from autoshard.program.graph import REWRITES
 from autoshard.program.keep import find_residuals
 from autoshard.program.trace import resaved, trace
 from autoshard.search.keep.offload import offloaded
@@ -50,6 +54,11 @@ def test_it_is_chosen_where_nothing_else_fits_and_not_in_ample_memory(program):
     assert tight.estimate.peak_bytes <= limit
     assert tight.estimate.host_bytes == len(away) * STACK / 2
     assert any("wait for the backward pass on the host: carry (" in note for note in tight.notes)
+    read = Plan.from_json(json.loads(json.dumps(tight.to_json())))
+    assert read.options == tight.options
+    assert {*REWRITES} <= {*TraceOptions.__annotations__}
+    again = resaved(program, read.options["saved"], read.options["offloaded"])
+    assert again.fingerprint == read.fingerprint
     kinds = {(one.kind, one.count) for one in tight.transfers}
     assert kinds == {("to_host", LAYERS), ("from_host", LAYERS)}
 
