@@ -5,8 +5,9 @@ activations are requirements; the solver completes the rest at its best, and the
 any other, in the order in which the compiler runs it. Nothing is searched over meshes, microbatches
 or remat. Our own plan has all of the mesh free, and the memory that the run's own took; it is held
 to the run's configuration as the same compiler would run it, not as another framework does. Of a
-pipeline our own plan has the whole machine as one mesh, and no pipeline. Of others, the search
-starts from the run's configuration, on its mesh first.
+pipeline our own plan has the whole machine as one mesh, and no pipeline. Of others, it is the best
+of the run's configuration, of plans on its mesh, and of plans on any mesh that also choose what is
+kept.
 
 A pipeline is priced by its stages (`autoshard.study.measured.stages`). Runs that differ in nothing
 that is asked have one price, which is remembered.
@@ -20,8 +21,9 @@ from dataclasses import dataclass, replace
 from autoshard.models.annotate import RulesError
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
-from autoshard.program.trace import trace
+from autoshard.program.trace import Program, trace
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
+from autoshard.search.options import Remat as Keep
 from autoshard.search.prepare import MeshError
 from autoshard.search.search import search
 from autoshard.study.measured.completed import ANY, completed, free_step, ruled_program
@@ -110,26 +112,26 @@ def _beaten(told: Answer, asked: Question, price: _Price, ours: float) -> Answer
     machine = asked.machine if asked.pipeline is None else asked.pipeline.machine
     limit = max(price.needed_bytes, machine.chip.usable_bytes + asked.offloaded)
     told = replace(told, own_seconds=price.planned_seconds)
-    if price.plan is None:
-        step = free_step(asked, price.remat)
-        free, found = trace(step.fn, *step.args, **step.options), None
-        meshes: tuple[Mapping[str, int] | None, ...] = (None,)
-    else:
-        free, found = ruled_program(asked, price.remat), price.plan
-        meshes = (dict(asked.rules.mesh), None)
-    faults = []
-    for mesh in meshes:
+    step = free_step(asked, price.remat)
+    free = trace(step.fn, *step.args, **step.options)
+    asks: list[tuple[Program, Mapping[str, int] | None, Keep]] = [(free, None, "search")]
+    if price.plan is not None:
+        mesh = dict(asked.rules.mesh)
+        ruled = ruled_program(asked, price.remat)
+        asks = [(ruled, mesh, "respect"), (free, mesh, "search"), *asks]
+    found, faults = price.plan, []
+    for program, mesh, remat in asks:
         try:
             plan = search(
-                free,
+                program,
                 machine,
                 mesh=mesh,
                 memory_limit=limit,
-                time_limit=ours / len(meshes),
+                time_limit=ours / len(asks),
                 baselines=False,
                 constraints=False,
-                start=found,
-                remat="search",
+                start=price.plan,
+                remat=remat,
             )
         except (InfeasibleError, NoPlanError, MeshError) as error:
             faults.append(_line(error))
