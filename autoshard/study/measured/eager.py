@@ -9,6 +9,10 @@ What such a framework does otherwise than the plan, by its documentation:
                        marked as being of its dtype, as XLA does
     tokens             go to experts once a place, where its kernels do so
                        (`autoshard.study.measured.dispatch`)
+    tensor parallelism gathers and sums run in as many parts as there are ranks, all but the first
+                       beside the products that read or make them, where the framework says so
+                       (docs.nvidia.com/nemo/megatron-bridge, Communication Overlap: on by default
+                       in its recipes; discuss.pytorch.org, Introducing Async Tensor Parallelism)
     the loss           has the logits in float32 three times as its backward pass begins, where it
                        is no kernel of its own: cross_entropy keeps the log_softmax, and makes its
                        gradient of that of the former (docs.pytorch.org, torch.nn.functional)
@@ -21,6 +25,7 @@ import math
 from autoshard.plan.evaluate import compute_seconds
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
+from autoshard.plan.records import Move
 from autoshard.program.trace import Program
 from autoshard.search.assemble import prices_of
 from autoshard.study.measured.data_parallel import of_weights, weight_shapes
@@ -34,6 +39,12 @@ STATE_BYTES = 12.0
 """Of a weight when the loss is computed: itself and two moments in float32, and no gradient."""
 COPIES = frozenset({"scan_stack", "reduce_precision", "name"})
 """Ops by which XLA alone keeps what the backward pass reads."""
+
+
+def hidden_in_products(move: Move, ranks: int) -> float:
+    """Seconds of a collective of tensor parallelism that are not beside a product."""
+    split = move.kind in ("all_gather", "reduce_scatter")
+    return move.exposed_seconds / ranks if split else move.exposed_seconds
 
 
 def eager_seconds(plan: Plan, program: Program, asked: Question) -> float:
@@ -50,6 +61,10 @@ def eager_seconds(plan: Plan, program: Program, asked: Question) -> float:
     if exchange is not None:
         ways = [move for move in plan.moves if is_exchange(move, shapes)]
         others += sum(move.count * exchange - move.exposed_seconds for move in ways)
+    if asked.hides_tensor:
+        ranks = asked.rules.mesh.get("tensor", 1)
+        ways = [move for move in plan.moves if move.axes == ("tensor",)]
+        others -= sum(move.exposed_seconds - hidden_in_products(move, ranks) for move in ways)
     busy = estimate.compute_seconds - copies + max(others, 0.0)
     return busy + max(sum(move.seconds for move in data) - busy, 0.0)
 

@@ -51,6 +51,7 @@ class Question:
       pipeline: of its stages, or None.
       block: tokens of a block of fused attention.
       eager: whether the framework runs op by op, see `autoshard.study.measured.eager`.
+      hides_tensor: whether collectives of tensor parallelism run beside its products.
       plain_loss: whether the loss is made of PyTorch's own functions.
       exchanges: whether tokens go to experts as `autoshard.study.measured.dispatch` says.
       rules: mesh, and where logical names lie.
@@ -69,6 +70,7 @@ class Question:
     pipeline: Pipeline | None
     block: int
     eager: bool
+    hides_tensor: bool
     plain_loss: bool
     exchanges: bool
     rules: Rules
@@ -119,12 +121,15 @@ def question(run: Run) -> Question:
         pipeline=pipeline,
         block=_block(machine, sequence),
         eager=not any(name in run.framework for name in JAX),
+        hides_tensor=any(name in run.framework for name in ("Megatron-Bridge", "MLPerf"))
+        or "async TP" in run.settings,
         # github.com/pytorch/torchtitan, components/loss.py: cross_entropy of logits in float32
         plain_loss="torchtitan" in run.framework,
         exchanges="Megatron-Bridge" in run.framework,
         rules=_rules(
             found,
             mesh,
+            whole=pipeline is not None,
             parallel_sequence=_parallel_sequence(run),
             # github.com/AI-Hypercomputer/maxtext, configs/base.yml: activation_embed over tensor
             parallel_width="MaxText" in run.framework and (run.tp or 1) > 1,
@@ -204,8 +209,14 @@ def _model_axes(experts: int, context: int, tensor: int) -> dict[str, int]:
 
 
 def _rules(
-    decoder: Decoder, mesh: dict[str, int], *, parallel_sequence: bool, parallel_width: bool
+    decoder: Decoder,
+    mesh: dict[str, int],
+    *,
+    whole: bool,
+    parallel_sequence: bool,
+    parallel_width: bool,
 ) -> Rules:
+    """Mesh and rules; `whole` for weights that are the same on all context-parallel ranks."""
     live = {axis: size for axis, size in mesh.items() if size > 1} or {"fsdp": 1}
 
     def on(*axes: str) -> tuple[str, ...]:
@@ -218,7 +229,8 @@ def _rules(
         del tensor["vocab"]
     dense = {name: axes for name, axes in tensor.items() if axes}
     norm = on("context", "tensor") if parallel_sequence else on("context")
-    parameters = {"expert": on("expert"), "embed": on("fsdp", "expert", "context"), **dense}
+    ranks = on("fsdp", "expert") if whole else on("fsdp", "expert", "context")
+    parameters = {"expert": on("expert"), "embed": ranks, **dense}
     stream = {"embed": on("tensor")} if parallel_width else {}
     activations = {
         "batch": on("replica", "fsdp", "expert"),
@@ -259,9 +271,10 @@ def _microbatches(run: Run, mesh: dict[str, int], batch: int, notes: list[str]) 
         return 1  # per_device_batch_size counts all devices, and steps do not accumulate
     elif run.microbatch and run.microbatch >= 1:
         count = max(round(batch / (ranks * run.microbatch)), 1)
-    elif (run.pp or 1) > 1 and "torchtitan" in run.framework:
-        # github.com/pytorch/torchtitan, config/job_config.py: pipeline_parallel_microbatch_size
-        notes.append("microbatches not published: a sequence each, as torchtitan has by default")
+    elif (run.pp or 1) > 1:
+        # github.com/pytorch/torchtitan, config/job_config.py: pipeline_parallel_microbatch_size;
+        # github.com/NVIDIA/Megatron-LM, training/arguments.py: micro-batch-size has no default
+        notes.append("microbatches not published: a sequence each, the smallest that there are")
         return max(batch // ranks, 1)
     else:
         count = 1
@@ -282,6 +295,10 @@ def _divides(batch: int, sequence: int, mesh: dict[str, int]) -> None:
 
 def _products(run: Run, notes: list[str]) -> str:
     words = run.precision
+    if not words and "MLPerf" in run.framework:
+        # github.com/mlcommons/training_results_v5.1: all configurations that are known are in FP8
+        words = "FP8"
+        notes.append("precision not published: taken to be that of other submissions")
     if WIDE.fullmatch(words):
         if not words:
             notes.append("precision not published: taken to be bfloat16")

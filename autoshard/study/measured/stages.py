@@ -6,7 +6,9 @@ the scopes of the program:
 
     of a layer of each kind, of the embedding, of the logits and the loss
     forward (F), backward (B), products that make gradients of weights (W)
-    once a step: the update; sums of gradients over data-parallel ranks and gathers of weights
+    once a step: the update; casts of weights, which all microbatches use (docs.nvidia.com/
+    deeplearning/transformer-engine, is_first_microbatch); sums of gradients over data-parallel
+    ranks and gathers of weights
 
 Stages are made of these, and the schedule is simulated (`autoshard.solve.schedule`). A step is the
 makespan, and what is done once; of sums and gathers that is what takes longer than a microbatch, as
@@ -35,7 +37,7 @@ from autoshard.solve.schedule import NAMED, Instance, simulate
 from autoshard.study.measured.completed import ANY, completed, ruled_program
 from autoshard.study.measured.data_parallel import of_weights, sides, weight_shapes
 from autoshard.study.measured.dispatch import exchange_seconds, is_exchange
-from autoshard.study.measured.eager import COPIES
+from autoshard.study.measured.eager import COPIES, hidden_in_products
 from autoshard.study.measured.held import ENDS, KINDS, kept_bytes, place, weight_bytes
 from autoshard.study.measured.pipeline import Pipeline, layers_of_stages
 from autoshard.study.measured.question import Question, Remat
@@ -123,16 +125,23 @@ def _parts(one: Question, program: Program, plan: Plan) -> Parts:
         of_weight = any(sides(program.values[v].shape) in shapes for v in op.outputs)
         if kind == "B" and op.primitive == "dot_general" and of_weight:
             kind = "W"
+        elif kind == "B" and of_weight:
+            continue  # gradients are scaled and summed by the products that make them
+        elif kind == "F" and of_weight:
+            kind = "once"
         seconds[part, kind] += spent / counts.get(part, 1)
     estimate = plan.estimate
     exposed = estimate.step_seconds - estimate.compute_seconds
     hidden = max(estimate.expected_seconds - estimate.compute_seconds, 0.0)
     share = hidden / exposed if exposed > 0 else 1.0
     exchange = exchange_seconds(one)
+    ranks = one.rules.mesh.get("tensor", 1)
     for move in evaluate(prices, plan.decisions, plan.mesh.names).moves:
         part, kind = place(move.scope)
         data = of_weights(move, shapes)
         spent = move.seconds if data else share * move.exposed_seconds
+        if one.hides_tensor and move.axes == ("tensor",):
+            spent = share * hidden_in_products(move, ranks)
         if exchange is not None and is_exchange(move, shapes):
             spent = move.count * exchange
         seconds[part, "data" if data else kind] += spent / counts.get(part, 1)
@@ -152,7 +161,7 @@ def _parts(one: Question, program: Program, plan: Plan) -> Parts:
 
 def data_ranks(asked: Question) -> int:
     """Ranks over which dense weights are the same and gradients are summed."""
-    return math.prod(asked.rules.mesh.get(axis, 1) for axis in ("replica", "fsdp"))
+    return math.prod(asked.rules.mesh.get(axis, 1) for axis in ("replica", "fsdp", "context"))
 
 
 def piped_of(asked: Question, pipeline: Pipeline, parts: Parts, remat: Remat) -> Piped:
