@@ -31,8 +31,8 @@ def weight_shapes(config: Decoder) -> Shapes:
 
 
 def sides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Sizes in ascending order, without ones."""
-    return tuple(sorted(size for size in shape if size > 1))
+    """Sizes in ascending order; a batch of one tells an array from a weight of its other sizes."""
+    return tuple(sorted(shape))
 
 
 def of_weights(move: Move, shapes: Shapes) -> bool:

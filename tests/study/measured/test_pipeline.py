@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from autoshard.models.decoder_sizes import sizes_of
+from autoshard.plan.records import Move
 from autoshard.study.measured import Run, UnreachableError, answer, question, stages
+from autoshard.study.measured.data_parallel import sides
+from autoshard.study.measured.eager import hidden_in_products
 from autoshard.study.measured.pipeline import layers_of_stages
 from autoshard.study.measured.question import describe
 
@@ -37,13 +40,13 @@ def test_a_pipeline_is_stages_on_parts_of_the_machine():
     assert vee.placement == (*range(8), *reversed(range(8)))
 
 
-def test_microbatches_of_torchtitan_are_single_sequences_where_it_does_not_say():
+def test_microbatches_of_pipelines_are_single_sequences_where_nothing_is_said():
     other = replace(GPT3, microbatch=None)
-    assert question(other).microbatches == 1
+    assert question(other).microbatches == 64
     cells = {"framework": "torchtitan", "chips": 128, "schedule": "1F1B"}
     asked = question(replace(other, **cells))
     assert (asked.microbatches, dict(asked.rules.mesh)) == (32, {"replica": 2, "tensor": 8})
-    assert "a sequence each" in asked.notes[-1]
+    assert any("a sequence each" in note for note in asked.notes)
 
 
 @pytest.mark.parametrize(
@@ -96,3 +99,28 @@ def test_a_published_pipeline_is_predicted():
     busy = flops / (312e12 * 0.859 * 0.85)
     assert told.predicted_seconds is not None
     assert busy * (1 + 1 / 8) < told.predicted_seconds < 2 * busy
+
+
+def test_weights_of_a_pipeline_are_whole_on_context_parallel_ranks():
+    cells = {"chips": 128, "cp": 2, "framework": "Megatron-Bridge", "settings": ""}
+    asked = question(replace(GPT3, **cells))
+    assert dict(asked.rules.mesh) == {"context": 2, "tensor": 8}
+    assert asked.rules.parameters["embed"] == ()
+    assert asked.hides_tensor
+    assert stages.data_ranks(asked) == 2
+    one = question(replace(GPT3, pp=1, chips=128, cp=2, batch=512, fsdp=8))
+    assert one.rules.parameters["embed"] == ("fsdp", "context")
+    assert not one.hides_tensor
+
+
+def test_collectives_of_tensor_parallelism_are_hidden_but_for_their_first_part():
+    def move(kind: str) -> Move:
+        return Move(kind, ("tensor",), 8, 1, 4.0, 4.0, "layers/ffn", "", "bf16[8@tensor]")
+
+    assert hidden_in_products(move("all_gather"), 8) == 0.5
+    assert hidden_in_products(move("reduce_scatter"), 4) == 1.0
+    assert hidden_in_products(move("all_to_all"), 8) == 4.0
+
+
+def test_a_batch_of_one_is_told_from_a_weight_of_its_other_sizes():
+    assert sides((8192, 1, 28672)) != sides((28672, 8192)) == sides((8192, 28672))
