@@ -11,7 +11,8 @@ Otherwise a plan would pay for both, or lay them out in two ways, which keeps th
 merging them. Operands are equal if they are results of equal equations. These stay as written:
 
 * what is cheap (`FREE_PRIMITIVES`), and calls of nothing else: it is computed again in the kernel
-  of each reader, merged or not. It is gone where nothing reads it any more;
+  of each reader, merged or not. It is gone where nothing reads it any more. But where products (or
+  sorts, and what else has kernels of its own) read both, one copy of the one result serves them;
 * what has an effect, calls Python or a kernel, or is a loop or branch: XLA does not compare them;
 * constraints: each is what the user says in its own place;
 * barriers, and functions that are computed again behind one (`jax.checkpoint`): they are there to
@@ -27,7 +28,8 @@ import numpy as np
 
 from autoshard import compat
 from autoshard.program.bodies import with_bodies
-from autoshard.program.vocabulary import BARRIER, CALLS_PYTHON, FREE_PRIMITIVES, INLINED
+from autoshard.program.flops import is_matrix_op
+from autoshard.program.vocabulary import ALGORITHMS, BARRIER, CALLS_PYTHON, FREE_PRIMITIVES, INLINED
 
 _APART = frozenset(
     {
@@ -56,6 +58,7 @@ def _merged(jaxpr: Any) -> Any:
     first: dict[Any, Any] = {}  # of equal variables
     instead: dict[Any, Any] = {}
     equations = []
+    read = _read_by_kernels(jaxpr)
     for equation in jaxpr.eqns:
         key = _key(equation, first)
         before = equation if key is None else made.setdefault(key, equation)
@@ -65,7 +68,7 @@ def _merged(jaxpr: Any) -> Any:
                 for var, one in zip(equation.outvars, before.outvars, strict=True)
             ]
             first.update(pairs)
-            if not _is_cheap(equation):
+            if not _is_cheap(equation) or any(a in read and b in read for a, b in pairs):
                 instead.update(pairs)
                 continue
         operands = [_other(atom, instead) for atom in equation.invars]
@@ -76,6 +79,24 @@ def _merged(jaxpr: Any) -> Any:
         return jaxpr
     results = [_other(atom, instead) for atom in jaxpr.outvars]
     return jaxpr.replace(eqns=equations, outvars=results)
+
+
+def _read_by_kernels(jaxpr: Any) -> set[Any]:
+    """The variables that products, sorts and their like read, or calls of functions with some."""
+    return {
+        atom
+        for equation in jaxpr.eqns
+        if _has_kernels(equation)
+        for atom in equation.invars
+        if not compat.is_literal(atom)
+    }
+
+
+def _has_kernels(equation: Any) -> bool:
+    name = equation.primitive.name
+    if name in INLINED:
+        return any(map(_has_kernels, compat.called_jaxpr(equation)[0].eqns))
+    return is_matrix_op(name) or name in ALGORITHMS
 
 
 def _other(atom: Any, instead: dict[Any, Any]) -> Any:

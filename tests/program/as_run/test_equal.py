@@ -15,7 +15,8 @@ from jax import lax
 from autoshard.lower.spmd import lower
 from autoshard.lower.verify import numeric_differences, verify_collectives, verify_written
 from autoshard.program.trace import trace
-from tests.helpers import case, concrete_like, random_plan
+from autoshard.search.search import search
+from tests.helpers import case, concrete_like, random_plan, toy_machine
 from tests.program.steps import f
 
 MESH = {"x": 8}
@@ -77,6 +78,36 @@ def test_every_judge_finds_one_collective(fn: Callable[..., Any]) -> None:
         comparison = (verify_written if explicit else verify_collectives)(lowered)
         assert comparison.agrees, str(comparison)
         assert not numeric_differences(lowered, fn, concrete_like(ARGS))
+
+
+def hidden_twice(x: Any, w: Any) -> Any:
+    """Two products read the same function of the same array."""
+    return jnp.tanh(x) @ w, jnp.einsum("ij,jk->ik", jnp.tanh(x), w * 2)
+
+
+def sorted_twice(x: Any, w: Any) -> Any:
+    """A sort and a cumulative sum read the same function, and a plain sum does."""
+    return jnp.sort(x * 2, axis=0), jnp.cumsum(x * 2, axis=0), jnp.sum(x * 2, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("fn", "cheap", "left"), [(hidden_twice, "tanh", 1), (sorted_twice, "mul", 2)]
+)
+def test_equal_functions_that_products_read_have_one_copy(
+    fn: Callable[..., Any], cheap: str, left: int
+) -> None:
+    """The rows of both operands are gathered once, as the compiler does."""
+    args = f(64, 256), f(256, 4096)
+    program = trace(fn, *args)
+    assert [op.primitive for op in program.ops if op.inputs[0] == 0].count(cheap) == left
+    pins = ["pin [0] [x, None]", "pin [1] [None, x]"]
+    pins += [f"pin result[{number}] [None, x]" for number in (0, 1)]
+    plan = search(program, toy_machine(8), mesh=MESH, requirements=pins, baselines=False)
+    text = lower(plan, fn, *args).lower().compile().as_text()
+    made = re.findall(r" (all-gather|all-to-all)(?:-start)?\(", text)
+    planned = [one.kind.replace("_", "-") for one in plan.moves if one.kind != "all_slice"]
+    assert len(planned) == 1
+    assert planned == made
 
 
 def test_the_compiler_makes_as_many_as_are_planned() -> None:
