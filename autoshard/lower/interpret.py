@@ -3,8 +3,8 @@
 The jaxpr is walked over (`autoshard.lower.walk`), into calls (`autoshard.lower.calls`) and regions
 (`autoshard.lower.regions`), and every array is laid out as planned
 (`autoshard.lower.planned_arrays`). An op's operands and results then always agree with its
-strategy, and nothing is left to propagation but the inner values of an equation, and products of
-which only the transpose is read (`autoshard.lower.turned`). Products are computed in the plan's
+strategy, and nothing is left to propagation but the inner values of an equation, and values whose
+layout follows from those around (`autoshard.lower.implied`). Products are computed in the plan's
 orders (`autoshard.program.dim_order`).
 """
 

@@ -1,6 +1,7 @@
 """The arrays of a step that is run again, each in the layout that its plan says.
 
-Every result is constrained to the layout in which the plan stores it; a partial sum first to the
+Every result is constrained to the layout in which the plan stores it, unless that follows from its
+neighbours and would only be in the way (`autoshard.lower.implied`); a partial sum first to the
 layout in which the op writes it, so that the step between the two is the planned all-reduce or
 reduce-scatter; every resharded copy is made through the states of its planned sequence of
 collectives.
@@ -26,8 +27,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
 from autoshard.lower.equal_ops import constraints_apart
+from autoshard.lower.implied import implied_values
 from autoshard.lower.terms import add_up
-from autoshard.lower.turned import turned_products
 from autoshard.plan.copies import ANEW, VISIBLE
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.plan import Plan
@@ -69,7 +70,7 @@ class PlannedArrays:
         self.cursor = 0
         known = readers_in_program_order(program) if readers is None else readers
         self.readers = known
-        self.turned = turned_products(program, self.decisions, self.chosen, self.readers)
+        self.implied = implied_values(program, self.decisions, self.chosen, self.readers)
         self.apart = constraints_apart(program, self.decisions, self.chosen)
         self._phases = {(use.op, use.position): use.phase for uses in self.readers for use in uses}
         self._specs: dict[tuple[Layout, int], NamedSharding] = {}
@@ -167,7 +168,7 @@ class PlannedArrays:
         constrained = []
         for number, (value, array) in enumerate(zip(op.outputs, results, strict=True)):
             stored = self.decisions.stored[value]
-            if stored is not None and hasattr(array, "ndim") and value not in self.turned:
+            if stored is not None and hasattr(array, "ndim") and value not in self.implied:
                 written = tuple(strategy.written[number][0].tolist())
                 terms = array.ndim - len(self.program.values[value].shape)
                 if UNREDUCED in stored:
@@ -194,7 +195,7 @@ class PlannedArrays:
             return None
         strategy = self.chosen(op)
         written = tuple(strategy.written[0][0].tolist())
-        if stored == written or not strategy.reduced[0].any() or value in self.turned:
+        if stored == written or not strategy.reduced[0].any() or value in self.implied:
             return None
         self.settled.add(value)
 
