@@ -17,6 +17,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
 from autoshard.solve.schedule.optimise import solve
 from autoshard.solve.schedule.optimise.outcome_json import choice_to_json
@@ -44,8 +45,9 @@ def write_kinds(folder: Path) -> None:
     for file in FOLDER.glob("*.json"):
         shutil.copy(file, folder)
     plan = Plan.load(FOLDER / "plan.json")
-    smaller = replace(plan.estimate, peak_bytes=plan.estimate.peak_bytes // 2, step_seconds=5e-5)
-    front = Frontier((plan, replace(plan, estimate=smaller)), nothing_within=2**12)
+    half = needed_bytes(plan.estimate) // 2
+    slower = replace(plan.estimate, peak_bytes=half, scheduled_bytes=half, step_seconds=1e-4)
+    front = Frontier((plan, replace(plan, estimate=slower)), nothing_within=2**12)
     outcome = replace(solve(INSTANCE, time_limit=20.0), seconds=0.25)
     choice = PlacementChoice("v1", {"v1": outcome}, {"zigzag": "no order fits"})
     data = {
