@@ -21,6 +21,7 @@ import math
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -30,7 +31,7 @@ from maxtext_models import SETTINGS
 
 from autoshard import compat, load_machine
 from autoshard.compiler.compiled import Compiled, compile_lowered, compile_plan
-from autoshard.compiler.target import CompileError
+from autoshard.compiler.target import CompileError, kind_of, target_of
 from autoshard.compiler.verdict import judge
 from autoshard.lower.facts.kernel_times import kernel_times
 from autoshard.lower.facts.loop_trips import loop_trips
@@ -38,6 +39,7 @@ from autoshard.lower.spmd import lower
 from autoshard.machine.machine import Machine
 from autoshard.models.find import find, offered_program
 from autoshard.models.maxtext.express import Expression, Trial, slices_of
+from autoshard.models.maxtext.own_file import flag_settings
 from autoshard.models.maxtext.step import mesh_sizes, traced_step, train_step
 from autoshard.models.providers import Target
 from autoshard.plan.plan import MeshShape
@@ -86,8 +88,11 @@ def own_stage(config: Any, devices: Target, fn: Any, args: tuple[Any, ...]) -> A
     return step.trace(*jax.tree.leaves(args)).lower(lowering_platforms=devices.platforms[:1])
 
 
-def compile_own(search: Expression, trial: Trial) -> Compiled:
-    """MaxText's own step with the split of a trial, compiled for the machine."""
+def compile_own(search: Expression, trial: Trial, *, ours: bool) -> Compiled:
+    """MaxText's own step as a trial has it, compiled for the machine; `ours`: with a file's flags.
+
+    What `compile_xla_flags` says goes to the compiler, as MaxText hands it over.
+    """
     plan, machine = trial.plan, search.machine
     assert plan is not None
     config = search.config_of(trial.choice)
@@ -95,10 +100,17 @@ def compile_own(search: Expression, trial: Trial) -> Compiled:
     options.pop("notes")
     program = trace(fn, *args, **options)
     names, sizes = zip(*trial.choice.split, strict=True)
+    mesh, said = MeshShape(names, sizes), config.compile_xla_flags
+    if ours:
+        said = flag_settings(search.target, search.settings).get("compile_xla_flags", said)
+    words = (said or "").split()
+    flags = dict(word.removeprefix("--").split("=", 1) for word in words)
+    target = target_of(machine, mesh, kind_of(machine))
     return compile_lowered(
         own_stage(config, search.target, fn, args),
-        MeshShape(names, sizes),
+        mesh,
         machine,
+        target=replace(target, options={**target.options, **flags}),
         loops=loop_trips(program),
         kernels=kernel_times(program, plan.decisions, plan.mesh.sizes, machine.chip),
     )
@@ -110,7 +122,7 @@ def row(model: str, machine: Machine, search: Expression, trial: Trial, who: str
     estimate = trial.plan.estimate
     start = f"| {model} | {machine.name} | {who}: {trial.choice} "
     try:
-        found = compile_own(search, trial)
+        found = compile_own(search, trial, ours=who == "ours")
     except CompileError as error:
         return start + _refused(error, estimate)
     return start + _compiled(found, estimate)

@@ -22,6 +22,7 @@ from autoshard.models.maxtext.own_file import (
     base_settings,
     command,
     differences,
+    flag_settings,
     parted,
     yaml_text,
 )
@@ -234,6 +235,10 @@ def test_the_file_is_yaml_that_maxtext_takes():
         "ici_fsdp_parallelism: 8",
         "enable_dropout: false",
     ]
+    tpu, gpu = Target(8, ("tpu",)), Target(8, ("cuda",))
+    (words,) = flag_settings(tpu, {}).values()
+    assert all(word.startswith("--xla_tpu_") and "=" in word for word in words.split())
+    assert flag_settings(tpu, {"compile_xla_flags": ""}) == flag_settings(gpu, {}) == {}
     said, aside = parted({"attention": "flash", "head_dim": 64}, {"head_dim": 128})
     assert said == {"attention": "flash"}
     assert command(aside).endswith("THIS_FILE override_model_config=True head_dim=64")

@@ -1,8 +1,8 @@
 """A plan as a file of MaxText's configuration, and what it costs against the free plan.
 
 The file stands on MaxText's `base.yml`, or on the file that the user named; it repeats the user's
-settings and says the mesh, the saved tensors, the microbatches and the devices. It is taken by
-`python -m maxtext.trainers.pre_train.train_compile FILE`, and by `train`.
+settings and says the mesh, the saved tensors, the microbatches, the devices, and flags. It is taken
+by `python -m maxtext.trainers.pre_train.train_compile FILE`, and by `train`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def own_file(
     summary = _summary(search, best, free)
     config = search.config_of(best.choice)
     said, aside = parted(search.settings_of(best.choice), model_keys(config.model_name))
-    keys = {**base_settings(name), **said, **device_settings(target, machine)}
+    flags = flag_settings(target, settings)
+    keys = {**base_settings(name), **said, **device_settings(target, machine), **flags}
     text = yaml_text(keys, [f"autoshard: {command(aside)}", *summary])
     check_read_back(text, aside, target, config, best.plan)
     return OwnFile(text, best.plan, (f"compile it by: {command(aside)}", *summary))
@@ -158,6 +159,23 @@ def device_settings(target: Target, machine: Machine) -> dict[str, Any]:
                 "compile_topology_num_slices": slices,
             }
     return found
+
+
+def flag_settings(target: Target, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The flags with which a compiler makes of the step what is planned; the user's own go before.
+
+    By default XLA:TPU cuts a product whose operand is gathered, or whose result is scattered, into
+    one piece for each device, and permutes between them. Every piece reads and writes the whole
+    result, so that products of large batches take several times as long.
+
+    >>> flag_settings(Target(8, ("cuda",)), {})
+    {}
+    """
+    if target.hardware != "tpu" or "compile_xla_flags" in settings:
+        return {}
+    names = ("all_gather", "reduce_scatter")
+    words = [f"--xla_tpu_enable_windowed_einsum_for_{name}=false" for name in names]
+    return {"compile_xla_flags": " ".join(words)}
 
 
 def yaml_text(keys: Mapping[str, Any], comments: Sequence[str]) -> str:
