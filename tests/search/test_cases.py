@@ -9,6 +9,9 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,9 +23,11 @@ from jax.sharding import AbstractMesh, AxisType
 
 from autoshard.lower.spmd import lower
 from autoshard.lower.verify import numeric_differences, verify_collectives
+from autoshard.plan.plan import Plan
 from autoshard.problem.requirements.records import RequirementError
+from autoshard.program.flops import is_matrix_op
 from autoshard.program.rules.ask_shardy import NoRuleError
-from autoshard.program.trace import trace
+from autoshard.program.trace import Program, trace
 from autoshard.search.search import search
 
 CASES = Path(__file__).parents[3] / "shared" / "data" / "cases"
@@ -37,6 +42,52 @@ REFUSED = {
     "forward_ruled": "needs no rule",  # a shard_map is planned op by op
     "revorder": "or give the mesh in that order: --mesh y=2,x=4",
 }
+SENT = (
+    ("constraints_in_a_row", "plain one_and_pin", {}),
+    ("constraints_in_a_row", "one_axis both_same join dot", {"all_to_all": 1}),
+    ("constraints_in_a_row", "constrained_of_input reshape_between", {"all_to_all": 1}),
+    ("constraints_in_a_row", "move_both direct join_rev dot_after", {"all_to_all": 2}),
+    ("constraints_in_a_row", "sin_dot dot_direct_dot dot_sin_dot", {"all_to_all": 2}),
+    ("constraints_in_a_row", "gather dot_gather", {"all_gather": 2}),
+    ("constraints_in_a_row", "swap", {"all_to_all": 3}),
+    ("constraints_in_a_row", "norm_between", {"all_to_all": 1, "all_gather": 1}),
+    ("logical_rules", "ulysses", {"all_to_all": 2}),
+    ("ragged_dot", "case columns two train", {}),
+    ("clamped_update", "case negative end big", {}),
+    ("vmapped_update", "rows take read_row", {}),
+    ("vmapped_update", "put add segment", {"all_gather": 1}),  # of what is written
+    ("complex_sum", "sums mean prod cumsum gradient bias_gradient pad", {}),
+    ("complex_sum", "dot", {"reduce_scatter": 1}),
+    ("linear_solve", "solve inv slogdet grad_slogdet cholesky cho_solve eigh qr svd", {}),
+    ("linear_solve", "expm solve_big", {}),
+    ("linear_solve", "cg", {"all_reduce": 6}),  # does any go on? in five turns, and at the end
+    ("while_loops", "shared dead", {}),
+    ("while_loops", "batched dead_batched", {"all_reduce": 6}),
+    ("while_loops", "counted", {"all_reduce": 7}),
+    ("callbacks", "dbg_const cplx_sum chk_nan", {}),
+    ("callbacks", "dbg_scalar dbg_array dbg_cb", {"all_reduce": 1}),
+    ("annotate_under_vmap", "plain two scan at_in_vmap", {}),
+    ("shard_map_rule", "forward_only", {}),
+    ("bias_before_batch_norm", "case", {}),
+)
+COLLECTIVES = {(file, name): kinds for file, names, kinds in SENT for name in names.split()}
+"""What the best plan sends, by file and step: as often as each kind runs."""
+ONE = 2 * 128 * 64 * 32
+RAGGED_FLOPS = {
+    "case": ONE,
+    "columns": ONE,
+    "two": 2 * ONE,
+    "train": 2 * ONE,
+    "big_two": 4 * 65536 * 2048 * 8192,
+}
+"""Of the ragged products of a step: each row is multiplied once."""
+SCRIPTS = {
+    "while_carry_gathered_twice": (r"\b0 missing, 0 unplanned", 4, "REFUTED"),
+    "reduce_scatter_after_gather": (r" agrees$", 12, "REFUTED"),
+    "reduce_scatter_after_reordered_product": (r"^0 of 45 plans are refuted", 1, "REFUTED"),
+    "recursion_chain": (r" equations: ok$", 28, "RecursionError"),
+}
+"""What a script prints, how often, and what it does not."""
 SMALL = 5e6
 """Bytes of arguments of which numbers are compared."""
 pytestmark = [
@@ -64,13 +115,18 @@ def steps(file: str) -> Iterator[tuple[str, Any]]:
             yield name, found
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_every_step_is_planned_and_computes_what_it_did(file, monkeypatch) -> None:
+def auto_meshes(monkeypatch: Any) -> None:
+    """Meshes of the cases have Auto axes, as when they were written."""
     monkeypatch.setattr(
         jax.sharding,
         "AbstractMesh",
         lambda sizes, names: AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names)),
     )
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_step_is_planned_and_computes_what_it_did(file, monkeypatch) -> None:
+    auto_meshes(monkeypatch)
     found = list(steps(file))
     assert found
     for name, (fn, args, *options) in found:
@@ -79,20 +135,56 @@ def test_every_step_is_planned_and_computes_what_it_did(file, monkeypatch) -> No
             with pytest.raises((NoRuleError, RequirementError), match=re.escape(REFUSED[name])):
                 judge(name, fn, args, given)
         else:
-            judge(name, fn, args, given)
+            plan, program = judge(name, fn, args, given)
+            sent = Counter[str]()
+            for move in plan.moves:
+                sent[move.kind] += move.count * (move.kind != "all_slice")
+            if (expected := COLLECTIVES.get((file, name))) is not None:
+                assert +sent == expected, name
+            if file == "ragged_dot" and name in RAGGED_FLOPS:
+                ragged = [op for op in program.ops if op.primitive.startswith("ragged_dot")]
+                assert sum(op.flops for op in ragged) == RAGGED_FLOPS[name], name
 
 
-def judge(name: str, fn: Any, args: Any, options: dict[str, Any]) -> None:
+def test_axes_against_the_order_of_the_mesh_are_planned_on_the_mesh_that_is_proposed(monkeypatch):
+    auto_meshes(monkeypatch)
+    found = dict(steps("constraints_in_a_row"))
+    fn, args = found["revorder"]
+    judge("revorder", fn, args, {}, meshes=({"y": 2, "x": 4},))
+
+
+def test_a_ragged_product_has_the_flop_of_a_dense_one():
+    found = dict(steps("ragged_dot_price"))
+    dense, ragged = (
+        sum(op.flops for op in trace(fn, *args).ops if is_matrix_op(op.primitive))
+        for fn, args in (found["dense"], found["ragged"])
+    )
+    assert dense == ragged == 2 * 65536 * 4096 * 14336
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_script_finds_nothing_wrong(script):
+    said, count, never = SCRIPTS[script]
+    done = subprocess.run(
+        [sys.executable, CASES / f"{script}.py"], capture_output=True, text=True, check=True
+    )
+    assert len(re.findall(said, done.stdout, re.MULTILINE)) == count, done.stdout
+    assert never not in done.stdout
+
+
+def judge(
+    name: str, fn: Any, args: Any, options: dict[str, Any], meshes: Any = MESHES
+) -> tuple[Plan, Program]:
     program = trace(fn, *args, **options)
     small = sum(program.values[value].bytes for value in program.inputs) < SMALL
     plan = None
-    for mesh in MESHES:
+    for mesh in meshes:
         try:
             machine = str(CASES / "slow.toml") if small else "h100-8"
             plan = search(program, machine, mesh=mesh, baselines=False, gap=0.01)
             break
         except RequirementError:  # of axes that this mesh has not
-            if (name in REFUSED and mesh == MESHES[1]) or mesh == MESHES[-1]:
+            if (name in REFUSED and mesh == MESHES[1]) or mesh == meshes[-1]:
                 raise
     assert plan is not None
     lowered = lower(plan, fn, *args)
@@ -100,3 +192,4 @@ def judge(name: str, fn: Any, args: Any, options: dict[str, Any]) -> None:
     assert comparison.agrees, f"{name}\n{comparison}"
     if small and all(isinstance(one, jax.Array) for one in jax.tree.leaves(args)):
         assert numeric_differences(lowered, fn, args) == [], name
+    return plan, program
