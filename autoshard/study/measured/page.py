@@ -26,15 +26,18 @@ Made by `autoshard bench measured TABLE --csv ROWS --markdown PAGE --svg PLOT`. 
 decoders of the models' published dimensions (`autoshard.models.decoder`); kernels, routers and
 communication of other frameworks are priced as JAX's would be. Numbers of chips are those of
 micro-benchmarks where they are known (`autoshard.machine.as_measured`), and XLA:TPU has the flags
-of recipes (`autoshard.machine.compiler.FLAGS`). Of frameworks but JAX, collectives of data
-parallelism run beside compute (`autoshard.study.measured.data_parallel`); pipelines are made of
-the prices of their stages (`autoshard.study.measured.stages`).
+of recipes (`autoshard.machine.compiler.FLAGS`). What frameworks but JAX do otherwise, by their
+documentation, is in `autoshard.study.measured.eager` and `dispatch`: collectives of data
+parallelism run beside compute, nothing is copied to be kept, tokens go to experts once a place, and
+collectives of tensor parallelism run beside products where the framework says so. Pipelines are
+made of the prices of their stages (`autoshard.study.measured.stages`).
 
 Numbers come from micro-benchmarks and laws, none from a run. Which laws were missing was found by
 looking at the half of the runs that is called seen, by a hash of model and chip; the other half is
-blind, but for 51 runs of both that an earlier version of this page had, and for LLAMA3.1_405B on
-GB300: the numbers of B300 and GB300 were chosen while its runs were looked at, though none is
-fitted to them."""
+blind, but for 51 runs of both that an earlier version of this page had, for LLAMA3.1_405B on
+GB300, where the numbers of B300 and GB300 were chosen while its runs were looked at, and for
+torchtitan's 8B and 70B, Qwen3_235B on GB200 and Megatron's GPT-3, whose ratios were seen while the
+terms of other frameworks were written. None is fitted to them."""
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
 
 
