@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
     from autoshard.cli.common import INTERRUPTED
     from autoshard.cli.rows import Rows
     from autoshard.study.measured.question import JAX
-    from autoshard.study.measured.summary import summary
+    from autoshard.study.measured.summary import UNASKED, summary
     from autoshard.study.measured.table import cells_of
 
     kept = _kept(options.csv) if options.resume else {}
@@ -123,6 +123,10 @@ def run(options: argparse.Namespace) -> int:
         interrupted = True
     finally:
         pricer.close()
+    answers += [
+        {**cells_of(one), "parallelism": "", "status": UNASKED}
+        for one in options.runs[len(answers) :]
+    ]
     print(f"\n{summary(answers)}")
     if options.markdown or options.svg:
         from autoshard.cli.search import write_files

@@ -10,6 +10,7 @@ from typing import Any
 
 from autoshard.study.measured.summary import (
     LATE,
+    UNASKED,
     beaten,
     correlations,
     grouped,
@@ -89,10 +90,12 @@ def _asked(rows: Sequence[Mapping[str, Any]], priced: int) -> Iterator[str]:
     """How many runs were asked, and what became of those that have no price or an earlier one."""
     lost = len(rows) - priced
     slow = [row["id"] for row in rows if LATE in row["status"]]
-    never = lost - len(slow)
+    unasked = sum(row["status"] == UNASKED for row in rows)
+    never = lost - len(slow) - unasked
     yield (
-        f"{len(rows)} runs were asked; {lost} are not held to a time: {never} "
+        f"Of {len(rows)} runs {lost} are not held to a time: {never} "
         f"({never / len(rows):.1%}) are out of reach, by the reasons below"
+        + (f", {unasked} were not asked" if unasked else "")
         + (f", and {len(slow)} ran out of time: {', '.join(slow)}." if slow else ".")
     )
     made = Counter(row.get("version") or "one that is not known" for row in rows)

@@ -17,6 +17,8 @@ from typing import Any
 WITHIN, CLOSE = 0.25, 0.1
 LATE = "it took longer than"
 """What a status says of a run that ran out of time."""
+UNASKED = "not asked"
+"""The status of a run that was not asked before an interrupt."""
 LEAST = 3
 """Configurations of a group that have an order."""
 

@@ -18,7 +18,7 @@ from autoshard.study.measured import (
 )
 from autoshard.study.measured.page import page
 from autoshard.study.measured.question import measured_seconds
-from autoshard.study.measured.summary import correlations, held, rank_correlation
+from autoshard.study.measured.summary import UNASKED, correlations, held, rank_correlation
 from autoshard.study.measured.table import half
 
 V6E = Run(
@@ -151,6 +151,7 @@ def test_the_page_says_halves_and_what_is_beaten():
          "status": "unreachable: it took longer than 40 s"},
         {**row, "id": "d", "model": "n", "chip": "c", "parallelism": "",
          "status": "unreachable: so"},
+        {**row, "id": "e", "model": "n", "chip": "c", "parallelism": "", "status": UNASKED},
     ]  # fmt: skip
     assert {half(one) for one in rows} == {"seen", "blind"}
     text = page(rows, "plot.svg")
@@ -159,9 +160,9 @@ def test_the_page_says_halves_and_what_is_beaten():
     assert "faster than it in 1 of 2 runs, by a tenth or more in 1; 0.90 of its seconds" in text
     assert "| a | pipeline=2,fsdp=4 | x=8 | 1.5 | 1.2 | 0.80 |" in text
     assert (
-        "4 runs were asked; 2 are not held to a time: 1 (25.0%) are out of reach, by the reasons "
-        "below, and 1 ran out of time: c.\nAnswers are of several versions of the model: 3 of one "
-        "that is not known, 1 of 1."
+        "Of 5 runs 3 are not held to a time: 1 (20.0%) are out of reach, by the reasons below, "
+        "1 were not asked, and 1 ran out of time: c.\nAnswers are of several versions of the "
+        "model: 4 of one that is not known, 1 of 1."
     ) in text
     assert "| a | pipeline=2,fsdp=4 | 10.0 | 8.0 | 0.80 |" in text
 
