@@ -66,7 +66,7 @@ def test_every_file_has_its_row(capfd):
     assert [row["status"] for row in rows] == ["optimal", "error", "optimal", "infeasible"]
     assert [row["objective"] for row in rows] == ["266421.5", "", "266421.5", ""]
     assert float(rows[0]["first"]) <= float(rows[0]["seconds"])
-    assert (rows[0]["time_limit"], rows[0]["ratio"]) == ("9.0", "2.0")
+    assert (rows[0]["time_limit"], rows[0]["ratio"]) == ("60.0", "2.0")
     assert all(float(row["peak_gib"]) > 0 for row in rows)
 
 
