@@ -71,7 +71,9 @@ def op_seconds(
     if unit not in ("matrix", "vector"):
         raise ValueError(f"no unit {unit!r}; use 'matrix' or 'vector'")
     if np.min(flops) < 0 or np.min(bytes) < 0:
-        raise ValueError(f"negative work: {np.min(flops)} FLOP, {np.min(bytes)} bytes")
+        raise ValueError(
+            f"work of {np.min(flops)} FLOP and {np.min(bytes)} bytes; give counts of 0 or more"
+        )
     rate = chip.vector_flops
     if unit == "matrix":
         rate = chip.matmul_flops(dtype) * chip.matmul_efficiency * chip.product_share(flops)

@@ -116,7 +116,7 @@ class Lowered:
         if len(arguments) > len(self.in_shardings):
             raise TypeError(
                 f"{self.program.name} takes {len(self.in_shardings)} arguments, not "
-                f"{len(arguments)}"
+                f"{len(arguments)}; leave out the others, or search for a plan of a step with them"
             )
         arguments = hold(arguments)
         for name, one, wanted in zip(
@@ -124,7 +124,10 @@ class Lowered:
         ):
             given, planned = jax.tree.structure(one), jax.tree.structure(wanted)
             if given != planned:
-                raise TypeError(f"{name} was planned for {planned}, but got {given}")
+                raise TypeError(
+                    f"{name} was planned for {planned}, but got {given}; give arguments of this "
+                    "structure, or search for a plan of the new one"
+                )
         placed = release(jax.device_put(arguments, self.in_shardings[: len(arguments)]))
         return placed[0] if len(placed) == 1 else placed
 
@@ -313,7 +316,8 @@ def _on_trees(program: Program, planned: Callable[..., Any], flat_out: Any) -> C
         flat, tree = jax.tree.flatten(hold(arguments))
         if tree != program.in_tree:
             raise TypeError(
-                f"{program.name} was planned for arguments {program.in_tree}, but got {tree}"
+                f"{program.name} was planned for arguments {program.in_tree}, but got {tree}; give "
+                "arguments of this structure, or search for a plan of the new one"
             )
         run: Any = planned
         if program.explicit:
@@ -336,7 +340,8 @@ def make_mesh(plan: Plan, devices: Sequence[Any] | None, kind: AxisType = AxisTy
         devices = found
     if len(devices) != needed:
         raise ValueError(
-            f"the plan's mesh ({plan.mesh}) needs {needed} devices, but {len(devices)} were given"
+            f"the plan's mesh ({plan.mesh}) needs {needed} devices, but {len(devices)} were given; "
+            f"give {needed}, or search for a plan on a machine of {len(devices)}"
         )
     return Mesh(np.array(devices, dtype=object).reshape(sizes), names, axis_types=kinds)
 

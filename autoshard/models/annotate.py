@@ -179,7 +179,9 @@ def constrain(x: jax.Array, *names: str) -> jax.Array:
     if here is None or not here.rules.constrains:
         return x
     if len(names) != x.ndim:
-        raise ValueError(f"{x.aval} has {x.ndim} dimensions, but {len(names)} names: {names}")
+        raise ValueError(
+            f"{x.aval} has {x.ndim} dimensions, but {len(names)} names: {names}; give one for each"
+        )
     try:
         spec = here.rules.spec(here.rules.activations, names, x.shape)
     except RulesError as fault:

@@ -155,7 +155,9 @@ class Plan:
             of them are named.
         """
         if not isinstance(data, dict) or "schema_version" not in data:
-            raise PlanError("not a plan: there is no schema_version")
+            raise PlanError(
+                "not a plan: there is no schema_version; give what `autoshard search -o` wrote"
+            )
         if data["schema_version"] != SCHEMA_VERSION:
             raise PlanError(
                 f"the plan has schema version {shown(data['schema_version'])}, this autoshard "
@@ -163,7 +165,7 @@ class Plan:
             )
         needed = [one.name for one in fields(WrittenPlan) if one.default is one.default_factory]
         if missing := [name for name in needed if name not in data]:
-            raise PlanError(f"the plan is damaged: it lacks {', '.join(missing)}")
+            raise PlanError(f"the plan is damaged: it lacks {', '.join(missing)}; search again")
         written = typed(data, WrittenPlan, name="the plan is damaged", error=PlanError)
         if faults := list(written.faults()):
             raise PlanError("\n  - ".join(["the plan is damaged:", *faults[:20]]))

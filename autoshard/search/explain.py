@@ -118,7 +118,10 @@ class Explainer:
         program, plan = self.program, self.plan
         layout = plan.decisions.stored[value]
         if layout is None:
-            raise PlanError(f"{shown_value(program, value)} is computed wherever it is needed")
+            raise PlanError(
+                f"{shown_value(program, value)} is computed wherever it is needed, and has no "
+                "layout; ask for what it is made of, or for what reads it"
+            )
         copy = plan.decisions.copy[value]
         number = int(self.built.classes.value_class[value])
         table = self.built.value_choices[number].table
@@ -194,7 +197,10 @@ class Explainer:
         """
         other = for_program(other, self.program)
         if other.mesh != self.plan.mesh:
-            raise PlanError(f"the plans are on different meshes: {self.plan.mesh} and {other.mesh}")
+            raise PlanError(
+                f"the plans are on different meshes: {self.plan.mesh} and {other.mesh}; search for "
+                "one of them with the --mesh of the other, or see both by `autoshard report A B`"
+            )
         there = evaluate(self.prices, other.decisions, self.plan.mesh.names).estimate
         mine = self.plan.estimate
         changes, others = self.differences(other.decisions)

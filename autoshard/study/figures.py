@@ -94,7 +94,7 @@ def read_figures(path: str) -> list[Figure]:
         rows = list(csv.DictReader(file))
     names = [one.name for one in fields(Figure)]
     if not rows or any(set(row) != set(names) for row in rows):
-        raise ValueError(f"{path!r} is not what `autoshard bench all --csv` writes")
+        raise ValueError(f"{path!r} is not what `autoshard bench all --csv` writes; run it again")
     return [_figure(row) for row in rows]
 
 

@@ -109,7 +109,7 @@ class Frontier:
         name = "the front is damaged"
         written = typed(data, WrittenFrontier, name=name, error=PlanError)
         if not written.points:
-            raise PlanError(f"{name}: it has no points")
+            raise PlanError(f"{name}: it has no points; run `autoshard frontier` again")
         plans = tuple(Plan.from_json(point.plan) for point in written.points)
         return cls(plans, written.nothing_within, written.no_time_for)
 

@@ -143,7 +143,7 @@ def test_time_limit_without_a_plan(folder, capsys, monkeypatch):
         ),
         (
             "mlp:tiny --machine v5e-8 --mesh x=2,x=4",
-            "argument --mesh: the mesh axis 'x' is given twice\n",
+            "argument --mesh: the mesh axis 'x' is given twice; name each once\n",
         ),
         (
             "mlp:tiny --machine v5e-8 --memory-limit lots",
@@ -155,11 +155,11 @@ def test_time_limit_without_a_plan(folder, capsys, monkeypatch):
         ),
         (
             "mlp:tiny --machine v5e-8 --gap wide",
-            "argument --gap: 'wide' is no gap; write 1% or 0.01\n",
+            "argument --gap: 'wide' is no share; write 1% or 0.01\n",
         ),
         (
             "mlp:tiny --machine v5e-8 --gap 100%",
-            "argument --gap: '100%' is no gap; write a share of 0% to 99%\n",
+            "argument --gap: '100%' is no share of 0% to 99%; write 1% or 0.01\n",
         ),
         (
             "mlp:tiny --machine v5e-8 --time-limit soon",

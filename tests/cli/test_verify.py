@@ -87,7 +87,7 @@ def test_damaged_plans(folder, plan_file, capsys):
     del data["moves"]
     Path("lacks.json").write_text(json.dumps(data))
     assert refused(capsys, "verify lacks.json") == (
-        "'lacks.json': the plan is damaged: it lacks moves"
+        "'lacks.json': the plan is damaged: it lacks moves; search again"
     )
     Path("old.json").write_text('{"schema_version": 0}')
     assert refused(capsys, "verify old.json") == (

@@ -49,5 +49,5 @@ def test_faulty_work_is_refused():
     chip = load("v5p-8").chip
     with pytest.raises(ValueError, match="no unit 'tensor'; use 'matrix' or 'vector'"):
         op_seconds(chip, 1, 1, unit="tensor")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="negative work: -1 FLOP, 0 bytes"):
+    with pytest.raises(ValueError, match="work of -1 FLOP and 0 bytes; give counts of 0 or more"):
         op_seconds(chip, -1, 0)

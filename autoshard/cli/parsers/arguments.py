@@ -48,7 +48,9 @@ def mesh(text: str) -> dict[str, int | tuple[int, ...]]:
                 "or 2x4"
             )
         if match[1] in axes:
-            raise argparse.ArgumentTypeError(f"the mesh axis {match[1]!r} is given twice")
+            raise argparse.ArgumentTypeError(
+                f"the mesh axis {match[1]!r} is given twice; name each once"
+            )
         axes[match[1]] = sizes[0] if len(sizes) == 1 else sizes
     return axes
 
@@ -58,9 +60,9 @@ def fraction(text: str) -> float:
     try:
         number = float(text.rstrip("% ")) / (100 if text.rstrip().endswith("%") else 1)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no gap; write 1% or 0.01") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is no share; write 1% or 0.01") from error
     if not 0 <= number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no gap; write a share of 0% to 99%")
+        raise argparse.ArgumentTypeError(f"{text!r} is no share of 0% to 99%; write 1% or 0.01")
     return number
 
 

@@ -94,7 +94,8 @@ class Controller:
         leaves, tree = jax.tree.flatten(hold(args))
         if tree != partition.in_tree:
             raise TypeError(
-                f"{partition.name} was lowered for arguments {partition.in_tree}, but got {tree}"
+                f"{partition.name} was lowered for arguments {partition.in_tree}, but got {tree}; "
+                "give arguments of this structure, or lower it for the new one"
             )
         for position, leaf in enumerate(leaves):
             self._place(position, leaf)
@@ -148,7 +149,7 @@ class Controller:
         if np.shape(leaf) != shape and getattr(leaf, "shape", None) != shape:
             raise TypeError(
                 f"{partition.in_paths[position]} has shape {np.shape(leaf)}; {partition.name} was "
-                f"lowered for {shape}"
+                f"lowered for {shape}; give it this shape, or lower the step for the new one"
             )
         if isinstance(leaf, Stacked) and not (
             isinstance(entry, Pieces) and entry.bounds == leaf.bounds

@@ -230,7 +230,7 @@ def _limit(body: str, strength: Mapping[str, Any]) -> Requirement:
     if match[3] == "bytes":
         return CollectiveLimit(kind, over, bytes=_size(match[4]), inside=inside, **strength)
     if not match[4].strip().isdigit():
-        raise RequirementError(f"{match[4]!r} is no count")
+        raise RequirementError(f"{match[4]!r} is no count; write a whole number, such as 4")
     return CollectiveLimit(kind, over, count=int(match[4]), inside=inside, **strength)
 
 

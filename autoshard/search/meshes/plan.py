@@ -173,7 +173,9 @@ class PipelinePlan:
           PlanError: the data is not such a plan, has another schema version, or is damaged.
         """
         if not isinstance(data, Mapping) or data.get("kind") != KIND:
-            raise PlanError("not a plan for several meshes")
+            raise PlanError(
+                "not a plan for several meshes; give what `autoshard search --meshes ... -o` wrote"
+            )
         if (version := data.get("schema_version")) != SCHEMA_VERSION:
             raise PlanError(
                 f"the plan has schema version {shown(version)}, this autoshard reads "

@@ -105,14 +105,22 @@ def sweep_of(written: WrittenSweep) -> WhatIf:
     """
     records = written.rows
     if not records:
-        raise SweepFileError("the sweep has no rows")
+        raise SweepFileError(
+            "the sweep has no rows; sweep again, over one machine and one size at least"
+        )
     lacking = [name for name in NEEDED if any(name not in record for record in records)]
     if lacking:
-        raise SweepFileError(f"this is no sweep: its rows lack {', '.join(lacking)}")
+        raise SweepFileError(
+            f"this is no sweep: its rows lack {', '.join(lacking)}; give what "
+            "`autoshard whatif -o` or --csv wrote"
+        )
     rows = tuple(_row(record, number) for number, record in enumerate(records))
     for number, row in enumerate(rows):
         if list(row.sizes) != list(rows[0].sizes):
-            raise SweepFileError(f"rows[{number}] has other sizes than rows[0]")
+            raise SweepFileError(
+                f"rows[{number}] has other sizes than rows[0]: {list(row.sizes)}, not "
+                f"{list(rows[0].sizes)}; sweep again"
+            )
     costs = [_costs(record, number) for number, record in enumerate(records)]
     prices: dict[str, ChipPrice] = {}
     for one, row in zip(costs, rows, strict=True):
