@@ -62,6 +62,10 @@ class MachinePrices:
         chip = self.machine.chip
         return size / chip.memory_rate
 
+    def least_seconds(self, size: int) -> float:
+        """`size` bytes at the memory's own bandwidth."""
+        return size / self.machine.chip.memory_bandwidth
+
     def transfer_seconds(self, direction: Direction, size: int) -> float:
         """A transfer of `size` bytes over the host's link; nothing where the machine has none."""
         host = self.machine.host
