@@ -11,6 +11,7 @@ from autoshard.machine.names import two_meanings
 from autoshard.plan.consistency import InconsistentPlanError
 from autoshard.plan.evaluate import Evaluation, evaluate
 from autoshard.plan.fits import fits, fits_host, needed_bytes, refusal
+from autoshard.plan.made_copies import copies_note
 from autoshard.plan.plan import Baseline, Plan, Proof
 from autoshard.problem.requirements.demands import Demands
 from autoshard.program.notes import notes_of
@@ -68,6 +69,7 @@ def _finished(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> 
 
     def plan(one: Priced, proof: Proof) -> Plan:
         mesh, chosen, priced, paid = one
+        copies = copies_note(priced, chosen, paid.estimate.step_seconds)
         return assemble(
             priced,
             chosen,
@@ -78,7 +80,12 @@ def _finished(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> 
             baselines=tuple(baseline for baseline, _ in rows),
             options=options,
             requirements=demands.verdicts(paid, chosen, mesh),
-            notes=(*_machine_notes(searcher), *notes_of(searcher.program), *demands.notes(mesh)),
+            notes=(
+                *_machine_notes(searcher),
+                *notes_of(searcher.program),
+                *([copies] if copies else []),
+                *demands.notes(mesh),
+            ),
         )
 
     first = plan(best, proof)
