@@ -214,11 +214,7 @@ def _decode(config: Llama, batch: int, context: int, scan: bool) -> Step:
             normed = transformer.rms_norm(x, weights["attention_norm"])
             queries, keys, values = transformer.queries_keys_values(weights, normed, angles)
             new = {"keys": keys, "values": values}
-            if scan:
-                out = after_cache(queries, keys, values, cache, position)
-            else:
-                new = _write(cache, new, position)
-                out = plain(queries, new["keys"], new["values"], position)
+            out = after_cache(queries, keys, values, cache, position)
             x = x + project("bsnh,nhd->bsd", out, weights["wo"])
         with jax.named_scope("ffn"):
             normed = transformer.rms_norm(x, weights["ffn_norm"])
@@ -234,15 +230,14 @@ def _decode(config: Llama, batch: int, context: int, scan: bool) -> Step:
         if scan:
             layers = (params["layers"], cache)
             x, new = training.repeat(layer, x, layers, position, angles, checkpoint=False)
-            with jax.named_scope("cache"):
-                cache = _write(cache, new, position)
         else:
-            updated = []
+            new = []
             for index, one in enumerate(zip(params["layers"], cache, strict=True)):
                 with jax.named_scope(f"layer_{index}"):
-                    x, block = layer(x, one, position, angles)
-                updated.append(block)
-            cache = updated
+                    x, rows = layer(x, one, position, angles)
+                new.append(rows)
+        with jax.named_scope("cache"):
+            cache = _write(cache, new, position)
         return logits_of(params, x)[:, 0], cache
 
     tokens, position = abstract(batch, dtype=jnp.int32), abstract(dtype=jnp.int32)
