@@ -74,13 +74,13 @@ class Frontier:
     def price(self, place: int) -> float | None:
         """Seconds a step that one GiB per device is worth between a plan and the next smaller one.
 
-        None of the smallest plan.
+        None of the smallest plan, and where the next one takes as much.
         """
         if place + 1 >= len(self.plans):
             return None
         here, there = (self.plans[k].estimate for k in (place, place + 1))
         gibs = (needed_bytes(here) - needed_bytes(there)) / GIB
-        return (there.step_seconds - here.step_seconds) / gibs
+        return (there.step_seconds - here.step_seconds) / gibs if gibs > 0 else None
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; plans whole."""
