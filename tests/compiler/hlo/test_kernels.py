@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from autoshard.compiler.hlo.places import Place
-from autoshard.compiler.hlo.schedule import ScheduledComputation
+from autoshard.compiler.hlo.schedule import Schedule, ScheduledComputation
 from autoshard.compiler.hlo.text import read_module
 from autoshard.compiler.hlo.timeline import timeline
 from autoshard.lower.facts.kernel_times import KernelTime
-from tests.compiler.hlo.test_timeline import GIGA, HEAD, ByBytes
+from tests.compiler.hlo.test_timeline import GIGA, HEAD, ByBytes, busy, run
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,23 @@ def test_what_the_compiler_schedules_of_a_written_kernel_is_no_time():
     scheduled = ScheduledComputation(3e-5, starts, ends)
     assert scheduled.seconds_of(kernel) is None
     assert scheduled.seconds_of(other) == pytest.approx(2e-5)
+
+
+@pytest.mark.parametrize(("target", "least", "more"), [
+    ("__cublas$lt$matmul", 0.5, 1.0),  # 3 x 4 bytes take 6 s, not 5
+    ("__cublas$lt$matmul", 0.25, 0.0),
+    ("__cudnn$convForward", 0.5, 0.0),
+])  # fmt: skip
+def test_a_product_of_the_library_takes_what_its_bytes_do(target, least, more):
+    """Not those of its workspace."""
+    body = (
+        "  %c = (f32[1]{0}, s8[64]{0}) custom-call(%p, %p, %p), "
+        f'custom_call_target="{target}", backend_config={{"dot_dimension_numbers":'
+        '{"lhs_contracting_dimensions":["0"]}}\n'
+        "  %one = f32[1]{0} get-tuple-element(%c), index=0\n"
+    )
+    main = ScheduledComputation(8.0, {"c": 0.0, "work": 5.0}, {"c": 5.0, "work": 8.0})
+    prices = ByBytes(least=least)
+    found = run(body + busy("work", "one", 3, root=True), prices, schedule=Schedule({"main": main}))
+    assert found.seconds == 8.0 + more
+    assert found.compute_seconds == 8.0 + more

@@ -262,26 +262,6 @@ def test_what_the_compilers_timeline_gives_no_time_is_priced(kernel, seconds):
     assert found.exposed_seconds == pytest.approx(3.0, abs=1e-6)
 
 
-@pytest.mark.parametrize(("target", "least", "more"), [
-    ("__cublas$lt$matmul", 0.5, 1.0),  # 3 x 4 bytes take 6 s, not 5
-    ("__cublas$lt$matmul", 0.25, 0.0),
-    ("__cudnn$convForward", 0.5, 0.0),
-])  # fmt: skip
-def test_a_product_of_the_library_takes_what_its_bytes_do(target, least, more):
-    """Not those of its workspace."""
-    body = (
-        "  %c = (f32[1]{0}, s8[64]{0}) custom-call(%p, %p, %p), "
-        f'custom_call_target="{target}", backend_config={{"dot_dimension_numbers":'
-        '{"lhs_contracting_dimensions":["0"]}}\n'
-        "  %one = f32[1]{0} get-tuple-element(%c), index=0\n"
-    )
-    main = ScheduledComputation(8.0, {"c": 0.0, "work": 5.0}, {"c": 5.0, "work": 8.0})
-    prices = ByBytes(least=least)
-    found = run(body + busy("work", "one", 3, root=True), prices, schedule=Schedule({"main": main}))
-    assert found.seconds == 8.0 + more
-    assert found.compute_seconds == 8.0 + more
-
-
 COPY = (
     "  %c = ((f32[1]{0}), f32[1]{0}, u32[]) fusion-start(%p), kind=kLoop, calls=%busy.0\n",
     "  %d = f32[1]{0} fusion-done(%c)\n",
