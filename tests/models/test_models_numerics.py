@@ -193,14 +193,13 @@ def test_a_prefill_leaves_what_decoding_token_by_token_does(scan, compiled):
 
 @pytest.mark.parametrize("scan", [True, False])
 def test_decoding_updates_its_cache_in_place(scan, compiled):
-    config = llama.Llama(8, 32, 4, 1 if scan else 4, 32, vocabulary=32)
+    config = llama.Llama(8, 32, 4, 1, 32, vocabulary=32)
     decode = llama.llama(config, 4, 1024, scan=scan, mode="decode")
-    args = decode.args
-    if scan:  # the CPU makes copies of narrow types and of several heads for its products
-        args = jax.tree.map(
-            lambda leaf: leaf.update(dtype=jnp.float32) if leaf.dtype == jnp.bfloat16 else leaf,
-            args,
-        )
+    # The CPU makes copies of narrow types and of several heads for its products.
+    args = jax.tree.map(
+        lambda leaf: leaf.update(dtype=jnp.float32) if leaf.dtype == jnp.bfloat16 else leaf,
+        decode.args,
+    )
     memory = compiled(decode.fn, **decode.options).lower(*args).compile().memory_analysis()
     cache_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(args[1]))
     assert memory.alias_size_in_bytes == cache_bytes
