@@ -203,7 +203,9 @@ def test_decoding_updates_its_cache_in_place(scan, compiled):
     memory = compiled(decode.fn, **decode.options).lower(*args).compile().memory_analysis()
     cache_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(args[1]))
     assert memory.alias_size_in_bytes == cache_bytes
-    assert memory.temp_size_in_bytes < cache_bytes
+    # Unrolled, it makes what its products read of all layers at once; a cache that is copied to be
+    # updated comes on top.
+    assert memory.temp_size_in_bytes < (1.0 if scan else 1.5) * cache_bytes
 
 
 def test_the_depth_of_a_llama_is_free():
