@@ -36,10 +36,13 @@ def test_figures_are_those_of_the_page_of_results():
 @pytest.mark.parametrize(
     ("machine", "said"),
     [
-        ("2xv5p-64", "of 14 published training runs of decoders on v5p, steps are predicted 8.6 %"),
-        ("4xa3-megagpu-8g", "of 73 published training runs of decoders on H100, steps"),
-        ("mi300x-8", "no measured run on such chips is known; of 204 published"),
-        ("my/own.toml", "no measured run on such chips is known; of 204 published"),
+        (
+            "2xv5p-64",
+            "of 16 published training runs of decoders on v5p, steps are predicted 11.3 %",
+        ),
+        ("4xa3-megagpu-8g", "of 93 published training runs of decoders on H100, steps"),
+        ("mi300x-8", "no measured run on such chips is known; of 373 published"),
+        ("my/own.toml", "no measured run on such chips is known; of 373 published"),
     ],
 )
 def test_what_is_said_of_a_machine(machine, said):
