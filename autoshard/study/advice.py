@@ -291,14 +291,8 @@ def _grown(
         if estimate and (best is None or estimate.step_seconds < best[0].step_seconds):
             best = estimate, longer.mesh
     if best is not None:
-        how = f"--machine {machine.name} --mesh {_written(best[1])}"
+        how = f"--machine {machine.name} --mesh {str(best[1]).replace(', ', ',')}"
         yield _told(plan, best[0], what, how, chips=MORE)
-
-
-def _written(shape: MeshShape) -> str:
-    """A mesh as `--mesh` takes it."""
-    axes = coarse(shape.names, shape.sizes).items()
-    return ",".join(f"{name}={'*'.join(map(str, parts))}" for name, parts in axes)
 
 
 def _axes(shape: MeshShape) -> Mapping[str, int | Sequence[int]]:

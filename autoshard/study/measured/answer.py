@@ -23,6 +23,7 @@ from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
 from autoshard.program.trace import Program, trace
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
+from autoshard.search.assemble import prices_of
 from autoshard.search.options import Remat as Keep
 from autoshard.search.prepare import MeshError
 from autoshard.search.search import search
@@ -191,8 +192,9 @@ def _priced(asked: Question, time_limit: float) -> _Price:
                 seconds = planned = plan.estimate.expected_seconds
                 needed = needed_bytes(plan.estimate)
                 if asked.eager:
-                    seconds = eager_seconds(plan, program, asked)
-                    needed = eager_bytes(plan, program, asked)
+                    prices = prices_of(plan, program, asked.machine)
+                    seconds = eager_seconds(plan, prices, asked)
+                    needed = eager_bytes(plan, prices, asked)
                 return _Price(seconds, planned, needed, remat, plan)
             except (InfeasibleError, NoPlanError):
                 if limit == ANY:

@@ -22,12 +22,11 @@ from __future__ import annotations
 
 import math
 
+from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.evaluate import compute_seconds
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
 from autoshard.plan.records import Move
-from autoshard.program.trace import Program
-from autoshard.search.assemble import prices_of
 from autoshard.study.measured.data_parallel import of_weights, weight_shapes
 from autoshard.study.measured.dispatch import exchange_seconds, is_exchange
 from autoshard.study.measured.held import kept_bytes, weight_bytes
@@ -47,9 +46,8 @@ def hidden_in_products(move: Move, ranks: int) -> float:
     return move.exposed_seconds / ranks if split else move.exposed_seconds
 
 
-def eager_seconds(plan: Plan, program: Program, asked: Question) -> float:
-    """Seconds of a step on one mesh."""
-    prices = prices_of(plan, program, asked.machine)
+def eager_seconds(plan: Plan, prices: StepPrices, asked: Question) -> float:
+    """Seconds of a step on one mesh; `prices` are of the plan's program there."""
     spent = compute_seconds(prices, plan.decisions)
     copies = sum(seconds for op, _, seconds in spent if op.primitive in COPIES)
     shapes = weight_shapes(asked.decoder)
@@ -69,12 +67,12 @@ def eager_seconds(plan: Plan, program: Program, asked: Question) -> float:
     return busy + max(sum(move.seconds for move in data) - busy, 0.0)
 
 
-def eager_bytes(plan: Plan, program: Program, asked: Question) -> float:
+def eager_bytes(plan: Plan, prices: StepPrices, asked: Question) -> float:
     """Bytes of a device on one mesh: as the plan has it, or more when the loss is computed."""
     needed = needed_bytes(plan.estimate)
     if not asked.plain_loss:
         return needed
-    held = prices_of(plan, program, asked.machine).held_bytes
+    program, held = prices.program, prices.held_bytes
     states = sum(size for _, size in weight_bytes(program, plan, held)) / 4 * STATE_BYTES
     kept = sum(size for _, size in kept_bytes(program, plan, held))
     rules, mesh = asked.rules.activations, asked.rules.mesh

@@ -11,6 +11,7 @@ import pytest
 from autoshard.models.decoder import parameter_count
 from autoshard.models.decoder_sizes import Decoder
 from autoshard.plan.fits import needed_bytes
+from autoshard.search.assemble import prices_of
 from autoshard.study.measured import Run, question
 from autoshard.study.measured.completed import ANY, completed, ruled_program
 from autoshard.study.measured.data_parallel import weight_shapes
@@ -56,7 +57,8 @@ def test_gradients_of_tokens_come_back_by_exchanges_and_not_by_sums():
     plan = completed(program, asked, ANY, 20.0)
     ways = [one for one in plan.moves if is_exchange(one, weight_shapes(small))]
     assert {one.kind for one in ways} == {"all_to_all"}
-    assert eager_seconds(plan, program, asked) < plan.estimate.expected_seconds
+    prices = prices_of(plan, program, asked.machine)
+    assert eager_seconds(plan, prices, asked) < plan.estimate.expected_seconds
 
 
 def test_torchtitan_keeps_every_second_product_and_the_loss_has_logits_three_times():
@@ -73,12 +75,13 @@ def test_torchtitan_keeps_every_second_product_and_the_loss_has_logits_three_tim
     plan = completed(program, asked, ANY, 20.0)
     weights = 12 * parameter_count(small) / 8
     logits, kept = 12 * 8 * 128 * 4096, 2 * 8 * 128 * 64
-    found = eager_bytes(plan, program, asked)
+    prices = prices_of(plan, program, asked.machine)
+    found = eager_bytes(plan, prices, asked)
     assert found == pytest.approx(weights + kept + logits, rel=0.05)
     assert (
         found
         > needed_bytes(plan.estimate)
-        == eager_bytes(plan, program, replace(asked, plain_loss=False))
+        == eager_bytes(plan, prices, replace(asked, plain_loss=False))
     )
 
 
