@@ -13,14 +13,20 @@ from email import message_from_bytes
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+LOOPS = "autoshard/native/loops-*.so"
+"""The compiled loops: wheels hold them, sdists do not."""
 SHOWN = ("Summary", "License-Expression", "License-File", "Requires-Python", "Classifier")
 """Fields of the metadata that an index shows."""
 
 
 def files(folder: str, root: Path = ROOT) -> set[str]:
-    """The files below a folder that are no byte code."""
+    """The files below a folder that are neither byte code nor compiled loops."""
     found = (root / folder).rglob("*")
-    return {str(f.relative_to(root)) for f in found if f.is_file() and "__pycache__" not in f.parts}
+    return {
+        str(f.relative_to(root))
+        for f in found
+        if f.is_file() and "__pycache__" not in f.parts and not f.match(LOOPS)
+    }
 
 
 def faults(sdist: Path, wheel: Path) -> list[str]:
@@ -40,12 +46,18 @@ def faults(sdist: Path, wheel: Path) -> list[str]:
         for name in sorted(held)
         if name.partition("/")[0] not in ("autoshard", info)
     ]
+    if not any(Path(name).match(LOOPS) for name in held):
+        wrong.append(f"{wheel.name} lacks {LOOPS}")
     wrong += [f"its metadata lack {field}" for field in SHOWN if not said.get(field)]
     if not str(said.get_payload()).startswith("# autoshard"):
         wrong.append("its description is not the README")
     if said.get("Description-Content-Type") != "text/markdown":
         wrong.append("its description is no Markdown")
-    needed = files("autoshard") | files("tests") | {"pyproject.toml", "README.md", "LICENSE"}
+    needed = (
+        files("autoshard")
+        | files("tests")
+        | {"pyproject.toml", "README.md", "LICENSE", "hatch_build.py"}
+    )
     return wrong + [f"{sdist.name} lacks {name}" for name in sorted(needed - sources)]
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from autoshard import compat
 from autoshard.cost.collective import MeshTopology
+from autoshard.extras import install_line
 from autoshard.machine.compiler import told_microseconds
 from autoshard.machine.machine import Machine
 from autoshard.machine.network import Switch, Torus
@@ -171,9 +172,9 @@ def mesh_coordinates(machine: Machine, mesh: MeshShape) -> np.ndarray:
 def why_missing(kind: Kind) -> str:
     """What to install for a compiler, or an empty string where it is there."""
     if kind == "tpu" and util.find_spec("libtpu") is None:
-        return "the TPU compiler is not installed: pip install 'autoshard[tpu]'"
+        return f"the TPU compiler is not installed: {install_line('tpu')}"
     if kind == "gpu" and not any(_has(name) for name in _GPU_PLUGINS):
-        return "the GPU compiler is not installed: pip install 'autoshard[gpu]'"
+        return f"the GPU compiler is not installed: {install_line('gpu')}"
     return ""
 
 

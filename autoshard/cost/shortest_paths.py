@@ -1,11 +1,21 @@
-"""Shortest paths between the states of a value, along collectives, and what is paid along them."""
+"""Shortest paths between the states of a value, along collectives, and what is paid along them.
+
+The loops are in `paths.c`.
+"""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from autoshard.cost.states import StateGraph
+from autoshard.native import FLOATS, WORD, WORDS, function
+
+# Distances get shorter along single edges until none does. An edge is looked at again where its
+# head changed since; `changed` and `done` say when, by a clock that goes on with every state.
+_relax = function("relax", WORDS, WORDS, FLOATS, WORDS, WORD, FLOATS, WORD, WORDS, WORDS)
+_paid_along = function(
+    "paid_along", WORDS, WORDS, FLOATS, FLOATS, FLOATS, WORDS, WORD, WORD, FLOATS
+)
 
 
 def shortest_distances(
@@ -16,64 +26,27 @@ def shortest_distances(
     distances[targets, np.arange(len(targets))] = 0.0
     changed, done = np.zeros((2, len(distances)), dtype=np.int64)
     changed[targets] = 1
+    valid_states = np.flatnonzero(valid)
     _relax(
-        graph.wiring.first,
-        graph.wiring.target,
-        lengths,
-        np.flatnonzero(valid),
-        distances,
-        changed,
-        done,
-    )
+        graph.wiring.first, graph.wiring.target, lengths, valid_states, valid_states.size,
+        distances, distances.shape[1], changed, done,
+    )  # fmt: skip
     return distances
 
 
-@njit(cache=True, nogil=True)  # pyright: ignore[reportCallIssue]
-def _relax(first, target, lengths, states, distances, changed, done):
-    """Shorten the distances along single edges until none gets shorter.
-
-    An edge is looked at again where its head changed since; `changed` and `done` say when, by a
-    clock that goes on with every state.
-    """
-    clock = 1
-    shorter = True
-    while shorter:
-        shorter = False
-        for state in states:
-            clock += 1
-            last = done[state]
-            done[state] = clock
-            for edge in range(first[state], first[state + 1]):
-                length = lengths[edge]
-                head = target[edge]
-                if length == np.inf or changed[head] <= last:
-                    continue
-                for column in range(distances.shape[1]):
-                    ahead = distances[head, column] + length
-                    if ahead < distances[state, column]:
-                        distances[state, column] = ahead
-                        changed[state] = clock
-                        shorter = True
-
-
-@njit(cache=True, nogil=True)  # pyright: ignore[reportCallIssue]
-def paid_along(first, target, lengths, paid, distances, rows):
+def paid_along(
+    first: np.ndarray,
+    target: np.ndarray,
+    lengths: np.ndarray,
+    paid: np.ndarray,
+    distances: np.ndarray,
+    rows: np.ndarray,
+) -> np.ndarray:
     """What is paid along the shortest paths between the states `rows`, `[rows, columns]`.
 
     Along equally short ones the first edge of a state is taken, as `ReshardTable.path` does.
     """
-    result = np.full((len(rows), distances.shape[1]), np.inf)
-    for row in range(len(rows)):
-        for column in range(distances.shape[1]):
-            state, total = rows[row], 0.0
-            while 0.0 < distances[state, column] < np.inf:
-                best, ahead = first[state], np.inf
-                for edge in range(first[state], first[state + 1]):
-                    length = lengths[edge] + distances[target[edge], column]
-                    if length < ahead:
-                        best, ahead = edge, length
-                total += paid[best]
-                state = target[best]
-            if distances[state, column] == 0.0:
-                result[row, column] = total
+    columns = distances.shape[1]
+    result = np.empty((len(rows), columns))
+    _paid_along(first, target, lengths, paid, distances, rows, len(rows), columns, result)
     return result

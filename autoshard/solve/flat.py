@@ -1,4 +1,4 @@
-"""A problem as flat arrays, the form the compiled loops of `kernels` read.
+"""A problem as flat arrays, the form the loops of `kernels` read.
 
 Choices of all nodes lie one after another; so do the entries of all distinct tables, all distinct
 projections and all distinct usage vectors. The choices of node i are `costs[node_start[i] :
@@ -15,43 +15,49 @@ allows more than two columns, at no cost, these two are also in `pair_index`, ro
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from autoshard.native import Record
 from autoshard.solve.allowed import Allowed
 from autoshard.solve.evaluate import LOAD_TOLERANCE
-from autoshard.solve.problem import Problem
+from autoshard.solve.problem import Floats, Integers, Problem
 
 
-class Flat(NamedTuple):
-    """See the module; all integers are int64 and all numbers float64."""
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Flat(Record):
+    """See the module; `struct` is what C reads (`flat.h`)."""
 
-    node_start: np.ndarray
-    costs: np.ndarray
-    u: np.ndarray
-    v: np.ndarray
-    rows: np.ndarray
-    columns: np.ndarray
-    table_start: np.ndarray
-    left_start: np.ndarray
-    right_start: np.ndarray
-    message_start: np.ndarray
-    sparse_start: np.ndarray
-    pair_start: np.ndarray
-    tables: np.ndarray
-    sparse_index: np.ndarray
-    sparse_value: np.ndarray
-    pair_index: np.ndarray
-    groups: np.ndarray
-    near_start: np.ndarray
-    near_edge: np.ndarray
-    use_start: np.ndarray
-    use_from: np.ndarray
-    use_to: np.ndarray
-    use_amounts: np.ndarray
-    amounts: np.ndarray
-    capacity: np.ndarray
+    node_start: Integers
+    costs: Floats
+    u: Integers
+    v: Integers
+    rows: Integers
+    columns: Integers
+    table_start: Integers
+    left_start: Integers
+    right_start: Integers
+    message_start: Integers
+    sparse_start: Integers
+    pair_start: Integers
+    tables: Floats
+    sparse_index: Integers
+    sparse_value: Floats
+    pair_index: Integers
+    groups: Integers
+    near_start: Integers
+    near_edge: Integers
+    use_start: Integers
+    use_from: Integers
+    use_to: Integers
+    use_amounts: Integers
+    amounts: Floats
+    capacity: Floats
+
+    def counts(self) -> tuple[int, ...]:
+        return self.node_count, self.u.size
 
     @property
     def node_count(self) -> int:

@@ -8,7 +8,7 @@ stays as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class FlatMemo:
         if before is None or flat is None or not _is_alike(before, problem):
             flat = flatten(problem, dense=False, known=self.rows)
         else:
-            flat = flat._replace(costs=np.concatenate([node.costs for node in problem.nodes]))
+            flat = replace(flat, costs=np.concatenate([node.costs for node in problem.nodes]))
         self._known[limited] = problem, flat
         return flat
 

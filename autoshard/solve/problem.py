@@ -31,6 +31,7 @@ from autoshard.solve.limit_hit import LimitHit
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
 
 
 class ProblemError(ValueError):

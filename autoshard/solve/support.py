@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from autoshard.solve import kernels as loops
 from autoshard.solve.dual import DualAscent
-from autoshard.solve.kernels import PUSH, compiled
 
 PASSES = 4
 """So many passes at a time: too few to move a price."""
@@ -38,23 +38,4 @@ def silence(ascent: DualAscent) -> None:
     flat = ascent.flat
     scratch = np.empty(flat.widest, dtype=np.bool_)
     for messages in (ascent.messages, ascent.best_messages):
-        _silence(flat, ascent.alive, messages, scratch)
-
-
-@compiled
-def _silence(flat, alive, messages, counted):
-    for e in range(flat.u.size):
-        for side in range(2):
-            node = flat.u[e] if side == 0 else flat.v[e]
-            width = flat.rows[e] if side == 0 else flat.columns[e]
-            at = flat.message_start[e] + (0 if side == 0 else flat.rows[e])
-            group = flat.left_start[e] if side == 0 else flat.right_start[e]
-            start = flat.node_start[node]
-            for g in range(width):
-                counted[g] = False
-            for x in range(flat.node_start[node + 1] - start):
-                if alive[start + x]:
-                    counted[flat.groups[group + x]] = True
-            for g in range(width):
-                if not counted[g]:
-                    messages[at + g] = -PUSH
+        loops.silence(flat, ascent.alive, messages, scratch)

@@ -150,8 +150,14 @@ def test_a_mesh_of_another_size():
 def test_a_compiler_that_is_not_installed(monkeypatch):
     monkeypatch.setattr("autoshard.compiler.target.util.find_spec", lambda name: None)
     assert why_missing("cpu") == ""
-    assert why_missing("tpu") == ("the TPU compiler is not installed: pip install 'autoshard[tpu]'")
-    assert why_missing("gpu") == ("the GPU compiler is not installed: pip install 'autoshard[gpu]'")
+    assert why_missing("tpu") == (
+        "the TPU compiler is not installed: pip install 'autoshard[tpu]', "
+        "or pip install '.[tpu]' in a clone"
+    )
+    assert why_missing("gpu") == (
+        "the GPU compiler is not installed: pip install 'autoshard[gpu]', "
+        "or pip install '.[gpu]' in a clone"
+    )
 
 
 # -- questions and answers ------------------------------------------------------------------------

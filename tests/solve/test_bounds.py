@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -55,8 +56,8 @@ def test_messages_are_the_same_however_tables_are_stored(seed):
         edges.append(Edge.dense(u, v, seen))
     flat = flatten(Problem(nodes, edges), dense=False)
     absent = np.full(flat.u.size, -1)
-    stored = [flat, flat._replace(pair_start=absent), flatten(Problem(nodes, edges))]
-    stored[2] = stored[2]._replace(pair_start=absent, sparse_start=absent)
+    stored = [flat, replace(flat, pair_start=absent), flatten(Problem(nodes, edges))]
+    stored[2] = replace(stored[2], pair_start=absent, sparse_start=absent)
     assert (flat.pair_start >= 0).tolist() == [True] * 4 + [False]
     ascents = [DualAscent(one) for one in stored]
     for ascent in ascents:

@@ -19,9 +19,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from autoshard.extras import install_line
 from autoshard.models.providers import ProgramError, Target
 
-INSTALL = "pip install 'autoshard[maxtext]'"
+INSTALL = install_line("maxtext")
 BUILD_ANYWHERE = {
     "base_output_directory": "maxtext_output",
     "dataset_type": "synthetic",

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from autoshard.extras import why_missing
 from autoshard.show.html import Markup, element, join
 from autoshard.study.whatif.answers import HOUR, efficient, work_of
 from autoshard.study.whatif.row import Row
@@ -99,8 +100,11 @@ def _draw(
 def drawn(plot: Callable[[Any, bool], None], said: Mapping[str, str] = NOTHING) -> list[Markup]:
     """What `plot(figure, wide)` draws, for a wide page and for a phone; the page shows one.
 
-    `said` has, by the `gid` of what is drawn, the words that a pointer over it shows.
+    `said` has, by the `gid` of what is drawn, the words that a pointer over it shows. Without
+    Matplotlib the page says how to install it.
     """
+    if missing := why_missing("matplotlib", "plots", "This picture"):
+        return [element("p", f"{missing}. The tables say the same in numbers.", class_="soft")]
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from autoshard.extras import install_line
 from autoshard.study.whatif.cases import Case
 from autoshard.study.whatif.solver import Answer, Asked
 from autoshard.study.whatif.words import SweepError
@@ -141,7 +142,7 @@ def cluster_of(scheduler: str, asked: Asked, sweep: str) -> Iterator[Cluster]:
         from distributed import Client  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise SweepError(
-            "a scheduler needs Dask, which is not installed: pip install 'autoshard[dask]'"
+            f"a scheduler needs Dask, which is not installed: {install_line('dask')}"
         ) from error
     logger = logging.getLogger("distributed")
     level = logger.level

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import time
@@ -15,9 +14,7 @@ from hypothesis import strategies as st
 
 from autoshard.solve import Edge, Node, Problem, Usage, evaluate
 from autoshard.solve.iopddl import read
-from autoshard.solve.reduce.dominance_loops import compare
 from autoshard.solve.reduce.presolve import presolve
-from autoshard.solve.reduce.reduction_loops import boxes, covered_rows
 from autoshard.solve.reduce.trail import InfeasibleError
 from tests.helpers import sampled
 from tests.solve.helpers import SHAPES, brute_force, load_at, random_problem
@@ -245,16 +242,3 @@ def test_plans_of_real_problems_come_back_at_the_same_price(name):
     rows = sorted({usage.start for usage in small.usages})
     for when in random.choice(rows, size=3):
         assert load_at(problem, expanded, when) == load_at(small, picked, when)
-
-
-def test_loops_are_compiled_once():
-    for seed in range(20):
-        for dominance in (True, False):
-            tightness = [None, 0.99][seed % 2]
-            shape = SHAPES[seed % len(SHAPES)]
-            problem = random_problem(seed, shape=shape, forbidden=0.0, tightness=tightness)
-            with contextlib.suppress(InfeasibleError):
-                small, _ = presolve(problem, dominance=dominance)
-                presolve(small, dominance=dominance)
-    for loop in (compare, boxes, covered_rows):
-        assert len(loop.signatures) <= 1, loop

@@ -17,10 +17,11 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
 
 import numpy as np
 
+from autoshard.native import Record
+from autoshard.solve.problem import Integers
 from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance, Number
 from autoshard.solve.schedule.keyed import depths
@@ -34,8 +35,9 @@ LARGEST_MEMORY = 2**50
 Letter = tuple[Kind, int]
 
 
-class Arrays(NamedTuple):
-    """What the compiled loops see; int64, times in ticks.
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Arrays(Record):
+    """What the loops see, times in ticks; `struct` is what C reads (`words.h`).
 
     By letter: `time`, `home` (its mesh), `take` (memory at the start), `give` (memory at the end),
     `is_forward`, `is_weight`, `depth` (of the stage), `turn` (how many stages of its mesh are less
@@ -48,25 +50,28 @@ class Arrays(NamedTuple):
 
     microbatches: int
     span: int
-    time: np.ndarray
-    home: np.ndarray
-    take: np.ndarray
-    give: np.ndarray
-    is_forward: np.ndarray
-    is_weight: np.ndarray
-    depth: np.ndarray
-    turn: np.ndarray
-    before_start: np.ndarray
-    before: np.ndarray
-    lag: np.ndarray
-    after_start: np.ndarray
-    after: np.ndarray
-    after_lag: np.ndarray
-    letters_start: np.ndarray
-    letters: np.ndarray
-    word_start: np.ndarray
-    limit: np.ndarray
-    sources: np.ndarray
+    time: Integers
+    home: Integers
+    take: Integers
+    give: Integers
+    is_forward: Integers
+    is_weight: Integers
+    depth: Integers
+    turn: Integers
+    before_start: Integers
+    before: Integers
+    lag: Integers
+    after_start: Integers
+    after: Integers
+    after_lag: Integers
+    letters_start: Integers
+    letters: Integers
+    word_start: Integers
+    limit: Integers
+    sources: Integers
+
+    def counts(self) -> tuple[int, ...]:
+        return self.time.size, self.word_start.size - 1, self.sources.size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
