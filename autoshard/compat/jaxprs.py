@@ -129,6 +129,28 @@ def _handed_back(jaxpr: Any) -> list[int | None]:
     return [None if is_literal(atom) else inputs.get(atom) for atom in jaxpr.outvars]
 
 
+def in_lax(closed: Any) -> Any:
+    """A closed jaxpr in which what JAX opens at lowering alone (`jnp.searchsorted`, `jnp.nonzero`,
+    `jnp.frexp` and others from JAX 0.12 on) is opened into the primitives of `jax.lax`.
+
+    Raises:
+      TypeError: an argument or a result is of a type that stands for several arrays.
+    """
+    from jax._src.interpreters import partial_eval
+
+    jaxpr = closed.jaxpr
+    if several := [
+        str(atom.aval)
+        for atom in (*jaxpr.invars, *jaxpr.outvars)
+        if getattr(atom.aval, "is_high", False)
+    ]:
+        raise TypeError(
+            f"arguments or results of types that stand for several arrays: {', '.join(several)}; "
+            "hand over and return the arrays themselves"
+        )
+    return partial_eval.lower_jaxpr2(closed) if jaxpr.is_high else closed
+
+
 def without_refs(closed: Any) -> Any:
     """A closed jaxpr in which the Refs that it makes are arrays that it hands on."""
     from jax._src.core import InternalMutableArrayEffect

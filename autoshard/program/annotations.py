@@ -211,6 +211,7 @@ def laid_out(
         arrays = [leaves[number] for number in dynamic]
         closed, shapes = jax.make_jaxpr(flat, return_shape=True)(*arrays)
         name = getattr(fn, "__name__", "the function")
+        closed = compat.in_lax(closed)
         written = _Written(wanted, name)
         given = written.given(closed.jaxpr, arrays)
         results = written.run(closed.jaxpr, closed.consts, given)

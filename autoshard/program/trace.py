@@ -126,7 +126,7 @@ def trace(
         abstract, step = jax.tree.unflatten(tree, there), Returning(fn, args)
         traced = _traced(step, abstract)
     _check_refs(traced.jaxpr, fn)
-    untyped, explicit = compat.without_types(traced.jaxpr)
+    untyped, explicit = compat.without_types(_in_lax(traced.jaxpr, step))
     untyped = run_in_order(untyped)
     try:
         opened = run_shard_maps(compat.without_refs(untyped))
@@ -316,6 +316,14 @@ def _traced(fn: Returning, abstract: Any) -> Any:
         raise TraceError(
             f"{_name_of(fn.fn)} does not trace{' at ' + where if where else ''}: {why}{fn.hint()}"
         ) from error
+
+
+def _in_lax(closed: Any, fn: Returning) -> Any:
+    """What JAX traced, in primitives of `jax.lax`. Raises TraceError."""
+    try:
+        return compat.in_lax(closed)
+    except TypeError as error:
+        raise TraceError(f"{_name_of(fn.fn)} has {error}") from error
 
 
 def _check_refs(closed: Any, fn: Callable[..., Any]) -> None:

@@ -270,7 +270,7 @@ def trace_step(
         raise LoopError(
             f"{name} changes its arguments in place; to cut it over several meshes, {HOW}"
         )
-    untyped, explicit = compat.without_types(traced.jaxpr)
+    untyped, explicit = compat.without_types(compat.in_lax(traced.jaxpr))
     if explicit:
         name = getattr(fn, "__name__", type(fn).__name__)
         raise LoopError(

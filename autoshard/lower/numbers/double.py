@@ -90,7 +90,7 @@ def widened(fn: Callable[..., Any], *args: Any, nudge: Nudge | None = None) -> C
     with jax.enable_x64(False), compat.traced_without_gpu():
         closed, out = jax.make_jaxpr(fn, return_shape=True)(*shapes)
     tree = jax.tree.structure(out)
-    closed = compat.without_refs(closed)
+    closed = compat.without_refs(compat.in_lax(closed))
     _check(closed.jaxpr)
 
     @functools.wraps(fn)  # names of parameters stay

@@ -112,6 +112,7 @@ def _with_interpreted_kernels(fn: Callable[..., Any], args: Sequence[Any]) -> Ca
     """A function whose kernels run as they can on CPU."""
     with compat.traced_without_gpu():
         closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
+    closed = compat.in_lax(closed)
     changed = on_cpu(closed)
     if changed is closed:
         return fn

@@ -139,7 +139,7 @@ def inlined(lowered: Lowered, fn: Callable[..., Any]) -> Lowered:
 
     def step(*arguments: Any) -> Any:
         with compat.traced_without_gpu():
-            closed = as_planned(jax.jit(fn).trace(*arguments).jaxpr)
+            closed = as_planned(compat.in_lax(jax.jit(fn).trace(*arguments).jaxpr))
         results = run_inlined(closed, jax.tree.leaves(arguments))
         return jax.tree.unflatten(program.out_tree, results)
 

@@ -86,7 +86,11 @@ def marked_values(
     """
     traced = jax.jit(with_lines(fn, _marker(mesh, numbers))).trace(*args)
     flat = Flattener(program.options.get("trip_counts", 1))
-    flat.run(as_planned(traced.jaxpr), [""] * len(program.inputs), [""] * len(program.outputs))
+    flat.run(
+        as_planned(compat.in_lax(traced.jaxpr)),
+        [""] * len(program.inputs),
+        [""] * len(program.outputs),
+    )
     ops, at = _without_marks(flat)
     same, readers = _found_in(program, flat, ops)
     for mark in reversed(at):  # what reads a mark of a mark reads both
