@@ -127,6 +127,7 @@ from autoshard.compat.primitives import (
     has_lowering,
     registered_primitives,
     single_device_effects,
+    sparse_function,
 )
 from autoshard.compat.process_wide import no_user_lines
 from autoshard.compat.ruled_calls import RULED, ruled_call
@@ -276,6 +277,7 @@ __all__ = [
     "single_device_effects",
     "source_line",
     "source_lines",
+    "sparse_function",
     "splat_integer",
     "stablehlo_of_hlo",
     "traced_without_gpu",

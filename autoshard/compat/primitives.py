@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from autoshard.compat.fused_attention import FUSED_ATTENTION
@@ -16,6 +17,23 @@ def registered_primitives() -> frozenset[str]:
 
     tables = [mlir._lowerings, *mlir._platform_specific_lowerings.values()]
     return frozenset(primitive.name for table in tables for primitive in table)
+
+
+def sparse_function(equation: Any) -> Callable[..., Any] | None:
+    """What an operation of `jax.experimental.sparse` on a BCOO or BCSR array runs, or None.
+
+    It takes the operands and the parameters of the equation. None also where JAX is told to call
+    cuSPARSE for them (`jax_bcoo_cusparse_lowering`).
+    """
+    import jax
+
+    name = equation.primitive.name
+    kind = name.partition("_")[0]
+    if kind not in {"bcoo", "bcsr"} or jax.config.jax_bcoo_cusparse_lowering:
+        return None
+    from jax.experimental import sparse
+
+    return getattr(getattr(sparse, kind), f"_{name}_impl", None)
 
 
 def has_lowering(name: str, platform: str) -> bool:

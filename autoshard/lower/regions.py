@@ -162,7 +162,7 @@ class Regions(Walk):
 
     def _settled(self, op: Op, array: Any, position: int = 0) -> Any:
         """A region's result, inside the region, in the layout that its consumer expects."""
-        if self.decisions.assignment[op.index] is None or array.ndim == 0:
+        if self.decisions.assignment[op.index] is None or jnp.ndim(array) == 0:
             return array
         reads = self.chosen(op).reads[0][0]
         return self._constrain(array, tuple(reads.tolist()))

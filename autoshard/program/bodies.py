@@ -95,7 +95,7 @@ def call_in_place(equation: Any, function: Callable[[Any, Sequence[Any]], list[A
         with compat.equation_line(equation):
             return function(equation, operands)
 
-    (call,) = jax.make_jaxpr(jax.jit(run))(*shapes).jaxpr.eqns
+    (call,) = compat.in_lax(jax.make_jaxpr(jax.jit(run))(*shapes)).jaxpr.eqns
     return call.replace(
         invars=equation.invars, outvars=equation.outvars, source_info=equation.source_info
     )

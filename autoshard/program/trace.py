@@ -29,9 +29,8 @@ import jax
 import numpy as np
 
 from autoshard import compat
-from autoshard.program.as_run.calls import move_one_by_one, run_in_order, run_solves
-from autoshard.program.as_run.equal import merge_equal
-from autoshard.program.as_run.loops import plain_loops
+from autoshard.program.as_run.calls import run_in_order
+from autoshard.program.as_run.planned import as_planned
 from autoshard.program.bodies import all_equations
 from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener, op_count
@@ -43,7 +42,6 @@ from autoshard.program.rules.choose import UserRules, refuse_for_bodies
 from autoshard.program.rules.kept import heard, rules_option
 from autoshard.program.shard_maps.collectives import CollectiveError
 from autoshard.program.shard_maps.in_place import run_shard_maps, shard_maps_in
-from autoshard.program.shard_maps.vmapped import reduce_dimensions
 from autoshard.program.state.constants import hold
 from autoshard.program.state.in_place import InPlaceError, Returning, is_ref
 from autoshard.program.state.on_host import comes_back, held_where_named
@@ -62,7 +60,6 @@ __all__ = [
     "Region",
     "TraceError",
     "Value",
-    "as_planned",
     "in_microbatches",
     "resaved",
     "trace",
@@ -334,12 +331,6 @@ def _check_refs(closed: Any, fn: Callable[..., Any]) -> None:
             f"{', '.join(str(jax.typeof(one)) for one in closed_over)}; pass them as arguments, so "
             "that a plan can say how they lie"
         )
-
-
-def as_planned(closed: Any) -> Any:
-    """What JAX traced without Refs, with what the passes below make of it."""
-    mapped = reduce_dimensions(run_shard_maps(compat.without_refs(closed)))
-    return plain_loops(merge_equal(run_solves(move_one_by_one(mapped))))
 
 
 def _check_effects(graph: Flattener) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental import sparse
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from drawn.pieces import Dice, F, I, Made, Shape, any_shape, axis_of, piece, rank
@@ -25,6 +26,42 @@ def matrices(x: Any) -> Any:
 
 
 # -- matrices and elements of a batch --------------------------------------------------------------
+
+
+@piece(rank(2))
+def sparse_product(dice: Dice, shape: Shape) -> Made:
+    def run(x: Any, spots: Any, values: Any) -> Any:
+        pairs = jnp.stack([spots % shape[0], spots // shape[0] % shape[0]], 1)
+        return jnp.tanh(sparse.BCOO((values, pairs), shape=(shape[0], shape[0])) @ x)
+
+    return [I((16,), shape[0] ** 2), F((16,))], run
+
+
+@piece(rank(2))
+def between(dice: Dice, shape: Shape) -> Made:
+    marks = jnp.linspace(-1.0, 1.0, 8)
+    if dice.random() < 0.5:
+        return [], jax.vmap(lambda row: 0.1 * jnp.searchsorted(marks, row))
+    return [F((8,))], lambda x, heights: jax.vmap(lambda row: jnp.interp(row, marks, heights))(x)
+
+
+@piece(any_shape)
+def mantissas(dice: Dice, shape: Shape) -> Made:
+    def run(x: Any) -> Any:
+        mantissa, exponent = jnp.frexp(lax.stop_gradient(x))
+        return jnp.tanh(jnp.ldexp(jnp.round(8 * mantissa) / 8, exponent)) + x
+
+    return [], run
+
+
+@piece(any_shape)
+def flagged(dice: Dice, shape: Shape) -> Made:
+    def run(x: Any) -> Any:
+        turned = lax.while_loop(lambda c: c[1], lambda c: (jnp.sin(c[0]), False), (x, True))[0]
+        flag = lax.cond(jnp.sum(turned) > 0, lambda: 1.0, lambda: 0.5)
+        return flag * turned
+
+    return [], lambda x: x + run(lax.stop_gradient(x))
 
 
 @piece(rank(2))

@@ -90,6 +90,22 @@ def while_loop(x, w):
     return lax.while_loop(lambda state: state[0] < 5, body, (0, x))[1]
 
 
+@program(f(8, 16), f(16, 16), trip_counts=2)
+def literals_out_of_bodies(x, w):
+    def once(state):
+        return jnp.sin(state[0]), False
+
+    def halve(carry, row):
+        flag = lax.cond(jnp.sum(row) > 0, lambda: True, lambda: False)
+        return (True, jnp.where(flag, 0.5, 1.0) * carry[1] + row), 1.0
+
+    first = lax.while_loop(lambda state: state[1], once, (x, jnp.any(x > 0)))
+    each = jax.vmap(
+        lambda row: lax.while_loop(lambda c: c[0], lambda c: (False, c[1] + 1), (True, row))
+    )
+    return first, lax.scan(halve, (False, x[0]), x), each(x)
+
+
 @program(f(8, 16), f(16, 16), trip_counts=4)
 def fori_loop(x, w):
     return lax.fori_loop(0, 4, lambda step, h: jnp.tanh(h @ w) + step, x)

@@ -6,6 +6,8 @@
   cut.
 * `jax.experimental.overlap.program_order` (JAX 0.12) holds a function, and whether its equations
   run in the order in which they are written. If they do, a barrier stands between every two.
+* Operations on sparse arrays (`BCOO` and `BCSR`, batched coordinates and rows) are functions of
+  `jax.lax`, which all platforms run unless JAX is told to call a vendor's library.
 * `device_put` of several arrays is one of each, since each goes to a memory of its own.
 """
 
@@ -22,21 +24,35 @@ from autoshard.program.bodies import call_in_place, replaced, with_bodies
 ORDERED = "program_order"
 
 
-def run_solves(closed: Any) -> Any:
-    """A closed jaxpr with the function that solves in place of each `custom_linear_solve`."""
+def run_calls(closed: Any) -> Any:
+    """A closed jaxpr with the function that solves in place of each `custom_linear_solve`.
+
+    Operations on sparse arrays are what they run, too.
+    """
     jaxpr = replaced(closed.jaxpr, _as_run)
     return closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr)
 
 
 def _as_run(equation: Any) -> Any:
-    if equation.primitive.name != "custom_linear_solve":
+    if equation.primitive.name == "custom_linear_solve":
+        call = call_in_place(equation, _solved)
+    elif compat.sparse_function(equation) is not None:
+        call = call_in_place(equation, _run_sparse)
+    else:
         return equation
-    return call_in_place(equation, _solved)
+    return with_bodies(call, lambda body: replaced(body, _as_run))  # solvers call others
 
 
 def _solved(equation: Any, operands: Sequence[Any]) -> list[Any]:
     solver, operands = solver_of(equation, operands)
     return jaxpr_as_fun(solver)(*operands)
+
+
+def _run_sparse(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    function = compat.sparse_function(equation)
+    assert function is not None
+    made = function(*operands, **equation.params)
+    return list(made) if equation.primitive.multiple_results else [made]
 
 
 def solver_of(equation: Any, operands: Sequence[Any]) -> tuple[Any, list[Any]]:

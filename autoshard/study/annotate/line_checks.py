@@ -29,7 +29,7 @@ from autoshard.lower.facts.loop_trips import loop_trips
 from autoshard.lower.inlined import run_inlined
 from autoshard.lower.spmd import Lowered
 from autoshard.machine.machine import Machine
-from autoshard.program.trace import as_planned
+from autoshard.program.as_run.planned import as_planned
 from autoshard.study.annotate.lines import Line
 from autoshard.study.annotate.marks import mark_of
 from autoshard.study.annotate.sites import Sites, written

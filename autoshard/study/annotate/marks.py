@@ -20,8 +20,9 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from autoshard import compat
+from autoshard.program.as_run.planned import as_planned
 from autoshard.program.flatten import Flattener
-from autoshard.program.trace import Program, as_planned
+from autoshard.program.trace import Program
 from autoshard.study.annotate.source_lines import Spot, with_lines
 
 _MARK = re.compile(r"at_(\d+)_(\d+)_")

@@ -1,4 +1,4 @@
-"""Functions whose equations JAX keeps in order are laid out op by op, barriers and all."""
+"""What is kept in order, solvers and operations on sparse arrays are laid out op by op."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental import sparse
 from jax.extend.core import jaxpr_as_fun
 
 from autoshard.lower.verify import verify
@@ -41,7 +42,7 @@ def as_written(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def kinds(fn: Callable[..., Any]) -> Counter[str]:
-    return Counter(op.primitive for op in trace(fn, *ARGS).ops)
+    return kinds_of(fn, *ARGS)
 
 
 @needs_program_order
@@ -79,3 +80,48 @@ def test_a_plan_of_it_is_obeyed(enforce: bool) -> None:
     found = verify(plan, fn, *ARGS, concrete=tuple(arrays))
     assert found.agrees
     assert found.differences is not None
+
+
+SPOTS = sparse.BCOO.fromdense(jnp.where(jnp.arange(256).reshape(16, 16) % 5 == 0, 1.0, 0.0))
+
+
+def spread(values: Any, spots: Any, x: Any, w: Any) -> Any:
+    """Gradients through sparse products: of the array, of its transpose and sampled."""
+
+    def loss(values: Any, w: Any) -> Any:
+        one = sparse.BCOO((values, spots), shape=(16, 16))
+        hidden = jnp.tanh(one @ (x @ w))
+        sampled = sparse.bcoo_dot_general_sampled(
+            hidden, hidden, spots, dimension_numbers=(((1,), (1,)), ((), ()))
+        )
+        return jnp.sum(one.T @ hidden) + jnp.sum(sampled**2) + jnp.sum(one.todense() ** 2)
+
+    return jax.grad(loss, (0, 1))(values, w)
+
+
+def by_rows(values: Any, spots: Any, x: Any, w: Any) -> Any:
+    rows = sparse.BCSR.from_bcoo(sparse.BCOO((values, spots), shape=(16, 16)))
+    return rows @ (x @ w)
+
+
+@pytest.mark.parametrize("fn", [spread, by_rows])
+def test_operations_on_sparse_arrays_are_what_they_run(fn: Callable[..., Any]) -> None:
+    args = SPOTS.data, SPOTS.indices, *(jnp.full(shape, 0.1) for shape in ((16, 8), (8, 4)))
+    given = case(fn, *args, mesh=MESH)
+    assert not [op for op in given.program.ops if op.primitive.startswith("bc")]
+    for seed in (1, 2):
+        found = verify(random_plan(given, seed), fn, *args, concrete=args)
+        assert found.agrees, str(found)
+
+
+def test_a_solver_in_a_solver_is_opened() -> None:
+    def solved(a: Any, b: Any) -> Any:
+        product = lambda x: a @ x  # noqa: E731
+        inner = lambda _, y: jnp.linalg.solve(a, y)  # noqa: E731
+        return lax.custom_linear_solve(product, b, solve=inner, transpose_solve=inner)
+
+    assert "custom_linear_solve" not in kinds_of(jax.vmap(solved), f(8, 4, 4), f(8, 4))
+
+
+def kinds_of(fn: Callable[..., Any], *args: Any) -> Counter[str]:
+    return Counter(op.primitive for op in trace(fn, *args).ops)
