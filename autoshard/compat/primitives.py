@@ -25,11 +25,11 @@ def sparse_function(equation: Any) -> Callable[..., Any] | None:
     It takes the operands and the parameters of the equation. None also where JAX is told to call
     cuSPARSE for them (`jax_bcoo_cusparse_lowering`).
     """
-    import jax
+    from jax._src import config
 
     name = equation.primitive.name
     kind = name.partition("_")[0]
-    if kind not in {"bcoo", "bcsr"} or jax.config.jax_bcoo_cusparse_lowering:
+    if kind not in {"bcoo", "bcsr"} or config.bcoo_cusparse_lowering.value:
         return None
     from jax.experimental import sparse
 
