@@ -15,6 +15,8 @@ from typing import Any
 
 import pandas as pd
 
+from autoshard.extras import why_missing
+
 GROUP = ["program", "machine", "mesh"]
 NEAR_BEST = 0.03
 """A plan this near to the compiled time of the best one counts as the best."""
@@ -87,6 +89,8 @@ def _keeps_best(group: Any) -> bool:
 
 def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
     """Scatter plots of step seconds, peak and wire bytes, predicted across, compiled up."""
+    if missing := why_missing("matplotlib", "plots", "A picture of fidelity"):
+        raise ModuleNotFoundError(missing)
     import matplotlib
 
     matplotlib.use("agg")

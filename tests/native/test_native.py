@@ -53,7 +53,7 @@ def test_without_a_compiler_the_repair_is_said(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(building.NoCompilerError, match="apt install gcc.*pip install ziglang"):
+    with pytest.raises(building.NoCompilerError, match=r"apt install gcc.*pip install ziglang"):
         building.compiler()
 
 
