@@ -186,14 +186,29 @@ def _equation(equation: Any, operands: list[Any], nudge: Nudge | None) -> list[A
     changed = {
         key: wide_dtype(params[key]) for key in _TYPE_PARAMETERS if params.get(key) is not None
     }
-    if params.get("update_jaxpr") is not None:  # without one, JAX lowers to an overwrite
-        combiner = _combiner(params["update_jaxpr"], params["update_consts"])
-        changed |= {"update_jaxpr": combiner.jaxpr, "update_consts": tuple(combiner.consts)}
+    if name in _WITH_COMBINER:
+        changed |= _combiners(params)
     return compat.bind_equation(equation, operands, **changed)
 
 
+def _combiners(params: Any) -> dict[str, Any]:
+    """What reductions and scatters do with two elements, in double precision."""
+    changed = {}
+    for kind in ("", "update_", "select_", "scatter_"):
+        jaxpr, consts = params.get(f"{kind}jaxpr"), params.get(f"{kind}consts", ())
+        if jaxpr is None:  # where JAX lowers a scatter without one, it overwrites
+            continue
+        closed = hasattr(jaxpr, "consts")
+        body, consts = (jaxpr.jaxpr, jaxpr.consts) if closed else (jaxpr, consts)
+        combiner = _combiner(body, consts)
+        changed[f"{kind}jaxpr"] = combiner if closed else combiner.jaxpr
+        if f"{kind}consts" in params:
+            changed[f"{kind}consts"] = tuple(combiner.consts)
+    return changed
+
+
 def _combiner(jaxpr: Any, consts: Sequence[Any]) -> Any:
-    """What a scatter does with an old and a new element, in double precision."""
+    """What is done with two elements (or two of each array), in double precision."""
     scalars = [jax.ShapeDtypeStruct((), wide_dtype(var.aval.dtype)) for var in jaxpr.invars]
     return jax.make_jaxpr(lambda *elements: _run(jaxpr, consts, elements, None))(*scalars)
 
