@@ -8,6 +8,7 @@ does the same for that gradient alone, and masks inside of the product: nothing 
     seconds = product( g F, g rows + matrices + result )  +  write( rows + g rows )
 
 Where groups are cut, a device has its own alone. It rolls rows to the front and results back.
+Where rows are cut with them, it has a window of its groups' rows (`autoshard.cost.row_exchange`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autoshard.cost.roofline import op_seconds
+from autoshard.cost.row_exchange import exchanging, window_bytes, window_share
 from autoshard.machine.compiler import Compiler
+from autoshard.program.ragged import SLACK
 from autoshard.program.rules.ragged import group_factor
 from autoshard.program.strategies import Strategies
 from autoshard.program.trace import Op
@@ -40,12 +43,25 @@ def times_computed(compiler: Compiler, op: Op) -> int:
     return op.groups if dense else 1
 
 
+def flops_in_windows(prices: StepPrices, op: Op, strategies: Strategies) -> Floats:
+    """FLOP for each one of an even share where rows are exchanged; 1 of others.
+
+    Of what is computed once per group, all groups count in a share, and a device has its own alone.
+    """
+    if op.groups == 1:
+        return np.ones(len(strategies))
+    devices = exchanging(op, strategies, prices.mesh_shape)
+    dense = times_computed(prices.machine.chip.compiler, op) > 1
+    return np.where(devices > 1, SLACK / (devices if dense else 1), 1.0)
+
+
 def masked_bytes(prices: StepPrices, op: Op, strategies: Strategies) -> Floats:
     """Bytes per device of the rows that are written once per group; `[len(strategies)]`."""
     if not writes_rows(prices, op):
         return np.zeros(len(strategies))
     groups = op.groups / group_shards(prices, op, strategies)
-    return groups * _row_bytes(prices, op, strategies)
+    groups = groups / exchanging(op, strategies, prices.mesh_shape)
+    return groups * _row_bytes(prices, op, strategies) * window_share(prices, op, strategies)
 
 
 def writes_rows(prices: StepPrices, op: Op) -> bool:
@@ -63,6 +79,8 @@ def mask_seconds(prices: StepPrices, op: Op, strategies: Strategies) -> Floats:
         result = prices.local_bytes(op.outputs[0], strategies.written[0])
     cut = group_shards(prices, op, strategies) > 1
     moved = np.where(cut, 2.0 * (rows + result), 0.0)
+    window = window_bytes(prices, op, strategies)
+    moved = np.where(window > 0, 2.0 * window, moved)  # nothing is rolled within
     moved = moved + np.where(masked > 0, rows + masked, 0.0)
     seconds = op_seconds(prices.machine.chip, np.zeros(len(strategies)), moved, unit="vector")
     return np.where(moved > 0, seconds, 0.0)

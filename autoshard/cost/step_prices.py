@@ -26,7 +26,7 @@ from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.cost.combined import Settlement, settled_seconds, settlements
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.kernels import kernel_seconds, longest_parts
-from autoshard.cost.ragged import mask_seconds, masked_bytes, times_computed
+from autoshard.cost.ragged import flops_in_windows, mask_seconds, masked_bytes, times_computed
 from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache, ReshardTable
 from autoshard.cost.rings import ring_seconds
@@ -155,8 +155,7 @@ class StepPrices:
         if op.kernel is not None:
             longest = longest_parts(op, strategies, self.mesh_shape)
             busy = kernel_seconds(self.machine.chip, op.kernel, strategies.shards, longest)
-            busy = busy + ring_seconds(self, op, strategies)
-            return busy * self.corrections.factor(op)
+            return (busy + ring_seconds(self, op, strategies)) * self.corrections.factor(op)
         transposed = op.index in self.dataflow.transposed
         if self._moves_nothing(op) and not transposed:
             return np.zeros(len(strategies))
@@ -165,7 +164,8 @@ class StepPrices:
             traffic = traffic + transposing(self, op, strategies)[0]
         if op.groups > 1:
             traffic = traffic + masked_bytes(self, op, strategies)
-        busy = self._busy(op, self._flops(op) / strategies.shards, traffic)
+        flops = self._flops(op) / strategies.shards * flops_in_windows(self, op, strategies)
+        busy = self._busy(op, flops, traffic)
         if op.groups > 1:
             busy = busy + mask_seconds(self, op, strategies) * self.corrections.factor(op)
         if op.index in self.dataflow.rows:

@@ -27,37 +27,35 @@ What Shardy does with constraints, each pinned by a test:
   dimension by an `all_to_all`, and back.
 * **Not listed, though data moves**: halos (pad, strided or shifted slice, convolution, reverse,
   cumulative sums and windows along a sharded dimension) and `top_k` along one: Shardy leaves them
-  to the compiler. Inside of a `shard_map` permutes alone are listed (`lower.kernels.ring`).
+  to the compiler. Inside of a `shard_map` permutes alone are listed (`lower.kernels.ring`), and
+  exchanges of ragged rows (`lower.parts.row_exchange`), whose loop counts as one round.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from autoshard import compat
 from autoshard.lower.axes import Axis, axes_in, axis_size, permuted, printed_axes
+from autoshard.lower.facts.collective import KINDS, Collective
 from autoshard.lower.facts.loop_trips import LoopsOfModule, LoopTrips
 from autoshard.lower.facts.module_facts import (
     constant_trips,
     element_type,
+    exchanged_over,
+    is_ragged_exchange,
     joined_scope,
     operations,
     sent_over,
     used_once,
     where,
 )
+from autoshard.program.ragged import ROUNDS
 
-KINDS = (
-    "all_gather",
-    "all_reduce",
-    "reduce_scatter",
-    "all_to_all",
-    "collective_permute",
-    "all_slice",
-)
+__all__ = ["KINDS", "Collective", "explicit_collectives", "read_collectives"]
 
 _OPERATIONS = {f"sdy.{kind}": kind for kind in KINDS}
 _AXES_ATTRIBUTE = {
@@ -67,41 +65,6 @@ _AXES_ATTRIBUTE = {
     "all_slice": "slicing_axes",
     "all_to_all": "params",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """One collective of a module, with everything it is repeated by.
-
-    `bytes` are local to one device, see the module. `counted_once` names the loops around it
-    whose trip count is unknown. The last three fields tie a collective to the one whose result
-    it reads.
-    """
-
-    kind: str
-    axes: tuple[str, ...]
-    bytes: int
-    count: int = 1
-    scope: str = ""
-    line: str = ""
-    shape: tuple[int, ...] = ()
-    dtype: str = ""
-    counted_once: tuple[str, ...] = ()
-    result: int = field(default=-1, compare=False, repr=False)
-    operand: int | None = field(default=None, compare=False, repr=False)
-    only_use: bool = field(default=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"kind {self.kind!r} is none of {', '.join(KINDS)}")
-        if self.bytes < 0 or self.count < 0:
-            raise ValueError(f"{self.kind}: bytes {self.bytes} and count {self.count} must be >= 0")
-
-    def __str__(self) -> str:
-        dims = ", ".join(str(size) for size in self.shape)
-        text = f"{self.kind}({', '.join(self.axes)}) {self.bytes} B x {self.count}"
-        what = f"{self.dtype}[{dims}]" if self.dtype else ""
-        return "  ".join(part for part in (text, what, self.scope, self.line) if part)
 
 
 def explicit_collectives(
@@ -215,7 +178,12 @@ class _Reader:
                 events.append(self._collective(operation, _OPERATIONS[name], count, unknown))
                 continue
             if name == "stablehlo.collective_permute":
-                events.append(self._sent(operation, count, unknown))
+                axes = sent_over(operation, self._axes())
+                events.append(self._sent("collective_permute", axes, operation, count, unknown))
+                continue
+            if is_ragged_exchange(operation):
+                axes = exchanged_over(operation, self._axes())
+                events.append(self._sent("all_to_all", axes, operation, count, unknown))
                 continue
             if name == "func.call":
                 scope, line = where(operation)
@@ -236,6 +204,8 @@ class _Reader:
 
     def _trips(self, loop: Any) -> tuple[int | None, str]:
         scope, line = where(loop)
+        if ROUNDS in scope:
+            return 1, scope  # where groups are even
         for key, trips in self.trip_counts.items():
             if key in scope or key == line:
                 return trips, scope
@@ -294,17 +264,26 @@ class _Reader:
         )
         return _Found(template, operand, result, used_once(operand))
 
-    def _sent(self, operation: Any, count: int, unknown: tuple[str, ...]) -> _Found:
-        """A permute within a `shard_map` over the module's mesh."""
+    def _axes(self) -> dict[str, int]:
+        """The axes of the module's mesh, of which it has one."""
         (mesh_axes,) = set(self.mesh_axes.values())
+        return dict(mesh_axes)
+
+    def _sent(
+        self,
+        kind: str,
+        axes: tuple[str, ...],
+        operation: Any,
+        count: int,
+        unknown: tuple[str, ...],
+    ) -> _Found:
+        """A collective within a `shard_map` over the module's mesh."""
         operand, result = operation.operands[0], operation.results[0]
-        shape = tuple(result.type.shape)
-        dtype, bits = element_type(str(result.type.element_type))
-        axes, size = sent_over(operation, dict(mesh_axes)), -(-math.prod(shape) * bits // 8)
+        shape = tuple(operand.type.shape)
+        dtype, bits = element_type(str(operand.type.element_type))
+        size = -(-math.prod(shape) * bits // 8)
         scope, line = where(operation)
-        template = Collective(
-            "collective_permute", axes, size, count, scope, line, shape, dtype, unknown
-        )
+        template = Collective(kind, axes, size, count, scope, line, shape, dtype, unknown)
         return _Found(template, operand, result, used_once(operand))
 
     def _reduction(self, operation: Any, count: int, unknown: tuple[str, ...]) -> Iterator[_Found]:

@@ -32,6 +32,7 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.types.hops import hop
 from autoshard.plan.types.op_types import OpTypes, op_types
 from autoshard.program.layout import UNREDUCED, Layout, dimension_axes, local_shape
+from autoshard.program.ragged import ROUNDS
 from autoshard.program.trace import Op, Program
 from autoshard.program.vocabulary import CALLS_PYTHON
 
@@ -208,6 +209,7 @@ _KINDS = {
     "all_gather_invariant": "all_gather",
     "all_to_all": "all_to_all",
     "ppermute": "collective_permute",
+    "ragged_all_to_all": "all_to_all",
 }
 
 
@@ -227,7 +229,7 @@ def _written(jaxpr: Any, count: int, trips: Iterator[int]) -> Iterator[Collectiv
         if name in _KINDS:
             axes = params.get("axes", params.get("axis_name"))
             sized = equation.outvars if _KINDS[name] == "all_gather" else equation.invars
-            for atom in sized:
+            for atom in sized[:1] if name == "ragged_all_to_all" else sized:
                 shape, dtype, itemsize = compat.array_facts(atom.aval)
                 size = itemsize
                 for length in shape:
@@ -242,11 +244,13 @@ def _written(jaxpr: Any, count: int, trips: Iterator[int]) -> Iterator[Collectiv
                     shape,
                     dtype,
                 )
-        times = params["length"] if name == "scan" else next(trips, 1) if name == "while" else 1
+        times = params["length"] if name == "scan" else 1
+        if name == "while" and ROUNDS not in str(equation.source_info.name_stack):
+            times = next(trips, 1)
         for value in params.values():
             bodies = value if isinstance(value, tuple | list) else (value,)
-            if params.get("branches_platforms"):  # the same, as each platform does it
-                bodies = bodies[:1]
+            if params.get("branches_platforms"):  # the same, as each platform does it, CPUs first
+                bodies = bodies[-1:]
             for body in bodies:
                 if hasattr(body, "eqns") or hasattr(body, "jaxpr"):
                     yield from _written(body, count * times, trips)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from autoshard.cost.ragged import masked_bytes
 from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.rings import ring_bytes
+from autoshard.cost.row_exchange import window_bytes
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.copies import copy_intervals
 from autoshard.plan.decisions import Decisions
@@ -65,7 +66,8 @@ def op_events(
             events.append((life.start, copy[0]))
             events.append((life.reduced, held[0] - copy[0]))
             events.append((life.stop, -held[0]))
-    beside = float((masked_bytes(prices, op, strategy) + ring_bytes(prices, op, strategy))[0])
+    beside = masked_bytes(prices, op, strategy) + ring_bytes(prices, op, strategy)
+    beside = float((beside + window_bytes(prices, op, strategy))[0])
     if beside:
         events += passing(flow.when[op.index], beside * prices.scratch_factor)
     if strategy.scattered[0]:

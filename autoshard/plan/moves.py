@@ -1,5 +1,5 @@
-"""The planned collectives: those that settle partial results, those of rings within operations, and
-those that make resharded copies.
+"""The planned collectives: those that settle partial results, those of rings and exchanges within
+operations, and those that make resharded copies.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from autoshard.cost.collective import Kind
 from autoshard.cost.rings import rounds, shares
+from autoshard.cost.row_exchange import sent_rows
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.copies import ANEW, SECOND, value_trips
 from autoshard.plan.decisions import Decisions
@@ -83,7 +84,10 @@ def op_moves(
     prices: StepPrices, op: Op, strategy: Strategies, names: tuple[str, ...]
 ) -> list[Move]:
     """The collectives of `op` under `strategy` (one row), beside the copies that it reads."""
-    moves = ring_moves(prices, op, strategy, names)
+    moves = [
+        *ring_moves(prices, op, strategy, names),
+        *exchange_moves(prices, op, strategy, names),
+    ]
     return moves + settlement_moves(prices, op, strategy, names)
 
 
@@ -110,6 +114,31 @@ def ring_moves(
                     value=_arrow(value.dtype, value.shape, layout, layout, names),
                 )
             )
+    return moves
+
+
+def exchange_moves(
+    prices: StepPrices, op: Op, strategy: Strategies, names: tuple[str, ...]
+) -> list[Move]:
+    """What `op` sends from its rows to their groups under `strategy` (one row), and back."""
+    moves = []
+    for sent in sent_rows(prices, op, strategy):
+        value = prices.program.values[sent.value]
+        layout = tuple((*strategy.reads, *strategy.written)[sent.tensor][0].tolist())
+        seconds = float(sent.seconds[0]) * op.trips * op.weight
+        moves.append(
+            Move(
+                kind="all_to_all",
+                axes=tuple(names[a] for a in sent.axes),
+                bytes=round(float(sent.bytes[0])),
+                count=op.trips,
+                seconds=seconds,
+                exposed_seconds=seconds,
+                scope=op.scope,
+                line=op.line,
+                value=_arrow(value.dtype, value.shape, layout, layout, names),
+            )
+        )
     return moves
 
 

@@ -61,6 +61,7 @@ from autoshard.cost.cut_kernels import cut_seconds
 from autoshard.cost.ragged import masked_bytes
 from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.rings import ring_bytes
+from autoshard.cost.row_exchange import window_bytes
 from autoshard.cost.step_prices import StepPrices
 from autoshard.cost.tiling import padding
 from autoshard.cost.transfers import exposed_share, is_transfer, transfer_seconds
@@ -322,6 +323,7 @@ class _Pricer:
             whole += self.prices.held_bytes(output, strategies.written[k])
         whole = np.where(strategies.scattered, whole, 0.0)
         whole += masked_bytes(self.prices, op, strategies) + ring_bytes(self.prices, op, strategies)
+        whole += window_bytes(self.prices, op, strategies)
         extra = whole * self.prices.scratch_factor
         if extra.any():
             for at in (self.flow.when[member] for member in members):

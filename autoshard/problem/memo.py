@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from autoshard.cost.reshard import ReshardCache
 from autoshard.cost.rings import ring_exposed
+from autoshard.cost.row_exchange import exchange_seconds
 from autoshard.cost.step_prices import StepPrices
 from autoshard.machine.machine import Machine
 from autoshard.problem.value_choices import Rows, ValueChoices, layout_rows, sensible_pairs
@@ -226,7 +227,7 @@ class Shared:
     def seconds_of(
         self, prices: StepPrices, op: Op, strategies: Strategies
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Seconds of computing an op, waits of its ring included, and of settling it.
+        """Seconds of computing an op, waits of its ring or exchange included, and of settling it.
 
         Found once for ops that cost the same.
         """
@@ -234,6 +235,7 @@ class Shared:
         if key not in self._seconds:
             compute = prices.compute_seconds(op, strategies)
             compute = compute + ring_exposed(prices, op, strategies)
+            compute = compute + exchange_seconds(prices, op, strategies)
             self._seconds[key] = compute, prices.settle_seconds(op, strategies)
         return self._seconds[key]
 

@@ -10,6 +10,16 @@ each of `g` groups, one group after another. Which kind of dimension that is mak
 Every row belongs to one group at most, so a ragged product has `2 m k n` FLOP whatever the groups
 are. A compiler without a kernel for it computes the product of all rows with every group instead:
 `g` times as many.
+
+Where rows and groups are cut over the same axes (expert parallelism), each device has a part of the
+rows, in their order, and the matrices of some groups. Rows go to the devices of their groups, and
+results come back, by an all-to-all of as many rows as there are: none is dropped, none is filled
+up. A device works on a window of rows at a time,
+
+    window = ceil(SLACK x rows of a part / parts in which groups are cut beside)
+
+and on the next one where its groups have more rows than that, until the fullest device is done. All
+devices know the sizes of all groups, so that they agree on who sends what, and on how often.
 """
 
 from __future__ import annotations
@@ -21,6 +31,14 @@ from typing import Any
 
 RAGGED = "ragged_dot_general"
 """The name of the primitive."""
+SLACK = 1.25
+"""Rows of a window for each row that a device has on average: groups may be so uneven at no cost.
+
+It is the capacity factor that Switch Transformers train with (https://arxiv.org/abs/2101.03961,
+table 1), there of rows that are kept, here of those that are done at once.
+"""
+ROUNDS = "rounds_of_ragged_rows"
+"""The scope of the loop over windows, which runs once where groups are that even."""
 
 
 class RaggedKind(Enum):
@@ -92,6 +110,19 @@ def ragged_product(equation: Any) -> RaggedProduct:
         right_free,
         tuple(before) if sizes > 1 else (),
     )
+
+
+def window_rows(rows: int, groups_cut: int = 1) -> int:
+    """Rows that a device works on at a time where rows are exchanged.
+
+    >>> window_rows(1000), window_rows(1000, 2)
+    (1250, 625)
+
+    Args:
+      rows: of a device's part.
+      groups_cut: into how many parts the groups are cut beside the exchange.
+    """
+    return max(math.ceil(SLACK * rows / groups_cut), 1)
 
 
 def ragged_flops(equation: Any) -> float:

@@ -15,12 +15,14 @@ unreduced, and writes a partial result in turn.
 Absent, because forbidden: shards that do not divide a factor; axes on a minor factor of a merged
 dimension (`[ij]`) whose major factors are not used up; layouts whose axes would not stand in mesh
 order within a dimension. Factors that Shardy marks as needing replication, permutation or blocking
-are never sharded. Those of kind RING are, by the axes of a ring (`autoshard.program.kernels.ring`).
+are never sharded. Those of kind RING are, by the axes of a ring (`autoshard.program.kernels.ring`),
+and those of kind EXCHANGE (`autoshard.program.ragged`).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,7 +110,10 @@ def enumerate_strategies(
     assignment = _assignments(rule, [*usable, *([UNREDUCED] if joins else [])], mesh_shape)
     for mapping in (*rule.operands, *rule.results):
         assignment = assignment[_contiguous(rule, mapping, assignment, mesh_shape)]
-    written = tuple(_project(mapping, assignment) for mapping in rule.results)
+    if rule.joint:
+        assignment = assignment[_apart(rule, assignment, mesh_shape)]
+    first = len(rule.operands)
+    written = tuple(_project(rule, first + k, assignment) for k in range(len(rule.results)))
     base = project_assignment(rule, assignment, written, mesh_shape)
     parts = [base]
     scatters = _scatters(rule, base, mesh_shape, result_shapes, joins=joins)
@@ -162,12 +167,37 @@ def _contiguous(
     return keep
 
 
-def _project(mapping: Sequence[Sequence[int]], assignment: Axes) -> Axes:
-    highest = max((f for dimension in mapping for f in dimension), default=-1)
+def _apart(rule: Rule, assignment: Axes, mesh_shape: Sequence[int]) -> NDArray[np.bool_]:
+    """Which rows cut no dimension in two ways that do not go together.
+
+    The parts of an exchange may be cut further, by later axes; those of a ring may not.
+    """
+    keep = np.ones(len(assignment), dtype=bool)
+    sizes = np.asarray(mesh_shape, dtype=np.int64)
+    axes = np.arange(len(mesh_shape))
+    tensors = (*rule.operands, *rule.results)
+    for one in rule.joint:
+        here = assignment == one.factor
+        count = np.where(here, sizes, 1).prod(axis=1)
+        last = np.where(here, axes, -1).max(axis=1, initial=-1)
+        for factors in {tensors[tensor][d] for tensor, d in one.places}:
+            own = np.isin(assignment, factors)
+            both = here.any(axis=1) & own.any(axis=1)
+            first = np.where(own, axes, len(axes)).min(axis=1, initial=len(axes))
+            parts = np.where(own, sizes, 1).prod(axis=1) * count
+            size = math.prod(rule.factors[k].size for k in factors)
+            further = rule.factors[one.factor].kind is FactorKind.EXCHANGE
+            keep &= ~both | (further & (last < first) & (size % parts == 0))
+    return keep
+
+
+def _project(rule: Rule, tensor: int, assignment: Axes) -> Axes:
+    """The dimension of a tensor, operands first, that every axis cuts."""
+    homes = rule.homes(tensor)
+    highest = max(homes, default=-1)
     table = np.full(max(highest, int(assignment.max(initial=-1))) + 3, -1, dtype=np.int64)
-    for number, dimension in enumerate(mapping):
-        for factor in dimension:
-            table[factor] = number
+    for factor, number in homes.items():
+        table[factor] = number
     table[-2:] = -1  # of UNREDUCED and REPLICATED
     return table[assignment]
 
@@ -256,10 +286,9 @@ def project_assignment(
 ) -> Strategies:
     """The strategies of `assignment` `[count, axes]` whose results are stored as given."""
     terms = assignment == UNREDUCED
-    reads = tuple(
-        np.where(terms, UNREDUCED, _project(mapping, assignment)) for mapping in rule.operands
-    )
-    written = tuple(_project(mapping, assignment) for mapping in rule.results)
+    first = len(rule.operands)
+    reads = tuple(np.where(terms, UNREDUCED, _project(rule, k, assignment)) for k in range(first))
+    written = tuple(_project(rule, first + k, assignment) for k in range(len(rule.results)))
     kinds = [factor.kind is FactorKind.REDUCE for factor in rule.factors]
     reduced = np.array([*kinds, True, False], dtype=bool)[assignment]
     scattered = np.zeros(len(assignment), dtype=bool)

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autoshard.program.graph import Op, Program, Value
-from autoshard.program.rules.record import FactorKind, Rule
+from autoshard.program.rules.record import FactorKind
 from autoshard.program.select import shown_path
 from autoshard.units import format_seconds
 
@@ -163,7 +163,7 @@ def padded(program: Program, padding: Padding) -> Program:
         more = (padding.padded / padding.size) ** len(factors)
         return replace(
             op,
-            rule=Rule(tuple(longer), op.rule.operands, op.rule.results),
+            rule=replace(op.rule, factors=tuple(longer)).without_joint(),
             flops=op.flops * more,
             literal_shapes=literals if len(literals) == len(op.literal_shapes) else (),
         )

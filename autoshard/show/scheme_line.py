@@ -3,7 +3,8 @@
 What an axis is for is read off the products of the forward pass that have weights: values that
 depend on state alone. An axis that cuts rows, which the weights do not have, is data parallel; with
 the state cut by it too, it is FSDP. One that cuts what only weights and results have, or what is
-summed, is tensor parallel; one that cuts what all three have is expert parallel.
+summed, is tensor parallel; one that cuts what all three have is expert parallel, as is one that
+sends rows to their groups.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import Op
+from autoshard.program.rules.record import FactorKind
 from autoshard.show.profile import Profile
 
 MOSTLY = 0.5
@@ -75,6 +77,8 @@ def _use(op: Op, weights: int, factor: int) -> str:
     def has(tensor: tuple[tuple[int, ...], ...]) -> bool:
         return any(factor in dimension for dimension in tensor)
 
+    if op.rule.factors[factor].kind is FactorKind.EXCHANGE:
+        return "expert"
     others = [has(one) for number, one in enumerate(op.rule.operands) if number != weights]
     if not has(op.rule.operands[weights]):
         return "data"

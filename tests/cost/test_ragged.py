@@ -108,11 +108,40 @@ def test_weights_that_are_cut_over_all_chips_are_gathered_for_cut_rows() -> None
     program = trace(rows, bf16(8 * T, D), bf16(E, D, F), SIZES)
     plan = search(
         program,
-        "h100-8",
+        "v5p-8",
         mesh={"x": 8},
         time_limit=10,
         requirements=["pin w [None, x, None]", "pin x [x, None]"],
     )
     assert [move.kind for move in plan.moves] == ["all_gather"]
-    prices = step_prices(program, analyse(program, load("h100-8").chip), load("h100-8"), (8,))
+    prices = step_prices(program, analyse(program, load("v5p-8").chip), load("v5p-8"), (8,))
     assert evaluate(prices, plan.decisions, ("x",)).estimate.peak_bytes == plan.estimate.peak_bytes
+
+
+PINNED = ["pin x [x, None]", "pin w [x, None, None]"]
+
+
+def test_rows_go_to_the_matrices_of_their_groups_where_all_were_computed_otherwise() -> None:
+    """A device has a window of a quarter more rows than its part, and its own group alone."""
+    program = trace(rows, bf16(T, D), bf16(E, D, F), SIZES)
+    plan = search(program, "h100-8", mesh={"x": 8}, time_limit=10, requirements=PINNED)
+    window = 5 * T // 8 // 4
+    assert [(move.kind, move.axes, move.bytes) for move in plan.moves] == [
+        ("all_to_all", ("x",), T // 8 * D * 2),
+        ("all_to_all", ("x",), window * F * 2),
+    ]
+    prices, op = priced("rows", "h100-8")
+    both = cut_on(prices, op, op.rule.joint[0].factor)
+    chip = prices.machine.chip
+    busy, sent = prices.compute_seconds(op, both)[0], sum(move.seconds for move in plan.moves)
+    product = op_seconds(chip, 2.0 * window * D * F, 0.0)
+    assert product < busy < 2.0 * product  # windows are written and read
+    assert plan.estimate.step_seconds == pytest.approx(busy + sent)
+    local = (T * D + T * F + E * D * F) * 2 / 8
+    assert plan.estimate.peak_bytes >= local + (2 * window * D + window * F) * 2
+
+
+def test_no_plan_sends_rows_whose_groups_no_axis_divides() -> None:
+    sizes = jax.ShapeDtypeStruct((3,), jnp.int32)
+    program = trace(rows, bf16(8192, 64), bf16(3, 64, 64), sizes)
+    assert not next(op for op in program.ops if op.primitive == RAGGED).rule.joint

@@ -170,7 +170,10 @@ def _values(place: Place, event: Event, view: Partitions) -> Iterator[Found]:
         yield Found(replace(record, bytes=sent, shape=arrived), place, event, 0, axes)
         return
     values = [[name] for name in collective.operands]
-    if kind == "all_to_all" and collective.attribute("dimensions") is None:
+    if kind == "ragged_all_to_all":  # one array; the others say where its rows go
+        values, record = values[:1], replace(record, kind="all_to_all")
+        kind = record.kind
+    elif kind == "all_to_all" and collective.attribute("dimensions") is None:
         values = [list(collective.operands)]  # its operands are the pieces of one value
     for number, names in enumerate(values):
         local = sum(home.find(name).bytes for name in names)

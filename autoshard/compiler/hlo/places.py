@@ -11,7 +11,8 @@ three constants: the counter's start, the bound in the condition and the step in
     for (i = start; i < bound; i += step):    ceil((bound - start) / step)
 
 A loop for which neither gives a number turns as often as in the program that was compiled
-(`Module.loops`). One that is not found there is counted once and named in `unknown`.
+(`Module.loops`). One that is not found there is counted once and named in `unknown`. The loop over
+windows of ragged rows (`autoshard.program.ragged`) counts as one round.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 
 from autoshard.compiler.hlo.module import Computation, Instruction, Module
 from autoshard.lower.facts.loop_trips import LoopsOfModule
+from autoshard.program.ragged import ROUNDS
 
 _KNOWN = re.compile(r'known_trip_count[^\d]*"?(\d+)')
 DATA_MOVEMENT = frozenset(
@@ -58,6 +60,8 @@ class Place:
         count, unknown = self.count, self.unknown
         if instruction.opcode == "while":
             trips = trip_count(self, instruction)
+            if trips is None and ROUNDS in instruction.op_name:
+                trips = 1  # where groups are even
             count *= 1 if trips is None else trips
             unknown = unknown if trips is not None else (*unknown, _loop_name(instruction))
         computation = self.module.computations[callee]

@@ -76,6 +76,22 @@ def sent_over(permute: Any, mesh_axes: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(name for name, one in zip(mesh_axes, moved, strict=True) if one)
 
 
+def is_ragged_exchange(operation: Any) -> bool:
+    """Whether an operation is an all-to-all of ragged rows."""
+    if operation.name != "stablehlo.custom_call":
+        return False
+    return str(operation.attributes["call_target_name"]).strip('"') == "ragged_all_to_all"
+
+
+def exchanged_over(exchange: Any, mesh_axes: Mapping[str, int]) -> tuple[str, ...]:
+    """The axes of a mesh along which the groups of an all-to-all of ragged rows lie."""
+    config = exchange.attributes["backend_config"]
+    groups = compat.integer_table(config["replica_groups"])
+    places = np.stack(np.unravel_index(groups, tuple(mesh_axes.values())))
+    moved = (places != places[:, :, :1]).any(axis=(1, 2))
+    return tuple(name for name, one in zip(mesh_axes, moved, strict=True) if one)
+
+
 def operations(operation: Any) -> Iterator[Any]:
     """The operations of a module."""
     for view in operation.regions[0].blocks[0].operations:

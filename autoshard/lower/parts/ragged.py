@@ -7,6 +7,8 @@ XLA's partitioner gathers rows and groups. Here every device runs the product it
     groups cut    the rows of the device's own groups are rolled to the front, where their sizes
                   find them; results are rolled back, and zero in all other rows
 
+    both cut      over the same axes: rows are sent to their groups (`row_exchange`)
+
 What else is cut (columns, contracted and batch dimensions) leaves the product as it is.
 """
 
@@ -20,6 +22,7 @@ from jax import lax
 
 from autoshard import compat
 from autoshard.lower.parts.cut import Cut
+from autoshard.lower.parts.row_exchange import exchange
 from autoshard.program.ragged import RaggedKind, RaggedProduct, ragged_product
 
 
@@ -29,10 +32,12 @@ def ragged_dot(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     left, right, sizes = arrays
     if product.kind is RaggedKind.BATCH:
         return compat.bind_equation(equation, arrays)
-    rows = cut.axes(0, product.ragged)
+    rows, groups = cut.axes(0, product.ragged), _axes_of_groups(product, cut)
+    both = tuple(axis for axis in rows if axis in groups)
+    if both:
+        return [_exchanged(equation, product, arrays, cut, both)]
     if rows:
         sizes = _sizes_of_rows(sizes, cut.devices.place(rows), left.shape[product.ragged])
-    groups = _axes_of_groups(product, cut)
     if not groups:
         return compat.bind_equation(equation, [left, right, sizes])
     count = sizes.shape[-1] // cut.devices.count(groups)
@@ -47,6 +52,42 @@ def ragged_dot(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     row = lax.broadcasted_iota(own.dtype, result.shape, product.ragged_result)
     result = jnp.where(row < jnp.sum(own), result, jnp.zeros((), result.dtype))
     return [jnp.roll(result, before, product.ragged_result)]
+
+
+def _exchanged(
+    equation: Any, product: RaggedProduct, arrays: Sequence[Any], cut: Cut, both: tuple[int, ...]
+) -> Any:
+    """The product of this device's groups with their rows, wherever these lie."""
+    left, right, sizes = arrays
+    rows_cut, groups_cut = (
+        tuple(axis for axis in axes if axis not in both)
+        for axes in (cut.axes(0, product.ragged), _axes_of_groups(product, cut))
+    )
+    rows = left.shape[product.ragged]
+    sent = exchange(sizes, cut, axes=both, rows_cut=rows_cut, groups_cut=groups_cut, rows=rows)
+    left = jnp.moveaxis(left, product.ragged, 0)
+    made = equation.outvars[0].aval
+    if product.kind is RaggedKind.CONTRACTED:
+        right = jnp.moveaxis(right, product.ragged_right, 0)
+
+        def add(number: Any, total: Any) -> Any:
+            mine = jnp.moveaxis(sent.arrive(left, number), 0, product.ragged)
+            theirs = jnp.moveaxis(sent.arrive(right, number), 0, product.ragged_right)
+            own = [mine, theirs, sent.sizes(number).astype(sizes.dtype)]
+            return total + compat.bind_equation(equation, own)[0]
+
+        return sent.in_rounds(add, jnp.zeros(cut.local_results[0], made.dtype))
+
+    def put(number: Any, found: Any) -> Any:
+        mine = jnp.moveaxis(sent.arrive(left, number), 0, product.ragged)
+        own = [mine, right, sent.sizes(number).astype(sizes.dtype)]
+        (window,) = compat.bind_equation(equation, own)
+        return sent.come_back(jnp.moveaxis(window, product.ragged_result, 0), found, number)
+
+    local = list(cut.local_results[0])
+    local.insert(0, local.pop(product.ragged_result))
+    found = sent.in_rounds(put, jnp.zeros(local, made.dtype))
+    return jnp.moveaxis(found, 0, product.ragged_result)
 
 
 def _sizes_of_rows(sizes: Any, place: Any, count: int) -> Any:

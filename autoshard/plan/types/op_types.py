@@ -14,6 +14,7 @@ of which Shardy knows the factors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,21 +53,21 @@ def op_types(
     faults = list(_faults(rule, assignment, sizes, names))
     if faults:
         return OpTypes((), (), (), tuple(faults))
+    count = len(rule.operands)
     partial = tuple(
         (axis, (rule.factors[factor].operator if factor >= 0 else None) or "sum")
         for axis, factor in enumerate(assignment)
         if factor == UNREDUCED or (factor >= 0 and rule.factors[factor].kind is FactorKind.REDUCE)
     )
     return OpTypes(
-        tuple(_layout(tensor, assignment, UNREDUCED) for tensor in rule.operands),
-        tuple(_layout(tensor, assignment, REPLICATED) for tensor in rule.results),
+        tuple(_layout(rule, k, assignment, UNREDUCED) for k in range(count)),
+        tuple(_layout(rule, count + k, assignment, REPLICATED) for k in range(len(rule.results))),
         partial,
     )
 
 
-def _layout(tensor: Sequence[Sequence[int]], assignment: Assignment, terms: int) -> Layout:
-    home = {factor: d for d, factors in enumerate(tensor) for factor in factors}
-    home[UNREDUCED] = terms
+def _layout(rule: Rule, tensor: int, assignment: Assignment, terms: int) -> Layout:
+    home = {**rule.homes(tensor), UNREDUCED: terms}
     return tuple(home.get(factor, -1) for factor in assignment)
 
 
@@ -102,6 +103,28 @@ def _faults(rule: Rule, assignment: Assignment, sizes: Sequence[int], names: Seq
         if order != sorted(order):
             here = ", ".join(names[axis] for axis in order)
             yield f"axes {here} of one dimension are not in mesh order"
+    yield from _joint_faults(rule, used, sizes, names)
+
+
+def _joint_faults(
+    rule: Rule, used: dict[int, list[int]], sizes: Sequence[int], names: Sequence[str]
+):
+    """Dimensions that are cut in two ways that do not go together."""
+    tensors = (*rule.operands, *rule.results)
+    for one in rule.joint:
+        factor, here = rule.factors[one.factor], used.get(one.factor, [])
+        for factors in sorted({tensors[tensor][d] for tensor, d in one.places}):
+            own = sorted(axis for k in factors for axis in used.get(k, []))
+            if not here or not own:
+                continue
+            size = math.prod(rule.factors[k].size for k in factors)
+            further = factor.kind is FactorKind.EXCHANGE and max(here) < min(own)
+            if not further or size % (_count(here, sizes) * _count(own, sizes)):
+                both = ", ".join(names[axis] for axis in (*here, *own))
+                yield (
+                    f"axes {both} cut one dimension of {size} elements along factor {factor.name} "
+                    f"({factor.kind}) and along its own, which leaves no such parts"
+                )
 
 
 def _count(axes: Sequence[int], sizes: Sequence[int]) -> int:

@@ -44,7 +44,9 @@ from autoshard.program.dim_order import possible_orders
 from autoshard.program.graph import is_free
 from autoshard.program.kernels.ring import sendings
 from autoshard.program.layout import UNREDUCED, Layout, dimension_axes, format_state
+from autoshard.program.ragged import window_rows
 from autoshard.program.readers import Reader, readers_in_program_order
+from autoshard.program.rules.ragged import exchange_of, exchanged_rows, group_factor
 from autoshard.program.select import shown_path
 from autoshard.program.trace import Op, Program
 
@@ -187,6 +189,7 @@ class _Check:
                 elif wanted != decisions.stored[value]:
                     self._missing(op, position, value, wanted)
             self._ring(op, assigned, types)
+            self._exchange(op, assigned, types)
             for number in range(len(op.outputs)):
                 self._result(op, types, number)
 
@@ -209,6 +212,32 @@ class _Check:
             self.moves.append(
                 TypedMove("collective_permute", names, size, count, f"{text} -> {text}")
             )
+
+    def _exchange(self, op: Op, assigned: tuple[int, ...], types: OpTypes) -> None:
+        """What an op sends from its rows to their groups, and back."""
+        mesh, exchange = self.plan.mesh, exchange_of(op.rule) if op.groups > 1 else None
+        if exchange is None:
+            return
+
+        def parts(factor: int | None) -> int:
+            pairs = zip(assigned, mesh.sizes, strict=True)
+            return math.prod(size for number, size in pairs if number == factor)
+
+        if parts(exchange.factor) == 1:
+            return
+        axes = [k for k, one in enumerate(assigned) if one == exchange.factor and mesh.sizes[k] > 1]
+        arrays, layouts = (*op.inputs, *op.outputs), (*types.reads, *types.written)
+        for tensor in exchanged_rows(op.rule, exchange):
+            record = self.program.values[arrays[tensor]]
+            state = dimension_axes(len(record.shape), layouts[tensor])
+            size = local_bytes(record.bytes, state, mesh.sizes)
+            if tensor >= len(op.inputs):
+                d = dict(exchange.places)[tensor]
+                rows = record.shape[d] // math.prod(mesh.sizes[axis] for axis in state[d])
+                size = size // rows * window_rows(rows, parts(group_factor(op.rule)))
+            text = format_state(record.dtype, record.shape, state, mesh.names)
+            names = tuple(self._axes(axes))
+            self.moves.append(TypedMove("all_to_all", names, size, op.trips, f"{text} -> {text}"))
 
     def _op_types(self, op: Op, assigned: tuple[int, ...]) -> OpTypes:
         key = (id(op.rule), assigned)

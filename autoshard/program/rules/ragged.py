@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from autoshard.program.ragged import RaggedKind, ragged_product
-from autoshard.program.rules.record import FactorKind, Rule
+from autoshard.program.ragged import RaggedKind, RaggedProduct, ragged_product
+from autoshard.program.rules.record import FactorKind, Joint, Rule
 
 
 def ragged_rule(equation: Any) -> Rule:
@@ -13,7 +14,9 @@ def ragged_rule(equation: Any) -> Rule:
 
     Rows may be cut, since the part of each group that lies in a device's rows is known from the
     sizes of all groups, which every device has. Groups may be cut, too: a device then computes its
-    own groups of all rows. What is contracted is summed, rows and groups as well.
+    own groups of all rows. What is contracted is summed, rows and groups as well. Rows and groups
+    may be cut by the same mesh axis, too: rows go to the devices of their groups then
+    (`autoshard.program.ragged`).
     """
     product = ragged_product(equation)
     left, right, sizes = (tuple(atom.aval.shape) for atom in equation.invars[:3])
@@ -44,7 +47,22 @@ def ragged_rule(equation: Any) -> Rule:
     if product.before:  # every part would begin at other rows
         factors[group] = (sizes[-1], FactorKind.REPLICATE, None)
     tensors = [[[label] for label in one] for one in (on_left, on_right, on_sizes)]
-    return Rule.build(tensors, [[[label] for label in result]], factors)
+    rule = Rule.build(tensors, [[[label] for label in result]], factors)
+    places = exchanged_places(product, len(tensors))
+    rows, groups = left[product.ragged], sizes[-1]
+    if not places or math.gcd(rows, groups) < 2:
+        return rule
+    return rule.with_joint(math.gcd(rows, groups), FactorKind.EXCHANGE, places)
+
+
+def exchanged_places(product: RaggedProduct, operands: int) -> list[tuple[int, int]]:
+    """(tensor, dimension) of all rows and of the groups; none where rows are not exchanged."""
+    if product.before or product.kind is RaggedKind.BATCH:
+        return []
+    if product.kind is RaggedKind.CONTRACTED:
+        return [(0, product.ragged), (1, product.ragged_right), (operands, 0)]
+    assert product.group is not None
+    return [(0, product.ragged), (1, product.group), (operands, product.ragged_result)]
 
 
 def group_factor(rule: Rule) -> int | None:
@@ -56,3 +74,15 @@ def group_factor(rule: Rule) -> int | None:
     result = {k for dimension in rule.results[0] for k in dimension}
     alone = (right - left - result) | (result - left - right)
     return next(iter(alone), None)
+
+
+def exchange_of(rule: Rule) -> Joint | None:
+    """How the rows and groups of a ragged product are cut together; None where they cannot be."""
+    joint = (one for one in rule.joint if rule.factors[one.factor].kind is FactorKind.EXCHANGE)
+    return next(joint, None)
+
+
+def exchanged_rows(rule: Rule, exchange: Joint) -> tuple[int, ...]:
+    """The tensors whose rows are sent to their groups, operands first; a result's come back."""
+    group, tensors = group_factor(rule), (*rule.operands, *rule.results)
+    return tuple(tensor for tensor, d in exchange.places if group not in tensors[tensor][d])

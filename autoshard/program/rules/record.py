@@ -11,17 +11,23 @@ parts splits `i`. The kind of a factor says what else splitting it costs:
     REPLICATE  not possible: the op needs all of the dimension, so it must not be split
     PERMUTE    parts of neighbouring devices are needed (slice, pad, convolution windows)
     RING       the parts of all devices come by, one after another (keys and values of attention)
+    EXCHANGE   elements of the parts go to the devices that need them, and results come back
     BLOCKED    possible, but a sharding is not carried through the op along this factor
 
 The text form is Shardy's: `([i, k], [k, j])->([i, j]) {i=8, j=16, k=8} reduction={k}`, with
 `reduction={k:max}` where the operator is not a sum.
+
+A dimension may be cut in another way than by its factors, which sends what they do not: a `Joint`
+has a factor of its own, and says which dimensions a mesh axis on it cuts. In the text it stands
+last, with the dimensions counted over all operands and results: `exchange={l} joint={l:0.0 1.0}`.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 
@@ -39,13 +45,14 @@ class FactorKind(Enum):
     REPLICATE = "need_replication"
     PERMUTE = "permutation"
     RING = "ring"
+    EXCHANGE = "exchange"
     BLOCKED = "blocked_propagation"
 
     def __str__(self) -> str:
         return self.name
 
 
-CUT = frozenset({FactorKind.PASS, FactorKind.REDUCE, FactorKind.RING})
+CUT = frozenset({FactorKind.PASS, FactorKind.REDUCE, FactorKind.RING, FactorKind.EXCHANGE})
 """The kinds of factors that a mesh axis may cut."""
 
 
@@ -67,6 +74,19 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True)
+class Joint:
+    """Another way to cut dimensions that have factors already, all of them together.
+
+    Attributes:
+      factor: its number; no dimension has it.
+      places: (tensor, dimension) of all that it cuts, operands first.
+    """
+
+    factor: int
+    places: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """How an op may be computed in parts.
 
@@ -75,12 +95,14 @@ class Rule:
     size 1 may have none. Factors appear in the order of the results' dimensions, then of the
     operands'. A dimension has as many elements as its factors' sizes multiplied, but for those
     along which parts are shifted or nothing may be split (a slice, a concatenation): there one
-    factor stands for dimensions of several sizes, and has the smallest.
+    factor stands for dimensions of several sizes, and has the smallest. What is `joint` divides
+    all of its dimensions; of one of kind EXCHANGE their own factors may cut the parts further.
     """
 
     factors: tuple[Factor, ...]
     operands: Mapped
     results: Mapped
+    joint: tuple[Joint, ...] = ()
 
     def __post_init__(self) -> None:
         names = [factor.name for factor in self.factors]
@@ -109,7 +131,40 @@ class Rule:
             ]
             if names and kind is not FactorKind.PASS:
                 text += f" {kind.value}={{{', '.join(names)}}}"
-        return text
+        said = (
+            f"{self.factors[one.factor].name}:{' '.join(f'{t}.{d}' for t, d in one.places)}"
+            for one in self.joint
+        )
+        return f"{text} joint={{{', '.join(said)}}}" if self.joint else text
+
+    def homes(self, tensor: int) -> dict[int, int]:
+        """The dimension of a tensor, operands first, that each factor cuts, if it cuts one."""
+        dimensions = (*self.operands, *self.results)[tensor]
+        home = {factor: d for d, factors in enumerate(dimensions) for factor in factors}
+        return home | {one.factor: d for one in self.joint for t, d in one.places if t == tensor}
+
+    def with_joint(self, size: int, kind: FactorKind, places: Sequence[tuple[int, int]]) -> Rule:
+        """This rule with another way to cut some dimensions together.
+
+        >>> rule = Rule.parse("([i, k], [j])->([i]) {i=8, j=4, k=2}")
+        >>> str(rule.with_joint(4, FactorKind.EXCHANGE, [(0, 0), (1, 0), (2, 0)]))
+        '([i, k], [j])->([i]) {i=8, j=4, k=2, l=4} exchange={l} joint={l:0.0 1.0 2.0}'
+        """
+        taken = {one.name for one in self.factors}
+        free = (name for k in itertools.count() if (name := factor_name(k)) not in taken)
+        factors = (*self.factors, Factor(next(free), size, kind))
+        return replace(
+            self, factors=factors, joint=(*self.joint, Joint(len(self.factors), tuple(places)))
+        )
+
+    def without_joint(self) -> Rule:
+        """This rule, cut along its dimensions' own factors alone."""
+        whole = {one.factor for one in self.joint}
+        factors = (
+            replace(one, kind=FactorKind.REPLICATE) if k in whole else one
+            for k, one in enumerate(self.factors)
+        )
+        return replace(self, factors=tuple(factors), joint=())
 
     @staticmethod
     def parse(text: str) -> Rule:
@@ -184,7 +239,13 @@ def _parse(text: str) -> Rule:
         name, size = entry.split("=")
         sizes[name] = int(size)
     kinds: dict[str, tuple[FactorKind, str | None]] = {}
+    places: dict[str, tuple[tuple[int, int], ...]] = {}
     for word, names in _KIND.findall(match["kinds"]):
+        if word == "joint":
+            for name, _, text in (one.partition(":") for one in names.split(", ")):
+                pairs = (place.split(".") for place in text.split())
+                places[name] = tuple((int(tensor), int(d)) for tensor, d in pairs)
+            continue
         kind = FactorKind(word)
         for name in names.split(", "):
             name, _, operator = name.partition(":")
@@ -204,7 +265,8 @@ def _parse(text: str) -> Rule:
             for inner in re.findall(r"\[([^\]]*)\]", side)
         )
 
-    return Rule(factors, tensors(match["operands"]), tensors(match["results"]))
+    joint = tuple(Joint(index[name], found) for name, found in places.items())
+    return Rule(factors, tensors(match["operands"]), tensors(match["results"]), joint)
 
 
 def _indices(dimension: str, index: Mapping[str, int]) -> tuple[int, ...]:

@@ -124,7 +124,7 @@ def forecast(prices: StepPrices, decisions: Decisions) -> Forecast | None:
     waited = None
     if orders.runs and chip.compiler.has("gpu.collectives-begin-and-end"):
         waited = waited_seconds(decided, orders.runs, one_at_a_time=orders.one_at_a_time)
-        waited += decided.waited_in_rings()
+        waited += decided.waited_within_ops()
     return Forecast(round(float(occupied_bytes(now, events).max())), waited)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from autoshard.cost.ragged import group_shards, masked_bytes, rows_read, writes_rows
+from autoshard.cost.row_exchange import exchanging
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.memory_events import passing
 from autoshard.program.graph import Program
@@ -51,6 +52,8 @@ def masked_rows(now: StepPrices, decided: Decided) -> Iterator[tuple[int, float]
         if decided.decisions.assignment[op.index] is None or not writes_rows(now, op):
             continue
         strategy = decided.chosen(op)
+        if exchanging(op, strategy, now.mesh_shape)[0] > 1:
+            continue  # of a window, within the loop over windows
         counted = float(masked_bytes(now, op, strategy)[0]) * now.scratch_factor
         yield from passing(when[op.index], -counted)
         shards, sizes = float(group_shards(now, op, strategy)[0]), op.inputs[2]

@@ -14,6 +14,7 @@ import numpy as np
 
 from autoshard.cost.collective import Kind
 from autoshard.cost.rings import ring_exposed
+from autoshard.cost.row_exchange import exchange_seconds
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.copies import ANEW
 from autoshard.plan.decisions import Decisions
@@ -62,12 +63,18 @@ class Decided:
         kinds: dict[Runs, None] = dict.fromkeys((one.kind, one.axes) for one in found)
         return Collectives(seconds, size, tuple(kinds))
 
-    def waited_in_rings(self) -> float:
-        """Return the seconds of a step that rings within ops wait for what they send."""
+    def waited_within_ops(self) -> float:
+        """Return the seconds of a step that rings and exchanges wait for what they send."""
         return sum(
-            float(ring_exposed(self.prices, op, self.chosen(op))[0]) * op.trips * op.weight
+            float(
+                ring_exposed(self.prices, op, self.chosen(op))[0]
+                + exchange_seconds(self.prices, op, self.chosen(op))[0]
+            )
+            * op.trips
+            * op.weight
             for op in self.prices.program.ops
-            if op.kernel is not None and self.decisions.assignment[op.index] is not None
+            if (op.kernel is not None or op.groups > 1)
+            and self.decisions.assignment[op.index] is not None
         )
 
     def renewal(self, op: Op) -> Renewal | None:

@@ -38,8 +38,8 @@ class OneOp:
         found = enumerate_strategies(self.rule, mesh_shape, self._shapes)
         return iter(sorted({tuple(row) for row in found.assignment.tolist()}))
 
-    def on_parts(self, assignment: Sequence[int], mesh_shape: tuple[int, ...]) -> Any:
-        """Its result from the results on parts."""
+    def on_parts(self, assignment: Sequence[int], mesh_shape: tuple[int, ...], *arrays: Any) -> Any:
+        """Its result from the results on parts, of other arrays where they are given."""
         chosen = np.array([assignment])
         whole = tuple(np.full((1, len(mesh_shape)), -1) for _ in self._op.outputs)
         strategy = project_assignment(self.rule, chosen, whole, mesh_shape)
@@ -54,5 +54,5 @@ class OneOp:
         )
         devices = np.array(jax.devices()[: np.prod(mesh_shape)]).reshape(mesh_shape)
         run = jax.jit(lambda *a: run_in_parts(self._equation, a, cut, Mesh(devices, names)))
-        (result,) = run(*self._arrays)
+        (result,) = run(*(arrays or self._arrays))
         return result.sum(tuple(range(len(cut.partial))))

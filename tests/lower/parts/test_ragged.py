@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,6 @@ from jax import lax
 import autoshard
 from autoshard.lower.verify import verify
 from autoshard.program.ragged import RAGGED, RaggedKind
-from autoshard.program.rules.record import FactorKind
 from tests.helpers import case, random_plan
 from tests.lower.parts.one_op import OneOp
 
@@ -49,16 +46,52 @@ def test_every_cut_over_two_axes_computes_the_whole_product(kind: RaggedKind) ->
         jax.random.normal(key, shape) for key, shape in zip(keys, SHAPES[kind], strict=True)
     )
     fn = product(kind)
-    program = autoshard.trace(fn, left, right, jnp.zeros(GROUPS, jnp.int32))
-    rule = next(op.rule for op in program.ops if op.primitive == RAGGED)
-    free = [k for k, f in enumerate(rule.factors) if f.kind is not FactorKind.REPLICATE]
-    for assignment in itertools.product([-1, *free], repeat=2):
-        if -1 in assignment and assignment != (-1, -1):
-            assignment = tuple(sorted(assignment))
+    arrays = left, right, jnp.array(SIZES[0], jnp.int32)
+    one = OneOp(fn, arrays, RAGGED)
+    together = {joint.factor for joint in one.rule.joint}
+    assert len(together) == (kind is not RaggedKind.BATCH)
+    for assignment in one.assignments((2, 2)):
+        first = assignment[0] in together
+        if not first and (together & {*assignment} or assignment != tuple(sorted(assignment))):
+            continue
         for sizes in SIZES[:1] if assignment[0] != assignment[1] else SIZES:
-            arrays = left, right, jnp.array(sizes, jnp.int32)
-            found = OneOp(fn, arrays, RAGGED).on_parts(assignment, (2, 2))
-            np.testing.assert_allclose(found, fn(*arrays), atol=1e-4, err_msg=str(assignment))
+            found = one.on_parts(assignment, (2, 2), left, right, jnp.array(sizes, jnp.int32))
+            whole = fn(left, right, jnp.array(sizes, jnp.int32))
+            np.testing.assert_allclose(found, whole, atol=1e-4, err_msg=str(assignment))
+
+
+def ragged_all_to_all(
+    operand, output, input_offsets, send_sizes, output_offsets, recv_sizes, *, axis_name
+):
+    """As `jax.lax.ragged_all_to_all` is defined, which XLA:CPU has not."""
+    told = (operand, input_offsets, send_sizes, output_offsets)
+    rows, starts, counts, ends = (lax.all_gather(one, axis_name) for one in told)
+    me, row = lax.axis_index(axis_name), jnp.arange(output.shape[0])
+    for sender in range(rows.shape[0]):
+        place = row - ends[sender, me]
+        here = (place >= 0) & (place < counts[sender, me])
+        found = rows[sender][jnp.clip(starts[sender, me] + place, 0, rows.shape[1] - 1)]
+        output = jnp.where(here[:, None], found, output)
+    agreed = jnp.all(counts[:, me] == recv_sizes)
+    return jnp.where(agreed, output, jnp.nan)
+
+
+@pytest.mark.parametrize("kind", [RaggedKind.ROWS, RaggedKind.CONTRACTED])
+def test_rows_are_sent_as_the_collective_is_defined(
+    kind: RaggedKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lax, "platform_dependent", lambda *a, cpu, default: default(*a))
+    monkeypatch.setattr(lax, "ragged_all_to_all", ragged_all_to_all)
+    keys = jax.random.split(jax.random.key(0), 2)
+    left, right = (
+        jax.random.normal(key, shape) for key, shape in zip(keys, SHAPES[kind], strict=True)
+    )
+    one = OneOp(product(kind), (left, right, jnp.array(SIZES[0], jnp.int32)), RAGGED)
+    (together,) = (joint.factor for joint in one.rule.joint)
+    for sizes in [*SIZES, (4, 4, 4, 4)]:
+        arrays = left, right, jnp.array(sizes, jnp.int32)
+        found = one.on_parts((together,), (4,), *arrays)
+        np.testing.assert_allclose(found, product(kind)(*arrays), atol=1e-4, err_msg=str(sizes))
 
 
 def test_sizes_of_their_own_for_every_batch_are_cut_with_it() -> None:

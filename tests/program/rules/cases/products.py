@@ -38,8 +38,8 @@ case(
     "ragged_dot",
     "ragged_dot_general",
     (
-        "([i, k], [l, k, j], [m])->([i, j]) {i=16, j=6, k=8, l=4, m=4} reduction={k, l} "
-        "need_replication={m}"
+        "([i, k], [l, k, j], [m])->([i, j]) {i=16, j=6, k=8, l=4, m=4, n=4} "
+        "reduction={k, l} need_replication={m} exchange={n} joint={n:0.0 1.0 3.0}"
     ),
     lax.ragged_dot,
     f(16, 8),
