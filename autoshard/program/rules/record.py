@@ -193,12 +193,12 @@ class Rule:
         for tensor in (*results, *operands):
             for label in (label for dimension in tensor for label in dimension):
                 order.setdefault(label, len(order))
-        sides = (
+        read, made = (
             tuple(tuple(tuple(order[label] for label in d) for d in tensor) for tensor in side)
             for side in (operands, results)
         )
         named = (Factor(factor_name(index), *factors[label]) for label, index in order.items())
-        return Rule(tuple(named), *sides)
+        return Rule(tuple(named), read, made)
 
 
 def factor_name(index: int) -> str:
