@@ -37,7 +37,7 @@ from autoshard.program.vocabulary import ALGORITHMS
 AS_IT_IS = frozenset(
     {
         *("dot_general", "transpose", "squeeze", "rev", "concatenate"),
-        *("split", "stack", "unstack", "clamp", "select_n", "copy", "device_put"),
+        *("stack", "unstack", "clamp", "select_n", "copy", "device_put"),
         *("reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"),
         *("reduce_xor", "reduce", "reduce_window"),
         *ALGORITHMS,
@@ -180,9 +180,17 @@ def _repeats(equation: Any, arrays: Sequence[Any], cut: Cut) -> tuple[int, ...]:
     return tuple(n // size if size else 1 for n, size in zip(result, operand, strict=True))
 
 
+def _pieces(equation: Any, arrays: Sequence[Any], cut: Cut) -> tuple[int, ...]:
+    axis = equation.params["axis"]
+    if cut.axes(0, axis) and len(cut.local_results) > 1:
+        raise refused(cut, f"it takes dimension {axis}, which is cut, to pieces")
+    return tuple(shape[axis] for shape in cut.local_results)
+
+
 _ADAPTED: Mapping[str, Callable[[Any, Sequence[Any], Cut], list[Any]]] = {
     "broadcast_in_dim": _with(shape=_result_shape),
     "reshape": _with(new_sizes=_result_shape),
+    "split": _with(sizes=_pieces),
     "slice": _with(limit_indices=_limits),
     "dynamic_slice": slice_of_place,
     "pad": _with(padding_config=_padding),

@@ -144,6 +144,11 @@ def folded(x):
     return jnp.sort(x.reshape(4, 4, 16).transpose(2, 0, 1).reshape(64, 4)[:, ::2], axis=1)
 
 
+def split_up(x):
+    """Pieces along one dimension, and one piece that is all there is."""
+    return [jnp.sin(piece) for size in ([16], [4, 12]) for piece in lax.split(x, size, 1)]
+
+
 def constant(x):
     return x @ np.arange(256, dtype=np.float32).reshape(16, 16)
 
@@ -167,6 +172,7 @@ CASES = {
     "flags": (flags, (f32(16, 16),)),
     "folds": (folded, (f32(16, 16),)),
     "constant": (constant, (f32(16, 16),)),
+    "pieces": (split_up, (f32(16, 16),)),
     "repeats": (lambda x: jnp.sin(jnp.tile(x, (1, 8))), (f32(16, 4),)),
 }
 
