@@ -162,6 +162,8 @@ class PlannedArrays:
             if self._are_indices(op) or not self.fixed.isdisjoint(op.inputs):
                 pairs = zip(op.outputs, results, strict=True)
                 results = [self._fix(value, array) for value, array in pairs]
+            elif op.primitive == "concatenate":
+                results = [self._joined(self.recipes[op.outputs[0]][0], results[0])]
             self.arrays.update(zip(op.outputs, results, strict=True))
             return list(results)
         strategy = self.chosen(op)
@@ -218,6 +220,24 @@ class PlannedArrays:
             for use in self.readers[op.outputs[0]]
         )
 
+    def _joined(self, equation: Any, array: Any) -> Any:
+        """A free value, whole along what pieces that the mesh does not divide are joined along.
+
+        Its other dimensions, and what is computed from it, are left to Shardy, which would gather
+        such pieces.
+        """
+        if equation.primitive.name != "concatenate":
+            return array
+        along = equation.params["dimension"]
+        pieces = [atom.aval.shape[along] for atom in equation.invars]
+        if not any(size % n for size in pieces for n in self.mesh.shape.values()):
+            return array
+        spec: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim
+        spec[along] = None
+        return jax.lax.with_sharding_constraint(
+            array, NamedSharding(self.mesh, PartitionSpec(*spec))
+        )
+
     def _fix(self, value: int, array: Any) -> Any:
         """A free value that Shardy cannot compute anew for every use: whole, and sliced for each.
 
@@ -244,7 +264,8 @@ class PlannedArrays:
                     for a, v in operands
                 ]
                 if all(array is not None for array in arrays):
-                    made[value] = compat.bind_equation(equation, arrays)[number]
+                    result = compat.bind_equation(equation, arrays)[number]
+                    made[value] = self._joined(equation, result)
         return made[value]
 
 

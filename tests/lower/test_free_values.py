@@ -134,3 +134,18 @@ def test_indices_of_iotas_split_nothing_that_the_plan_does_not():
     assert plan.decisions.assignment[lookup.index] == (-1,)
     assert kept == [(0,)]  # else the case shows nothing
     assert verify(plan, function, weights, x)
+
+
+def at_points(x):
+    """Points of a grid, in a loop and outside of one: pieces of 31 and 1 are joined."""
+    grid = jnp.linspace(-1.0, 1.0, 32)
+    joined = jnp.concatenate([2 * jnp.arange(31.0), jnp.ones(1)])
+    return jax.lax.scan(lambda c, _: (jnp.sin(c * grid), None), x * joined, None, length=3)[0]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_pieces_that_do_not_divide_are_joined_on_every_device(seed):
+    args = (jax.ShapeDtypeStruct((64, 32), jnp.float32),)
+    given = case(at_points, *args, mesh={"x": 2, "y": 4})
+    found = verify(random_plan(given, seed), at_points, *args, concrete=concrete_like(args))
+    assert found, str(found)
