@@ -71,10 +71,11 @@ def longest_parts(op: Op, strategies: Strategies, mesh_shape: Sequence[int]) -> 
         factor = next(iter(tensors[one.tensor][one.dimension]), None)
         if factor is None or op.rule.factors[factor].kind is not FactorKind.PASS:
             continue
-        here = strategies.assignment == factor
-        parts = np.where(here, np.asarray(mesh_shape), 1).prod(axis=1)
-        ring = op.kernel.ring if op.kernel is not None else None
-        for count in set(parts.tolist()):
-            folded = ring is not None and ring.place is not None and ring.over(count)
-            found[parts == count] *= one.folded(count) if folded else one.longest(count)
+        place = one.tensor, one.dimension
+        halved = [(k.factor, one.folded) for k in op.rule.joint if place in k.places]
+        for number, longest in ((factor, one.longest), *halved):
+            here = strategies.assignment == number
+            parts = np.where(here, np.asarray(mesh_shape), 1).prod(axis=1)
+            for count in {*parts.tolist()} - {1}:
+                found[parts == count] *= longest(count)
     return found

@@ -76,13 +76,8 @@ class Sent(NamedTuple):
 def ring_factor(op: Op) -> int | None:
     """The factor by which the sequence of an op is cut as a ring; None where there is none."""
     ring = op.kernel.ring if op.kernel is not None else None
-    if ring is None:
-        return None
-    if ring.place is None:
-        kinds = (k for k, one in enumerate(op.rule.factors) if one.kind is FactorKind.RING)
-        return next(kinds, None)
-    tensor, dimension = ring.place
-    return next(iter((*op.rule.operands, *op.rule.results)[tensor][dimension]), None)
+    kinds = (k for k, one in enumerate(op.rule.factors) if one.kind is FactorKind.RING)
+    return None if ring is None else next(kinds, None)
 
 
 def rounds(op: Op, strategies: Strategies, mesh_shape: Sequence[int]) -> Iterator[Round]:
@@ -95,7 +90,7 @@ def rounds(op: Op, strategies: Strategies, mesh_shape: Sequence[int]) -> Iterato
     for pattern in np.unique(cut, axis=0):
         axes = tuple(np.flatnonzero(pattern).tolist())
         devices = math.prod(mesh_shape[axis] for axis in axes)
-        if ring.over(devices):
+        if devices > 1:
             rows = np.flatnonzero((cut == pattern).all(axis=1))
             yield Round(axes, devices, rows)
 

@@ -133,7 +133,8 @@ class ExplicitInterpreter(Interpreter):
         types = self.types(op)
         shapes = tuple(self.program.values[value].shape for value in op.outputs)
         axes = tuple(axis for axis, _ in types.partial)
-        cut = Cut(op, types.reads, types.written, axes, shapes, self.devices)
+        assigned = self.decisions.assignment[op.index] or ()
+        cut = Cut(op, types.reads, types.written, axes, shapes, self.devices, assigned)
         return run_locally(equation, arrays, cut)
 
     def _call_once(self, equation: Any, op: Op, arrays: Sequence[Any]) -> list[Any]:

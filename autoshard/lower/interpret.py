@@ -154,7 +154,8 @@ class Interpreter(Calls, Regions):
         partial = tuple(axis for axis, summed in enumerate(strategy.reduced[0]) if summed)
         shapes = tuple(self.program.values[value].shape for value in op.outputs)
         devices = Devices(self.names, tuple(self.mesh.shape[name] for name in self.names))
-        return Cut(op, reads, written, partial, shapes, devices)
+        assigned = tuple(strategy.assignment[0].tolist())
+        return Cut(op, reads, written, partial, shapes, devices, assigned)
 
     def _undone(self, op: Op, told: ProductOrder) -> bool:
         """Whether XLA would undo the order in which a product is told to be computed.

@@ -36,6 +36,7 @@ from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener, op_count
 from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.keep import KeepError, find_residuals, with_saved
+from autoshard.program.kernels.rule import with_halves
 from autoshard.program.microbatches import CutError, with_microbatches
 from autoshard.program.rules.ask_shardy import rules_for
 from autoshard.program.rules.choose import UserRules, refuse_for_bodies
@@ -262,7 +263,7 @@ def _laid_out(
     ops = []
     for record, equation in zip(graph.ops, graph.equations, strict=True):
         rule = record["rule"] if equation is None else next(by_op)
-        ops.append(Op(**{**record, "rule": rule}))
+        ops.append(Op(**{**record, "rule": with_halves(rule, record.get("kernel"))}))
     ops = _price_dearest_branch_only(ops, graph.regions, graph.branches)
     values = tuple(graph.values)
     lines = outline(values, ops, graph.inputs)

@@ -19,6 +19,7 @@ from autoshard import compat
 from autoshard.lower.kernels.ring import RingPlace
 from autoshard.lower.parts.cut import Cut, refused
 from autoshard.program.kernels.cuts import GridCut, kernel_cuts
+from autoshard.program.rules.record import FactorKind
 
 
 def run_kernel(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
@@ -95,10 +96,12 @@ def _folded(
     cut: Cut, told: Sequence[GridCut], first: int, shards: Mapping[int, int]
 ) -> GridCut | None:
     """The axis of which devices take an early and a late half of a part."""
-    ring = cut.op.kernel.ring if cut.op.kernel is not None else None
+    ring, factors = cut.op.kernel.ring if cut.op.kernel is not None else None, cut.op.rule.factors
+    if not any(k >= 0 and factors[k].kind is FactorKind.RING for k in cut.assignment):
+        return None
     for one in told:
         place = first + one.dims[-1][0], one.dims[-1][1]
-        if ring is not None and ring.place == place and ring.over(shards[one.axis]):
+        if ring is not None and ring.place == place and shards[one.axis] > 1:
             return one
     return None
 

@@ -15,7 +15,10 @@ class LoweringError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How an op is cut: the layouts of its operands and results, and the axes that leave terms."""
+    """How an op is cut: the layouts of its operands and results, and the axes that leave terms.
+
+    `assignment` has the factor of each axis, or -1.
+    """
 
     op: Op
     reads: tuple[Layout, ...]
@@ -23,6 +26,7 @@ class Cut:
     partial: tuple[int, ...]
     result_shapes: tuple[tuple[int, ...], ...]
     devices: Devices
+    assignment: tuple[int, ...] = ()
 
     def axes(self, operand: int, dimension: int) -> tuple[int, ...]:
         """The mesh axes that cut a dimension of an operand, major first."""

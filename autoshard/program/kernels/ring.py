@@ -17,12 +17,13 @@ Only its own keys, in the first step, are masked within. Each device does the sa
 Arrays lie in order outside: halves are exchanged on the way in and on the way out.
 
 A Pallas kernel whose queries are cut, or backward its keys, sees the whole of the others, and
-nothing goes round. Where a mask leaves parts more or less to do, devices take two of `2 n` parts,
-too, if that saves them more than `WORTH` FLOP for each byte that they exchange: links of today's
-chips bring a byte while the chip computes 2,000 to 10,000.
+nothing goes round. Where a mask leaves parts more or less to do, devices may take two of `2 n`
+parts, too: another way to cut the same dimensions, beside that into parts that stay in order. What
+is exchanged and what it saves are priced, and the search takes the cheaper one.
 
 What can be run so is what the search may choose: the factor of kind RING in the rule of such an
-operation (`autoshard.program.rules.attention`) says so, and lowering runs it
+operation (`autoshard.program.rules.attention`, `autoshard.program.kernels.rule`) says so, and
+lowering runs it
 (`autoshard.lower.kernels.ring`). A call with a window, a bias, lengths, packed or paged sequences,
 dropout or a function of its own is kept whole along its sequence, as is attention of queries over
 keys of another number.
@@ -36,9 +37,6 @@ from typing import Any, NamedTuple
 
 from autoshard import compat
 
-WORTH = 10_000.0
-"""FLOP that a device has to save for each byte of halves that it exchanges."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ring:
@@ -50,9 +48,8 @@ class Ring:
       results: the results that are cut.
       passed: the operands that go round: keys and values.
       summed: the results that go round with them: their gradients.
-      place: (tensor, dimension), operands first, of which the first factor is the one that is cut;
-        None for the factor of kind RING.
-      counts: over how many devices; None for any number.
+      place: (tensor, dimension), operands first, of which the first factor is another way to cut
+        the sequence, into parts in order; None where there is none.
     """
 
     causal: bool
@@ -61,11 +58,6 @@ class Ring:
     passed: tuple[int, ...]
     summed: tuple[int, ...] = ()
     place: tuple[int, int] | None = None
-    counts: tuple[int, ...] | None = None
-
-    def over(self, devices: int) -> bool:
-        """Whether anything is sent where it is cut over so many devices."""
-        return devices > 1 and (self.counts is None or devices in self.counts)
 
 
 class Sending(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 
 from autoshard import compat
 from autoshard.program.kernels.cuts import kernel_cuts
+from autoshard.program.kernels.records import KernelWork
 from autoshard.program.rules.record import Factor, FactorKind, Rule
 from autoshard.program.rules.user import whole
 
@@ -36,6 +37,27 @@ def kernel_rule(equation: Any) -> Rule:
         tensors.append(tensor)
     count = len(equation.invars)
     return Rule.build(tensors[:count], tensors[count:], factors)
+
+
+def with_halves(rule: Rule, work: KernelWork | None) -> Rule:
+    """The rule of a kernel whose parts may be evened out, with that as another way to cut them.
+
+    See `autoshard.program.kernels.ring`.
+    """
+    ring = None if work is None else work.ring
+    if ring is None or ring.place is None:
+        return rule
+    tensors = (*rule.operands, *rule.results)
+    factor = tensors[ring.place[0]][ring.place[1]][0]
+    if rule.factors[factor].kind is not FactorKind.PASS:
+        return rule
+    places = [
+        (number, d)
+        for number, tensor in enumerate(tensors)
+        for d, factors in enumerate(tensor)
+        if factor in factors
+    ]
+    return rule.with_joint(rule.factors[factor].size // 2, FactorKind.RING, places)
 
 
 def restricted(rule: Rule, user: Rule) -> Rule:

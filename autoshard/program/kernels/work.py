@@ -28,7 +28,7 @@ import numpy as np
 from autoshard import compat
 from autoshard.program.kernels.cuts import GridCut, kernel_cuts
 from autoshard.program.kernels.records import Arithmetic, Counts, KernelWork, Uneven
-from autoshard.program.kernels.ring import WORTH, Ring
+from autoshard.program.kernels.ring import Ring
 from autoshard.program.kernels.scalars import Array, compute, is_scalar
 
 LARGEST = 2**22
@@ -70,32 +70,22 @@ def kernel_work(
         for one in told
         if (shares := _shares(steps.along[one.axis], one.parts))
     )
-    ring = _halves(equation, first, told, uneven[0], found.flops) if len(uneven) == 1 else None
+    ring = _halves(equation, first, told, uneven[0]) if len(uneven) == 1 else None
     return KernelWork(
         call.name, call.grid, found, steps.dtype, moved, steps.guessed, cuts.whole, uneven, ring
     )
 
 
-def _halves(
-    equation: Any, first: int, told: Sequence[GridCut], uneven: Uneven, flops: float
-) -> Ring | None:
-    """What is exchanged so that devices have as much to do; None where that is not worth it."""
+def _halves(equation: Any, first: int, told: Sequence[GridCut], uneven: Uneven) -> Ring | None:
+    """What is exchanged so that devices have as much to do; None where parts have no halves."""
     (cut,) = (one for one in told if one.dims[-1] == (uneven.tensor - first, uneven.dimension))
-    atoms = (*equation.invars, *equation.outvars)
-    numbers = [first + number for number, _ in cut.dims]
-    size = sum(math.prod(atoms[k].aval.shape) * atoms[k].aval.dtype.itemsize for k in numbers)
-    counts = tuple(
-        parts
-        for parts in range(2, cut.parts // 2 + 1)
-        if cut.parts % (2 * parts) == 0
-        and flops * (uneven.longest(parts) - uneven.folded(parts)) > WORTH * size
-    )
-    if not counts:
+    if cut.parts % 2 or cut.parts < 4:
         return None
+    numbers = [first + number for number, _ in cut.dims]
     operands = tuple(k for k in numbers if k < len(equation.invars))
     results = tuple(k for k in numbers if k >= len(equation.invars))
     place = uneven.tensor, uneven.dimension
-    return Ring(True, operands, results, (), place=place, counts=counts)
+    return Ring(True, operands, results, (), place=place)
 
 
 def _shares(flops: Any, parts: int) -> tuple[float, ...]:

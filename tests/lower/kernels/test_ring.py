@@ -14,8 +14,9 @@ from autoshard import compat
 from autoshard.lower.verify import verify
 from autoshard.program.rules.record import FactorKind
 from autoshard.program.trace import trace
+from autoshard.search.search import search
 from autoshard.solve import evaluate
-from tests.helpers import LONG, MESHES, Case, best_plan, case, concrete_like
+from tests.helpers import LONG, MESHES, Case, best_plan, case, concrete_like, random_plan
 
 BATCH, LENGTH, HEADS, WIDTH = 1, 48, 1, 8
 
@@ -82,19 +83,36 @@ def flash(q: Any, k: Any, v: Any) -> Any:
     return jax.grad(loss, argnums=(0, 1, 2))(q, k, v)
 
 
-def test_parts_of_a_causal_sequence_are_evened_out_where_that_is_worth_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def halved(given: Case, plan: Any) -> list[bool]:
+    """Whether devices do an early and a late half of a part, by kernel."""
+    found = []
+    for op in given.program.ops:
+        if op.kernel is not None:
+            (together,) = (one.factor for one in op.rule.joint)
+            found.append(together in plan.decisions.assignment[op.index])
+    return found
+
+
+def test_parts_of_a_causal_sequence_may_be_evened_out() -> None:
     """Each of two devices does an early and a late block; halves are exchanged, nothing else."""
     args = (jax.ShapeDtypeStruct((1, 4, 512, 128), jnp.float32),) * 3
-    assert not any(op.kernel and op.kernel.ring for op in trace(flash, *args).ops)
-    monkeypatch.setattr("autoshard.program.kernels.work.WORTH", 0.0)
     given = case(flash, *args, mesh=MESHES["2x4"])
-    kernels = [op for op in given.program.ops if op.kernel is not None]
-    assert [op.kernel.ring.counts for op in kernels if op.kernel] == [(2,)] * 3
-    plan = best_plan(given)
-    assert plan.decisions.assignment[kernels[0].index] is not None
-    sent = [move for move in plan.moves if move.kind == "collective_permute"]
-    assert {move.axes for move in sent} == {("x",)}
+    plans = (random_plan(given, seed) for seed in range(100))
+    plan = next(plan for plan in plans if sum(halved(given, plan)) > 1)
+    choices = given.built.encode(plan.decisions)
+    assert choices is not None
+    found = evaluate(given.built.problem, choices)
+    assert plan.estimate.step_seconds == pytest.approx(found.objective)
     checked = verify(plan, flash, *args, concrete=concrete_like(args))
     assert checked.agrees, str(checked)
+
+
+@pytest.mark.parametrize(("length", "worth"), [(2048, False), (65536, True)])
+def test_halves_are_exchanged_where_that_saves_more_than_it_costs(length: int, worth: bool) -> None:
+    """What late parts have to do more grows with the square of the sequence."""
+    args = (jax.ShapeDtypeStruct((1, 1, length, 128), jnp.bfloat16),) * 3
+    program = trace(partial(flash_attention, causal=True), *args)
+    cut = [f"pin [{k}] [None, None, x, None]" for k in range(1)]
+    plan = search(program, "v5p-8", mesh={"x": 8}, requirements=cut, time_limit=10)
+    sent = {move.kind for move in plan.moves}
+    assert ("collective_permute" in sent) is worth
