@@ -51,6 +51,7 @@ class OneOp:
             tuple(np.flatnonzero(strategy.reduced[0]).tolist()),
             self._shapes,
             Devices(names, mesh_shape),
+            tuple(assignment),
         )
         devices = np.array(jax.devices()[: np.prod(mesh_shape)]).reshape(mesh_shape)
         run = jax.jit(lambda *a: run_in_parts(self._equation, a, cut, Mesh(devices, names)))
