@@ -34,7 +34,7 @@ from autoshard.machine.load import load, presets
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import Plan, PlanError
 from autoshard.program.fingerprint import alike_but_for_weak_types
-from autoshard.program.state.constants import hold
+from autoshard.program.state.constants import as_arrays, hold
 from autoshard.program.trace import Program, trace
 from autoshard.search.meshes.devices import this_machine
 from autoshard.search.options import SearchOptions
@@ -297,7 +297,7 @@ class _Call:
     @property
     def dynamic(self) -> tuple[Any, ...]:
         """What is traced."""
-        return tuple(self.values[name] for name in self.names)
+        return as_arrays(tuple(self.values[name] for name in self.names))
 
     def constants(self) -> tuple[tuple[str, Any], ...]:
         """What is static, by name."""

@@ -5,6 +5,9 @@ traces arrays alone, so such a leaf is held in the structure of the pytree, as a
 children: trees that hold other constants are other trees. A module of Equinox keeps numbers and
 truth values as settings too, as `equinox.filter_jit` does.
 
+A leaf that has an array (`__jax_array__`, as variables of Keras do) is replaced by it: JAX takes such
+leaves in operations, but not as arguments.
+
 What stands in an object that may change (`in_place.can_change`) is not set aside: such an object
 declares what is no array of it to JAX (Flax does so by itself).
 """
@@ -75,8 +78,21 @@ def _hashed(value: Any) -> Any:
     return value
 
 
+def as_arrays(tree: Any) -> Any:
+    """The pytree with arrays for the leaves that have one; itself where there are none."""
+    if not any(map(_has_array, jax.tree.leaves(tree))):
+        return tree
+    return jax.tree.map(
+        lambda node: node.__jax_array__() if not _changes(node) and _has_array(node) else node,
+        tree,
+        is_leaf=_changes,
+    )
+
+
 def hold(tree: Any) -> Any:
-    """The pytree with a `Constant` for each leaf that is no array; itself where there is none."""
+    """The pytree with a `Constant` for each leaf that is no array, and arrays for those that have one;
+    itself where all leaves are arrays."""
+    tree = as_arrays(tree)
     if not any(_may_be_constant(leaf) for leaf in jax.tree.leaves(tree)):
         return tree
 
@@ -119,11 +135,16 @@ def _may_be_constant(leaf: Any) -> bool:
     return isinstance(leaf, _NUMBERS) or not _is_array(leaf)
 
 
+def _has_array(leaf: Any) -> bool:
+    """Whether a leaf is none of JAX's arrays, but has one."""
+    return not isinstance(leaf, jax.Array | jax.Ref) and hasattr(leaf, "__jax_array__")
+
+
 def _is_array(leaf: Any) -> bool:
     """Whether a leaf is an array, or stands for one; numbers of Python are none here."""
     if isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct | jax.Ref):
         return True
-    return hasattr(leaf, "__jax_array__") or (hasattr(leaf, "shape") and hasattr(leaf, "dtype"))
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
 def _changes(node: Any) -> bool:

@@ -101,6 +101,31 @@ def test_trees_with_other_constants_are_other_trees():
     assert repr(Constant("a")) == "Constant('a')"
 
 
+class Variable:
+    """Has an array, as a variable of Keras has."""
+
+    def __init__(self, value):
+        self.value, self.shape, self.dtype = value, value.shape, value.dtype
+
+    def __jax_array__(self):
+        return self.value
+
+
+def test_leaves_that_have_an_array_are_given_as_it():
+    def step(weights, x):
+        return [weights[0] - (x @ weights[0]).mean(), Variable(weights[1] + 1.0)]
+
+    weights, x = [Variable(jnp.ones((8, 8))), Variable(jnp.ones(8))], jnp.ones((16, 8))
+    plan = autoshard.search(trace(step, weights, x), "v5e-8")
+    lowered = autoshard.lower(plan, step, weights, x)
+    new = lowered.jit()(*lowered.shard(weights, x))
+    assert new[0].sharding.num_devices == 8
+    np.testing.assert_allclose(new[0], np.full((8, 8), -7.0))
+    np.testing.assert_allclose(new[1], np.full(8, 2.0))
+    again = autoshard.jit(step, machine="v5e-8")(weights, x)
+    np.testing.assert_allclose(again[1], new[1])
+
+
 def test_a_tree_of_arrays_stays_itself():
     tree = {"w": jnp.ones(2), "n": [np.float32(1), jax.ShapeDtypeStruct((2,), jnp.float32)]}
     assert hold(tree) is tree
