@@ -230,7 +230,7 @@ def _search(
     }
     said = _rewrites(options)
     if said and (options.max_changes, options.refine) != (None, None):
-        raise CommandError(f"{said} goes without --max-changes and --refine")
+        raise CommandError(f"{said} goes without --max-changes and --refine; leave them out")
     try:
         asked["requirements"] = requirements_of_words(options.require)
         before = None if options.start is None else load_plan(options.start)
@@ -238,7 +238,7 @@ def _search(
             from autoshard.cli.replan import replanned
 
             if before is None or options.refine is not None:
-                raise CommandError("--max-changes needs --from PLAN, and goes without --refine")
+                raise CommandError("--max-changes needs --from PLAN; give it, and no --refine")
             plan = replanned(before, program, machine, options.max_changes, asked)
         elif options.refine is None:
             asked["start"] = before

@@ -37,5 +37,5 @@ def serving_command(options: argparse.Namespace) -> int:
         say_interrupted(found.decode.ended)
     if not found.within(found.latency):
         quick = "" if options.latency is None else f" with at most {options.latency:g} s a token"
-        raise CommandError(f"no decode step has a plan{quick}", INFEASIBLE)
+        raise CommandError(f"no decode step has a plan{quick}; its table says why", INFEASIBLE)
     return 0

@@ -94,7 +94,10 @@ def _conclude(verdicts: list[Verdict], options: argparse.Namespace) -> int:
     else:
         print("\n".join(map(str, verdicts)))
     if failed:
-        raise CommandError(f"{options.plan} is refuted by its {' and '.join(failed)}", FAILED)
+        raise CommandError(
+            f"{options.plan} is refuted by its {' and '.join(failed)}; do not run it: search again",
+            FAILED,
+        )
     return 0
 
 

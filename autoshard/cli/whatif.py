@@ -37,7 +37,7 @@ def whatif_command(options: argparse.Namespace) -> int:
         say_interrupted(found.ended)
     if found.best is None:
         quick = "" if options.latency is None else f" with a step of at most {options.latency:g} s"
-        raise CommandError(f"no row of the sweep has a plan{quick}", INFEASIBLE)
+        raise CommandError(f"no row of the sweep has a plan{quick}; its table says why", INFEASIBLE)
     return 0
 
 

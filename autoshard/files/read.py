@@ -18,6 +18,8 @@ Path = str | os.PathLike[str]
 Raised = Callable[[str], Exception]
 
 MOST_BYTES = 2**30
+AGAIN = "; copy it again, or make it anew"
+"""What to do about a damaged file."""
 DEEPEST = 100
 LARGEST = 2**63 - 1
 """Whole numbers from there on are no count of anything."""
@@ -46,7 +48,9 @@ def read_text(path: Path, what: str, *, error: Raised = FileError) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as failed:
-        raise error(f"{name!r} is damaged: it is no text (byte {failed.start + 1})") from failed
+        raise error(
+            f"{name!r} is damaged: it is no text (byte {failed.start + 1}){AGAIN}"
+        ) from failed
 
 
 def read_json(path: Path, what: str, *, error: Raised = FileError) -> Any:
@@ -71,12 +75,14 @@ def json_of(text: str, name: str, *, error: Raised = FileError) -> Any:
     except json.JSONDecodeError as failed:
         raise error(
             f"{name!r} is damaged: no JSON at line {failed.lineno}, column {failed.colno} "
-            f"({failed.msg})"
+            f"({failed.msg}){AGAIN}"
         ) from failed
     except RecursionError as failed:
-        raise error(f"{name!r} is damaged: it is nested more than {DEEPEST} deep") from failed
+        raise error(
+            f"{name!r} is damaged: it is nested more than {DEEPEST} deep{AGAIN}"
+        ) from failed
     except ValueError as failed:  # Python reads no whole number of thousands of digits
-        raise error(f"{name!r} is damaged: a number has too many digits") from failed
+        raise error(f"{name!r} is damaged: a number has too many digits{AGAIN}") from failed
     _require_plain(data, name, error)
     return data
 
@@ -97,9 +103,11 @@ def toml_of(text: str, name: str, *, error: Raised = FileError) -> dict[str, Any
     except tomllib.TOMLDecodeError as failed:
         raise error(f"{name} is not TOML: {failed}") from failed
     except RecursionError as failed:
-        raise error(f"{name!r} is damaged: it is nested more than {DEEPEST} deep") from failed
+        raise error(
+            f"{name!r} is damaged: it is nested more than {DEEPEST} deep{AGAIN}"
+        ) from failed
     except ValueError as failed:
-        raise error(f"{name!r} is damaged: a number has too many digits") from failed
+        raise error(f"{name!r} is damaged: a number has too many digits{AGAIN}") from failed
     _require_plain(data, name, error)
     return data
 
@@ -110,7 +118,7 @@ def _require_plain(data: Any, name: str, error: Raised) -> None:
     while pending:
         value, path = pending.pop()
         if len(path) > DEEPEST:
-            raise error(f"{name!r} is damaged: it is nested more than {DEEPEST} deep")
+            raise error(f"{name!r} is damaged: it is nested more than {DEEPEST} deep{AGAIN}")
         if isinstance(value, dict):
             entries = value.items()
         elif isinstance(value, list):

@@ -238,7 +238,10 @@ def _check_paths(program: Program, arguments: Any) -> None:
     if found != known:
         odd = [f"{path} is missing" for path in known if path not in found]
         odd += [f"{path} is new" for path in found if path not in known]
-        raise TypeError(f"{program.name} was planned for other arguments: {', '.join(odd)}")
+        raise TypeError(
+            f"{program.name} was planned for other arguments: {', '.join(odd)}; search for a plan "
+            "of these"
+        )
 
 
 def lower(

@@ -30,7 +30,6 @@ Plans are made for what it is taken for; `autoshard robust` says what the ranges
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,6 +39,7 @@ from autoshard.files.errors import shown
 from autoshard.machine.compiler import DEFAULTS, LAWS, Compiler, of_table, sets_of_flags
 from autoshard.machine.host import Host
 from autoshard.machine.level_rules import MOST_CHIPS, SwitchRules, TorusRules
+from autoshard.near import did_you_mean
 
 
 class MachineError(ValueError):
@@ -291,8 +291,7 @@ class _Faults:
     def check_table(self, table: Mapping[str, object], keys: Mapping[str, _Key], at: str) -> None:
         for name in table:
             if name not in keys:
-                near = difflib.get_close_matches(name, keys, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(keys)}"
+                hint = did_you_mean(name, keys) or f"known: {', '.join(keys)}"
                 if at == "chip.":
                     hint = _OF_COMPILERS.get(name, hint)
                 self.found.append(f"{at}{name} is no key; {hint}")

@@ -13,7 +13,6 @@ vendors and SLURM, are in `autoshard.machine.names`.
 
 from __future__ import annotations
 
-import difflib
 import math
 from importlib import resources
 from pathlib import Path
@@ -26,6 +25,7 @@ from autoshard.machine.level_rules import MOST_CHIPS, SwitchRules, TorusRules
 from autoshard.machine.machine import Machine, Range, moved_ranges
 from autoshard.machine.names import CORES, Named, count_of, machine_types, parse_name
 from autoshard.machine.network import Level, Switch, Torus
+from autoshard.near import did_you_mean
 
 
 def presets() -> tuple[str, ...]:
@@ -111,9 +111,9 @@ def _unknown(text: str, family: str) -> str:
     lines = [f"no machine {shown(text)}"]
     if family in known:
         lines.append(f"  how many chips? write for example {family}-64")
-    near = difflib.get_close_matches(family, (*known, *machine_types()), n=3, cutoff=0.5)
-    if near and family not in known:
-        lines.append(f"  did you mean {' or '.join(near)}?")
+    asked = did_you_mean(family, (*known, *machine_types()))
+    if asked and family not in known:
+        lines.append(f"  {asked}")
     lines.append(f"  presets, each with a number of chips: {', '.join(known)}")
     lines.append("  or hosts of a machine type, such as 4xa3-megagpu-8g: see `autoshard machines`")
     lines.append("  or give the path of a .toml file of the same form")
@@ -131,7 +131,9 @@ def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
         raise MachineError(f"{name}: {file.name} has no torus to shape; give a number of chips")
     left = math.prod(topology) * fixed if topology else count_of(size)
     if left < 1 or slices < 1:
-        raise MachineError(f"{name}: {slices} x {left} chips; a machine has at least one chip")
+        raise MachineError(
+            f"{name}: {slices} x {left} chips; a machine has at least one chip, as {file.name}-8"
+        )
     if left * slices > MOST_CHIPS:
         raise MachineError(f"{shown(name)} has too many chips; the most are {MOST_CHIPS:,}")
     network: list[Level] = []
@@ -156,7 +158,10 @@ def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
             network.append(_switch(rules, units))
             kept.append(number)
     if left * slices > 1:
-        raise MachineError(f"{name}: no network of {file.name} joins {left * slices} such units")
+        raise MachineError(
+            f"{name}: no network of {file.name} joins {left * slices} such "
+            "units; take one unit, or write a machine file with a [[network]] that does"
+        )
     return Machine(
         name=name,
         family=file.name,

@@ -16,10 +16,11 @@ factory which returns the same triple.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
+
+from autoshard.near import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +116,6 @@ def _made(make: Callable[..., Step], name: str, sizes: dict[str, Any]) -> Step:
 
 def _module(name: str) -> Any:
     if name not in _MODULES:
-        near = difflib.get_close_matches(name, _MODULES, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(_MODULES)}."
+        hint = did_you_mean(name, _MODULES) or f"known: {', '.join(_MODULES)}."
         raise ValueError(f"no built-in program is called {name!r}; {hint}")
     return importlib.import_module(f"autoshard.models.{_MODULES[name]}")

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import math
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from importlib import resources
 
 from autoshard.files import toml_of
 from autoshard.files.typed import typed
+from autoshard.near import did_you_mean
 
 SLOTS = 8
 """Tokens of a group that an expert gets, at least."""
@@ -122,7 +122,6 @@ def sizes_of(name: str) -> Decoder:
     """
     known = published()
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+        hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
         raise ValueError(f"no published dimensions of {name!r}; {hint}")
     return known[name]

@@ -20,7 +20,6 @@ the sizes of the program, which a sweep may change.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -28,7 +27,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +39,7 @@ from autoshard.machine.machine import Machine
 from autoshard.models import providers
 from autoshard.models.attention import kernel_of
 from autoshard.models.providers import ProgramError, Target
+from autoshard.near import did_you_mean, hint
 from autoshard.program.trace import TraceError, donated_positions
 
 __all__ = ["Found", "ProgramError", "call", "find", "is_builtin", "size_names", "target_of"]
@@ -206,7 +206,7 @@ def _function(reference: str) -> Callable[..., Any]:
     if factory is not None:
         kind = type(factory).__name__
         raise ProgramError(f"{reference} is no function but a value of type {kind!r}")
-    raise ProgramError(f"{place} has no function {function!r}{_near(function, functions)}")
+    raise ProgramError(f"{place} has no function {function!r}{hint(function, functions)}")
 
 
 def _unknown(reference: str) -> str:
@@ -214,24 +214,16 @@ def _unknown(reference: str) -> str:
         return f"{reference!r} names no function; write {reference}:function"
     known = [*models.names(), *(f"{one.name}:..." for one in providers.entries())]
     return (
-        f"no built-in program is called {reference!r}{_near(reference, known)}\n"
+        f"no built-in program is called {reference!r}{hint(reference, known)}\n"
         "  `autoshard programs` lists them; your own is module:function or path/to/file.py:function"
     )
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    return f"; it has {', '.join(known[:8])}" if 0 < len(known) <= 8 else ""
 
 
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         folder = path.parent
         files = [str(folder / p.name) for p in folder.glob("*.py")] if folder.is_dir() else []
-        raise ProgramError(f"there is no file {str(path)!r}{_near(str(path), files)}")
+        raise ProgramError(f"there is no file {str(path)!r}{hint(str(path), files)}")
     folder = str(path.parent.resolve())
     if folder not in sys.path:
         sys.path.insert(0, folder)  # so that it can import its neighbours, as a script would
@@ -257,8 +249,9 @@ def _load_module(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            hint = _near(name, models.names())
-            raise ProgramError(f"there is no module {name!r}{hint}") from error
+            asked = did_you_mean(name, models.names())
+            said = f"; {asked}" if asked else ""
+            raise ProgramError(f"there is no module {name!r}{said}") from error
         raise ProgramError(f"{name} cannot be imported{_failure(error)}") from error
     except (Exception, SystemExit) as error:
         raise ProgramError(f"{name} cannot be imported{_failure(error)}") from error

@@ -29,7 +29,6 @@ Both are differentiated like what they stand in; see `autoshard annotate` for wh
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections import Counter, defaultdict
@@ -41,6 +40,7 @@ import jax
 import jax.numpy as jnp
 
 from autoshard import compat
+from autoshard.near import did_you_mean
 
 for _file in (__file__, compat.OWN_FOLDER):  # the line of an array is the user's, which calls these
     compat.no_user_lines(_file)
@@ -353,7 +353,6 @@ def _unused(unused: Sequence[Key], jaxpr: Any, name: str) -> str:
                         known[str(Key(scope, primitive, read, dtype, shape))] = None
     lines = [f"these keys fit no array of {name}:"]
     for key in map(str, unused):
-        near = difflib.get_close_matches(key, known, n=2, cutoff=0.4)
-        meant = f": did you mean {' or '.join(map(repr, near))}?" if near else ""
-        lines.append(f"  - {key!r}{meant}")
+        asked = did_you_mean(key, map(repr, known))
+        lines.append(f"  - {key!r}{f': {asked}' if asked else ''}")
     return "\n".join(lines)

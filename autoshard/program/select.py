@@ -17,11 +17,11 @@ have no layout, and are not named.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Sequence
 
+from autoshard.near import hint
 from autoshard.program.trace import Op, Program
 
 _KEY = re.compile(r"\[\s*(['\"]?)(.*?)\1\s*\]|\.?([^.\[\]]+)")
@@ -53,9 +53,7 @@ def find_values(program: Program, target: str) -> tuple[int, ...]:
         found, known = _at_path(program, target)
     found = tuple(value for value in found if not program.values[value].free)
     if not found:
-        raise RequirementError(
-            f"{target!r} names no value of {program.name}{near_names(rest, known)}"
-        )
+        raise RequirementError(f"{target!r} names no value of {program.name}{hint(rest, known)}")
     return found
 
 
@@ -79,7 +77,7 @@ def ops_inside(program: Program, pattern: str) -> tuple[Op, ...]:
     found = tuple(op for op in program.ops if op.scope in inside)
     if not found:
         known = ["/".join(scope_names(scope)) for scope in scopes]
-        near = near_names(pattern, [name for name in known if name])
+        near = hint(pattern, [name for name in known if name])
         raise RequirementError(f"{program.name} has no scope {pattern!r}{near}")
     return found
 
@@ -253,13 +251,3 @@ def _split(scope: str) -> list[str]:
             parts.append(scope[start:at])
             start = at + 1
     return [*parts, scope[start:]]
-
-
-def near_names(name: str, known: Iterable[str]) -> str:
-    """The end of a message: names near to one that there is not, or what there is."""
-    known = list(dict.fromkeys(known))
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    more = ", ..." if len(known) > 6 else ""
-    return f"; there is {', '.join(known[:6])}{more}" if known else ""

@@ -191,7 +191,9 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     """
     told = [key for key in ("microbatches", "saved", "offloaded") if key in program.options]
     if told:
-        raise TraceError(f"{program.name} was traced with {' and '.join(told)} already")
+        raise TraceError(
+            f"{program.name} was traced with {' and '.join(told)} already: give it as it is without"
+        )
     counts = program.options.get("trip_counts", ())
     rules = program.user_rules
     closed, cut = _in_parts(program.written, microbatches, program.ties, rules, counts)

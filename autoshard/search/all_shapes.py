@@ -261,7 +261,10 @@ def _failure(searcher: MeshSearcher) -> Exception:
         smallest = min(smallest, needed.achieved + reserved)
     if math.isinf(smallest):
         least = min(_least_bytes(result.built.problem) for result in searcher.found.values())
-        return InfeasibleError(f"{said}; every one needs {format_bytes(least + reserved)} or more")
+        return InfeasibleError(
+            f"{said}; every one needs {format_bytes(least + reserved)} or more; take "
+            "more chips, smaller steps, or --remat search"
+        )
     return InfeasibleError(
         f"{said}; the smallest limit for which one was found is {format_bytes(smallest)}: try "
         f"--memory-limit {limit_for(smallest)}",

@@ -251,7 +251,9 @@ class Explainer:
         try:
             built = demands.applied(built, seconds=0.3 * time_limit)
         except EmptyDomainError as error:
-            raise PlanError(f"the plan's requirements leave nothing: {error}") from error
+            raise PlanError(
+                f"the plan's requirements leave nothing: {error}; search again"
+            ) from error
         known = built.encode(self.plan.decisions)
         if known is None:
             raise PlanError("the plan is not in the space of the search: search again")

@@ -186,7 +186,7 @@ def _require(demands: Demands, best: Priced) -> None:
         return
     broken = [b for b in demands.bounds if demands.broken(b, evaluation, decisions, shape)]
     hard = "; ".join(str(bound) for bound in broken if bound.requirement.hard)
-    raise InconsistentPlanError(f"the plan does not keep what must hold: {hard}")
+    raise InconsistentPlanError(f"the plan does not keep what must hold: {hard}: search again")
 
 
 def _too_large_for_host(searcher: MeshSearcher, plan: Plan) -> InfeasibleError:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.machine.machine import Machine
+from autoshard.near import did_you_mean
 from autoshard.plan.plan import Plan
 from autoshard.problem.memo import Shared
 from autoshard.problem.requirements.records import Requirement
@@ -82,8 +82,7 @@ class SearchOptions:
     def __post_init__(self) -> None:
         words = get_args(Remat)
         if self.remat not in words:
-            near = get_close_matches(str(self.remat), words, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "use one of them"
+            hint = did_you_mean(str(self.remat), words) or "use one of them"
             known = ", ".join(map(repr, words))
             raise ValueError(f"remat={self.remat!r} is not one of {known}; {hint}")
 

@@ -25,7 +25,10 @@ class Allowed:
     def __post_init__(self) -> None:
         ends = self.first, self.last
         if self.first.shape != self.last.shape or self.first.ndim != 1 or not self.first.size:
-            raise ValueError(f"first and last have shapes {[end.shape for end in ends]}")
+            raise ValueError(
+                f"first and last have shapes {[end.shape for end in ends]}; give vectors of "
+                "one size"
+            )
         if (
             (self.first > self.last).any()
             or self.first.min() < 0

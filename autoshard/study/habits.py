@@ -8,13 +8,13 @@ What each of them is worth says `autoshard.study.worth`.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from autoshard.compiler.probes import Outcome, run_probe
+from autoshard.near import did_you_mean
 from autoshard.xla import HABITS, Habit
 
 
@@ -32,9 +32,8 @@ def named(names: Sequence[str]) -> tuple[Habit, ...]:
     lines = []
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            lines.append(f"there is no habit {name!r}{hint}")
+            asked = did_you_mean(name, known)
+            lines.append(f"there is no habit {name!r}{f'; {asked}' if asked else ''}")
     if lines:
         raise HabitError("\n  - ".join(["no habits:", *lines]))
     return tuple(known[name] for name in names)

@@ -51,7 +51,9 @@ def test_verify_refutes(plan_file, tmp_path, capsys):
     assert "moves hold all_gather over" in verdicts["types"]["text"]
     # What is mis-typed is not lowered.
     assert verdicts.keys() == {"types", "price", "requirements"}
-    assert err.endswith(f"autoshard: error: {path} is refuted by its types and price\n")
+    assert err.endswith(
+        f"autoshard: error: {path} is refuted by its types and price; do not run it: search again\n"
+    )
 
 
 def test_verify_says_what_it_does_not_run(folder, capsys):
@@ -124,7 +126,7 @@ def test_a_step_of_which_the_update_is_dead_is_told_so_and_refuted(tmp_path, mon
     assert main(["verify", "p.json"]) == 5
     out, err = capsys.readouterr()
     assert out.startswith("program      FAILED   no result of dead.py:forgets depends on ")
-    assert err.endswith("p.json is refuted by its program\n")
+    assert err.endswith("p.json is refuted by its program; do not run it: search again\n")
 
 
 ASKS = """

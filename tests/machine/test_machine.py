@@ -122,7 +122,7 @@ def refusal(name, **options):
 def test_unknown_names_propose_near_ones():
     assert refusal("h10-8") == (
         "no machine 'h10-8'\n"
-        "  did you mean h100 or h200 or a100?\n"
+        "  did you mean h100?\n"
         f"  presets, each with a number of chips: {', '.join(FAMILIES)}\n"
         "  or hosts of a machine type, such as 4xa3-megagpu-8g: see `autoshard machines`\n"
         "  or give the path of a .toml file of the same form"

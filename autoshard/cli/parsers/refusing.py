@@ -8,13 +8,13 @@ for what is missing: who writes `--machne v5p-64` has misspelled `--machine`, no
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from autoshard.cli.common import CommandError
+from autoshard.near import did_you_mean
 
 _OPTION = re.compile(r"(--?[A-Za-z][\w-]*)(=.*)?", re.DOTALL)
 
@@ -54,9 +54,8 @@ class Parser(argparse.ArgumentParser):
             match = _OPTION.fullmatch(word)
             if match is None or self._knows(match[1]):
                 continue
-            near = difflib.get_close_matches(match[1], known, n=2, cutoff=0.6)
-            hint = f"; did you mean {' or '.join(near)}?" if near else ""
-            lines.append(f"{self.prog} has no option {match[1]}{hint}")
+            asked = did_you_mean(match[1], known)
+            lines.append(f"{self.prog} has no option {match[1]}{f'; {asked}' if asked else ''}")
         return list(dict.fromkeys(lines))
 
     def _own_words(self) -> Sequence[str]:
@@ -77,8 +76,7 @@ class Parser(argparse.ArgumentParser):
         if action.choices is None or value in action.choices:
             return
         known = [str(choice) for choice in action.choices]
-        near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known)}"
+        hint = did_you_mean(str(value), known) or f"there is {', '.join(known)}"
         raise argparse.ArgumentError(action, f"{value!r} is not known; {hint}")
 
 

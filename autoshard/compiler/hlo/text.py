@@ -46,6 +46,9 @@ _FRAME_FIELD = re.compile(r"(\w+)=(\d+)")
 class HloTextError(ValueError):
     """A text that is no HLO module; says where."""
 
+    def __init__(self, where: str) -> None:
+        super().__init__(f"{where}; give a module as the XLA of JAX 0.10 to 0.12 writes it")
+
 
 def read_module(text: str) -> Module:
     """Read the text of a module.

@@ -8,7 +8,6 @@ data set, no checkpoints, no distributed system. A setting of the user's goes be
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import io
 import logging
@@ -21,6 +20,7 @@ from typing import Any
 
 from autoshard.extras import install_line
 from autoshard.models.providers import ProgramError, Target
+from autoshard.near import did_you_mean
 
 INSTALL = install_line("maxtext")
 BUILD_ANYWHERE = {
@@ -52,7 +52,7 @@ def configured(name: str, target: Target, settings: Mapping[str, Any]) -> Any:
     folder = Path(pyconfig.__file__).parent
     is_file = name.endswith((".yml", ".yaml"))
     if is_file and not Path(name).is_file():
-        raise ProgramError(f"there is no file {name!r}")
+        raise ProgramError(f"there is no file {name!r}; give one of MaxText's, or a model")
     if not is_file:
         _check_model(name, folder)
     words = {
@@ -149,18 +149,15 @@ def _environment() -> Iterator[None]:
 def _check_model(name: str, folder: Path) -> None:
     known = sorted(path.stem for path in (folder / "models").glob("*.yml"))
     if name != "default" and name.replace("-Instruct", "") not in known:
-        near = difflib.get_close_matches(name, known, n=3) or known
-        raise ProgramError(f"MaxText has no model {name!r}; it has {', '.join(near)}")
+        shown = did_you_mean(name, known) or f"it has {', '.join(known)}"
+        raise ProgramError(f"MaxText has no model {name!r}; {shown}")
 
 
 def _check_keys(words: Mapping[str, Any]) -> None:
     known = keys()
     if unknown := [key for key in words if key not in known]:
-        near = [difflib.get_close_matches(key, known, n=3) for key in unknown]
+        asked = [(key, did_you_mean(key, known)) for key in unknown]
         raise ProgramError(
             "MaxText's configuration has no "
-            + ", ".join(
-                f"{key!r}" + (f" (did you mean {' or '.join(alike)}?)" if alike else "")
-                for key, alike in zip(unknown, near, strict=True)
-            )
+            + ", ".join(f"{key!r}" + (f" ({meant})" if meant else "") for key, meant in asked)
         )

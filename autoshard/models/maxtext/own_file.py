@@ -140,7 +140,8 @@ def check_read_back(
     other = [key for key, value in read.get_keys().items() if value != wanted.get(key)]
     raise ProgramError(
         "MaxText makes another step of the file than of the settings; keys that differ: "
-        f"{', '.join(sorted(set(other) - _NOT_OF_THE_STEP))}"
+        f"{', '.join(sorted(set(other) - _NOT_OF_THE_STEP))}; give these as settings, "
+        "PROGRAM,key=value"
     )
 
 

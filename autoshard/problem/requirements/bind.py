@@ -6,10 +6,10 @@ that name nothing, axes that the mesh has not, ranks that do not fit, sizes that
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from autoshard.near import did_you_mean
 from autoshard.plan.plan import MeshShape
 from autoshard.problem.requirements.from_program import Constraint
 from autoshard.problem.requirements.records import (
@@ -256,9 +256,9 @@ def _faults(program: Program, bound: Bound, mesh: MeshShape | None, turned: str)
         return []
     strange = [axis for axis in axes_of(bound) if axis not in mesh.names]
     if strange:
-        near = [n for a in strange for n in difflib.get_close_matches(a, mesh.names, n=1)]
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        return [f"the mesh ({mesh}) has no axis {', '.join(strange)}{hint}"]
+        asked = [did_you_mean(axis, mesh.names) for axis in strange]
+        said = "".join(f"; {one}" for one in dict.fromkeys(asked) if one)
+        return [f"the mesh ({mesh}) has no axis {', '.join(strange)}{said}"]
     found: list[str] = []
     for value, pattern in (*bound.pins, *bound.forbids, *bound.before):
         faults = pattern.faults(mesh.names, turned)

@@ -5,8 +5,8 @@ traces arrays alone, so such a leaf is held in the structure of the pytree, as a
 children: trees that hold other constants are other trees. A module of Equinox keeps numbers and
 truth values as settings too, as `equinox.filter_jit` does.
 
-A leaf that has an array (`__jax_array__`, as variables of Keras do) is replaced by it: JAX takes such
-leaves in operations, but not as arguments.
+A leaf that has an array (`__jax_array__`, as variables of Keras do) is replaced by it: JAX takes
+such leaves in operations, but not as arguments.
 
 What stands in an object that may change (`in_place.can_change`) is not set aside: such an object
 declares what is no array of it to JAX (Flax does so by itself).
@@ -90,8 +90,10 @@ def as_arrays(tree: Any) -> Any:
 
 
 def hold(tree: Any) -> Any:
-    """The pytree with a `Constant` for each leaf that is no array, and arrays for those that have one;
-    itself where all leaves are arrays."""
+    """The pytree with arrays for leaves that have one, and a `Constant` for each that is none.
+
+    It is the given one where all leaves are arrays.
+    """
     tree = as_arrays(tree)
     if not any(_may_be_constant(leaf) for leaf in jax.tree.leaves(tree)):
         return tree

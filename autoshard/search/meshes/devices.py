@@ -65,7 +65,10 @@ def machines_of(
     else:
         given = machine
     if len(given) != len(meshes):
-        raise LoweringError(f"there are {len(given)} machines for {len(meshes)} meshes")
+        raise LoweringError(
+            f"there are {len(given)} machines for {len(meshes)} meshes; give one for all, or "
+            "each one"
+        )
     return [
         None if mesh.size == 1 else machine_of(one, mesh.size)
         for one, mesh in zip(given, meshes, strict=True)

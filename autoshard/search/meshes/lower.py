@@ -91,7 +91,7 @@ def meshes_of(plan: PipelinePlan, devices: Sequence[Any]) -> list[Mesh]:
     if len(devices) < sum(sizes):
         raise LoweringError(
             f"the plan is for meshes of {' + '.join(map(str, sizes))} devices; "
-            f"there are {len(devices)}"
+            f"there are {len(devices)}: give as many, or search for a plan of these"
         )
     meshes, start = [], 0
     for shape, size in zip(plan.shapes, sizes, strict=True):

@@ -109,7 +109,9 @@ def _plain(text: bytes, source: str) -> Any:
             "copy or download it again"
         ) from error
     except (ValueError, RecursionError) as error:  # ValueError: no text, or endless digits
-        raise ProblemError(f"{source} is neither JSON nor gzip'ed JSON: {error}") from error
+        raise ProblemError(
+            f"{source} is neither JSON nor gzip'ed JSON: {error}; copy or download it again"
+        ) from error
 
 
 def _rows_of_texts(texts: list[msgspec.Raw]) -> Rows:

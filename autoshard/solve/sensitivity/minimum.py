@@ -51,9 +51,14 @@ def minimum_limit(
     if not plans:
         outcome = solve(free, time_limit=time_limit, gap=0.05)
         if outcome.status is Status.INFEASIBLE:
-            raise ProblemError("no plan exists, whatever the memory limit: choices exclude another")
+            raise ProblemError(
+                "no plan exists, whatever the memory limit: choices exclude each other; allow "
+                "more pairs"
+            )
         if outcome.solution is None:
-            raise ProblemError(f"no plan was found in {time_limit:g} s, even without a limit")
+            raise ProblemError(
+                f"no plan was found in {time_limit:g} s, even without a limit; give more time"
+            )
         plans = [outcome.solution.choices]
     best = min(plans, key=lambda plan: evaluate(free, plan).peak)
     achieved, low = evaluate(free, best).peak, min(refused, evaluate(free, best).peak)

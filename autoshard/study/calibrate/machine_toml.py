@@ -235,7 +235,10 @@ def _positions(machine: Machine, tables: list[dict[str, Any]]) -> list[int]:
             if table["kind"] == kind and table.get("name", kind) == level.name
         ]
         if not found:
-            raise MachineError(f"{machine.name}: its file has no network level {level.name!r}")
+            raise MachineError(
+                f"{machine.name}: its file has no network level {level.name!r}; fit to the machine "
+                "that the file makes"
+            )
         positions.append(found[0])
     return positions
 

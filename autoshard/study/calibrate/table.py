@@ -11,7 +11,6 @@ what the columns of each kind of row are.
 
 from __future__ import annotations
 
-import difflib
 import io
 import math
 import re
@@ -26,6 +25,7 @@ import numpy as np
 import pandas as pd
 
 from autoshard.files import FileError, json_of, read_text
+from autoshard.near import did_you_mean
 from autoshard.study.calibrate.columns import COLUMNS, FREE, ROW_KINDS, SHORTEST, Column
 
 
@@ -136,8 +136,7 @@ def _json_lines(text: str, name: str) -> pd.DataFrame:
 def _row(given: dict[str, Any], where: str) -> tuple[Row | None, list[str]]:
     kind = str(given.pop("kind", "")).strip()
     if kind not in ROW_KINDS:
-        near = difflib.get_close_matches(kind, ROW_KINDS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"write {_any_of(ROW_KINDS)}"
+        hint = did_you_mean(kind, ROW_KINDS) or f"write {_any_of(ROW_KINDS)}"
         return None, [f"{where}, column kind: {kind!r} is no kind of row; {hint}"]
     columns = ROW_KINDS[kind]
     cells: dict[str, Any] = {}
@@ -249,12 +248,11 @@ def _mesh(cell: Any) -> dict[str, int] | None:
     return sizes if sizes and len(sizes) == len(pairs) else None
 
 
-_KNOWN = frozenset({"kind", *COLUMNS, *FREE})
+_KNOWN = ("kind", *COLUMNS, *FREE)
 
 
 def _unknown_column(name: str) -> str:
-    near = difflib.get_close_matches(name, _KNOWN, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known: kind, {', '.join((*COLUMNS, *FREE))}"
+    hint = did_you_mean(name, _KNOWN) or f"known: kind, {', '.join((*COLUMNS, *FREE))}"
     return f"column {name} is not known; {hint}"
 
 

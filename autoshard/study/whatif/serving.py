@@ -119,7 +119,10 @@ def _prefill_sizes(
     names = size_names(prefill)
     lacking = [name for name in (BATCH, LENGTH) if name not in names]
     if lacking:
-        raise SweepError(f"the prefill step has no size {' and no '.join(lacking)}")
+        raise SweepError(
+            f"the prefill step has no size {' and no '.join(lacking)}; give its function "
+            "parameters of these names"
+        )
     sizes = {name: values for name, values in full.items() if name in CLUSTER or name in names}
     return {**sizes, BATCH: prompts, LENGTH: prompt}
 

@@ -12,12 +12,12 @@ names are sizes of the program; the first letters will do where they say which (
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from autoshard.models.providers import value_of
+from autoshard.near import near
 from autoshard.units import parse_size
 
 CLUSTER = ("chip", "chips", "machine", "limit")
@@ -75,8 +75,8 @@ def in_full(sweep: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[A
         listed = tuple(dict.fromkeys(values)) if several else (values,)
         full = [name] if name in CLUSTER or name in names else _begun(name, names)
         if len(full) != 1:
-            near = difflib.get_close_matches(name, names, n=3) if len(names) > MOST_SHOWN else names
-            known = ", ".join([*CLUSTER, *near])
+            shown = near(name, names) if len(names) > MOST_SHOWN else names
+            known = ", ".join([*CLUSTER, *shown])
             full = full if len(full) <= MOST_SHOWN else []
             what = f"may be {' or '.join(full)}" if full else "is neither of the cluster nor a size"
             faults.append(f"{name!r} {what}; there is {known}")
@@ -112,16 +112,19 @@ def _values(name: str, text: str) -> list[Any]:
         elif word:
             found.append(parse_size(word) if name == "limit" else value_of(word))
     if name == "chips" and any(not isinstance(one, int) or one < 1 for one in found):
-        raise ValueError("a number of chips is a whole number from 1 on")
+        odd = next(one for one in found if not isinstance(one, int) or one < 1)
+        raise ValueError(f"chips={odd} is no whole number from 1 on; write chips=8,16")
     return found
 
 
 def _range(first: int, last: int, step: int) -> list[int]:
     if not 0 < first <= last:
-        raise ValueError(f"{first}..{last} must go up from at least 1")
+        raise ValueError(f"{first}..{last} must go up from at least 1; write 16..512")
     if step:
         if (last - first) // step >= MOST_VALUES:
-            raise ValueError(f"{first}..{last}+{step} has more than {MOST_VALUES} values")
+            raise ValueError(
+                f"{first}..{last}+{step} has more than {MOST_VALUES} values; take a larger step"
+            )
         return list(range(first, last + 1, step))
     found = [first]
     while 2 * found[-1] <= last:

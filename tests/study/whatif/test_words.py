@@ -32,7 +32,7 @@ def test_all_faulty_words_are_named_at_once():
         "  - 'chips' is no sweep; write a name and values, such as chips=16..512\n"
         "  - 'chip' is given twice; write chip=A,B\n"
         "  - 'limit=much': 'much' is no size; write 60GiB, 80GB or bytes\n"
-        "  - 'batch=9..3': 9..3 must go up from at least 1\n"
+        "  - 'batch=9..3': 9..3 must go up from at least 1; write 16..512\n"
         "  - 'seq=4...8': '4...8' is no range; write 16..512, or 64..256+64"
     )
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autoshard.lower.mpmd.cut.inference import PlacementError
-from autoshard.program.select import dotted_path, input_keys, near_names, path_keys, path_matches
+from autoshard.near import hint
+from autoshard.program.select import dotted_path, input_keys, path_keys, path_matches
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ def _given(
             if any(path_matches(wanted, keys) for keys in spellings)
         ]
         if not found:
-            near = near_names(pattern, [dotted_path(spellings[0]) for spellings in known])
+            near = hint(pattern, [dotted_path(spellings[0]) for spellings in known])
             faults.append(f"{pattern!r} names nothing{near}")
         for number in found:
             if result.setdefault(number, mesh) != mesh:

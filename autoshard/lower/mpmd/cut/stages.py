@@ -6,7 +6,6 @@ all blocks (embedding, loss, ...) is placed by `autoshard.lower.mpmd.cut.inferen
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 
 from autoshard.lower.mpmd.cut.blocks import Block, find_blocks, layer_scans, path_of
 from autoshard.lower.mpmd.cut.graph import Graph
+from autoshard.near import hint
 
 _ITERATIONS = re.compile(r"^(.*)\[(\d+)(?::(\d+))?\]$")
 Part = tuple[int, int, int]
@@ -233,5 +233,4 @@ def _contains(path: tuple[str, ...], scope: tuple[str, ...]) -> bool:
 
 def _near(scope: tuple[str, ...], paths: Sequence[tuple[str, ...]]) -> str:
     known = sorted({"/".join(path[: k + 1]) for path in set(paths) for k in range(len(path))})
-    near = difflib.get_close_matches("/".join(scope), known, n=3, cutoff=0.5)
-    return f"; near names: {', '.join(near)}" if near else ""
+    return hint("/".join(scope), known)

@@ -172,8 +172,8 @@ def test_a_name_that_no_op_bears():
         cut_of(taken_apart(*mlp(layers=2)), [("layer_0", "layer_01"), ("tail",)])
     assert str(caught.value) == (
         "the stages do not fit the program:\n"
-        "  * 'layer_01' (stage 0) is borne by no op; near names: layer_1, layer_0\n"
-        "  * 'tail' (stage 1) is borne by no op"
+        "  * 'layer_01' (stage 0) is borne by no op; did you mean layer_1 or layer_0?\n"
+        "  * 'tail' (stage 1) is borne by no op; there is layer_0, layer_1"
     )
 
 
