@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autoshard.cost.reshard import ReshardCache
-from autoshard.cost.rings import ring_exposed
-from autoshard.cost.row_exchange import exchange_seconds
 from autoshard.cost.step_prices import StepPrices
+from autoshard.cost.within_ops import waited_within
 from autoshard.machine.machine import Machine
 from autoshard.problem.value_choices import Rows, ValueChoices, layout_rows, sensible_pairs
 from autoshard.program.graph import Op
@@ -234,8 +233,7 @@ class Shared:
         key = prices.priced_by(op), id(strategies)
         if key not in self._seconds:
             compute = prices.compute_seconds(op, strategies)
-            compute = compute + ring_exposed(prices, op, strategies)
-            compute = compute + exchange_seconds(prices, op, strategies)
+            compute = compute + waited_within(prices, op, strategies)
             self._seconds[key] = compute, prices.settle_seconds(op, strategies)
         return self._seconds[key]
 

@@ -145,3 +145,10 @@ def test_no_plan_sends_rows_whose_groups_no_axis_divides() -> None:
     sizes = jax.ShapeDtypeStruct((3,), jnp.int32)
     program = trace(rows, bf16(8192, 64), bf16(3, 64, 64), sizes)
     assert not next(op for op in program.ops if op.primitive == RAGGED).rule.joint
+
+
+def test_rows_that_are_sent_count_in_limits_of_collectives() -> None:
+    program = trace(rows, bf16(T, D), bf16(E, D, F), SIZES)
+    asked = [*PINNED, "limit all_to_all count 1"]
+    plan = search(program, "h100-8", mesh={"x": 8}, time_limit=10, requirements=asked)
+    assert [move.kind for move in plan.moves].count("all_to_all") < 2

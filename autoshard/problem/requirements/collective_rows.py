@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from autoshard.cost.within_ops import sent_within
 from autoshard.plan.copies import ANEW
 from autoshard.plan.moves import copy_place
 from autoshard.problem.build import Built
@@ -36,7 +37,7 @@ def collective_amounts(
         if amounts.any():
             found[node] = amounts
     for number, node in built.op_node.items():
-        amounts = counter.settlements(number)
+        amounts = counter.of_op(number)
         if amounts.any():
             found[node] = amounts
     return found
@@ -79,7 +80,7 @@ class _Counter:
             executions[choices.mode == mode] = sum(program.values[value].trips for value in here)
         return each[rows.reshape(-1)] * np.where(choices.mode == ANEW, 2, 1) * executions
 
-    def settlements(self, number: int) -> Floats:
+    def of_op(self, number: int) -> Floats:
         prices = self.built.prices
         program = prices.program
         strategies = self.built.op_strategies[number]
@@ -90,6 +91,9 @@ class _Counter:
             for k, output in enumerate(op.outputs):
                 sizes = prices.local_bytes(output, strategies.written[k][rows])
                 amounts[rows] += [self._counted(kind, axes, int(size)) for size in sizes.tolist()]
+        for sent in sent_within(prices, op, strategies):
+            each = [self._counted(sent.kind, sent.axes, size) for size in sent.bytes]
+            amounts[sent.rows] += sent.times * np.array(each)
         ops = [program.ops[member] for member in members]
         return amounts * sum(op.trips for op in ops if self._is_counted(op))
 

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from autoshard.cost.collective import Kind
-from autoshard.cost.rings import ring_exposed
-from autoshard.cost.row_exchange import exchange_seconds
 from autoshard.cost.step_prices import StepPrices
+from autoshard.cost.within_ops import waited_within
 from autoshard.plan.copies import ANEW
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.moves import settlements
@@ -66,12 +65,7 @@ class Decided:
     def waited_within_ops(self) -> float:
         """Return the seconds of a step that rings and exchanges wait for what they send."""
         return sum(
-            float(
-                ring_exposed(self.prices, op, self.chosen(op))[0]
-                + exchange_seconds(self.prices, op, self.chosen(op))[0]
-            )
-            * op.trips
-            * op.weight
+            float(waited_within(self.prices, op, self.chosen(op))[0]) * op.trips * op.weight
             for op in self.prices.program.ops
             if (op.kernel is not None or op.groups > 1)
             and self.decisions.assignment[op.index] is not None
