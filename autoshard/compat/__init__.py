@@ -153,6 +153,7 @@ from autoshard.compat.shardy import (
 from autoshard.compat.source_lines import (
     OWN_FOLDER,
     PACKAGE_FOLDER,
+    called_function,
     is_own,
     source_line,
     source_lines,
@@ -213,6 +214,7 @@ __all__ = [
     "bind_plainly",
     "bind_reading",
     "bodies_of",
+    "called_function",
     "called_jaxpr",
     "called_jaxpr_of",
     "carried_sharding_rule",

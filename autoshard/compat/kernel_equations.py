@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from autoshard.compat.fused_attention import FUSED_ATTENTION
 
 PALLAS = "pallas_call"
@@ -108,6 +110,41 @@ def interpreted(equation: Any, used: frozenset[Any]) -> Any:
     del used
     if equation.primitive.name != PALLAS:
         return equation
-    return equation.replace(
-        params={**equation.params, "interpret": equation.params["interpret"] or True}
-    )
+    params = {
+        **equation.params,
+        "interpret": equation.params["interpret"] or True,
+        "jaxpr": with_plain_literals(equation.params["jaxpr"]),
+    }
+    return equation.replace(params=params)
+
+
+def with_plain_literals(jaxpr: Any) -> Any:
+    """A kernel whose literals are numbers of NumPy.
+
+    JAX's interpreter asks an index of a masked store for its shape, which a literal of JAX's own
+    type (`TypedInt`) has not.
+    """
+    from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+    opened, _ = open_jaxpr(jaxpr)
+    if opened is not jaxpr:
+        return jaxpr.replace(jaxpr=with_plain_literals(opened))
+
+    def plain(atom: Any) -> Any:
+        if not hasattr(atom, "val") or hasattr(atom.val, "shape"):
+            return atom
+        return Literal(np.asarray(atom.val, atom.aval.dtype)[()], atom.aval)
+
+    def inside(value: Any) -> Any:
+        if isinstance(value, Jaxpr | ClosedJaxpr):
+            return with_plain_literals(value)
+        return type(value)(map(inside, value)) if type(value) in (tuple, list) else value
+
+    equations = [
+        one.replace(
+            invars=list(map(plain, one.invars)),
+            params={name: inside(value) for name, value in one.params.items()},
+        )
+        for one in jaxpr.eqns
+    ]
+    return jaxpr.replace(eqns=equations, outvars=list(map(plain, jaxpr.outvars)))

@@ -9,12 +9,13 @@ of its operands, with a smaller grid.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autoshard.compat.jaxprs import bind_equation
-from autoshard.compat.kernel_equations import open_jaxpr
+from autoshard.compat.kernel_equations import open_jaxpr, with_plain_literals
 from autoshard.compat.told_kernels import Start, told
 
 RANDOM_STATE = frozenset({"prng_seed", "prng_random_bits"})
@@ -198,28 +199,28 @@ def bind_kernel(
             for one, shape in zip(mapping.block_mappings, shapes, strict=True)
         ),
     )
-    count = 1
-    for number in shards.values():
-        count *= number
     changed: dict[str, Any] = {
         "grid_mapping": local,
         "out_avals": tuple(
             aval.update(shape=tuple(shape))
             for aval, shape in zip(params["out_avals"], results, strict=True)
         ),
-        "cost_estimate": _divided(params["cost_estimate"], count),
+        "cost_estimate": _divided(params["cost_estimate"], math.prod(shards.values())),
     }
     platform = _platform(params, mapping)
     last = mapping.num_dynamic_grid_bounds + mapping.num_index_operands
 
-    def bound(given: Sequence[Any], *, scalars: bool, **more: Any) -> list[Any]:
+    def bound(given: Sequence[Any], *, scalars: bool, interpret: bool = False) -> list[Any]:
+        more: dict[str, Any] = {}
+        if interpret:
+            more = {"interpret": True, "jaxpr": with_plain_literals(params["jaxpr"])}
         if not starts:
             return bind_equation(equation, given, **changed, **more)
         steps = jnp.stack([jnp.asarray(one.step, jnp.int32) for one in starts.values()])
         place = last if scalars else len(given)
         given = [*given[:place], steps, *given[place:]]
-        new = told({**params, **changed}, starts, in_advance=scalars)
-        return bind_equation(equation, given, **{**changed, **new}, **more)
+        new = told({**params, **changed, **more}, starts, in_advance=scalars)
+        return bind_equation(equation, given, **{**changed, **more, **new})
 
     scalars = platform != "gpu"
     if params["interpret"]:

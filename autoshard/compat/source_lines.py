@@ -81,3 +81,12 @@ def user_line_of_error(error: BaseException) -> str:
         if not (is_installed(path) or is_own(path)):
             found = f"{frame.filename}:{frame.lineno}"
     return found
+
+
+def called_function(equation: Any) -> tuple[str, str]:
+    """The name of the function that an equation of `jax.jit` calls, and its file; or nothing."""
+    name, body = equation.params.get("name"), equation.params.get("jaxpr")
+    info = getattr(getattr(body, "jaxpr", None), "debug_info", None)
+    if equation.primitive.name not in ("jit", "pjit") or info is None:
+        return "", ""
+    return str(name), info.func_filename or ""

@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import jax.numpy as jnp
+
 RAGGED = "ragged_dot_general"
 """The name of the primitive."""
 SLACK = 1.25
@@ -141,3 +143,11 @@ def groups_of(equation: Any) -> int:
     if ragged_product(equation).kind is RaggedKind.BATCH:
         return 1
     return max(int(equation.invars[2].aval.shape[-1]), 1)
+
+
+def sizes_of_rows(sizes: Any, first: Any, count: int) -> Any:
+    """How many rows of each group lie among `count` rows from `first` on."""
+    first = jnp.asarray(first).astype(sizes.dtype)
+    ends = jnp.cumsum(sizes, axis=-1, dtype=sizes.dtype)
+    starts = ends - sizes
+    return jnp.clip(ends, first, first + count) - jnp.clip(starts, first, first + count)

@@ -36,6 +36,7 @@ from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener, op_count
 from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.keep import KeepError, find_residuals, with_saved
+from autoshard.program.kernels.known.calls import know_kernels
 from autoshard.program.kernels.rule import with_halves
 from autoshard.program.microbatches import CutError, with_microbatches
 from autoshard.program.rules.ask_shardy import rules_for
@@ -125,19 +126,18 @@ def trace(
         traced = _traced(step, abstract)
     _check_refs(traced.jaxpr, fn)
     untyped, explicit = compat.without_types(_in_lax(traced.jaxpr, step))
-    untyped = run_in_order(untyped)
+    untyped = know_kernels(run_in_order(untyped), user_rules)
     try:
         opened = run_shard_maps(compat.without_refs(untyped))
     except CollectiveError as error:
         raise TraceError(str(error)) from error
     shard_maps = shard_maps_in(untyped)
     refuse_for_bodies(shard_maps, all_equations(opened.jaxpr), user_rules)
-    as_written, out_info = as_planned(opened), traced.out_info
-    names = argument_names(fn, len(args))
+    as_written, names = as_planned(opened), argument_names(fn, len(args))
     as_written, kept = held_where_named(as_written, host, ties, _paths(abstract), names)
     written, cut = _in_parts(as_written, microbatches, ties, user_rules, trip_counts)
     closed, told = _saving(written, saved, offloaded)
-    laid_out = _laid_out(closed, _paths(abstract), _paths(out_info), trip_counts, user_rules)
+    laid_out = _laid_out(closed, _paths(abstract), _paths(traced.out_info), trip_counts, user_rules)
     return Program(
         name=name or _name_of(fn),
         ties=ties,
@@ -147,7 +147,7 @@ def trace(
         written=written,
         user_rules=user_rules,
         in_tree=jax.tree.structure(abstract),
-        out_tree=jax.tree.structure(out_info),
+        out_tree=jax.tree.structure(traced.out_info),
         argument_names=names,
         dead_ops=op_count(opened.jaxpr) - op_count(compat.drop_dead_code(opened).jaxpr),
         explicit=explicit,

@@ -180,7 +180,10 @@ def _equation(equation: Any, operands: list[Any], nudge: Nudge | None) -> list[A
             made = compat.bind_kernel(equation, own, results, {})
         else:
             made = compat.bind_equation(equation, own)
-        return [_cast(r, wide_dtype(r.dtype)) for r in made]
+        found = [_cast(r, wide_dtype(r.dtype)) for r in made]
+        if name != compat.PALLAS or nudge is None:
+            return found
+        return [nudge.rounded(one, r.dtype) for one, r in zip(found, made, strict=True)]
     if name == "reduce_precision":
         return operands
     changed = {

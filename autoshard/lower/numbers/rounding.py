@@ -5,8 +5,9 @@ below any tolerance, but a step may divide rounding by rounding (the gradient of
 norm is zero but for it, and Adam's first step is the gradient's sign). Monte Carlo arithmetic
 measures it: the unsharded step runs again, with the result of every operation that rounds changed
 at random by one part in `2^46` at most, which is 128 times the rounding of double precision and so
-more than the order of a sum makes. By how much a result changes then is what rounding can make
-there.
+more than the order of a sum makes. What a kernel makes in a shorter type is changed by the rounding
+of that type: it may be cut where it sums. By how much a result changes then is what rounding can
+make there.
 
     D. S. Parker, Monte Carlo Arithmetic, UCLA CSD-970002, 1997
     A. Appleby, MurmurHash3, 2011
@@ -55,13 +56,19 @@ class Nudge:
             return arrays
         return [self.nudged(array) for array in arrays]
 
-    def nudged(self, array: Any) -> Any:
-        """An array with every element changed by `RELATIVE` of itself at most."""
+    def nudged(self, array: Any, relative: float = RELATIVE) -> Any:
+        """An array with every element changed by such a part of itself at most."""
         if not jax.numpy.issubdtype(array.dtype, np.inexact):
             return array
         self.count += 1
-        noise = RELATIVE * _uniform((self.seed << 24) + self.count, array.shape)
+        noise = relative * _uniform((self.seed << 24) + self.count, array.shape)
         return array * (1 + noise).astype(array.dtype)
+
+    def rounded(self, array: Any, dtype: Any) -> Any:
+        """An array of a shorter type, every element changed by as much as that rounds."""
+        if not jax.numpy.issubdtype(dtype, np.inexact):
+            return array
+        return self.nudged(array, float(jax.numpy.finfo(dtype).eps))
 
 
 def _uniform(seed: int, shape: Sequence[int]) -> Any:

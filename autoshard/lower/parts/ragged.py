@@ -23,7 +23,7 @@ from jax import lax
 from autoshard import compat
 from autoshard.lower.parts.cut import Cut
 from autoshard.lower.parts.row_exchange import exchange
-from autoshard.program.ragged import RaggedKind, RaggedProduct, ragged_product
+from autoshard.program.ragged import RaggedKind, RaggedProduct, ragged_product, sizes_of_rows
 
 
 def ragged_dot(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
@@ -37,7 +37,8 @@ def ragged_dot(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     if both:
         return [_exchanged(equation, product, arrays, cut, both)]
     if rows:
-        sizes = _sizes_of_rows(sizes, cut.devices.place(rows), left.shape[product.ragged])
+        count = left.shape[product.ragged]
+        sizes = sizes_of_rows(sizes, cut.devices.place(rows) * count, count)
     if not groups:
         return compat.bind_equation(equation, [left, right, sizes])
     count = sizes.shape[-1] // cut.devices.count(groups)
@@ -88,14 +89,6 @@ def _exchanged(
     local.insert(0, local.pop(product.ragged_result))
     found = sent.in_rounds(put, jnp.zeros(local, made.dtype))
     return jnp.moveaxis(found, 0, product.ragged_result)
-
-
-def _sizes_of_rows(sizes: Any, place: Any, count: int) -> Any:
-    """How many rows of each group lie in part `place` of `count` rows."""
-    first = place.astype(sizes.dtype) * count
-    ends = jnp.cumsum(sizes, axis=-1, dtype=sizes.dtype)
-    starts = ends - sizes
-    return jnp.clip(ends, first, first + count) - jnp.clip(starts, first, first + count)
 
 
 def _axes_of_groups(product: RaggedProduct, cut: Cut) -> tuple[int, ...]:

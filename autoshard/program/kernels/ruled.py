@@ -151,6 +151,19 @@ def kernel(
     return decorate
 
 
+def call_with_rule(
+    fn: Callable[..., list[Any]],
+    operands: Sequence[Any],
+    rule: Rule,
+    *,
+    name: str,
+    said: Said | None = None,
+) -> list[Any]:
+    """A call that may be cut by a rule, where it is not differentiated any more."""
+    ruled = Ruled(rule, said or Said())
+    return compat.ruled_call(fn, operands, lambda _: ruled, name=name)
+
+
 def _number(said: float | Callable[..., float] | None, shapes: Sequence[Any]) -> float | None:
     if said is None:
         return None

@@ -16,6 +16,7 @@ import autoshard
 from autoshard import compat
 from autoshard.program.bodies import all_equations
 from autoshard.program.kernels.cuts import kernel_cuts
+from autoshard.program.kernels.known.table import PALLAS, TABLE
 from tests.program.kernels.functions import f
 
 GUIDE = Path(__file__).parents[3] / "docs/guide/kernels.md"
@@ -53,18 +54,6 @@ def splash(*operands: Any) -> Any:
     return jax.vmap(kernel)(*operands)
 
 
-def products(rows: Any, matrices: Any) -> Any:
-    from jax.experimental.pallas.ops.tpu.megablox import gmm
-
-    return gmm(rows, matrices, jnp.array([128, 0, 256, 128], jnp.int32))
-
-
-def paged(*operands: Any) -> Any:
-    from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
-
-    return paged_attention(*operands, pages_per_compute_block=4)
-
-
 def matmul(*operands: Any) -> Any:
     from jax.experimental.pallas.ops.tpu.matmul import matmul
 
@@ -95,8 +84,6 @@ def decoded(*operands: Any) -> Any:
     return decode_attention.gqa(*operands)
 
 
-PAGES = f(4, 64, 16, 128)
-PLACES = f(4, dtype=jnp.int32), f(4, 16, dtype=jnp.int32)
 ROWS = f(2, 256, 4, 64)
 KERNELS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, list[tuple[int, ...]]]]] = {
     "tpu.flash_attention": (
@@ -116,16 +103,6 @@ KERNELS: dict[str, tuple[Callable[..., Any], tuple[Any, ...], dict[str, list[tup
             "splash_mha_dkv_no_residuals": [(0, 1, 2)],
             "splash_mha_dq_no_residuals": [(0, 1, 2)],
         },
-    ),
-    "tpu.megablox": (
-        slopes(products),
-        (f(512, 256), f(4, 256, 256)),
-        {"kernel": [(0,), (0,), (0,)]},
-    ),
-    "tpu.paged_attention": (
-        paged,
-        (f(4, 16, 128), PAGES, PAGES, *PLACES),
-        {"paged_flash_attention_kernel_inline_seq_dim": [()]},
     ),
     "tpu.matmul": (matmul, (f(512, 512), f(512, 512)), {"matmul_kernel": [(0, 1)]}),
     "gpu.attention.mha": (
@@ -169,6 +146,7 @@ def test_axes_of_the_grids_of_kernels_that_jax_ships(name: str) -> None:
     assert found == expected
 
 
-def test_the_guide_lists_these_kernels() -> None:
+def test_the_guide_lists_these_kernels_and_those_of_the_table() -> None:
     rows = re.findall(r"^\| `((?:tpu|gpu)\.[\w.]+)`", GUIDE.read_text(), flags=re.MULTILINE)
-    assert sorted(rows) == sorted(KERNELS)
+    known = {f"tpu.{one.modules[0].removeprefix(f'{PALLAS}.').split('.')[0]}" for one in TABLE}
+    assert sorted(rows) == sorted({*KERNELS, *(name for name in known if "tokamax" not in name)})

@@ -1,0 +1,11 @@
+"""Kernels of libraries that do not say themselves how they may be cut, with rules that do.
+
+Data says how large the grid of a grouped product is, and paged attention copies by itself. What is
+known of such functions beside their kernels stands in a table:
+
+table     which functions, of which modules
+record    what the table says of one, and how one of its calls is read
+calls     finds their calls in a step, and puts calls with rules in place of them
+grouped   products of rows that lie in groups (megablox, tokamax)
+paged     attention over pages of keys and values
+"""

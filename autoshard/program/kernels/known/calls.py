@@ -1,0 +1,91 @@
+"""Calls of known library functions in a step, and calls with rules in place of them.
+
+A call is known by its function: its name, and the file of a module of the table. The function is
+traced anew in the forms in which it may have been called, and the first one that makes the same
+kernels is taken. Where none does, since the call is one that the table does not know, it stays as
+it is, and its kernels are cut by what their grids say.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import jax
+
+from autoshard import compat
+from autoshard.program.bodies import call_in_place, replaced
+from autoshard.program.kernels.known.record import Form, Known, kernels_of
+from autoshard.program.kernels.known.table import TABLE
+
+
+def know_kernels(closed: Any, ruled: Collection[str] = ()) -> Any:
+    """A closed jaxpr with a call that has a rule in place of each known one.
+
+    Args:
+      closed: of a step.
+      ruled: names for which the user has given rules; calls of such functions, or with such kernels
+        inside, stay.
+    """
+
+    def change(equation: Any) -> Any:
+        found = _known_call(equation, ruled)
+        return equation if found is None else call_in_place(equation, found)
+
+    jaxpr = replaced(closed.jaxpr, change)
+    return closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr)
+
+
+def _known_call(
+    equation: Any, ruled: Collection[str]
+) -> Callable[[Any, Sequence[Any]], list[Any]] | None:
+    """What computes a known call with a rule; None for other equations."""
+    name, file = compat.called_function(equation)
+    for known in TABLE if file else ():
+        function = _function(known, file) if known.name == name else None
+        if function is None:
+            continue
+        kernels = [compat.kernel_call(one).name for one in kernels_of(equation)]
+        if {name, *kernels} & set(ruled):
+            return None
+        form = _form(known, function, equation)
+        if form is not None:
+            return lambda _, arrays: known.call(function, form, arrays)
+    return None
+
+
+def _function(known: Known, file: str) -> Callable[..., Any] | None:
+    """The function itself, if it stands in this file."""
+    for name in known.modules:
+        module = sys.modules.get(name)
+        if module is not None and module.__file__ == file:
+            return getattr(module, known.name)
+    return None
+
+
+def _form(known: Known, function: Callable[..., Any], equation: Any) -> Form | None:
+    """The form in which the function makes the kernels of an equation; None if none does."""
+    wanted = _made(equation)
+    shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
+    for form in known.forms(equation):
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                traced = jax.make_jaxpr(lambda *given, form=form: form.call(function, given))
+                calls = traced(*shapes).jaxpr.eqns
+        except Exception:  # whatever a library says of a form that it does not take
+            continue
+        if len(calls) == 1 and _made(calls[0]) == wanted:
+            return form
+    return None
+
+
+def _made(equation: Any) -> tuple[Any, ...]:
+    """What a call makes, and by which kernels, to be compared."""
+    results = [(var.aval.shape, var.aval.dtype) for var in equation.outvars]
+    kernels = [
+        [(name, str(value)) for name, value in sorted(one.params.items())]
+        for one in kernels_of(equation)
+    ]
+    return results, kernels

@@ -1,0 +1,222 @@
+"""Products of rows that lie in groups, one matrix for each group: megablox' and its copies.
+
+    gmm     rows `[m, k]`, matrices `[g, k, n]` (or `[g, n, k]`)  ->  `[m, n]`
+    tgmm    `[k, m]`, `[m, n]`  ->  `[g, k, n]`, the gradient of the matrices
+
+Data says how many tiles of rows there are, so that the grid says nothing of rows and groups. Yet
+
+    rows      may be cut in tiles: of each group a part has the rows that lie in it
+    groups    may be cut: the functions take the first of their groups (`group_offset`), and write
+              zeros elsewhere, so that parts of a product are summed
+    k, n      may be cut as of any product
+
+What is cut is told by two operands more, which count tiles of rows and groups: their first element
+says where a part starts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+
+from autoshard import compat
+from autoshard.program.kernels.known.record import (
+    Dimension,
+    Form,
+    Options,
+    equations_in,
+    kernels_of,
+    ranks_of,
+    rule_of,
+    shapes_of,
+    summed,
+    whole,
+)
+from autoshard.program.kernels.ruled import call_with_rule
+from autoshard.program.ragged import sizes_of_rows
+from autoshard.program.rules.record import Rule
+
+LANES = 128
+"""Elements of a row of a TPU's tiles: parts of columns, and of what is contracted, are multiples of
+it where the whole is."""
+
+OFFSET = "*group_offset"
+
+
+def product_forms(equation: Any) -> Iterator[Form]:
+    """The forms of megablox' `gmm`."""
+    yield from _product_forms(equation, "preferred_element_type", _no_more)
+
+
+def gradient_forms(equation: Any) -> Iterator[Form]:
+    """The forms of megablox' `tgmm`."""
+    yield from _gradient_forms(equation, "preferred_element_type", _no_more)
+
+
+def tokamax_product_forms(equation: Any) -> Iterator[Form]:
+    """The forms of tokamax' `gmm`."""
+    yield from _product_forms(equation, "out_dtype", _of_tokamax)
+
+
+def tokamax_gradient_forms(equation: Any) -> Iterator[Form]:
+    """The forms of tokamax' `tgmm`."""
+    for form in _gradient_forms(equation, "out_dtype", _of_tokamax):
+        for combined in (False, True):
+            yield Form(form.operands, {**form.options, "combine_scopes": combined})
+
+
+def _no_more(kernel: Any) -> Options:
+    return {}
+
+
+def _of_tokamax(kernel: Any) -> Options:
+    """What tokamax' functions are told beside: the kernel's metadata and products say it."""
+    body = compat.kernel_call(kernel).body
+    precisions = [
+        one.params["precision"] for one in equations_in(body) if "precision" in one.params
+    ]
+    said = json.loads((kernel.params.get("metadata") or {}).get("xprof_metadata", "{}"))
+    return {
+        "input_buffer_count": said.get("input_buffer_count", 2),
+        "precision": precisions[0] if precisions else None,
+    }
+
+
+def _operands(ranks: Sequence[int], own: tuple[int, ...]) -> tuple[str, ...] | None:
+    """The names of the operands; None where they are others."""
+    names = ("lhs", "rhs", "group_sizes")
+    more = {own: (), (*own, 0): (OFFSET,)}.get(tuple(ranks))
+    return None if more is None else (*names, *more)
+
+
+def _product_forms(equation: Any, dtype: str, options: Callable[[Any], Options]) -> Iterator[Form]:
+    operands, kernels = _operands(ranks_of(equation), (2, 3, 1)), kernels_of(equation)
+    if operands is None or len(kernels) != 1 or len(equation.outvars) != 1:
+        return
+    call, (rows, matrices, *_) = compat.kernel_call(kernels[0]), shapes_of(equation)
+    result = equation.outvars[0].aval
+    if len(call.blocks) != 3 or len(call.blocks[0].sizes) != 2:
+        return
+    (tm, tk), (_, tn) = call.blocks[0].sizes, call.blocks[-1].sizes
+    for transposed in (False, True):
+        k, n = matrices[:0:-1] if transposed else matrices[1:]
+        if (k, n) == (rows[1], result.shape[-1]):
+            told = {
+                dtype: result.dtype,
+                "tiling": (tm, tk, tn),
+                "transpose_rhs": transposed,
+                "interpret": kernels[0].params["interpret"],
+                **options(kernels[0]),
+            }
+            yield Form(operands, told)
+
+
+def _gradient_forms(equation: Any, dtype: str, options: Callable[[Any], Options]) -> Iterator[Form]:
+    operands, kernels = _operands(ranks_of(equation), (2, 2, 1)), kernels_of(equation)
+    if operands is None or len(kernels) != 1 or len(equation.outvars) != 1:
+        return
+    call, result = compat.kernel_call(kernels[0]), equation.outvars[0].aval
+    if len(call.blocks) != 3 or len(call.blocks[0].sizes) != 2:
+        return
+    (tm, tk), (_, tn) = call.blocks[0].sizes, call.blocks[1].sizes
+    told = {
+        dtype: result.dtype,
+        "tiling": (tm, tk, tn),
+        "num_actual_groups": result.shape[0],
+        "interpret": kernels[0].params["interpret"],
+        **options(kernels[0]),
+    }
+    yield Form(operands, told)
+
+
+def product(function: Callable[..., Any], form: Form, arrays: Sequence[Any]) -> list[Any]:
+    """A call of a `gmm` that may be cut by rows, groups, columns and what is contracted."""
+    transposed = form.options["transpose_rhs"]
+    (m, k), (groups, *sides) = arrays[0].shape, arrays[1].shape
+    columns = sides[0 if transposed else 1]
+    sides = {"k": summed(k, _unit(k)), "n": Dimension(columns, _unit(columns))}
+    offset = "," * (len(arrays) - 3)
+    rule = rule_of(
+        f"m k, g {'n k' if transposed else 'k n'}, s{offset}, #m, g -> m n",
+        m=Dimension(m, _tile(form, m)),
+        g=summed(groups),
+        s=whole(arrays[2].shape[0]),
+        **sides,
+    )
+
+    def part(lhs: Any, rhs: Any, sizes: Any, *rest: Any) -> list[Any]:
+        tiling = _tiling(form, lhs.shape[1], rhs.shape[1 if transposed else 2])
+        *offset, tiles, places = rest
+        sizes = _sizes_of_part(sizes, tiles, tiling[0], lhs.shape[0], m)
+        first = _first_group(offset, places, groups)
+        return [function(lhs, rhs, sizes, **{**form.options, **first, "tiling": tiling})]
+
+    return _called(part, arrays, rule, function, m // _tile(form, m), groups)
+
+
+def gradient(function: Callable[..., Any], form: Form, arrays: Sequence[Any]) -> list[Any]:
+    """A call of a `tgmm` that may be cut by groups, rows, columns and rows of the matrices."""
+    (k, m), (_, n), groups = arrays[0].shape, arrays[1].shape, form.options["num_actual_groups"]
+    offset = "," * (len(arrays) - 3)
+    rule = rule_of(
+        f"k m, m n, s{offset}, #m, g -> g k n",
+        m=summed(m, _tile(form, m)),
+        g=Dimension(groups),
+        s=whole(arrays[2].shape[0]),
+        k=Dimension(k, _unit(k)),
+        n=Dimension(n, _unit(n)),
+    )
+
+    def part(lhs: Any, rhs: Any, sizes: Any, *rest: Any) -> list[Any]:
+        tiling = _tiling(form, lhs.shape[0], rhs.shape[1])
+        *offset, tiles, places = rest
+        sizes = _sizes_of_part(sizes, tiles, tiling[0], lhs.shape[1], m)
+        first = _first_group(offset, places, groups)
+        changed = {"tiling": tiling, "num_actual_groups": places.shape[0]}
+        return [function(lhs, rhs, sizes, **{**form.options, **first, **changed})]
+
+    return _called(part, arrays, rule, function, m // _tile(form, m), groups)
+
+
+def _tile(form: Form, rows: int) -> int:
+    """Rows of a tile; all rows where tiles do not divide them."""
+    tile = form.options["tiling"][0]
+    return rows if rows % tile else tile
+
+
+def _unit(size: int) -> int:
+    """Of which parts of columns, and of what is contracted, are multiples."""
+    return math.gcd(size, LANES)
+
+
+def _tiling(form: Form, k: int, n: int) -> tuple[int, int, int]:
+    """The tiles of a part, as large as it is at most."""
+    tm, tk, tn = form.options["tiling"]
+    return tm, min(tk, k), min(tn, n)
+
+
+def _sizes_of_part(sizes: Any, tiles: Any, tile: int, count: int, whole: int) -> Any:
+    """How many rows of each group lie in a part of so many rows."""
+    return sizes if count == whole else sizes_of_rows(sizes, tiles[0] * tile, count)
+
+
+def _first_group(offset: Sequence[Any], places: Any, whole: int) -> dict[str, Any]:
+    """Where the groups of a part start, as an option."""
+    terms = [*offset, *([places[0]] if places.shape[0] < whole else [])]
+    return {"group_offset": sum(terms[1:], terms[0])} if terms else {}
+
+
+def _called(
+    part: Callable[..., list[Any]],
+    arrays: Sequence[Any],
+    rule: Rule,
+    function: Callable[..., Any],
+    tiles: int,
+    groups: int,
+) -> list[Any]:
+    counted = [jnp.arange(count, dtype=jnp.int32) for count in (tiles, groups)]
+    return call_with_rule(part, [*arrays, *counted], rule, name=function.__name__)
