@@ -28,6 +28,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.program.flops import TRANSCENDENTAL
@@ -92,7 +96,7 @@ def between_reshapes(
       program, decisions: of the plan.
       chosen: the strategies of the decisions.
     """
-    groups = _Groups()
+    joined: list[tuple[int, int]] = []  # values that an elementwise op connects
     made: set[int] = set()
     reshapes: list[tuple[int, int]] = []
     for op in program.ops:
@@ -107,50 +111,36 @@ def between_reshapes(
             shape = program.values[result].shape
             for value in op.inputs:
                 if value >= 0 and program.values[value].shape == shape:
-                    groups.join(value, result)
+                    joined.append((value, result))
+    group_of = _components(joined, len(program.values))
+
+    def members(group: int) -> list[int]:
+        return np.flatnonzero(group_of == group).tolist()
+
     beside: dict[int, set[int]] = {}  # groups that a group is reshaped from or to
     entered: set[tuple[int, tuple[int, ...]]] = set()
     both: dict[int, None] = {}  # groups that are reshaped to what they are reshaped from
     for value, result in reshapes:
-        one, other = groups.of(value), groups.of(result)
+        one, other = group_of[value], group_of[result]
         beside.setdefault(one, set()).add(other)
         beside.setdefault(other, set()).add(one)
         entered.add((other, program.values[value].shape))
         if (one, program.values[result].shape) in entered:
             both[one] = None
-    members = groups.members()
     found: set[int] = set()
     for group in both:
-        stored = [v for v in members[group] if decisions.stored[v] is not None]
+        stored = [v for v in members(group) if decisions.stored[v] is not None]
         alike = len({decisions.stored[v] for v in stored}) == 1
         plain = all(v in made and _is_plain(v, decisions) for v in stored)
-        if alike and plain and found.isdisjoint(v for g in beside[group] for v in members[g]):
+        if alike and plain and found.isdisjoint(v for g in beside[group] for v in members(g)):
             found.update(stored)
     return frozenset(found)
 
 
-class _Groups:
-    """Values that elementwise ops connect."""
-
-    def __init__(self) -> None:
-        self._above: dict[int, int] = {}
-
-    def members(self) -> dict[int, list[int]]:
-        """All values of each group, by the one that stands for it."""
-        found: dict[int, list[int]] = {}
-        for value in list(self._above):
-            found.setdefault(self.of(value), []).append(value)
-        return found
-
-    def of(self, value: int) -> int:
-        """The value that stands for the group."""
-        above = self._above.setdefault(value, value)
-        while above != self._above[above]:
-            self._above[value] = above = self._above[above]
-        return above
-
-    def join(self, one: int, other: int) -> None:
-        self._above[self.of(one)] = self.of(other)
+def _components(joined: Sequence[tuple[int, int]], count: int) -> np.ndarray:
+    """By value, the number of the group of values that it is joined to."""
+    ends = np.array(joined, dtype=np.int64).reshape(-1, 2).T
+    return connected_components(coo_array((np.ones(len(joined)), ends), (count, count)))[1]
 
 
 def _is_plain(value: int, decisions: Decisions) -> bool:
