@@ -153,7 +153,9 @@ def __getattr__(name: str) -> object:
     elif name in _HOMES:
         value = getattr(importlib.import_module(f"autoshard.{_HOMES[name]}"), name)
     else:
-        raise AttributeError(f"module 'autoshard' has no attribute {name!r}")
+        from autoshard.near import hint
+
+        raise AttributeError(f"module 'autoshard' has no attribute {name!r}{hint(name, __all__)}")
     globals()[name] = value
     return value
 

@@ -1,7 +1,7 @@
 """What of the pages is made from the code, as the site is built: a hook of MkDocs.
 
-A page says `<!-- commands -->`, `<!-- habits -->`, `<!-- keys of machine files -->` or
-`<!-- text of MODULE -->` where it goes.
+A page says `<!-- commands -->`, `<!-- habits -->`, `<!-- keys of machine files -->`,
+`<!-- text of MODULE -->` or `<!-- notebook FILE -->` where it goes.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Iterator, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 
@@ -20,7 +22,28 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     for mark, made in MADE.items():
         if mark in markdown:
             markdown = markdown.replace(mark, "\n".join(made()))
+    markdown = re.sub(r"<!-- notebook (\S+) -->", lambda found: notebook_of(found[1]), markdown)
     return re.sub(r"<!-- text of (\S+) -->", lambda found: text_of(found[1]), markdown)
+
+
+def notebook_of(file: str) -> str:
+    """The cells of a notebook of `docs/` with what they showed when it was last run."""
+    written = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+    parts = []
+    for cell in json.loads(written)["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(re.sub("^#", "##", source))
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            shown = output.get("data", {"text/plain": output.get("text", [])})
+            if "text/html" in shown:
+                # Markdown leaves HTML alone up to an empty line.
+                parts.append(re.sub(r"\n\s*\n", "\n", "".join(shown["text/html"])))
+            else:
+                parts.append(f"```text\n{''.join(shown['text/plain'])}```")
+    return "\n\n".join(parts)
 
 
 def text_of(module: str) -> str:
