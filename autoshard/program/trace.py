@@ -22,24 +22,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
-import numpy as np
 
 from autoshard import compat
 from autoshard.program.as_run.calls import run_in_order
 from autoshard.program.as_run.planned import as_planned
 from autoshard.program.bodies import all_equations
-from autoshard.program.fingerprint import fingerprint, outline
-from autoshard.program.flatten import Flattener, op_count
+from autoshard.program.flatten import op_count
 from autoshard.program.graph import Op, Program, Region, Value
-from autoshard.program.keep import KeepError, find_residuals, with_saved
 from autoshard.program.kernels.known.calls import know_kernels
-from autoshard.program.kernels.rule import with_halves
-from autoshard.program.microbatches import CutError, with_microbatches
-from autoshard.program.rules.ask_shardy import rules_for
+from autoshard.program.rewritten import in_parts, laid_out, of_platforms, saving
 from autoshard.program.rules.choose import UserRules, refuse_for_bodies
 from autoshard.program.rules.kept import heard, rules_option
 from autoshard.program.shard_maps.collectives import CollectiveError
@@ -62,8 +56,6 @@ __all__ = [
     "Region",
     "TraceError",
     "Value",
-    "in_microbatches",
-    "resaved",
     "trace",
 ]
 
@@ -78,6 +70,7 @@ def trace(
     offloaded: Collection[str] = (),
     microbatches: int = 1,
     host: Sequence[str] = (),
+    platforms: Sequence[str] = (),
     name: str | None = None,
 ) -> Program:
     """Trace `fn(*args)` to a `Program`.
@@ -102,6 +95,9 @@ def trace(
         (`autoshard.program.microbatches`).
       host: arguments to hold in the memory of the host, and to fetch where they are read: `state`,
         `state.mu` (`autoshard.program.state.on_host`).
+      platforms: on which the step runs, as JAX calls them (`tpu`, `cuda`): of what
+        `lax.platform_dependent` chooses from, the program holds what runs there. A search says so
+        for its machine.
       name: what the program is called in reports (default: the function's name).
 
     Raises:
@@ -127,22 +123,20 @@ def trace(
     _check_refs(traced.jaxpr, fn)
     untyped, explicit = compat.without_types(_in_lax(traced.jaxpr, step))
     untyped = know_kernels(run_in_order(untyped), user_rules)
-    try:
-        opened = run_shard_maps(compat.without_refs(untyped))
-    except CollectiveError as error:
-        raise TraceError(str(error)) from error
+    opened = _opened(untyped)
     shard_maps = shard_maps_in(untyped)
     refuse_for_bodies(shard_maps, all_equations(opened.jaxpr), user_rules)
     as_written, names = as_planned(opened), argument_names(fn, len(args))
     as_written, kept = held_where_named(as_written, host, ties, _paths(abstract), names)
-    written, cut = _in_parts(as_written, microbatches, ties, user_rules, trip_counts)
-    closed, told = _saving(written, saved, offloaded)
-    laid_out = _laid_out(closed, _paths(abstract), _paths(traced.out_info), trip_counts, user_rules)
+    as_written, there = of_platforms(as_written, platforms)
+    written, cut = in_parts(as_written, microbatches, ties, user_rules, trip_counts)
+    closed, told = saving(written, saved, offloaded)
+    made = laid_out(closed, _paths(abstract), _paths(traced.out_info), trip_counts, user_rules)
     return Program(
         name=name or _name_of(fn),
         ties=ties,
         donated=donated_of(abstract, donate, step.changed),
-        options={**_options(donate, trip_counts, user_rules), **kept, **cut, **told},
+        options={**_options(donate, trip_counts, user_rules), **kept, **there, **cut, **told},
         jaxpr=closed,
         written=written,
         user_rules=user_rules,
@@ -155,131 +149,8 @@ def trace(
         argument_shardings=tuple(map(compat.explicit_sharding, jax.tree.leaves(args))),
         changed=step.changed,
         refs=step.refs,
-        **laid_out,
+        **made,
     )
-
-
-def resaved(
-    program: Program, saved: Collection[str] | None, offloaded: Collection[str] = ()
-) -> Program:
-    """The same step, saving other values for its backward pass.
-
-    Args:
-      program: the step, whatever it saves.
-      saved: names of `autoshard.program.keep.find_residuals(program.written)`, or None for what the
-        step saves as it is written.
-      offloaded: those stacks of loops that wait on the host, by name.
-
-    Raises:
-      TraceError: there are no such values, or others must be saved.
-    """
-    chosen = ("saved", "offloaded")
-    options = {key: value for key, value in program.options.items() if key not in chosen}
-    closed, names = _saving(program.written, saved, offloaded)
-    counts = options.get("trip_counts", ())
-    paths = program.input_paths, program.output_paths
-    laid_out = _laid_out(closed, *paths, counts, program.user_rules)
-    options |= {**names, **rules_option(program.user_rules)}
-    return replace(program, options=options, jaxpr=closed, **laid_out)
-
-
-def in_microbatches(program: Program, microbatches: int) -> Program:
-    """The same step, on `microbatches` equal parts of its batch, one after another.
-
-    Raises:
-      TraceError: it cannot be cut so, or it is already, or it was told what to save.
-    """
-    told = [key for key in ("microbatches", "saved", "offloaded") if key in program.options]
-    if told:
-        raise TraceError(
-            f"{program.name} was traced with {' and '.join(told)} already: give it as it is without"
-        )
-    counts = program.options.get("trip_counts", ())
-    rules = program.user_rules
-    closed, cut = _in_parts(program.written, microbatches, program.ties, rules, counts)
-    laid_out = _laid_out(closed, program.input_paths, program.output_paths, counts, rules)
-    options = {**program.options, **cut, **rules_option(rules)}
-    return replace(program, options=options, jaxpr=closed, written=closed, **laid_out)
-
-
-def _in_parts(
-    written: Any,
-    count: int,
-    ties: Sequence[tuple[int, int]],
-    user_rules: UserRules | None,
-    trip_counts: TripCounts,
-) -> tuple[Any, dict[str, int]]:
-    """The step in `count` microbatches, and how the options of a trace say so."""
-    if count == 1:
-        return written, {}
-    counts = checked(trip_counts)
-    if counts and not isinstance(counts, int):
-        raise TraceError(
-            "a step in microbatches has its loops in another order: give one trip count for all, "
-            f"not {counts}"
-        )
-    try:
-        state = {position for position, _ in ties}
-        closed = with_microbatches(written, count, state=state, user_rules=user_rules)
-    except CutError as error:
-        raise TraceError(str(error)) from error
-    return closed, {"microbatches": count}
-
-
-def _saving(
-    written: Any, saved: Collection[str] | None, offloaded: Collection[str]
-) -> tuple[Any, dict[str, list[str]]]:
-    """The step with these values saved and offloaded, and how the options of a trace say so."""
-    if saved is None and not offloaded:
-        return written, {}
-    try:
-        residuals = find_residuals(written)
-        wanted = residuals.saved_as_written() if saved is None else saved
-        closed = with_saved(written, residuals, wanted, offloaded)
-        told = {"saved": list(residuals.on_stacks(wanted))}
-        return closed, {**told, "offloaded": sorted(offloaded)} if offloaded else told
-    except KeepError as error:
-        raise TraceError(str(error)) from error
-
-
-def _laid_out(
-    closed: Any,
-    in_paths: Sequence[str],
-    out_paths: Sequence[str],
-    trip_counts: TripCounts,
-    user_rules: UserRules | None,
-) -> dict[str, Any]:
-    """What of a `Program` follows from its closed jaxpr. Raises TraceError."""
-    try:
-        graph = Flattener(trip_counts)
-        graph.run(closed, in_paths, out_paths)
-        graph.while_trips.check_all_met()
-    except ValueError as error:
-        raise TraceError(str(error)) from error
-    _check_effects(graph)
-    rules = rules_for(
-        [equation for equation in graph.equations if equation is not None],
-        user_rules=user_rules or {},
-    )
-    by_op = iter(rules)
-    ops = []
-    for record, equation in zip(graph.ops, graph.equations, strict=True):
-        rule = record["rule"] if equation is None else next(by_op)
-        ops.append(Op(**{**record, "rule": with_halves(rule, record.get("kernel"))}))
-    ops = _price_dearest_branch_only(ops, graph.regions, graph.branches)
-    values = tuple(graph.values)
-    lines = outline(values, ops, graph.inputs)
-    return {
-        "values": values,
-        "ops": tuple(ops),
-        "regions": tuple(graph.regions),
-        "inputs": tuple(graph.inputs),
-        "outputs": tuple(graph.outputs),
-        "carries": tuple(graph.carries),
-        "constant_bytes": graph.constant_bytes,
-        "fingerprint": fingerprint(lines),
-        "outline": lines,
-    }
 
 
 def _check_arrays(args: Any, fn: Callable[..., Any]) -> None:
@@ -326,6 +197,14 @@ def _in_lax(closed: Any, fn: Returning) -> Any:
         raise TraceError(f"{_name_of(fn.fn)} has {error}") from error
 
 
+def _opened(closed: Any) -> Any:
+    """What JAX traced, with what each `shard_map` runs in place of it. Raises TraceError."""
+    try:
+        return run_shard_maps(compat.without_refs(closed))
+    except CollectiveError as error:
+        raise TraceError(str(error)) from error
+
+
 def _check_refs(closed: Any, fn: Callable[..., Any]) -> None:
     """Refuse Refs that are no arguments. Raises TraceError."""
     if closed_over := [constant for constant in closed.consts if is_ref(constant)]:
@@ -333,21 +212,6 @@ def _check_refs(closed: Any, fn: Callable[..., Any]) -> None:
             f"{_name_of(fn)} reads or changes Refs that are no arguments of it: "
             f"{', '.join(str(jax.typeof(one)) for one in closed_over)}; pass them as arguments, so "
             "that a plan can say how they lie"
-        )
-
-
-def _check_effects(graph: Flattener) -> None:
-    """Refuse effects that JAX keeps in order on one device alone. Raises TraceError."""
-    ordered = [
-        f"  {op['primitive']} at {op['scope'] or '(top)'} ({op['line'] or 'no source line'})"
-        for op, equation in zip(graph.ops, graph.equations, strict=True)
-        if equation is not None and compat.single_device_effects(equation)
-    ]
-    if ordered:
-        raise TraceError(
-            "JAX keeps these in order on one device alone, and refuses them on a mesh:\n"
-            + "\n".join(ordered)
-            + "\ndrop ordered=True, or print with jax.experimental.io_callback(..., ordered=True)"
         )
 
 
@@ -379,22 +243,3 @@ def _abstract(leaf: Any) -> Any:
 
 def _name_of(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__name__", type(fn).__name__)
-
-
-def _price_dearest_branch_only(
-    ops: list[Op], regions: Sequence[Region], branches: Sequence[Sequence[int]]
-) -> list[Op]:
-    """Give weight 0 to the branches of a `cond` that cost less than its dearest one."""
-    for group in branches:
-        work = []
-        for number in group:
-            region = regions[number]
-            inside = ops[region.start : region.stop]
-            work.append(sum(op.flops * op.trips * op.weight for op in inside))
-        dearest = group[int(np.argmax(work))]
-        for number in group:
-            if number != dearest:
-                region = regions[number]
-                for k in range(region.start, region.stop):
-                    ops[k] = replace(ops[k], weight=0.0)
-    return ops

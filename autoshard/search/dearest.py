@@ -20,6 +20,7 @@ from autoshard.plan.plan import Move, Plan
 from autoshard.plan.same_program import for_program
 from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.problem.requirements.bind import shown_layout
+from autoshard.program.rewritten import on_platforms
 from autoshard.program.select import shown_path
 from autoshard.program.trace import Program
 from autoshard.search.assemble import prices_of
@@ -56,6 +57,7 @@ def dearest(program: Program, machine: Machine | str, plan: Plan) -> list[Dear]:
       PlanError: the plan is for another program.
     """
     machine = load(machine) if isinstance(machine, str) else machine
+    program = on_platforms(program, plan.options.get("platforms", ()))
     plan = for_program(plan, program)
     prices = prices_of(plan, program, machine)
     names, decisions = plan.mesh.names, plan.decisions

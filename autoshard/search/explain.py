@@ -38,6 +38,7 @@ from autoshard.program.facts import Facts
 from autoshard.program.layout import Layout
 from autoshard.program.notes import kernels_around
 from autoshard.program.repeats import find_repeats
+from autoshard.program.rewritten import on_platforms
 from autoshard.program.select import find_values, group_path, shown_path
 from autoshard.program.trace import Program
 from autoshard.search.assemble import prices_of
@@ -90,6 +91,7 @@ class Explainer:
         gap: float = 0.0,
     ) -> None:
         machine = load(machine) if isinstance(machine, str) else machine
+        program = on_platforms(program, plan.options.get("platforms", ()))
         plan = for_program(plan, program)
         self.program, self.plan, self.gap = program, plan, gap
         asked = [from_json(one["requirement"]) for one in plan.requirements if "requirement" in one]

@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from autoshard.lower.facts.platforms import platform_to_read
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import Plan
 from autoshard.problem.requirements.records import Requirement
+from autoshard.program.rewritten import on_platforms
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.finish import finish
@@ -105,6 +107,8 @@ def candidates(program: Program, machine: Machine | str, asked: SearchOptions) -
     space; the other plans carry the same bound. Raises the same errors as `search`.
     """
     machine = load(machine) if isinstance(machine, str) else machine
+    read = (platform_to_read(program),)  # by the judges, where no compiler is known
+    program = on_platforms(program, machine.chip.compiler.platforms or read)
     if asked.remat != "respect" or tuple(asked.accumulate) != (1,):
         plans = search_rewrites(program, machine, asked)
         why = "--remat and --accumulate"

@@ -20,6 +20,7 @@ from autoshard.plan.plan import Move, Plan, PlanError
 from autoshard.plan.same_program import for_program
 from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.program.readers import Phase
+from autoshard.program.rewritten import on_platforms
 from autoshard.program.trace import Program
 from autoshard.search.assemble import prices_of
 
@@ -74,6 +75,7 @@ def profile(plan: Plan, program: Program, machine: Machine) -> Profile:
       PlanError: the program is another one, or at the prices of this machine the plan costs
         otherwise than it says; the figures that differ are listed.
     """
+    program = on_platforms(program, plan.options.get("platforms", ()))
     plan = for_program(plan, program)
     try:
         prices = prices_of(plan, program, machine)

@@ -31,9 +31,10 @@ from autoshard.program.facts import Facts
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import REWRITES
 from autoshard.program.keep import find_residuals
+from autoshard.program.rewritten import resaved
 from autoshard.program.rules.ask_shardy import NoRuleError
 from autoshard.program.subaxes import coarse
-from autoshard.program.trace import Program, TraceError, resaved, trace
+from autoshard.program.trace import Program, TraceError, trace
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.assemble import prices_of
 from autoshard.search.keep.priced import cheapest, cost_of, rates_of

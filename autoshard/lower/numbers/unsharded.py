@@ -24,6 +24,7 @@ from autoshard.lower.numbers.numeric import TOLERANCES, Difference, compare_outp
 from autoshard.lower.numbers.rounding import Nudge, deviations
 from autoshard.lower.numbers.starts import arguments_at_ends
 from autoshard.lower.spmd import Lowered
+from autoshard.program.as_run.calls import run_on
 from autoshard.program.state.in_place import Returning, arrays_of
 from autoshard.program.trace import Program
 from autoshard.program.vocabulary import RESHARDS
@@ -110,10 +111,26 @@ def _plain_reference(fn: Callable[..., Any], concrete: Sequence[Any], device: An
 
 def _with_interpreted_kernels(fn: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:
     """A function whose kernels run as they can on CPU."""
+    return _changed(fn, args, on_cpu)
+
+
+def _on_platforms(
+    fn: Callable[..., Any], args: Sequence[Any], platforms: Sequence[str]
+) -> Callable[..., Any]:
+    """A function that computes, on any device, what it does on these platforms."""
+    if not platforms:
+        return fn
+    return _changed(fn, args, lambda closed: run_on(closed, platforms))
+
+
+def _changed(
+    fn: Callable[..., Any], args: Sequence[Any], change: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """A function with `change` made to its closed jaxpr."""
     with compat.traced_without_gpu():
         closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
     closed = compat.in_lax(closed)
-    changed = on_cpu(closed)
+    changed = change(closed)
     if changed is closed:
         return fn
     tree, step = jax.tree.structure(out), jaxpr_as_fun(changed)
@@ -169,6 +186,7 @@ def _differences(
 ) -> list[Difference]:
     device = lowered.mesh.local_devices[0]
     fn, concrete = Returning(fn, concrete, lowered.program.refs), arrays_of(concrete)
+    fn = _on_platforms(fn, concrete, lowered.program.options.get("platforms", ()))
     known = reference(fn, concrete, device=device) if expected is None else expected
     try:
         sharded = widened(lowered.fn, *concrete) if known.double else lowered.fn

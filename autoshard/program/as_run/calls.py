@@ -8,6 +8,7 @@
   run in the order in which they are written. If they do, a barrier stands between every two.
 * Operations on sparse arrays (`BCOO` and `BCSR`, batched coordinates and rows) are functions of
   `jax.lax`, which all platforms run unless JAX is told to call a vendor's library.
+* `lax.platform_dependent` holds a function for each platform; on one, one of them runs.
 * `device_put` of several arrays is one of each, since each goes to a memory of its own.
 """
 
@@ -41,6 +42,37 @@ def _as_run(equation: Any) -> Any:
     else:
         return equation
     return with_bodies(call, lambda body: replaced(body, _as_run))  # solvers call others
+
+
+def run_on(closed: Any, platforms: Sequence[str]) -> Any:
+    """A closed jaxpr with what `lax.platform_dependent` runs on the first platform that it knows.
+
+    Raises:
+      ValueError: there is nothing for any of `platforms`.
+    """
+    jaxpr = replaced(closed.jaxpr, lambda equation: _on(equation, platforms))
+    if jaxpr is closed.jaxpr:
+        return closed
+    return compat.drop_dead_code(closed.replace(jaxpr=jaxpr))  # which platform it is, too
+
+
+def _on(equation: Any, platforms: Sequence[str]) -> Any:
+    known = equation.params.get("branches_platforms")
+    if equation.primitive.name != "cond" or known is None:
+        return equation
+    fitting = [
+        number
+        for platform in (*platforms, None)
+        for number, names in enumerate(known)
+        if (names is None if platform is None else platform in (names or ()))
+    ]
+    if not fitting:
+        raise ValueError(
+            f"lax.platform_dependent at {compat.source_line(equation) or 'no source line'} has "
+            f"nothing for {' or '.join(platforms)}, and no default: {known}"
+        )
+    branch = equation.params["branches"][fitting[0]]
+    return call_in_place(equation, lambda _, operands: jaxpr_as_fun(branch)(*operands[1:]))
 
 
 def _solved(equation: Any, operands: Sequence[Any]) -> list[Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from autoshard.program.trace import Program, TraceError, in_microbatches
+from autoshard.program.rewritten import in_microbatches
+from autoshard.program.trace import Program, TraceError
 
 
 def microbatches_of(program: Program) -> int:

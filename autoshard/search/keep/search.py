@@ -28,7 +28,8 @@ from autoshard.program.facts import Facts
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.keep import Residuals, find_residuals
 from autoshard.program.layout import short_dtype
-from autoshard.program.trace import Program, resaved
+from autoshard.program.rewritten import resaved
+from autoshard.program.trace import Program
 from autoshard.search.all_shapes import Explored, InfeasibleError, NoPlanError
 from autoshard.search.assemble import prices_of
 from autoshard.search.finish import finish

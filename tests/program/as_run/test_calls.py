@@ -16,8 +16,10 @@ from jax.experimental import sparse
 from jax.extend.core import jaxpr_as_fun
 
 from autoshard.lower.verify import verify
-from autoshard.program.trace import trace
+from autoshard.program.rewritten import on_platforms
+from autoshard.program.trace import TraceError, trace
 from autoshard.program.vocabulary import BARRIER
+from autoshard.search.search import search
 from tests.helpers import case, random_plan
 from tests.newer_jax import needs_program_order, program_order
 from tests.program.steps import f
@@ -125,3 +127,43 @@ def test_a_solver_in_a_solver_is_opened() -> None:
 
 def kinds_of(fn: Callable[..., Any], *args: Any) -> Counter[str]:
     return Counter(op.primitive for op in trace(fn, *args).ops)
+
+
+ARGS_OF_TWO = f(16, 8), f(8, 4)
+
+
+def by_platform(x: Any, w: Any) -> Any:
+    return lax.platform_dependent(
+        x, w, tpu=lambda x, w: jnp.sin(x @ w), cuda=lambda x, w: jnp.cos(x @ w)
+    )
+
+
+def test_of_what_platforms_run_one_is_the_program() -> None:
+    program = trace(by_platform, *ARGS_OF_TWO)
+    assert {"sin", "cos", "platform_index"} <= {op.primitive for op in program.ops}
+    for platform, kept, gone in (("tpu", "sin", "cos"), ("cuda", "cos", "sin")):
+        there = on_platforms(program, [platform])
+        assert there.options["platforms"] == [platform]
+        found = {op.primitive for op in there.ops}
+        assert kept in found
+        assert not found & {gone, "join", "platform_index"}
+        assert there.fingerprint == trace(by_platform, *ARGS_OF_TWO, **there.options).fingerprint
+    with pytest.raises(TraceError, match=r"platform_dependent at .*:\d+ has nothing for"):
+        on_platforms(program, ["rocm"])
+    plain = trace(jnp.sin, f(4))
+    assert on_platforms(plain, ["tpu"]) is plain
+
+
+def likelihood(factor: Any, x: Any) -> Any:
+    """`jnp.diagonal` is one thing on TPUs and another elsewhere."""
+    lower = jnp.tril(factor)
+    return jnp.sum(jnp.log(jnp.diagonal(lower @ lower.T))) + jnp.mean((x @ lower) ** 2)
+
+
+@pytest.mark.parametrize("machine", ["v5e-8", "h100-8"])
+def test_a_plan_has_the_collectives_of_its_platform(machine: str) -> None:
+    args = jnp.eye(32) + 0.1, jnp.full((64, 32), 0.5)
+    step = jax.grad(likelihood)
+    plan = search(trace(step, *args), machine, mesh=MESH, baselines=False)
+    found = verify(plan, step, *args, concrete=args)
+    assert found.agrees, str(found)
