@@ -61,6 +61,7 @@ class TraceOptions(TypedDict, total=False):
     offloaded: list[str]
     microbatches: Count
     host: list[str]
+    platforms: list[str]
     constraints: bool
 
 

@@ -10,7 +10,8 @@ import pytest
 from autoshard.lower.verify import verify
 from autoshard.plan.plan import Plan
 from autoshard.plan.same_program import for_program
-from autoshard.program.trace import TraceError, in_microbatches, trace
+from autoshard.program.rewritten import in_microbatches
+from autoshard.program.trace import TraceError, trace
 from autoshard.search.search import search
 from tests.helpers import toy_machine
 

@@ -13,7 +13,8 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.written import TraceOptions
 from autoshard.program.graph import REWRITES
 from autoshard.program.keep import find_residuals
-from autoshard.program.trace import resaved, trace
+from autoshard.program.rewritten import resaved
+from autoshard.program.trace import trace
 from autoshard.search.keep.offload import offloaded
 from autoshard.search.keep.proposals import Proposal
 from autoshard.search.search import InfeasibleError, search

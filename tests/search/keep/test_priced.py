@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from autoshard.program.keep import find_residuals
-from autoshard.program.trace import resaved, trace
+from autoshard.program.rewritten import resaved
+from autoshard.program.trace import trace
 from autoshard.search.assemble import prices_of
 from autoshard.search.keep.priced import Rates, cheapest, cost_of, rates_of
 from autoshard.search.search import search

@@ -13,7 +13,8 @@ from autoshard.lower.verify import verify
 from autoshard.plan.plan import Plan, PlanError
 from autoshard.plan.same_program import for_program
 from autoshard.plan.text.page import format_plan
-from autoshard.program.trace import TraceError, resaved, trace
+from autoshard.program.rewritten import resaved
+from autoshard.program.trace import TraceError, trace
 from autoshard.search.search import search
 from tests.helpers import toy_machine
 
