@@ -7,6 +7,7 @@ or dark) of the page.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from autoshard.show.html import Markup, element, join
 from autoshard.units import format_bytes
 
+MOST_TICKS = 6
+"""Ticks of an axis above its zero."""
 WIDE, HIGH = 1000, 260
 COLUMNS = 500
 """Program points are drawn in at most so many columns; each shows the fullest point in it."""
@@ -78,7 +81,8 @@ def stacked(
     tops = np.vstack([np.zeros(shown.shape[1]), shown.cumsum(axis=0)])
     peak = float(tops[-1].max())
     near = limit <= 4 * peak
-    most = (max(peak, limit) if near else peak) * 1.04 or 1.0
+    step, count = round_ticks(max(peak, limit) if near else peak, amount is format_bytes)
+    most = step * count
     edges = np.linspace(0, WIDE, shown.shape[1] + 1)
     shapes = []
     for number in range(len(curves)):
@@ -100,7 +104,7 @@ def stacked(
         role="img",
         aria_label=about,
     )
-    ticks = [element("span", amount(most * k / 4)) for k in (4, 3, 2, 1, 0)]
+    ticks = [element("span", amount(step * k)) for k in range(count, -1, -1)]
     below = [
         element("span", text, style=f"left:{100 * part:.2f}%; --part:{-100 * part:.2f}%")
         for part, text in labels
@@ -113,6 +117,20 @@ def stacked(
         element("div", *below, class_="along"),
         class_="chart",
     )
+
+
+def round_ticks(top: float, in_bytes: bool) -> tuple[float, int]:
+    """The distance of ticks, a round number of one unit, and how many reach the top: at most 6.
+
+    Ticks are whole. Bytes are round in the largest unit of 1,024 to a power that the top reaches.
+    """
+    if top <= 0:
+        return 1.0, 1
+    unit = 1024.0 ** math.floor(math.log(top, 1024)) if in_bytes and top >= 1 else 1.0
+    least = 10.0 ** math.floor(math.log10(top / unit)) / 10
+    steps = (part * least * ten * unit for ten in (1, 10) for part in (1, 2, 5))
+    step = max(next(one for one in steps if math.ceil(top / one) <= MOST_TICKS), 1.0)
+    return step, math.ceil(top / step)
 
 
 def fullest(curves: NDArray[np.float64], columns: int) -> NDArray[np.int64]:
