@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -66,8 +67,9 @@ def test_kept_arrays_are_those_of_the_problem():
     for machine, limit in (("v5p-16", 2.0**20), ("v5e-16", 2.0**20), ("h100-16", 2.0**22)):
         problem = _build(machine, shared, limit).problem
         kept, fresh = shared.arrays.flat(problem), flatten(problem, dense=False)
-        for name, one, other in zip(fresh._fields, kept, fresh, strict=True):
-            np.testing.assert_array_equal(one, other, err_msg=name)
+        for field in fields(fresh):
+            one, other = (getattr(arrays, field.name) for arrays in (kept, fresh))
+            np.testing.assert_array_equal(one, other, err_msg=field.name)
 
 
 def test_only_what_is_better_is_looked_for():
