@@ -140,3 +140,17 @@ def test_random_plans_of_a_step_are_what_shardy_makes_and_compute_the_same(
     plan = random_plan(case(experts, *arguments, mesh={"x": 4, "y": 2}), seed)
     verdict = verify(plan, experts, *arguments, concrete=arguments, explicit=explicit)
     assert verdict, str(verdict)
+
+
+def test_a_step_that_sends_rows_is_exported() -> None:
+    arrays = (jax.ShapeDtypeStruct(shape, "float32") for shape in SHAPES[RaggedKind.ROWS])
+    arguments = (*arrays, jax.ShapeDtypeStruct((GROUPS,), "int32"))
+    fn = product(RaggedKind.ROWS)
+    given = case(fn, *arguments, mesh={"x": 4, "y": 2})
+    op = next(op for op in given.program.ops if op.primitive == RAGGED)
+    (together,) = (joint.factor for joint in op.rule.joint)
+    plans = (random_plan(given, seed) for seed in range(100))
+    plan = next(one for one in plans if together in (one.decisions.assignment[op.index] or ()))
+    lowered = autoshard.lower(plan, fn, *arguments)
+    for platform in ("tpu", "cuda"):
+        assert b"ragged_all_to_all" in lowered.export(platforms=(platform,))
