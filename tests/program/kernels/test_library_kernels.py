@@ -149,4 +149,4 @@ def test_axes_of_the_grids_of_kernels_that_jax_ships(name: str) -> None:
 def test_the_guide_lists_these_kernels_and_those_of_the_table() -> None:
     rows = re.findall(r"^\| `((?:tpu|gpu)\.[\w.]+)`", GUIDE.read_text(), flags=re.MULTILINE)
     known = {f"tpu.{one.modules[0].removeprefix(f'{PALLAS}.').split('.')[0]}" for one in TABLE}
-    assert sorted(rows) == sorted({*KERNELS, *(name for name in known if "tokamax" not in name)})
+    assert sorted(rows) == sorted({*KERNELS, *known})

@@ -6,6 +6,6 @@ known of such functions beside their kernels stands in a table:
 table     which functions, of which modules
 record    what the table says of one, and how one of its calls is read
 calls     finds their calls in a step, and puts calls with rules in place of them
-grouped   products of rows that lie in groups (megablox, tokamax)
+grouped   products of rows that lie in groups (megablox)
 paged     attention over pages of keys and values
 """

@@ -86,6 +86,7 @@ def _made(equation: Any) -> tuple[Any, ...]:
     results = [(var.aval.shape, var.aval.dtype) for var in equation.outvars]
     kernels = [
         [(name, str(value)) for name, value in sorted(one.params.items())]
-        for one in kernels_of(equation)
+        # Copies: functions that two kernels share are written out in both.
+        for one in (compat.interpreted(kernel, frozenset()) for kernel in kernels_of(equation))
     ]
     return results, kernels

@@ -16,7 +16,6 @@ says where a part starts.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -28,7 +27,6 @@ from autoshard.program.kernels.known.record import (
     Dimension,
     Form,
     Options,
-    equations_in,
     kernels_of,
     ranks_of,
     rule_of,
@@ -49,88 +47,42 @@ OFFSET = "*group_offset"
 
 def product_forms(equation: Any) -> Iterator[Form]:
     """The forms of megablox' `gmm`."""
-    yield from _product_forms(equation, "preferred_element_type", _no_more)
+    call, said = _operands(equation, (2, 3, 1))
+    if call is None or len(call.blocks) != 3 or len(call.blocks[0].sizes) != 2:
+        return
+    (tm, tk), (_, tn) = call.blocks[0].sizes, call.blocks[-1].sizes
+    (_, k), matrices, *_ = shapes_of(equation)
+    result = equation.outvars[0].aval
+    for transposed in (False, True):
+        if matrices[1:][:: -1 if transposed else 1] == (k, result.shape[-1]):
+            tiling = {"tiling": (tm, tk, tn), "transpose_rhs": transposed}
+            yield Form(said, {"preferred_element_type": result.dtype, **tiling, **_mode(equation)})
 
 
 def gradient_forms(equation: Any) -> Iterator[Form]:
     """The forms of megablox' `tgmm`."""
-    yield from _gradient_forms(equation, "preferred_element_type", _no_more)
-
-
-def tokamax_product_forms(equation: Any) -> Iterator[Form]:
-    """The forms of tokamax' `gmm`."""
-    yield from _product_forms(equation, "out_dtype", _of_tokamax)
-
-
-def tokamax_gradient_forms(equation: Any) -> Iterator[Form]:
-    """The forms of tokamax' `tgmm`."""
-    for form in _gradient_forms(equation, "out_dtype", _of_tokamax):
-        for combined in (False, True):
-            yield Form(form.operands, {**form.options, "combine_scopes": combined})
-
-
-def _no_more(kernel: Any) -> Options:
-    return {}
-
-
-def _of_tokamax(kernel: Any) -> Options:
-    """What tokamax' functions are told beside: the kernel's metadata and products say it."""
-    body = compat.kernel_call(kernel).body
-    precisions = [
-        one.params["precision"] for one in equations_in(body) if "precision" in one.params
-    ]
-    said = json.loads((kernel.params.get("metadata") or {}).get("xprof_metadata", "{}"))
-    return {
-        "input_buffer_count": said.get("input_buffer_count", 2),
-        "precision": precisions[0] if precisions else None,
-    }
-
-
-def _operands(ranks: Sequence[int], own: tuple[int, ...]) -> tuple[str, ...] | None:
-    """The names of the operands; None where they are others."""
-    names = ("lhs", "rhs", "group_sizes")
-    more = {own: (), (*own, 0): (OFFSET,)}.get(tuple(ranks))
-    return None if more is None else (*names, *more)
-
-
-def _product_forms(equation: Any, dtype: str, options: Callable[[Any], Options]) -> Iterator[Form]:
-    operands, kernels = _operands(ranks_of(equation), (2, 3, 1)), kernels_of(equation)
-    if operands is None or len(kernels) != 1 or len(equation.outvars) != 1:
-        return
-    call, (rows, matrices, *_) = compat.kernel_call(kernels[0]), shapes_of(equation)
-    result = equation.outvars[0].aval
-    if len(call.blocks) != 3 or len(call.blocks[0].sizes) != 2:
-        return
-    (tm, tk), (_, tn) = call.blocks[0].sizes, call.blocks[-1].sizes
-    for transposed in (False, True):
-        k, n = matrices[:0:-1] if transposed else matrices[1:]
-        if (k, n) == (rows[1], result.shape[-1]):
-            told = {
-                dtype: result.dtype,
-                "tiling": (tm, tk, tn),
-                "transpose_rhs": transposed,
-                "interpret": kernels[0].params["interpret"],
-                **options(kernels[0]),
-            }
-            yield Form(operands, told)
-
-
-def _gradient_forms(equation: Any, dtype: str, options: Callable[[Any], Options]) -> Iterator[Form]:
-    operands, kernels = _operands(ranks_of(equation), (2, 2, 1)), kernels_of(equation)
-    if operands is None or len(kernels) != 1 or len(equation.outvars) != 1:
-        return
-    call, result = compat.kernel_call(kernels[0]), equation.outvars[0].aval
-    if len(call.blocks) != 3 or len(call.blocks[0].sizes) != 2:
+    call, said = _operands(equation, (2, 2, 1))
+    if call is None or len(call.blocks) != 3 or len(call.blocks[0].sizes) != 2:
         return
     (tm, tk), (_, tn) = call.blocks[0].sizes, call.blocks[1].sizes
-    told = {
-        dtype: result.dtype,
-        "tiling": (tm, tk, tn),
-        "num_actual_groups": result.shape[0],
-        "interpret": kernels[0].params["interpret"],
-        **options(kernels[0]),
-    }
-    yield Form(operands, told)
+    result = equation.outvars[0].aval
+    tiling = {"tiling": (tm, tk, tn), "num_actual_groups": result.shape[0]}
+    yield Form(said, {"preferred_element_type": result.dtype, **tiling, **_mode(equation)})
+
+
+def _mode(equation: Any) -> Options:
+    """Whether a kernel is interpreted."""
+    return {"interpret": kernels_of(equation)[0].params["interpret"]}
+
+
+def _operands(equation: Any, own: tuple[int, ...]) -> tuple[Any, tuple[str, ...]]:
+    """The only kernel of a call, none where its operands are others, and their names."""
+    names = ("lhs", "rhs", "group_sizes")
+    more = {own: (), (*own, 0): (OFFSET,)}.get(ranks_of(equation))
+    kernels = kernels_of(equation)
+    if more is None or len(kernels) != 1 or len(equation.outvars) != 1:
+        return None, names
+    return compat.kernel_call(kernels[0]), (*names, *more)
 
 
 def product(function: Callable[..., Any], form: Form, arrays: Sequence[Any]) -> list[Any]:

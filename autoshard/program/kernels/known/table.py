@@ -7,15 +7,12 @@ from autoshard.program.kernels.known.record import Known
 
 PALLAS = "jax.experimental.pallas.ops.tpu"
 MEGABLOX = f"{PALLAS}.megablox.gmm", "maxtext.kernels.megablox.backend"
-TOKAMAX = ("tokamax._src.ops.ragged_dot.pallas_mosaic_tpu_kernel",)
 PAGED = (f"{PALLAS}.paged_attention.paged_attention_kernel",)
 RAGGED_PAGED = (f"{PALLAS}.ragged_paged_attention.kernel",)
 
 TABLE = (
     Known("gmm", MEGABLOX, grouped.product_forms, grouped.product),
     Known("tgmm", MEGABLOX, grouped.gradient_forms, grouped.gradient),
-    Known("gmm", TOKAMAX, grouped.tokamax_product_forms, grouped.product),
-    Known("tgmm", TOKAMAX, grouped.tokamax_gradient_forms, grouped.gradient),
     Known("paged_attention", PAGED, paged.decode_forms, paged.decode),
     Known("ragged_paged_attention", RAGGED_PAGED, paged.ragged_forms, paged.ragged),
 )
