@@ -35,7 +35,7 @@ def test_more_stages_than_blocks():
 
 def test_a_name_that_no_op_bears():
     text = refused(StageError, small_step(2), stages=[("layer_0",), ("layer_7",)])
-    assert "'layer_7' (stage 1) is borne by no op; near names: layer_1, layer_0" in text
+    assert "'layer_7' (stage 1) is borne by no op; did you mean layer_1 or layer_0?" in text
 
 
 def test_microbatches_that_do_not_divide():

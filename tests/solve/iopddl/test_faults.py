@@ -147,7 +147,7 @@ DAMAGED = {
     "binary": (
         b"\x80\x81\x82",
         "is neither JSON nor gzip'ed JSON: 'utf-8' codec can't decode byte 0x80 in position 0: "
-        "invalid start byte",
+        "invalid start byte; copy or download it again",
     ),
     "truncated gzip": (
         gzip.compress(WHOLE, mtime=0)[:60],
