@@ -205,11 +205,11 @@ class _Join:
                 kind = FactorKind.REPLICATE
             order[leaf] = len(factors)
             factors.append(Factor(factor_name(len(factors)), sizes[leaf], kind, operator))
-        sides = (
+        read, made = (
             tuple(tuple(tuple(order[leaf] for leaf in d) for d in tensor) for tensor in side)
             for side in (operands, results)
         )
-        return Rule(tuple(factors), *sides)
+        return Rule(tuple(factors), read, made)
 
     def sizes_in(self, values: Sequence[int], tensors: Sequence[list[list[int]]]) -> dict[int, int]:
         """The size of each factor, as the dimensions that it makes up have it.
