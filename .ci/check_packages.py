@@ -56,7 +56,7 @@ def faults(sdist: Path, wheel: Path) -> list[str]:
     needed = (
         files("autoshard")
         | files("tests")
-        | {"pyproject.toml", "README.md", "LICENSE", "hatch_build.py"}
+        | {"pyproject.toml", "README.md", "LICENSE", ".ci/hatch_build.py"}
     )
     return wrong + [f"{sdist.name} lacks {name}" for name in sorted(needed - sources)]
 

@@ -6,7 +6,7 @@ wheel holds it; in a checkout, and wherever it is missing, the first call makes 
 seconds) and keeps it beside this file, or in the user's cache folder where that cannot be written.
 
 This module needs the standard library alone: the build of a wheel runs it before anything is
-installed (`hatch_build.py`).
+installed (`.ci/hatch_build.py`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-sys.path.insert(0, str(Path(__file__).parent / "autoshard" / "native"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "autoshard" / "native"))
 
 import building
 
