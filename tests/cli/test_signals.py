@@ -26,7 +26,7 @@ AFTER_A_PLAN = [
     ("autoshard.plan.plan", "write_whole"),
 ]
 BEFORE_ANY = [
-    ("autoshard.program.trace", "Flattener"),
+    ("autoshard.program.rewritten", "Flattener"),
     ("autoshard.search.prepare", "analyse"),
     ("autoshard.search.one_shape", "build"),
 ]
