@@ -13,9 +13,20 @@ from typing import TypeVar
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.plan import Plan, PlanError
 from autoshard.program.fingerprint import deciding_ops, first_difference, is_of
+from autoshard.program.rewritten import on_platforms
 from autoshard.program.trace import Program
 
 _Entry = TypeVar("_Entry")
+
+
+def as_planned_for(plan: Plan, program: Program) -> tuple[Plan, Program]:
+    """`program` with what it runs on the platforms of `plan`, and the plan numbered as that is.
+
+    Raises:
+      PlanError: it is another program.
+    """
+    program = on_platforms(program, plan.options.get("platforms", ()))
+    return for_program(plan, program), program
 
 
 def for_program(plan: Plan, program: Program, name: str | None = None) -> Plan:

@@ -17,10 +17,9 @@ from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.plan.moves import copy_moves, op_moves
 from autoshard.plan.plan import Move, Plan
-from autoshard.plan.same_program import for_program
+from autoshard.plan.same_program import as_planned_for
 from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.problem.requirements.bind import shown_layout
-from autoshard.program.rewritten import on_platforms
 from autoshard.program.select import shown_path
 from autoshard.program.trace import Program
 from autoshard.search.assemble import prices_of
@@ -57,8 +56,7 @@ def dearest(program: Program, machine: Machine | str, plan: Plan) -> list[Dear]:
       PlanError: the plan is for another program.
     """
     machine = load(machine) if isinstance(machine, str) else machine
-    program = on_platforms(program, plan.options.get("platforms", ()))
-    plan = for_program(plan, program)
+    plan, program = as_planned_for(plan, program)
     prices = prices_of(plan, program, machine)
     names, decisions = plan.mesh.names, plan.decisions
     chosen = ChosenStrategies(decisions, prices.mesh_shape, prices.evaluated)

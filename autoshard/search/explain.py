@@ -26,7 +26,7 @@ from autoshard.machine.machine import Machine
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import Evaluation, evaluate, tidy
 from autoshard.plan.plan import Plan, PlanError
-from autoshard.plan.same_program import for_program
+from autoshard.plan.same_program import as_planned_for, for_program
 from autoshard.plan.transfers import host_notes
 from autoshard.problem.build import Built, build
 from autoshard.problem.requirements.bind import Bound, shown_layout, shown_value
@@ -38,7 +38,6 @@ from autoshard.program.facts import Facts
 from autoshard.program.layout import Layout
 from autoshard.program.notes import kernels_around
 from autoshard.program.repeats import find_repeats
-from autoshard.program.rewritten import on_platforms
 from autoshard.program.select import find_values, group_path, shown_path
 from autoshard.program.trace import Program
 from autoshard.search.assemble import prices_of
@@ -91,8 +90,7 @@ class Explainer:
         gap: float = 0.0,
     ) -> None:
         machine = load(machine) if isinstance(machine, str) else machine
-        program = on_platforms(program, plan.options.get("platforms", ()))
-        plan = for_program(plan, program)
+        plan, program = as_planned_for(plan, program)
         self.program, self.plan, self.gap = program, plan, gap
         asked = [from_json(one["requirement"]) for one in plan.requirements if "requirement" in one]
         own = constraints and any("requirement" not in one for one in plan.requirements)

@@ -17,10 +17,9 @@ from autoshard.plan.copies import ANEW, FIRST, SECOND
 from autoshard.plan.evaluate import Evaluation, compute_seconds, evaluate
 from autoshard.plan.moves import copy_moves, op_moves
 from autoshard.plan.plan import Move, Plan, PlanError
-from autoshard.plan.same_program import for_program
+from autoshard.plan.same_program import as_planned_for
 from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.program.readers import Phase
-from autoshard.program.rewritten import on_platforms
 from autoshard.program.trace import Program
 from autoshard.search.assemble import prices_of
 
@@ -75,8 +74,7 @@ def profile(plan: Plan, program: Program, machine: Machine) -> Profile:
       PlanError: the program is another one, or at the prices of this machine the plan costs
         otherwise than it says; the figures that differ are listed.
     """
-    program = on_platforms(program, plan.options.get("platforms", ()))
-    plan = for_program(plan, program)
+    plan, program = as_planned_for(plan, program)
     try:
         prices = prices_of(plan, program, machine)
         found = evaluate(prices, plan.decisions, plan.mesh.names)
