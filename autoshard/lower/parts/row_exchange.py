@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from autoshard.lower.parts.cut import Cut
-from autoshard.program.ragged import ROUNDS, window_rows
+from autoshard.program.ragged import ROUNDS, sizes_of_rows, window_rows
 
 Integers = Any
 """Arrays of int32."""
@@ -63,10 +63,7 @@ class Exchange:
 
     def sizes(self, number: Any) -> Integers:
         """The rows of each of this device's groups in one window."""
-        ends = jnp.cumsum(self.own, dtype=jnp.int32)
-        begin = number * self.window
-        low, high = (jnp.clip(one, begin, begin + self.window) for one in (ends - self.own, ends))
-        return high - low
+        return sizes_of_rows(self.own, number * self.window, self.window)
 
     def arrive(self, part: Any, number: Any) -> Any:
         """`[window, ...]`, this device's window of rows, from its part of all rows."""
@@ -87,13 +84,7 @@ class Exchange:
 
         def gathered(part: Any, empty: Any) -> Any:
             all_parts = lax.all_gather(part, self.names, tiled=False)
-            row = jnp.arange(self.window)[:, None]
-            from_each = row - here[:, mine]
-            is_from = (from_each >= 0) & (from_each < sizes[:, mine])
-            source = jnp.argmax(is_from, axis=1)
-            place = jnp.take_along_axis(there[:, mine] + from_each, source[:, None], 1)[:, 0]
-            rows = all_parts[source, jnp.clip(place, 0, self.rows - 1)]
-            return _where(is_from.any(axis=1), rows, empty)
+            return _picked(all_parts, there[:, mine], sizes[:, mine], empty, here[:, mine])
 
         return lax.platform_dependent(part, empty, cpu=gathered, default=sent)
 
@@ -115,13 +106,7 @@ class Exchange:
 
         def gathered(window: Any, into: Any) -> Any:
             all_windows = lax.all_gather(window, self.names, tiled=False)
-            row = jnp.arange(self.rows)[:, None]
-            from_each = row - there[mine]
-            is_from = (from_each >= 0) & (from_each < sizes[mine])
-            source = jnp.argmax(is_from, axis=1)
-            place = jnp.take_along_axis(here[mine] + from_each, source[:, None], 1)[:, 0]
-            rows = all_windows[source, jnp.clip(place, 0, self.window - 1)]
-            return _where(is_from.any(axis=1), rows, into)
+            return _picked(all_windows, here[mine], sizes[mine], into, there[mine])
 
         return lax.platform_dependent(window, into, cpu=gathered, default=sent)
 
@@ -140,8 +125,15 @@ class Exchange:
             return lax.while_loop(go_on, run, (jnp.int32(0), first))[1]
 
 
-def _where(which: Any, rows: Any, others: Any) -> Any:
-    return jnp.where(jnp.expand_dims(which, range(1, rows.ndim)), rows, others)
+def _picked(parts: Any, begin: Integers, sizes: Integers, into: Any, place: Integers) -> Any:
+    """`into` with `sizes` rows of each of `parts`: from `begin` of that on, to `place` on."""
+    from_each = jnp.arange(into.shape[0])[:, None] - place
+    is_from = (from_each >= 0) & (from_each < sizes)
+    source = jnp.argmax(is_from, axis=1)
+    row = jnp.take_along_axis(begin + from_each, source[:, None], 1)[:, 0]
+    rows = parts[source, jnp.clip(row, 0, parts.shape[1] - 1)]
+    which = jnp.expand_dims(is_from.any(axis=1), range(1, rows.ndim))
+    return jnp.where(which, rows, into)
 
 
 def exchange(
