@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -34,6 +34,14 @@ def all_equations(jaxpr: Any) -> list[Any]:
 
     replaced(jaxpr, note)
     return found
+
+
+def equations_in(jaxpr: Any) -> Iterator[Any]:
+    """The equations of a jaxpr and of all that its equations hold, kernels and derivatives too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for body, _ in compat.bodies_of(equation):
+            yield from equations_in(body)
 
 
 def with_bodies(equation: Any, change: Callable[[Any], Any]) -> Any:

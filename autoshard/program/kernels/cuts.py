@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from autoshard import compat
+from autoshard.program.bodies import equations_in
 from autoshard.program.kernels.along import Along, Axis, VariesError
 from autoshard.program.kernels.carried import CarriedError, FirstStep
 
@@ -125,22 +126,13 @@ def _refuse_state(call: compat.KernelCall) -> None:
     """Refuse kernels with a state that no reference holds. Raises _StaysWholeError."""
     if not call.scalable:
         raise _StaysWholeError("the kernel runs on a mesh of cores")
-    found = _primitives(call.body)
+    found = {one.primitive.name for one in equations_in(call.body)}
     if found & compat.RANDOM_STATE:
         raise _StaysWholeError("the kernel draws random bits, which depend on those drawn before")
     if found & compat.COPIES:
         raise _StaysWholeError(
             "the kernel copies by itself, and may await what another step has begun"
         )
-
-
-def _primitives(jaxpr: Any) -> set[str]:
-    found = set()
-    for equation in jaxpr.eqns:
-        found.add(equation.primitive.name)
-        for body, _ in compat.bodies_of(equation):
-            found |= _primitives(body)
-    return found
 
 
 def _cut_by(

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from autoshard import compat
+from autoshard.program.bodies import equations_in
 from autoshard.program.kernels.known.record import (
     Dimension,
     Form,
-    equations_in,
     kernels_of,
     literals_in,
     ranks_of,

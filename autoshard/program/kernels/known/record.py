@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from autoshard import compat
-from autoshard.program.bodies import all_equations
+from autoshard.program.bodies import all_equations, equations_in
 from autoshard.program.rules.record import FactorKind, Rule
 
 Options = Mapping[str, Any]
@@ -128,14 +128,6 @@ def shapes_of(equation: Any) -> list[tuple[int, ...]]:
 def ranks_of(equation: Any) -> tuple[int, ...]:
     """The numbers of dimensions of the operands of an equation."""
     return tuple(map(len, shapes_of(equation)))
-
-
-def equations_in(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a jaxpr and of all its bodies."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for body, _ in compat.bodies_of(equation):
-            yield from equations_in(body)
 
 
 def literals_in(jaxpr: Any, kind: Any) -> list[Any]:
