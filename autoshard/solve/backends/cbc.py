@@ -1,4 +1,4 @@
-"""CBC (https://github.com/coin-or/Cbc), the program that PuLP brings, as a back end.
+"""CBC (https://github.com/coin-or/Cbc), the program that PuLP brings or finds, as a back end.
 
 The model goes to it as an MPS file with all digits of every number, its progress is read from what
 it prints, and its answer from its solution file. Two habits of CBC 2.10 are allowed for. Past its
@@ -13,6 +13,7 @@ import contextlib
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -22,6 +23,7 @@ from typing import TextIO
 
 import numpy as np
 
+from autoshard.extras import install_line
 from autoshard.solve.backends.task import Answer, Task, Tell, Verdict
 
 MODEL, SOLUTION, START = Path("model.mps"), Path("solution.txt"), Path("start.txt")
@@ -33,13 +35,10 @@ def solve(task: Task, tell: Tell) -> Answer:
 
     Runs in the main thread of a process that has no other (`apart`).
     """
-    import pulp
-
     MODEL.write_text(mps_text(task))
-    program = pulp.PULP_CBC_CMD(msg=False).path
     tell(-np.inf, None)
     seconds = max(0.01, task.deadline - time.monotonic())
-    words = [program, str(MODEL), "-sec", f"{seconds:.2f}", "-timeMode", "elapsed"]
+    words = [program(), str(MODEL), "-sec", f"{seconds:.2f}", "-timeMode", "elapsed"]
     words += ["-ratioGap", "0", "-allowableGap", "0"]
     if task.threads > 1:
         words += ["-threads", str(task.threads)]
@@ -75,6 +74,24 @@ def solve(task: Task, tell: Tell) -> Answer:
         note = f"CBC ended with exit code {process.returncode}: {tail}"
         return Answer(Verdict.FAILED, bound, note=note)
     return _read(SOLUTION.read_text(), task, bound, late)
+
+
+def program() -> str:
+    """The path of the program. PuLP 3 holds it; PuLP 4 finds it on the path, or in `cbcbox`.
+
+    Raises:
+      FileNotFoundError: there is none.
+    """
+    import pulp
+
+    bundled = getattr(pulp, "PULP_CBC_CMD", None)
+    path = bundled.pulp_cbc_path if bundled else pulp.COIN_CMD(msg=False).path
+    if path is None or (found := shutil.which(path)) is None:
+        raise FileNotFoundError(
+            f"PuLP {pulp.__version__} finds no program {path or 'cbc'!r}: put CBC on the path"
+            f" (Debian's coinor-cbc), or {install_line('cbc')}"
+        )
+    return found
 
 
 def _until_closed(lines: TextIO) -> Iterator[str]:

@@ -25,8 +25,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoshard.extras import why_missing
-from autoshard.solve.backends import apart, highs
+from autoshard.solve.backends import apart, cbc, highs
 from autoshard.solve.backends.judge import ExactResult, faults, judged, judged_relaxation, rounded
 from autoshard.solve.backends.linear import LinearModel
 from autoshard.solve.backends.task import Answer, Scales, Task, Verdict, scaled
@@ -80,10 +79,10 @@ def solve_linear(
 
     Raises:
       ValueError: a relaxation is asked of another solver than HiGHS.
-      ModuleNotFoundError: CBC is asked for without PuLP, which brings it.
+      FileNotFoundError: CBC is asked for, and PuLP neither holds nor finds it.
     """
-    if solver is Solver.CBC and (missing := why_missing("pulp", "cbc", "CBC")):
-        raise ModuleNotFoundError(missing)
+    if solver is Solver.CBC:
+        cbc.program()
     if relax and solver is not Solver.HIGHS:
         raise ValueError(f"{solver.value} does not give relaxations here; use Solver.HIGHS")
     began = time.monotonic()

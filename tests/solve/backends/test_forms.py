@@ -157,3 +157,9 @@ def test_solutions_of_cbc_are_read(knapsack):
     assert (answer.verdict, answer.bound) == (Verdict.STOPPED, -2.5)
     assert answer.values is not None
     assert answer.values.tolist() == [0.0, 1.0]
+
+
+def test_without_a_program_cbc_says_where_to_get_one(knapsack, monkeypatch):
+    monkeypatch.setattr(cbc.shutil, "which", lambda path: None)
+    with pytest.raises(FileNotFoundError, match=r"PuLP .* finds no program .*coinor-cbc.*\[cbc\]"):
+        solve_linear(knapsack, solver=Solver.CBC)
