@@ -25,7 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from autoshard.study.figures import Figure, figures_csv, regressions
 
@@ -190,7 +190,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the parts, write what is asked for, and compare."""
     from autoshard.cli.common import FAILED, INTERRUPTED, USAGE
 
-    figures: list[Figure] = []
+    options.told = figures = []
     spent: dict[str, float] = {}
     interrupted = False
     data = Path(options.data or DATA)
@@ -199,7 +199,7 @@ def run(options: argparse.Namespace) -> int:
         for name in options.parts:
             started = time.monotonic()
             print(f"== {name}", flush=True)
-            figures += measure(name, chosen[name])
+            figures += measure(name, chosen[name], sys.stderr if options.json else None)
             spent[name] = time.monotonic() - started
     except KeyboardInterrupt:
         interrupted = True
@@ -220,14 +220,14 @@ def run(options: argparse.Namespace) -> int:
     )
 
 
-def measure(name: str, words: list[str] | str) -> list[Figure]:
-    """The figures of one part."""
+def measure(name: str, words: list[str] | str, told: TextIO | None = None) -> list[Figure]:
+    """The figures of one part, whose own rows go to `told`, or else to stdout."""
     if isinstance(words, str):
         return [Figure(name, "all", "run", None, "", "less", note=words)]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "rows.csv"
         command = [sys.executable, "-m", "autoshard", "bench", *words, "--csv", str(place)]
-        code = subprocess.run(command, check=False).returncode
+        code = subprocess.run(command, stdout=told, check=False).returncode
         if not place.exists():
             why = f"`autoshard bench {words[0]}` ended with exit code {code}"
             return [Figure(name, "all", "run", None, "", "less", note=why)]

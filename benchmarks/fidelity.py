@@ -87,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
     from autoshard.study.fidelity import draw, summary
 
     rows = Rows(COLUMNS, WIDTHS)
+    options.told = rows.kept
     try:
         for case, sizes in _groups(options.compiler, options.programs, options.machines):
             question = {

@@ -93,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
         if KIND in options.compile and fnmatch.fnmatch(fault.name, options.only)
     ]
     rows = Rows(COLUMNS, WIDTHS)
+    options.told = rows.kept
     counts: Counter[str] = Counter()
     try:
         answers = chain(ask(habits), map(ask_fault, faults))
@@ -136,6 +137,7 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
         raise CommandError(f"{options.kept!r} has no compiled plans that are still in the cache")
     reasons = {habit.name: habit.kept_for for habit in habits}
     rows = Rows(WORTH, WORTH_WIDTHS)
+    options.told = rows.kept
     for name in (*names, TOGETHER):
         one = worth(name, effects)
         if name == TOGETHER and not one.plans:

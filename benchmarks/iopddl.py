@@ -88,9 +88,10 @@ def run(options: argparse.Namespace) -> int:
     """Measure and print all rows, and the mean ratio."""
     from autoshard.cli.common import FAILED, INTERRUPTED, USAGE
     from autoshard.cli.rows import measure
+    from autoshard.terminal import paragraph
 
     print(_line([heading for _, heading, _, _ in COLUMNS]), flush=True)
-    rows: list[dict[str, Any]] = []
+    options.told = rows = []
     interrupted = False
     try:
         for path in options.paths:
@@ -101,7 +102,7 @@ def run(options: argparse.Namespace) -> int:
             _save(options.csv, rows)
     except KeyboardInterrupt:
         interrupted = True
-    print(summary(rows), flush=True)
+    print(paragraph(summary(rows)), flush=True)
     if options.csv is not None and rows:
         print(f"autoshard: wrote {options.csv}", file=sys.stderr)
     if interrupted:
@@ -140,9 +141,9 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    widths = [width for _, _, width, _ in COLUMNS]
-    pairs = zip(cells, widths, strict=True)
-    return "  ".join(cell.rjust(width) for cell, width in pairs).rstrip()
+    from autoshard.cli.rows import line
+
+    return line(cells, [width for _, _, width, _ in COLUMNS])
 
 
 def _printed(row: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ RIGHT = "agrees", "whole"
 
 def run(options: argparse.Namespace) -> int:
     """Judge all kernels, print outcomes and faults; return 5 if there are any faults."""
-    found = numbered.judged(CHILD, options)
+    options.told = found = numbered.judged(CHILD, options)
     outcomes = collections.Counter(
         one["said"] if one["said"] in RIGHT else "faults" for one in found
     )

@@ -38,11 +38,13 @@ WIDTHS = (5, 6, 8, 7, 6, 6, 6, 6, 6, 10, 10, 7, 8, 12)
 def run(options: argparse.Namespace) -> int:
     """Measure and print all rows."""
     from autoshard.cli.rows import Rows, measure
+    from autoshard.terminal import paragraph
 
     models = ("8b", "405b") if options.model == "both" else (options.model,)
     layers = [int(number) for number in options.layers.split(",")]
     axes = [int(number) for number in options.axes.split(",")]
     rows = Rows(COLUMNS, WIDTHS)
+    options.told = rows.kept
     for model, count, form, number in itertools.product(
         models, layers, options.forms.split(","), axes
     ):
@@ -53,10 +55,11 @@ def run(options: argparse.Namespace) -> int:
         if model == "8b":
             row["AutoParallel"] = PUBLISHED.get((count, number), "")
         rows.add(row)
-    print(
-        "\nseconds; objective and bound in seconds per step; AutoParallel: published figures of "
-        "another machine,\nwithout the optimizer (see the docstring of benchmarks/layers.py)"
+    note = (
+        "seconds; objective and bound in seconds per step; AutoParallel: published figures of "
+        "another machine, without the optimizer (see the docstring of benchmarks/layers.py)"
     )
+    print(f"\n{paragraph(note)}")
     rows.write(options.csv)
     return 0
 

@@ -105,9 +105,11 @@ def run(options: argparse.Namespace) -> int:
     from autoshard.study.measured.question import JAX
     from autoshard.study.measured.summary import UNASKED, summary
     from autoshard.study.measured.table import cells_of
+    from autoshard.terminal import paragraph
 
     kept = _kept(options.csv) if options.resume else {}
     rows, answers = Rows(COLUMNS, WIDTHS), []
+    options.told = answers
     pricer = Pricer(ours=options.ours, time_limit=options.time_limit)
     interrupted = False
     try:
@@ -127,7 +129,7 @@ def run(options: argparse.Namespace) -> int:
         {**cells_of(one), "parallelism": "", "status": UNASKED}
         for one in options.runs[len(answers) :]
     ]
-    print(f"\n{summary(answers)}")
+    print("", *(paragraph(line, hanging=2) for line in summary(answers).splitlines()), sep="\n")
     if options.markdown or options.svg:
         from autoshard.cli.search import write_files
         from autoshard.study.measured import page as pages

@@ -165,8 +165,10 @@ def run(options: argparse.Namespace) -> int:
     """Measure and print all rows; an error of any makes it fail."""
     from autoshard.cli.common import INTERRUPTED, USAGE
     from autoshard.cli.rows import Rows, measure
+    from autoshard.terminal import paragraph
 
     rows = Rows(COLUMNS, WIDTHS)
+    options.told = rows.kept
     interrupted = False
     try:
         for asked in options.rows:
@@ -192,10 +194,11 @@ def run(options: argparse.Namespace) -> int:
                     print(f"    {answer['note']}", flush=True)
     except KeyboardInterrupt:
         interrupted = True
-    print(
-        "\nstep, compile, predicted: seconds; peak: GiB on a device; ratio: our step over the best "
+    note = (
+        "step, compile, predicted: seconds; peak: GiB on a device; ratio: our step over the best "
         "other one that fits"
     )
+    print(f"\n{paragraph(note)}")
     rows.write(options.csv)
     if interrupted:
         return INTERRUPTED

@@ -61,6 +61,7 @@ def run(options: argparse.Namespace) -> int:
     from autoshard.cli.rows import Rows, measure
 
     rows = Rows(COLUMNS, WIDTHS)
+    options.told = rows.kept
     interrupted = False
     try:
         for problem in options.problems:

@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
     written = [*options.written, *(large() if options.large else ())]
     written = [one for one in written if all(part in one["name"] for part in options.only)]
     peers = _by_key(options.peers, "instance")
-    rows: list[dict[str, Any]] = []
+    options.told = rows = []
     interrupted = False
     print(_line(dict(zip(KEYS, KEYS, strict=True))), flush=True)
     try:
@@ -192,14 +192,17 @@ def _line(row: dict[str, Any]) -> str:
         text = "" if value is None else value if isinstance(value, str) else form.format(value)
         return text.rjust(width)
 
-    return "  ".join(
+    from autoshard.terminal import shorten
+
+    whole = "  ".join(
         (
             str(row["instance"]).ljust(25), cell("limit", "", 5), cell("objective", "", 9),
             cell("ours", "{:.12g}", 10), cell("bound", "{:.12g}", 10), cell("gap", "{:.3%}", 8),
             cell("peer", "{:.12g}", 10), cell("change", "{:+.3%}", 9), cell("seconds", "{:.1f}", 7),
             str(row.get("by", row.get("status", ""))),
         )
-    ).rstrip()  # fmt: skip
+    )  # fmt: skip
+    return shorten(whole.rstrip())
 
 
 def _save(path: str | None, rows: Sequence[dict[str, Any]]) -> None:

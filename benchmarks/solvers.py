@@ -123,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
         f"{options.memory_limit / 2**30:.1f} GiB, {os.cpu_count()} cores"
     )
     print(_line([heading for _, heading, _, _ in COLUMNS]), flush=True)
-    kept: list[dict[str, Any]] = []
+    options.told = kept = []
     wrong = interrupted = False
     try:
         for problem in options.problems:
@@ -198,9 +198,9 @@ def _name(row: Mapping[str, Any]) -> str:
 
 
 def _line(cells: Sequence[str]) -> str:
-    widths = [width for _, _, width, _ in COLUMNS]
-    pairs = zip(cells, widths, strict=True)
-    return "  ".join(cell.rjust(width) for cell, width in pairs).rstrip()
+    from autoshard.cli.rows import line
+
+    return line(cells, [width for _, _, width, _ in COLUMNS])
 
 
 def _printed(row: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ ROOT = Path(autoshard.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 LAYERS = (
-    ("compat", "units", "files", "trace_events", "extras", "near", "native"),
+    ("compat", "units", "files", "trace_events", "extras", "near", "native", "terminal"),
     ("machine",),
     ("program",),
     ("cost",),

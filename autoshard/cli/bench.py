@@ -7,11 +7,14 @@ checkout, and inside the package when installed.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 import autoshard
 from autoshard.cli.common import CommandError
@@ -26,24 +29,41 @@ def bench_command(options: argparse.Namespace) -> int:
     )
 
 
+def _run(benchmark: Any, options: argparse.Namespace) -> int:
+    """Run a benchmark; with `--json` its rows are printed at the end, and its table to stderr.
+
+    Args:
+      benchmark: a module, whose `run` names its rows `options.told` as soon as it has a list.
+      options: of the command.
+    """
+    if not options.json:
+        return benchmark.run(options)
+    options.told = []
+    with contextlib.redirect_stdout(sys.stderr):
+        code = benchmark.run(options)
+    # What is no number is null; numbers of numpy are numbers.
+    print(msgspec.json.encode({"rows": options.told}, enc_hook=float).decode())
+    return code
+
+
 def layers_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench layers`."""
     require_writable(options.csv)
-    return load_benchmark("layers").run(options)
+    return _run(load_benchmark("layers"), options)
 
 
 def iopddl_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench iopddl`."""
     require_writable(options.csv)
     options.paths = contest_files(options.paths)
-    return load_benchmark("iopddl").run(options)
+    return _run(load_benchmark("iopddl"), options)
 
 
 def solvers_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench solvers`."""
     require_writable(options.csv)
     options.problems = _problems(options.problems)
-    return load_benchmark("solvers").run(options)
+    return _run(load_benchmark("solvers"), options)
 
 
 def resolve_command(options: argparse.Namespace) -> int:
@@ -51,26 +71,26 @@ def resolve_command(options: argparse.Namespace) -> int:
     require_writable(options.csv)
     benchmark = load_benchmark("resolve")
     options.problems = _problems(options.problems or benchmark.default_problems())
-    return benchmark.run(options)
+    return _run(benchmark, options)
 
 
 def habits_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench habits`."""
     require_writable(options.csv)
     require_writable(options.markdown)
-    return load_benchmark("habits").run(options)
+    return _run(load_benchmark("habits"), options)
 
 
 def kernels_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench kernels`."""
-    return load_benchmark("kernels").run(options)
+    return _run(load_benchmark("kernels"), options)
 
 
 def fidelity_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench fidelity`."""
     require_writable(options.csv)
     require_writable(options.svg)
-    return load_benchmark("fidelity").run(options)
+    return _run(load_benchmark("fidelity"), options)
 
 
 def plans_command(options: argparse.Namespace) -> int:
@@ -92,7 +112,7 @@ def plans_command(options: argparse.Namespace) -> int:
         except peer.AutoShardingError as error:
             raise CommandError(str(error)) from error
         options.auto_sharding = str(folder)
-    return benchmark.run(options)
+    return _run(benchmark, options)
 
 
 def measured_command(options: argparse.Namespace) -> int:
@@ -110,7 +130,7 @@ def measured_command(options: argparse.Namespace) -> int:
         raise CommandError(f"cannot read {options.table!r}: {error.strerror}") from error
     except (TableError, ValueError) as error:
         raise CommandError(str(error)) from error
-    return benchmark.run(options)
+    return _run(benchmark, options)
 
 
 def schedules_command(options: argparse.Namespace) -> int:
@@ -128,7 +148,7 @@ def schedules_command(options: argparse.Namespace) -> int:
         raise CommandError(f"cannot read {error.filename!r}: {error.strerror}") from error
     except ValueError as error:
         raise CommandError(str(error)) from error
-    return benchmark.run(options)
+    return _run(benchmark, options)
 
 
 def all_command(options: argparse.Namespace) -> int:
@@ -146,7 +166,7 @@ def all_command(options: argparse.Namespace) -> int:
             raise CommandError(f"cannot read {options.compare!r}: {error.strerror}") from error
         except ValueError as error:
             raise CommandError(str(error)) from error
-    return load_benchmark("everything").run(options)
+    return _run(load_benchmark("everything"), options)
 
 
 def _problems(words: Sequence[str]) -> list[str]:

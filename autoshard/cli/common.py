@@ -77,6 +77,7 @@ def program_of(options: argparse.Namespace, kept: str) -> str:
 MOST_DEVICES = 16
 MOST_BYTES = 2**30
 MOST_FLOPS = 1e11
+_WORDS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("not run", "yellow")}
 PRICE_TOLERANCE = 1e-9
 """A relative tolerance, because sums of many prices may be computed in another order."""
 
@@ -99,10 +100,13 @@ class Verdict:
         return data if self.data is None else {**data, "data": self.data}
 
     def __str__(self) -> str:
-        word = {True: "ok", False: "FAILED", None: "not run"}[self.agrees]
+        from autoshard.terminal import styled
+
+        word, colour = _WORDS[self.agrees]
+        word = styled(word, colour) + " " * (8 - len(word))
         lines = self.text.split("\n")
         rest = (f"  {line}".rstrip() for line in lines[1:])
-        return "\n".join([f"{self.judge:<12} {word:<8} {lines[0]}", *rest])
+        return "\n".join([f"{self.judge:<12} {word} {lines[0]}", *rest])
 
 
 @dataclass(frozen=True, slots=True)

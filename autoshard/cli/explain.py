@@ -71,8 +71,8 @@ def explain_command(options: argparse.Namespace) -> int:
 
 def _dearest(program: Program, machine: Machine, plan: Plan, options: argparse.Namespace) -> str:
     """The dearest values as a table, and how to ask about one; all of them as JSON."""
-    from autoshard.plan.text.tables import table
     from autoshard.search.dearest import dearest
+    from autoshard.terminal import table
     from autoshard.units import format_bytes, format_seconds
 
     found = dearest(program, machine, plan)

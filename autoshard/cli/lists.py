@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from autoshard.plan.text.tables import paragraph, table
+from autoshard.terminal import paragraph, table
 
 if TYPE_CHECKING:
     from autoshard.show.sources import Figure

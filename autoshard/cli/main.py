@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return code
     except CommandError as error:
-        print(visible(f"autoshard: error: {error}"), file=sys.stderr)
+        print(f"{_said('error', 'bold red')} {visible(str(error))}", file=sys.stderr)
         return error.code
     except KeyboardInterrupt as interrupt:
         acknowledge(interrupt)
@@ -97,7 +97,14 @@ def _close_output() -> None:
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"autoshard: warning: {message}", file=sys.stderr)
+    print(f"{_said('warning', 'yellow')} {message}", file=sys.stderr)
+
+
+def _said(word: str, style: str) -> str:
+    """How a message begins, in colour on a terminal."""
+    from autoshard.terminal import styled
+
+    return styled(f"autoshard: {word}:", style, sys.stderr)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -387,4 +394,5 @@ def _add_lists(commands: Any) -> None:
         "  fish  ~/.config/fish/completions/autoshard.fish",
     )
     completion.add_argument("shell", metavar="SHELL", nargs="?", choices=("bash", "zsh", "fish"))
+    completion.add_argument("--json", action="store_true", help="print the script as JSON")
     completion.add_argument("--of", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)

@@ -1,7 +1,8 @@
 """Shows the progress of a long search, on stderr and never on stdout.
 
-On a terminal, one line is overwritten again and again. Elsewhere (a log file, a CI job), a new line
-appears from time to time, and sooner when the phase changes.
+On a terminal, one line is overwritten again and again, by rich: what else is written to stderr
+stands above it, and not in its midst. Elsewhere (a log file, a CI job), a new line appears from
+time to time, and sooner when the phase changes; rich would show the last one only.
 
 A time limit is for the search. Tracing comes before it, and a phase that is under way when the time
 is over is finished where nothing can be said without it; `Phases` says which phases that were.
@@ -9,14 +10,21 @@ is over is finished where nothing can be said without it; `Phases` says which ph
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 import time
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+from autoshard.terminal import colour_system, is_terminal, page_width
+
+if TYPE_CHECKING:
+    from rich.live import Live
 
 UPDATE_SECONDS = 0.1
 LINE_SECONDS = 10.0
 PHASE_SECONDS = 2.0
+UNBROKEN = 10_000
+"""Columns of what is written above the line: the terminal itself breaks what is longer than it."""
 
 GRACE_SECONDS, GRACE = 1.0, 0.1
 """A command may take so long, and this share of its time limit, beyond it without a word."""
@@ -37,9 +45,10 @@ class ProgressLine:
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self.quiet = quiet
         self.stream = sys.stderr if stream is None else stream
-        self.terminal = self.stream.isatty()
+        self.terminal = is_terminal(self.stream) and os.environ.get("TERM") != "dumb"
         self.shown = -float("inf")
         self.group = ""
+        self._line: Live | None = None
 
     def __enter__(self) -> ProgressLine:
         return self
@@ -60,17 +69,44 @@ class ProgressLine:
             return
         self.group, self.shown = group, now
         if self.terminal:
-            width = shutil.get_terminal_size().columns - 1
-            self.stream.write(f"\r\x1b[K{text[:width]}")
+            self._redraw(text)
         else:
             self.stream.write(f"{text}\n")
-        self.stream.flush()
+            self.stream.flush()
 
     def clear(self) -> None:
         """Clear the line, so that further output starts on an empty one."""
-        if self.terminal and not self.quiet and self.group:
-            self.stream.write("\r\x1b[K")
-            self.stream.flush()
+        if self._line is not None:
+            self._line.stop()
+            self._line = None
+
+    def _redraw(self, text: str) -> None:
+        from rich.text import Text
+
+        if self._line is None:
+            self._line = _live(self.stream)
+            self._line.start()
+        one = Text(text, style="cyan", end="")
+        one.truncate(page_width(self.stream) - 1, overflow="ellipsis")
+        self._line.update(one, refresh=True)
+
+
+def _live(stream: TextIO) -> Live:
+    """One line of a terminal, which is not there any more when it is stopped."""
+    from rich.console import Console
+    from rich.live import Live
+
+    colours = colour_system(stream)
+    console = Console(
+        file=stream,
+        width=UNBROKEN,
+        color_system=colours,  # pyright: ignore[reportArgumentType]
+        no_color=colours is None,
+        force_terminal=True,
+        force_jupyter=False,
+        highlight=False,
+    )
+    return Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
 
 
 class Phases:

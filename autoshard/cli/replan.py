@@ -45,9 +45,9 @@ def check_command(options: argparse.Namespace) -> int:
     """Run `autoshard check`."""
     from autoshard.plan.fits import needed_bytes
     from autoshard.plan.plan import PlanError
-    from autoshard.plan.text.tables import table
     from autoshard.program.select import RequirementError
     from autoshard.search.replan import reprice
+    from autoshard.terminal import table
     from autoshard.units import format_bytes, format_seconds
 
     plan = load_plan(options.plan)

@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoshard.terminal import shorten
+
 
 def measure(script: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of a child of `script` for `row`, with `peak_gib` of that child.
@@ -49,6 +51,15 @@ def measure(script: str, row: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
+def line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """One row, aligned to the right, and cut where a terminal is not as wide: files have it all.
+
+    Widths are given, as a row is printed when it is measured, before those that come later.
+    """
+    pairs = zip(cells, widths, strict=True)
+    return shorten("  ".join(cell.rjust(width) for cell, width in pairs).rstrip())
+
+
 class Rows:
     """Prints a table row by row as it is measured, and writes it as CSV at the end."""
 
@@ -78,8 +89,7 @@ class Rows:
             print(f"autoshard: wrote {path}", file=sys.stderr)
 
     def _print(self, cells: Sequence[str]) -> None:
-        pairs = zip(cells, self.widths, strict=True)
-        print("  ".join(cell.rjust(width) for cell, width in pairs).rstrip(), flush=True)
+        print(line(cells, self.widths), flush=True)
 
 
 def _cell(value: Any) -> str:

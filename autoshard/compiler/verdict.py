@@ -18,6 +18,7 @@ from autoshard.compiler.hlo.collectives import WIRE_SHARES
 from autoshard.compiler.moves import compare_moves
 from autoshard.lower.compare import Comparison, Tally
 from autoshard.plan.plan import Plan
+from autoshard.terminal import columns
 from autoshard.units import format_bytes, format_seconds
 
 MEMORY_TOLERANCE = 0.2
@@ -208,14 +209,14 @@ class CompileVerdict:
             f"by XLA:{compiled.kind.upper()} for {compiled.device_kind} in "
             f"{compiled.compile_seconds:.1f} s{cached}; seconds: {compiled.basis}"
         )
-        return f"{heading}\n{_aligned(rows)}"
+        return "\n".join([heading, *columns(rows, right=(1, 2, 3))])
 
     def _wires(self) -> str:
         rows: list[tuple[str, ...]] = []
         rows.append(("bytes sent by a device over", "predicted", "partitioned", "final"))
-        for axes, columns in self.wire_bytes().items():
-            rows.append((",".join(axes), *map(format_bytes, columns)))
-        return _aligned(rows) if len(rows) > 1 else ""
+        for axes, sizes in self.wire_bytes().items():
+            rows.append((",".join(axes), *map(format_bytes, sizes)))
+        return "\n".join(columns(rows, right=(1, 2, 3))) if len(rows) > 1 else ""
 
 
 def judge(
@@ -244,16 +245,6 @@ def _own_output(compiled: Compiled) -> int:
 def _row(name: str, predicted: float, compiled: float, form: Any) -> tuple[str, str, str, str]:
     ratio = f"x {compiled / predicted:.2f}" if predicted > 0 else ""
     return name, form(predicted), form(compiled), ratio
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
 
 
 def _in_order(axes: Iterable[str], sizes: Mapping[str, int]) -> tuple[str, ...]:

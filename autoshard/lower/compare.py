@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from autoshard.lower.collectives import KINDS, Collective
+from autoshard.terminal import columns
 
 
 class CollectiveLike(Protocol):
@@ -153,13 +154,7 @@ class Comparison:
                 )
             )
         if len(rows) > 1:
-            widths = [max(len(row[column]) for row in rows) for column in range(7)]
-            for row in rows:
-                cells = [
-                    text.rjust(width) if column in (3, 4, 5) else text.ljust(width)
-                    for column, (text, width) in enumerate(zip(row, widths, strict=True))
-                ]
-                lines.append("  ".join(cells).rstrip())
+            lines += columns(rows, right=(3, 4, 5))
         if self.slices:
             planned = sum(tally.planned for tally in self.slices)
             found = sum(tally.found for tally in self.slices)

@@ -21,6 +21,7 @@ from itertools import groupby, product
 
 from jax.sharding import PartitionSpec
 
+from autoshard import terminal
 from autoshard.program.layout import LayoutError, format_state
 from autoshard.show.html import Markup, element
 
@@ -60,12 +61,7 @@ class Grid:
                 continue
             cells = ("…" if c is None else runs(self.devices[r][c]) for c in columns)
             lines.append([self.rows[r], *cells])
-        widths = [max(len(line[k]) for line in lines) for k in range(len(head))]
-        grid = (
-            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
-            for line in lines
-        )
-        body = "\n".join(f"    {line}".rstrip() for line in grid)
+        body = "\n".join(terminal.columns(lines, right=range(len(head)), indent=4))
         return f"{self.type} over {self.mesh}\n{body}"
 
     def _repr_html_(self) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from autoshard.extras import why_missing
+from autoshard.terminal import paragraph
 
 GROUP = ["program", "machine", "mesh"]
 NEAR_BEST = 0.03
@@ -45,8 +46,7 @@ class Summary:
 
     def __str__(self) -> str:
         shown = self.table.to_string(float_format=lambda number: f"{number:.3f}")
-        return (
-            f"{shown}\n"
+        return f"{shown}\n" + paragraph(
             f"the plan preferred is the compiler's best, or within {NEAR_BEST:.0%}, in "
             f"{self.best_kept} of {self.groups} groups; {self.refused} plans were not compiled"
         )

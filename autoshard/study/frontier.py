@@ -24,12 +24,12 @@ from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan, PlanError
-from autoshard.plan.text.tables import table
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.options import Remat
 from autoshard.search.search import search
 from autoshard.solve.limit_hit import LimitHit
+from autoshard.terminal import table
 from autoshard.units import format_bytes, format_seconds
 
 GIB = 2.0**30

@@ -15,7 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+import jax
+
 from autoshard.cli.main import main
+from tests.cli.known import known_answers, write_files
 from tests.kept import write_kinds
 
 FOLDER = Path(__file__).parent / "snapshots"
@@ -29,8 +32,33 @@ COMMANDS = (
     "show frontier.json",
     "show verdicts.json",
     "show solution.json",
-    "explain plan.json mlp:tiny",
+    "search mlp:tiny --machine v5e-8 --quiet",
+    "search mlp:tiny --meshes 2xv5e-4 --quiet",
+    "verify plan.json mlp:tiny",
     "check plan.json mlp:tiny",
+    "explain plan.json --program mlp:tiny",
+    "annotate plan.json mlp:tiny --quiet",
+    "whatif mlp:tiny --sweep chips=4,8 --quiet",
+    "frontier mlp:tiny --machine v5e-8 --quiet",
+    "serving llama3-1b-decode:tiny --sweep chips=4 --quiet",
+    "robust mlp:tiny --machine v5e-8 --range chip.memory_bandwidth=4e11..1e12 --quiet",
+    "calibrate times.csv --machine h100-8",
+    "report sweep.json -o sweep.html",
+    "report plan.json plan.json -o two.html",
+    "solve problem.json --quiet",
+    "schedule instance.json --quiet",
+    "bench layers --model 8b --layers 32 --axes 2 --forms scan",
+    "bench iopddl problem.json",
+    "bench solvers problem.json --solvers autoshard,HiGHS --forms given",
+    "bench resolve problem.json",
+    "bench fidelity --programs mlp --machines h100-8",
+    "bench habits --compile gpu --only gpu.products-*",
+    "bench kernels --count 3",
+    "bench plans --rows llama3-8b:8x4096@h100-8@4",
+    "bench measured runs.csv",
+    "bench schedules instances.json",
+    "bench all --parts iopddl",
+    "completion bash",
     "programs",
     "machines",
     "machines v5p-64",
@@ -50,22 +78,21 @@ def printed(command: str, columns: int | None) -> str:
 
     The working directory holds the files that it names.
     """
-    stream = io.StringIO() if columns is None else Terminal()
-    words = command.split()
-    if words[0] == "explain":
-        words = [*words[:2], "--program", words[2]]
+    kind = io.StringIO if columns is None else Terminal
+    out, err = kind(), kind()
     with (
         mock.patch.dict(os.environ, {"COLUMNS": str(columns or 80), "TERM": "xterm"}),
-        contextlib.redirect_stdout(stream),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
     ):
-        code = main(words)
-    assert code == 0, command
-    return stream.getvalue()
+        code = main(command.split())
+    said = f"---- messages, exit code {code}\n{err.getvalue()}" if err.getvalue() or code else ""
+    return out.getvalue() + said
 
 
 def plain(text: str) -> str:
     """The text without emphasis."""
-    return re.sub(r"\x1b\[\d*m", "", text)
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
 
 
 def snapshot(command: str) -> str:
@@ -76,19 +103,23 @@ def snapshot(command: str) -> str:
 
 def path_of(command: str) -> Path:
     """Where the snapshot of a command is kept."""
-    name = re.sub(r"\W+", "-", command.replace(".json", "").replace(" mlp:tiny", ""))
-    return FOLDER / f"{name}.txt"
+    said = re.sub(r"\.json| mlp:tiny| --quiet| --program\b| --machine \S+", "", command)
+    words = said.split(" --")[0] if command.startswith(("bench", "robust", "serving")) else said
+    return FOLDER / f"{re.sub(r'[^a-z0-9]+', '-', words)}.txt"
 
 
 @contextlib.contextmanager
 def in_a_folder_of_files() -> Iterator[None]:
-    """Have a file of every kind in the working directory."""
+    """Have a file of every kind in the working directory, and commands that answer at once."""
+    jax.devices("cpu")  # says what it does not find once, before anything is printed here
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         write_kinds(Path(folder))
         os.chdir(folder)
+        write_files()
         try:
-            yield
+            with known_answers():
+                yield
         finally:
             os.chdir(before)
 

@@ -2,39 +2,75 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
+import pytest
+
 from autoshard.cli import progress
 from autoshard.cli.progress import ProgressLine
 from autoshard.solve import Progress
 
 
-class Screen:
-    """A stream that remembers what was written, and may be a terminal."""
+class Screen(io.StringIO):
+    """A stream that may be a terminal."""
 
     def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
         self.terminal = terminal
-        self.text = ""
 
     def isatty(self) -> bool:
         return self.terminal
 
-    def write(self, text: str) -> None:
-        self.text += text
-
-    def flush(self) -> None:
-        pass
+    @property
+    def text(self) -> str:
+        return self.getvalue()
 
 
-def test_progress_on_a_terminal_is_one_line():
+CLEAR = "\r\x1b[2K"
+GONE = "\r\x1b[1A\x1b[2K"
+"""A line is cleared; the line above is."""
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("NO_COLOR", "1")
+
+
+def test_progress_on_a_terminal_is_one_line(monkeypatch):
+    monkeypatch.setattr(progress, "UPDATE_SECONDS", 1e3)
     screen = Screen(terminal=True)
     with ProgressLine(stream=screen) as line:
         line.show("first", group="a")
         line.show("too soon", group="a")
         line.show("x" * 500, group="b")
-    assert "\n" not in screen.text
+    first, second, *rest = screen.text.split(CLEAR)
+    assert first.endswith("first")
+    assert second == "x" * 88 + "\u2026"
     assert "too soon" not in screen.text
-    assert "x" * 500 not in screen.text
-    assert screen.text.startswith("\r\x1b[Kfirst\r\x1b[Kxxx")
-    assert screen.text.endswith("\r\x1b[K")
+    assert screen.text.count("\n") == 1
+    assert screen.text.endswith(GONE)
+    assert len(rest) == 1  # the last line again, before it goes
+
+
+def test_a_warning_stands_above_the_line(monkeypatch):
+    screen = Screen(terminal=True)
+    monkeypatch.setattr(sys, "stderr", screen)
+    with ProgressLine() as line:
+        line.show("first", group="a")
+        print("[bold] " + "w" * 200, file=sys.stderr)
+    assert f"first{CLEAR}[bold] {'w' * 200}\nfirst" in screen.text
+    assert sys.stderr is screen
+
+
+def test_a_terminal_that_obeys_nothing_is_written_to_as_a_file(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    screen = Screen(terminal=True)
+    with ProgressLine(stream=screen) as line:
+        line.show("first", group="a")
+    assert screen.text == "first\n"
 
 
 def test_progress_elsewhere_is_sparse():

@@ -1,7 +1,8 @@
-"""Commands look as they are kept, in a narrow and a wide terminal and piped; nothing overflows."""
+"""Every command looks as it is kept, on a narrow and a wide terminal and piped; none overflows."""
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 
@@ -10,6 +11,7 @@ import pytest
 from autoshard.cli import search
 from autoshard.cli.kinds.text import KINDS, kind_of
 from autoshard.cli.main import main, parser_of_commands
+from autoshard.cli.parsers.completion import SCRIPTS
 from autoshard.plan.plan import Plan
 from autoshard.program.fingerprint import is_of
 from autoshard.search.meshes.plan import KIND as PIPELINE
@@ -20,32 +22,20 @@ from tests.kept import write_kinds
 
 @pytest.fixture(scope="module", autouse=True)
 def files():
-    """Files of every kind in the working directory; programs are traced and priced once."""
-    from autoshard.cli import explain, replan
-    from autoshard.search import dearest
-    from autoshard.search import replan as pricing
-
-    def once(module, name):
-        made = getattr(module, name)
-        known = {}
-
-        def again(first, *rest, **words):
-            if name not in known:
-                known[name] = made(first, *rest, **words)
-            return known[name]
-
-        patch.setattr(module, name, again)
-
-    with in_a_folder_of_files(), pytest.MonkeyPatch.context() as patch:
-        found = functools.cache(lambda reference, *_: search.find_program(reference))
-        for module in (explain, replan):
-            patch.setattr(module, "find_program", lambda reference, *_: found(reference))
-        once(dearest, "dearest")
-        once(pricing, "reprice")
+    """Files of every kind in the working directory, and commands that answer at once."""
+    with in_a_folder_of_files():
         yield
 
 
-VERSIONED = {"explain plan.json mlp:tiny", "check plan.json mlp:tiny", "machines v5p-64"}
+VERSIONED = {
+    "explain plan.json --program mlp:tiny",
+    "check plan.json mlp:tiny",
+    "calibrate times.csv --machine h100-8",
+    "machines v5p-64",
+}
+"""Of which other versions of JAX, or other compilers, have other numbers."""
+WHOLE = ("annotate", "completion")
+"""Commands that print code, which is copied: no line of it is cut."""
 
 
 @functools.cache
@@ -64,8 +54,11 @@ def test_a_command_looks_so(command):
     assert "\n".join(parts) == path_of(command).read_text()
     assert "\x1b" not in piped
     for text, columns in ((narrow, 80), (wide, 200)):
+        if command.startswith(WHOLE):
+            continue
+        text = text.partition("---- messages")[0]
         whole = [line for line in plain(text).splitlines() if not line.startswith("  autoshard ")]
-        assert max(map(len, whole)) <= columns
+        assert max(map(len, whole), default=0) <= columns
     assert "\u2026" not in piped
 
 
@@ -109,15 +102,48 @@ def test_what_a_terminal_would_obey_is_written_out(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("evil\\x1b[2J on v5e-8")
 
 
-def test_every_command_answers_in_json():
-    (commands,) = (one for one in parser_of_commands()._actions if one.choices and one.dest != "")
-    assert isinstance(commands.choices, dict)
-    without = {
-        name
-        for name, parser in commands.choices.items()
-        if "--json" not in parser._option_string_actions
+def commands(parser=None, words=()):
+    """Every command and every benchmark, by its words, with its parser."""
+    parser = parser or parser_of_commands()
+    below = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
+    if not below:
+        yield " ".join(words), parser
+    for name, inner in below[0].choices.items() if below else ():
+        yield from commands(inner, (*words, name))
+
+
+def test_every_command_has_a_snapshot():
+    missing = {
+        words
+        for words, _ in commands()
+        if not any(f"{one} ".startswith(f"{words} ") for one in COMMANDS)
     }
-    assert without == {"bench", "completion"}  # rows go to --csv; a script is text
+    assert missing == set()
+
+
+def test_every_command_answers_in_json():
+    without = {
+        words for words, parser in commands() if "--json" not in parser._option_string_actions
+    }
+    assert without == set()
+
+
+@pytest.mark.parametrize("command", [one for one in COMMANDS if one.startswith("bench")])
+def test_rows_of_a_benchmark_are_json_and_its_table_a_message(command, capsys):
+    table = plain(printed(command, None)).partition("---- messages")[0]
+    main([*command.split(), "--json"])
+    out, err = capsys.readouterr()
+    assert json.loads(out)["rows"]
+    assert table in err
+
+
+def test_scripts_of_shells_are_json(capsys):
+    assert main(["completion", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scripts"] == SCRIPTS
+    assert main(["completion"]) == 2
+    assert capsys.readouterr().err == (
+        "autoshard: error: no SHELL is named; give one of bash, zsh, fish\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ def schedule_text(outcome: ScheduleOutcome, name: str, reason: str, columns: int
       reason: why this placement was chosen, where there were others.
       columns: of the drawing.
     """
-    from autoshard.plan.text.tables import drawing_columns, paragraph
     from autoshard.solve.schedule.drawing import draw_text
+    from autoshard.terminal import drawing_columns, paragraph
 
     timeline, limits = outcome.timeline, outcome.instance.memory_limit
     assert timeline is not None

@@ -29,6 +29,10 @@ def add_bench(commands: Any) -> None:
     )
     for add in adders:
         add(kinds)
+    for benchmark in kinds.choices.values():
+        benchmark.add_argument(
+            "--json", action="store_true", help="print the rows as JSON, and the table to stderr"
+        )
 
 
 def _add_layers(kinds: Any) -> None:

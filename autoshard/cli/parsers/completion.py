@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
+
+from autoshard.cli.common import CommandError
 
 SCRIPTS = {
     "bash": """\
@@ -41,6 +44,11 @@ def completion_command(options: argparse.Namespace) -> int:
 
     if options.of is not None:
         print(*candidates(parser_of_commands(), options.of), sep="\n")
+    elif options.json:
+        shells = SCRIPTS if options.shell is None else (options.shell,)
+        print(json.dumps({"scripts": {shell: SCRIPTS[shell] for shell in shells}}))
+    elif options.shell is None:
+        raise CommandError(f"no SHELL is named; give one of {', '.join(SCRIPTS)}")
     else:
         print(SCRIPTS[options.shell], end="")
     return 0

@@ -3,6 +3,10 @@
 argparse hands words that a command does not know up to the parser of all commands, which knows
 neither the command's options nor its help. Here each command refuses its own, and before it asks
 for what is missing: who writes `--machne v5p-64` has misspelled `--machine`, not forgotten it.
+
+Why argparse: `--help` takes 0.2 s of the 0.3 s that it may. Typer 0.29 needs 0.36 s at its import;
+click 8.5 with 0.07 s and cyclopts 5.5 with 0.10 s would fit (argparse: 0.01 s; Python 3.13), but
+have no use: parsers are data here already, from which completion, references and tests are made.
 """
 
 from __future__ import annotations

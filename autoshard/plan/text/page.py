@@ -23,7 +23,8 @@ from autoshard.plan.text import transfers
 from autoshard.plan.text.kept import kept_rows, policy
 from autoshard.plan.text.layouts import folded_layouts
 from autoshard.plan.text.moves import alike_moves, collective_name, shared_scope
-from autoshard.plan.text.tables import (
+from autoshard.plan.text.trees import Line
+from autoshard.terminal import (
     aligned,
     bold,
     page_width,
@@ -32,7 +33,6 @@ from autoshard.plan.text.tables import (
     shorten_left,
     table,
 )
-from autoshard.plan.text.trees import Line
 from autoshard.units import format_bytes, format_gap, format_seconds
 
 DEAREST = 12

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from autoshard.plan.text.tables import bold, drawing_columns, paragraph, shorten, table
 from autoshard.search.meshes.plan import Choice, PipelinePlan
 from autoshard.solve.schedule.drawing import draw_text
+from autoshard.terminal import bold, drawing_columns, paragraph, shorten, table
 from autoshard.units import format_bytes, format_gap, format_seconds
 
 CHOICES = 12

@@ -15,6 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from autoshard.machine.numbers import unit_of
+from autoshard.terminal import aligned
 from autoshard.units import format_unit
 
 
@@ -111,7 +112,7 @@ class Report:
             errors = str(kind.errors_before), str(kind.errors_after)
             rows.append((kind.kind, "", "", str(kind.rows), *errors, ""))
         rows.append(("",) * len(heading))
-        lines = _columns(rows)
+        lines = aligned(rows, right=range(1, len(heading) - 1), indent=0)
         lines.append("errors: median / 90th percentile of |predicted / measured - 1|")
         return "\n".join(lines)
 
@@ -126,19 +127,6 @@ def errors(
     if not off.size:
         return Errors(math.nan, math.nan)
     return Errors(float(np.median(off)), float(np.percentile(off, 90)))
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligned columns: the first and last to the left, the others to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    last = len(widths) - 1
-    return [
-        "  ".join(
-            cell.ljust(width) if column in (0, last) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _flat(entry: dict[str, object]) -> dict[str, object]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from autoshard.machine.numbers import unit_of
-from autoshard.plan.text.tables import paragraph, table
 from autoshard.study.robust.record import MemoryRow, NumberRow, Robust
+from autoshard.terminal import paragraph, table
 from autoshard.units import format_bytes, format_seconds, format_unit
 
 

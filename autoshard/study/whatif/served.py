@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from autoshard.files import Count, NotNegative
-from autoshard.plan.text.tables import paragraph, shorten, table
 from autoshard.study.whatif.row import SCHEMA_VERSION, Row, Size
 from autoshard.study.whatif.table import WhatIf
+from autoshard.terminal import paragraph, shorten, table
 from autoshard.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _rows(found: Serving) -> str:
 
 
 def _limits(found: Serving) -> str:
-    rows = [["largest batch that fits", "", "batch", "tokens in the cache", "does not fit"]]
+    rows = [["largest batch", "", "that fits", "tokens cached", "does not fit"]]
     for one in found.limits:
         words = " ".join(f"{name}={value}" for name, value in one.sizes.items())
         words = f"{words} limit={format_bytes(one.limit_bytes)}".strip()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autoshard.plan.text.tables import paragraph, table
 from autoshard.study.whatif.answers import break_even, efficient, largest_sizes, smallest_clusters
 from autoshard.study.whatif.table import WhatIf
+from autoshard.terminal import paragraph, table
 from autoshard.units import format_bytes, format_gap, format_seconds
 
 
