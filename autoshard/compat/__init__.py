@@ -77,10 +77,12 @@ from autoshard.compat.jaxprs import (
 from autoshard.compat.kernel_equations import (
     FFI,
     KERNELS,
+    ON_CORES,
     PALLAS,
     bodies_of,
     interpreted,
     with_kernels,
+    written_out,
 )
 from autoshard.compat.kernels import (
     COPIES,
@@ -180,6 +182,7 @@ __all__ = [
     "HOST_KIND",
     "INSIDE_FUSED_ATTENTION",
     "KERNELS",
+    "ON_CORES",
     "OWN_FOLDER",
     "PACKAGE_FOLDER",
     "PALLAS",
@@ -292,4 +295,5 @@ __all__ = [
     "without_refs",
     "without_reshards",
     "without_types",
+    "written_out",
 ]

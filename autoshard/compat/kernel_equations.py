@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from autoshard.compat.fused_attention import FUSED_ATTENTION
 
 PALLAS = "pallas_call"
+ON_CORES = "mpmd_map"
+"""A Pallas kernel that runs on a mesh of cores (`pallas.kernel`)."""
 KERNELS = frozenset({PALLAS, *FUSED_ATTENTION})
 """What runs on parts as it is: no partitioner looks into it."""
 FFI = "ffi_call"
@@ -116,6 +118,49 @@ def interpreted(equation: Any, used: frozenset[Any]) -> Any:
         "jaxpr": with_plain_literals(equation.params["jaxpr"]),
     }
     return equation.replace(params=params)
+
+
+def written_out(equation: Any) -> Any:
+    """What a kernel is, to be compared: its parameters as text, and what it computes by places.
+
+    Two traces of one function share other functions that it calls, or do not, so that the text of
+    a jaxpr may differ by the names of variables.
+    """
+    return _written(dict(equation.params))
+
+
+def _written(value: Any) -> Any:
+    from jax.extend.core import ClosedJaxpr, Jaxpr
+
+    if isinstance(value, Jaxpr | ClosedJaxpr):
+        return _jaxpr_by_places(value)
+    if isinstance(value, Mapping):
+        return [(str(name), _written(one)) for name, one in sorted(value.items(), key=str)]
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return [_written(one) for one in value]
+    return str(value)
+
+
+def _jaxpr_by_places(jaxpr: Any) -> Any:
+    opened, consts = open_jaxpr(jaxpr)
+    places: dict[Any, int] = {}
+
+    def place(atom: Any) -> tuple[str, str]:
+        if hasattr(atom, "val"):
+            return str(np.asarray(atom.val)), str(atom.aval)
+        return str(places.setdefault(atom, len(places))), str(atom.aval)
+
+    given = [place(atom) for atom in (*opened.constvars, *opened.invars)]
+    equations = [
+        (
+            one.primitive.name,
+            [place(atom) for atom in one.invars],
+            _written(dict(one.params)),
+            [place(atom) for atom in one.outvars],
+        )
+        for one in opened.eqns
+    ]
+    return given, [str(one) for one in consts], equations, [place(one) for one in opened.outvars]
 
 
 def with_plain_literals(jaxpr: Any) -> Any:

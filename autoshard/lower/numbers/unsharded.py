@@ -25,6 +25,8 @@ from autoshard.lower.numbers.rounding import Nudge, deviations
 from autoshard.lower.numbers.starts import arguments_at_ends
 from autoshard.lower.spmd import Lowered
 from autoshard.program.as_run.calls import run_on
+from autoshard.program.bodies import equations_in
+from autoshard.program.kernels.known.calls import know_kernels
 from autoshard.program.state.in_place import Returning, arrays_of
 from autoshard.program.trace import Program
 from autoshard.program.vocabulary import RESHARDS
@@ -111,7 +113,12 @@ def _plain_reference(fn: Callable[..., Any], concrete: Sequence[Any], device: An
 
 def _with_interpreted_kernels(fn: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:
     """A function whose kernels run as they can on CPU."""
-    return _changed(fn, args, on_cpu)
+
+    def change(closed: Any) -> Any:
+        names = {one.primitive.name for one in equations_in(closed.jaxpr)}
+        return on_cpu(know_kernels(closed) if compat.ON_CORES in names else closed)
+
+    return _changed(fn, args, change)
 
 
 def _on_platforms(

@@ -40,20 +40,24 @@ class Said:
     Attributes:
       flops: FLOP, of the matrix units.
       bytes: between memory and the chip.
+      dtype: of the products.
     """
 
     flops: float | None = None
     bytes: float | None = None
+    dtype: str | None = None
 
     def backward(self, share: float) -> Said:
         """Of gradients of a share of the operands: the function again, and two products for each
         of its own for all of them. What they move is what they read and write.
         """
-        return Said(None if self.flops is None else self.flops * (1.0 + 2.0 * share))
+        flops = None if self.flops is None else self.flops * (1.0 + 2.0 * share)
+        return Said(flops, dtype=self.dtype)
 
     def times(self, count: int) -> Said:
         """Of so many calls at once."""
-        return Said(*(None if one is None else one * count for one in (self.flops, self.bytes)))
+        done = (None if one is None else one * count for one in (self.flops, self.bytes))
+        return Said(*done, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

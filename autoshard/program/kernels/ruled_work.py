@@ -32,14 +32,14 @@ def ruled_work(
     inside = _Inside(counts, of_kernel)
     done = inside.arithmetic(equation.params["call_jaxpr"].jaxpr)
     if said.flops is not None:
-        done = replace(done, products=said.flops, elementwise=0.0)
+        done = replace(done, products=said.flops, elementwise=0.0, filled=())
     atoms = (*equation.invars, *equation.outvars)
     moved = sum(math.prod(one.aval.shape) * one.aval.dtype.itemsize for one in atoms)
     return KernelWork(
         name=equation.params["name"],
         grid=(),
         arithmetic=done,
-        dtype=inside.dtype or str(equation.invars[0].aval.dtype),
+        dtype=said.dtype or inside.dtype or str(equation.invars[0].aval.dtype),
         bytes=float(moved) if said.bytes is None else said.bytes,
         guessed=inside.guessed and said.flops is None,
         whole=(),

@@ -7,5 +7,7 @@ table     which functions, of which modules
 record    what the table says of one, and how one of its calls is read
 calls     finds their calls in a step, and puts calls with rules in place of them
 grouped   products of rows that lie in groups (megablox)
+ragged_dot, ragged_forms, ragged_plain     the same of tokamax
+surroundings     under what a function is traced anew
 paged     attention over pages of keys and values
 """

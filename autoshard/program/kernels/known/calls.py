@@ -47,7 +47,7 @@ def _known_call(
         function = _function(known, file) if known.name == name else None
         if function is None:
             continue
-        kernels = [compat.kernel_call(one).name for one in kernels_of(equation)]
+        kernels = map(_kernel_name, kernels_of(equation))
         if {name, *kernels} & set(ruled):
             return None
         form = _form(known, function, equation)
@@ -69,7 +69,7 @@ def _form(known: Known, function: Callable[..., Any], equation: Any) -> Form | N
     """The form in which the function makes the kernels of an equation; None if none does."""
     wanted = _made(equation)
     shapes = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in equation.invars]
-    for form in known.forms(equation):
+    for form in known.forms(function, equation):
         try:
             with warnings.catch_warnings(action="ignore"):
                 traced = jax.make_jaxpr(lambda *given, form=form: form.call(function, given))
@@ -84,9 +84,11 @@ def _form(known: Known, function: Callable[..., Any], equation: Any) -> Form | N
 def _made(equation: Any) -> tuple[Any, ...]:
     """What a call makes, and by which kernels, to be compared."""
     results = [(var.aval.shape, var.aval.dtype) for var in equation.outvars]
-    kernels = [
-        [(name, str(value)) for name, value in sorted(one.params.items())]
-        # Copies: functions that two kernels share are written out in both.
-        for one in (compat.interpreted(kernel, frozenset()) for kernel in kernels_of(equation))
-    ]
-    return results, kernels
+    return results, [compat.written_out(one) for one in kernels_of(equation)]
+
+
+def _kernel_name(kernel: Any) -> str:
+    """The name of a Pallas call, or of a kernel on a mesh of cores."""
+    if kernel.primitive.name == compat.ON_CORES:
+        return str(kernel.params["name"])
+    return compat.kernel_call(kernel).name

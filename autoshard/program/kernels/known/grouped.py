@@ -34,7 +34,7 @@ from autoshard.program.kernels.known.record import (
     summed,
     whole,
 )
-from autoshard.program.kernels.ruled import call_with_rule
+from autoshard.program.kernels.ruled import Said, call_with_rule
 from autoshard.program.ragged import sizes_of_rows
 from autoshard.program.rules.record import Rule
 
@@ -45,7 +45,7 @@ it where the whole is."""
 OFFSET = "*group_offset"
 
 
-def product_forms(equation: Any) -> Iterator[Form]:
+def product_forms(_: Callable[..., Any], equation: Any) -> Iterator[Form]:
     """The forms of megablox' `gmm`."""
     call, said = _operands(equation, (2, 3, 1))
     if call is None or len(call.blocks) != 3 or len(call.blocks[0].sizes) != 2:
@@ -56,10 +56,12 @@ def product_forms(equation: Any) -> Iterator[Form]:
     for transposed in (False, True):
         if matrices[1:][:: -1 if transposed else 1] == (k, result.shape[-1]):
             tiling = {"tiling": (tm, tk, tn), "transpose_rhs": transposed}
-            yield Form(said, {"preferred_element_type": result.dtype, **tiling, **_mode(equation)})
+            yield Form(
+                said, {"preferred_element_type": result.dtype, **tiling, **mode_of(equation)}
+            )
 
 
-def gradient_forms(equation: Any) -> Iterator[Form]:
+def gradient_forms(_: Callable[..., Any], equation: Any) -> Iterator[Form]:
     """The forms of megablox' `tgmm`."""
     call, said = _operands(equation, (2, 2, 1))
     if call is None or len(call.blocks) != 3 or len(call.blocks[0].sizes) != 2:
@@ -67,10 +69,10 @@ def gradient_forms(equation: Any) -> Iterator[Form]:
     (tm, tk), (_, tn) = call.blocks[0].sizes, call.blocks[1].sizes
     result = equation.outvars[0].aval
     tiling = {"tiling": (tm, tk, tn), "num_actual_groups": result.shape[0]}
-    yield Form(said, {"preferred_element_type": result.dtype, **tiling, **_mode(equation)})
+    yield Form(said, {"preferred_element_type": result.dtype, **tiling, **mode_of(equation)})
 
 
-def _mode(equation: Any) -> Options:
+def mode_of(equation: Any) -> Options:
     """Whether a kernel is interpreted."""
     return {"interpret": kernels_of(equation)[0].params["interpret"]}
 
@@ -90,7 +92,7 @@ def product(function: Callable[..., Any], form: Form, arrays: Sequence[Any]) -> 
     transposed = form.options["transpose_rhs"]
     (m, k), (groups, *sides) = arrays[0].shape, arrays[1].shape
     columns = sides[0 if transposed else 1]
-    sides = {"k": summed(k, _unit(k)), "n": Dimension(columns, _unit(columns))}
+    sides = {"k": summed(k, unit_of(k)), "n": Dimension(columns, unit_of(columns))}
     offset = "," * (len(arrays) - 3)
     rule = rule_of(
         f"m k, g {'n k' if transposed else 'k n'}, s{offset}, #m, g -> m n",
@@ -103,11 +105,11 @@ def product(function: Callable[..., Any], form: Form, arrays: Sequence[Any]) -> 
     def part(lhs: Any, rhs: Any, sizes: Any, *rest: Any) -> list[Any]:
         tiling = _tiling(form, lhs.shape[1], rhs.shape[1 if transposed else 2])
         *offset, tiles, places = rest
-        sizes = _sizes_of_part(sizes, tiles, tiling[0], lhs.shape[0], m)
-        first = _first_group(offset, places, groups)
+        sizes = sizes_of_part(sizes, tiles, tiling[0], lhs.shape[0], m)
+        first = first_group(offset, places, groups)
         return [function(lhs, rhs, sizes, **{**form.options, **first, "tiling": tiling})]
 
-    return _called(part, arrays, rule, function, m // _tile(form, m), groups)
+    return called(part, arrays, rule, function, m // _tile(form, m), groups)
 
 
 def gradient(function: Callable[..., Any], form: Form, arrays: Sequence[Any]) -> list[Any]:
@@ -119,19 +121,19 @@ def gradient(function: Callable[..., Any], form: Form, arrays: Sequence[Any]) ->
         m=summed(m, _tile(form, m)),
         g=Dimension(groups),
         s=whole(arrays[2].shape[0]),
-        k=Dimension(k, _unit(k)),
-        n=Dimension(n, _unit(n)),
+        k=Dimension(k, unit_of(k)),
+        n=Dimension(n, unit_of(n)),
     )
 
     def part(lhs: Any, rhs: Any, sizes: Any, *rest: Any) -> list[Any]:
         tiling = _tiling(form, lhs.shape[0], rhs.shape[1])
         *offset, tiles, places = rest
-        sizes = _sizes_of_part(sizes, tiles, tiling[0], lhs.shape[1], m)
-        first = _first_group(offset, places, groups)
+        sizes = sizes_of_part(sizes, tiles, tiling[0], lhs.shape[1], m)
+        first = first_group(offset, places, groups)
         changed = {"tiling": tiling, "num_actual_groups": places.shape[0]}
         return [function(lhs, rhs, sizes, **{**form.options, **first, **changed})]
 
-    return _called(part, arrays, rule, function, m // _tile(form, m), groups)
+    return called(part, arrays, rule, function, m // _tile(form, m), groups)
 
 
 def _tile(form: Form, rows: int) -> int:
@@ -140,7 +142,7 @@ def _tile(form: Form, rows: int) -> int:
     return rows if rows % tile else tile
 
 
-def _unit(size: int) -> int:
+def unit_of(size: int) -> int:
     """Of which parts of columns, and of what is contracted, are multiples."""
     return math.gcd(size, LANES)
 
@@ -151,24 +153,26 @@ def _tiling(form: Form, k: int, n: int) -> tuple[int, int, int]:
     return tm, min(tk, k), min(tn, n)
 
 
-def _sizes_of_part(sizes: Any, tiles: Any, tile: int, count: int, whole: int) -> Any:
+def sizes_of_part(sizes: Any, tiles: Any, tile: int, count: int, whole: int) -> Any:
     """How many rows of each group lie in a part of so many rows."""
     return sizes if count == whole else sizes_of_rows(sizes, tiles[0] * tile, count)
 
 
-def _first_group(offset: Sequence[Any], places: Any, whole: int) -> dict[str, Any]:
+def first_group(offset: Sequence[Any], places: Any, whole: int) -> dict[str, Any]:
     """Where the groups of a part start, as an option."""
     terms = [*offset, *([places[0]] if places.shape[0] < whole else [])]
     return {"group_offset": sum(terms[1:], terms[0])} if terms else {}
 
 
-def _called(
+def called(
     part: Callable[..., list[Any]],
     arrays: Sequence[Any],
     rule: Rule,
     function: Callable[..., Any],
     tiles: int,
     groups: int,
+    said: Said | None = None,
 ) -> list[Any]:
+    """A call of `part` on arrays, on numbers of tiles of rows, and on those of groups."""
     counted = [jnp.arange(count, dtype=jnp.int32) for count in (tiles, groups)]
-    return call_with_rule(part, [*arrays, *counted], rule, name=function.__name__)
+    return call_with_rule(part, [*arrays, *counted], rule, name=function.__name__, said=said)

@@ -40,7 +40,7 @@ CORES = 2
 """Of a chip between which `megacore_mode` divides sequences or heads."""
 
 
-def decode_forms(equation: Any) -> Iterator[Form]:
+def decode_forms(_: Callable[..., Any], equation: Any) -> Iterator[Form]:
     """The forms of `paged_attention`."""
     kernels = kernels_of(equation)
     if ranks_of(equation) != (3, 4, 4, 1, 2) or len(kernels) != 1:
@@ -101,7 +101,7 @@ def _work(scores: float, width: int, page_bytes: float) -> Said:
     return Said(flops=4.0 * scores * width, bytes=page_bytes * width)
 
 
-def ragged_forms(equation: Any) -> Iterator[Form]:
+def ragged_forms(_: Callable[..., Any], equation: Any) -> Iterator[Form]:
     """The forms of `ragged_paged_attention`."""
     kernels = kernels_of(equation)
     if ranks_of(equation) != (3, 4, 1, 2, 1, 1) or len(kernels) != 1:

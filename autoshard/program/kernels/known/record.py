@@ -7,6 +7,8 @@ options. These are read off its kernels: blocks say tiles, literals say scales. 
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +28,7 @@ class Form:
 
     Attributes:
       operands: the names of its parameters that take the operands, in order. Those that start with
-        a star are passed by name.
+        a star are passed by name; `*rhs.scale` is an attribute of what is passed as `rhs`.
       options: its other arguments.
     """
 
@@ -37,7 +39,16 @@ class Form:
         """Call the function in this form on other arrays, with other options."""
         pairs = list(zip(self.operands, arrays, strict=True))
         given = [array for name, array in pairs if not name.startswith("*")]
-        named = {name[1:]: array for name, array in pairs if name.startswith("*")}
+        named: dict[str, Any] = {}
+        parts: dict[str, dict[str, Any]] = {}
+        for name, array in ((name[1:], array) for name, array in pairs if name.startswith("*")):
+            owner, _, attribute = name.partition(".")
+            if attribute:
+                parts.setdefault(owner, {})[attribute] = array
+            else:
+                named[name] = array
+        for owner, attributes in parts.items():
+            named[owner] = quantised(function)(**attributes)
         return function(*given, **{**named, **self.options, **more})
 
 
@@ -48,16 +59,21 @@ class Known:
     Attributes:
       name: of the function.
       modules: in which it is defined; copies of it that take the same parameters.
-      forms: of an equation that calls it, the ways in which it may have been called, the likeliest
-        first; none where its operands are others than the rule is for.
+      forms: of the function and an equation that calls it, the ways in which it may have been
+        called, the likeliest first; none where its operands are others than the rule is for.
       call: from the function, a form and the operands to results that are equal to the call's, by a
         call with a rule.
     """
 
     name: str
     modules: tuple[str, ...]
-    forms: Callable[[Any], Iterator[Form]]
+    forms: Callable[[Callable[..., Any], Any], Iterator[Form]]
     call: Callable[[Callable[..., Any], Form, Sequence[Any]], list[Any]]
+
+
+def quantised(function: Callable[..., Any]) -> Any:
+    """The class of arrays with scales, as the module of a function has it."""
+    return sys.modules[function.__module__].QArray  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +84,18 @@ class Dimension:
       size: in elements.
       unit: parts are multiples of so many elements.
       kind: what becomes of parts.
+      block: elements that share a scale; a unit is a multiple of it.
     """
 
     size: int
     unit: int = 1
     kind: FactorKind = FactorKind.PASS
+    block: int = 1
 
 
-def summed(size: int, unit: int = 1) -> Dimension:
+def summed(size: int, unit: int = 1, block: int = 1) -> Dimension:
     """Of which parts give terms of the results."""
-    return Dimension(size, unit, FactorKind.REDUCE)
+    return Dimension(size, unit, FactorKind.REDUCE, block)
 
 
 def whole(size: int) -> Dimension:
@@ -88,21 +106,26 @@ def whole(size: int) -> Dimension:
 def rule_of(text: str, **dimensions: Dimension) -> Rule:
     """The rule of a text that names each dimension of operands and results.
 
-    `#m` counts the units of `m`; `k+two` is a dimension of two, the first one outside.
+    `#m` counts the units of `m`, `%m` its blocks; `k+two` is a dimension of two, the first one
+    outside.
 
     >>> print(rule_of("m k, #m -> m", m=Dimension(512, 128), k=summed(64)))
     ([a.b, i], [a])->([a.b]) {a=4, b=128, i=64} reduction={i}, need_replication={b}
     """
     factors: dict[Hashable, tuple[int, FactorKind, str | None]] = {}
-    for name, one in dimensions.items():
+    used = set(re.findall(r"\w+", text))
+    for name, one in ((name, one) for name, one in dimensions.items() if name in used):
         operator = "sum" if one.kind is FactorKind.REDUCE else None
         factors[name] = one.size // one.unit, one.kind, operator
-        factors[name, "unit"] = one.unit, FactorKind.REPLICATE, None
+        factors[name, "unit"] = one.unit // one.block, FactorKind.REPLICATE, None
+        factors[name, "block"] = one.block, FactorKind.REPLICATE, None
 
     def labels(name: str) -> list[Hashable]:
         if name.startswith("#"):
             return [name[1:]]
-        return [name, (name, "unit")] if dimensions[name].unit > 1 else [name]
+        plain = name.removeprefix("%")
+        inner = ("unit",) if plain != name else ("unit", "block")
+        return [plain, *((plain, one) for one in inner if factors[plain, one][0] > 1)]
 
     operands, results = (
         [
@@ -115,9 +138,17 @@ def rule_of(text: str, **dimensions: Dimension) -> Rule:
 
 
 def kernels_of(equation: Any) -> list[Any]:
-    """The Pallas calls within an equation, in order."""
+    """The kernels within an equation, in order: Pallas calls, and kernels on a mesh of cores."""
     (body,) = (body for body, _ in compat.bodies_of(equation))
-    return [one for one in all_equations(body) if one.primitive.name == compat.PALLAS]
+    kinds = compat.PALLAS, compat.ON_CORES
+    return [one for one in all_equations(body) if one.primitive.name in kinds]
+
+
+def names_of(equation: Any) -> tuple[str, ...]:
+    """The names of the parameters that take the operands of a call, as far as they are known."""
+    (body,) = (body for body, _ in compat.bodies_of(equation))
+    names = tuple(body.debug_info.arg_names or ())
+    return names if len(names) == len(equation.invars) else ()
 
 
 def shapes_of(equation: Any) -> list[tuple[int, ...]]:
