@@ -56,8 +56,8 @@ class Said:
 
     def times(self, count: int) -> Said:
         """Of so many calls at once."""
-        done = (None if one is None else one * count for one in (self.flops, self.bytes))
-        return Said(*done, self.dtype)
+        flops, moved = (None if one is None else one * count for one in (self.flops, self.bytes))
+        return Said(flops, moved, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)

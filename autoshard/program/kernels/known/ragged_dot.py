@@ -72,8 +72,8 @@ def product(function: Callable[..., Any], form: Form, arrays: Sequence[Any]) -> 
     }
     kind = _Call(function, form, m, groups, unit)
 
-    def part(*operands: Any) -> list[Any]:
-        *operands, tiles, places = operands
+    def part(*arrays: Any) -> list[Any]:
+        *operands, tiles, places = arrays
         here = _ungated(_by_name(form, operands)) if gated else _by_name(form, operands)
         left, right = here["lhs"], here["rhs"]
         sizes = left.shape[1], right.shape[1 if backwards else 2]
@@ -131,8 +131,8 @@ def gradient(function: Callable[..., Any], form: Form, arrays: Sequence[Any]) ->
     }
     kind = _Call(function, form, m, groups, unit)
 
-    def part(*operands: Any) -> list[Any]:
-        *operands, tiles, places = operands
+    def part(*arrays: Any) -> list[Any]:
+        *operands, tiles, places = arrays
         here = _by_name(form, operands)
         rows = here["rhs"].shape[0]
         sizes = here["lhs"].shape[1 if on_cores else 0], here["rhs"].shape[1]

@@ -36,9 +36,9 @@ ACTIVATIONS = (
 
 def forms(_: Callable[..., Any], equation: Any) -> Iterator[Form]:
     """The forms of `gmm` and `tgmm`."""
-    kernel = _only_kernel(equation)
-    said = dict(kernel.params.get("metadata") or {}) if kernel is not None else {}
+    kernel: Any = _only_kernel(equation)
     names = names_of(equation)
+    said = _metadata(kernel)
     if "xprof_metadata" not in said or not names:
         return
     read = json.loads(said["xprof_metadata"])
@@ -75,9 +75,9 @@ def _precisions(kernel: Any) -> list[Any]:
 
 def forms_on_cores(function: Callable[..., Any], equation: Any) -> Iterator[Form]:
     """The forms of `gmm_v2` and `tgmm_v2`."""
-    kernel = _only_kernel(equation)
+    kernel: Any = _only_kernel(equation)
     names = names_of(equation)
-    read = dict(kernel.params.get("metadata") or {}) if kernel is not None else {}
+    read = _metadata(kernel)
     if "tiles.tile_m" not in read or not names:
         return
     types = {one: jnp.dtype(read[one]) for one in _TYPES if one in read}
@@ -119,5 +119,11 @@ def _taken(function: Callable[..., Any], options: Options) -> Options:
 
 
 def _only_kernel(equation: Any) -> Any:
+    """The kernel of a call that has one, and one result; or None."""
     kernels = kernels_of(equation)
     return kernels[0] if len(kernels) == 1 and len(equation.outvars) == 1 else None
+
+
+def _metadata(kernel: Any) -> dict[str, Any]:
+    """What a kernel says of itself; nothing of none."""
+    return {} if kernel is None else dict(kernel.params.get("metadata") or {})

@@ -86,8 +86,8 @@ def _unpacked(told: Mapping[str, Any]) -> Any:
 
     What lies packed along a dimension comes apart as the last one of a bit cast, low bits first.
     """
-    matrices, dtype = told["rhs"], told.get("rhs_quant_dtype")
+    matrices = told["rhs"]
     if matrices.shape[1 if not told.get("transpose_rhs") else 2] == told["lhs"].shape[1]:
         return matrices
-    apart = lax.bitcast_convert_type(matrices, dtype)
+    apart = lax.bitcast_convert_type(matrices, told["rhs_quant_dtype"])
     return jnp.moveaxis(apart, -1, 2).reshape(matrices.shape[0], -1, matrices.shape[2])
