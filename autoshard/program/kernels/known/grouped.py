@@ -51,7 +51,7 @@ def product_forms(_: Callable[..., Any], equation: Any) -> Iterator[Form]:
     if call is None or len(call.blocks) != 3 or len(call.blocks[0].sizes) != 2:
         return
     (tm, tk), (_, tn) = call.blocks[0].sizes, call.blocks[-1].sizes
-    rows, matrices, *_ = shapes_of(equation)
+    rows, matrices = shapes_of(equation)[:2]
     result = equation.outvars[0].aval
     for transposed in (False, True):
         if matrices[1:][:: -1 if transposed else 1] == (rows[1], result.shape[-1]):
