@@ -18,7 +18,8 @@
 
 Experts are chosen by force in equal numbers, as benchmarks do, and no token is dropped; tokens are
 brought to experts and back by gathers of rows, group by group. Layers of one kind run one after
-another: first those without experts, then those with a window, then the rest.
+another: first those without experts, then those with a window, then the rest; of a pattern first
+state-space mixers, then attention, then experts.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from autoshard.models.annotate import LogicalAxes, constrain
 from autoshard.models.decoder_layer import NAMES, Attention, Layer, layer_weights
 from autoshard.models.decoder_sizes import Decoder, sizes_of
 from autoshard.models.splash import MOST
+from autoshard.models.state_space import STATE_AXES
 from autoshard.models.training import Step, abstract
 
 __all__ = ["LOGICAL_AXES", "NAMES", "Decoder", "decoder", "parameter_count", "weights"]
@@ -56,11 +58,18 @@ LOGICAL_AXES = LogicalAxes(
         "shared_gate": ("embed", "mlp"),
         "shared_up": ("embed", "mlp"),
         "shared_down": ("mlp", "embed"),
+        "expert_narrow": ("embed", "latent"),
+        "expert_widen": ("latent", "embed"),
+        "further_norm": ("norm",),
+        "further_join": ("joined", "embed"),
+        **STATE_AXES,
         **transformer.SWIGLU_AXES,
     },
     data=transformer.TOKEN_AXES,
 )
 """Logical names of a step's arguments, see `autoshard.models.annotate`."""
+FURTHER_WEIGHT = 0.3
+"""Of the loss of further tokens (https://arxiv.org/abs/2412.19437, section 4.2)."""
 
 
 def decoder(
@@ -99,26 +108,49 @@ def decoder(
         )
     apply = Layer(config, attention, products, block)
 
-    def loss(params: Any, data: Any) -> jax.Array:
+    def embed(params: Any, tokens: jax.Array) -> jax.Array:
         with jax.named_scope("embed"):
-            x = training.look_up(params["embedding"], data["tokens"]).astype(jnp.bfloat16)
-            x = constrain(x, "batch", "length", "embed")
-            angles = transformer.rotary_angles(jnp.arange(sequence), config.head_size, config.theta)
-        for kind in config.kinds:
-            layer = _kept(functools.partial(apply, kind), remat)
+            x = training.look_up(params["embedding"], tokens).astype(jnp.bfloat16)
+            return constrain(x, "batch", "length", "embed")
 
-            def step(x: jax.Array, one: Any, layer: Any = layer) -> tuple[jax.Array, None]:
-                return layer(x, one, angles), None
+    def through(x: jax.Array, kind: str, stacked: Any, angles: jax.Array) -> jax.Array:
+        layer = _kept(functools.partial(apply, kind), remat)
 
-            with jax.named_scope(kind):
-                x, _ = lax.scan(step, x, params[kind])
+        def step(x: jax.Array, one: Any) -> tuple[jax.Array, None]:
+            return layer(x, one, angles), None
+
+        with jax.named_scope(kind):
+            return lax.scan(step, x, stacked)[0]
+
+    def judged(params: Any, x: jax.Array, targets: jax.Array) -> jax.Array:
         with jax.named_scope("unembed"):
             x = transformer.rms_norm(x, params["final_norm"])
             table = params["embedding"].T if config.tied else params["unembedding"]
             logits = training.project("bsd,dv->bsv", x, table)
             logits = constrain(logits, "batch", "length", "vocab")
         with jax.named_scope("loss"):
-            return training.cross_entropy(logits, data["targets"])
+            return training.cross_entropy(logits, targets)
+
+    def loss(params: Any, data: Any) -> jax.Array:
+        x = embed(params, data["tokens"])
+        with jax.named_scope("embed"):
+            angles = transformer.rotary_angles(jnp.arange(sequence), config.head_size, config.theta)
+        for kind in config.kinds:
+            x = through(x, kind, params[kind], angles)
+        total, targets = judged(params, x, data["targets"]), data["targets"]
+        for _ in range(config.further):
+            more = params["further"]
+            told = embed(params, targets)
+            with jax.named_scope("embed"):
+                both = [transformer.rms_norm(x, more["further_norm"]), told]
+                joined = jnp.concatenate(both, axis=-1)
+                x = training.project("bse,ed->bsd", joined, more["further_join"])
+                x = constrain(x, "batch", "length", "embed")
+                targets = jnp.roll(targets, -1, axis=1)
+            for kind in config.further_kinds:
+                x = through(x, kind, more[kind], angles)
+            total = total + FURTHER_WEIGHT / config.further * judged(params, x, targets)
+        return total
 
     tokens = abstract(batch, sequence, dtype=jnp.int32)
     data = {"tokens": tokens, "targets": tokens}
@@ -135,6 +167,15 @@ def weights(config: Decoder) -> dict[str, Any]:
     params["final_norm"] = abstract(config.width)
     for kind, count in config.kinds.items():
         params[kind] = training.stacked(layer_weights(config, kind), count, scan=True)
+    if config.further:
+        params["further"] = {
+            "further_norm": abstract(config.width),
+            "further_join": abstract(2 * config.width, config.width),
+            **{
+                kind: training.stacked(layer_weights(config, kind), 1, scan=True)
+                for kind in config.further_kinds
+            },
+        }
     return params
 
 

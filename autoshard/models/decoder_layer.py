@@ -21,6 +21,7 @@ from autoshard.models.attention import plain
 from autoshard.models.decoder_sizes import Decoder
 from autoshard.models.narrow_products import project_in
 from autoshard.models.splash import splash
+from autoshard.models.state_space import mixed, state_weights
 from autoshard.models.training import abstract
 from autoshard.models.transformer import STREAM
 
@@ -35,16 +36,28 @@ NAMES = (
     "mlpwo",
     "expert_in",
     "expert_out",
+    "state_proj",
 )
-"""Of what a layer computes: products with weights, what attention returns (`context`), and tokens
-as experts get them and as they come back (`expert_in`, `expert_out`)."""
+"""Of what a layer computes: products with weights, what attention or a state-space mixer returns
+(`context`), and tokens as experts get them and as they come back (`expert_in`, `expert_out`)."""
 Attention = Literal["plain", "flash"]
 
 
 def layer_weights(config: Decoder, kind: str) -> dict[str, Any]:
     """The abstract weights of one layer of a kind, in float32."""
+    if kind == "state_layers":
+        return state_weights(config)
+    one: dict[str, Any] = {}
+    if not config.pattern or kind == "attention_layers":
+        one |= _attention_weights(config)
+    if kind != "attention_layers":
+        one |= _feed_forward_weights(config, kind)
+    return one
+
+
+def _attention_weights(config: Decoder) -> dict[str, Any]:
     width, heads = config.width, config.heads
-    one: dict[str, Any] = {"attention_norm": abstract(width), "ffn_norm": abstract(width)}
+    one: dict[str, Any] = {"attention_norm": abstract(width)}
     if config.latent:
         latent, queries = config.latent, config.query_latent or width
         one["latent_down"] = abstract(width, latent)
@@ -60,12 +73,21 @@ def layer_weights(config: Decoder, kind: str) -> dict[str, Any]:
         one |= transformer.attention_weights(
             width, heads, config.kv_heads, config.head_size, jnp.float32
         )
+    return one
+
+
+def _feed_forward_weights(config: Decoder, kind: str) -> dict[str, Any]:
+    width = config.width
+    one: dict[str, Any] = {"ffn_norm": abstract(width)}
     if config.experts and kind != "dense_layers":
-        experts, hidden = config.experts, config.expert_hidden
+        experts, hidden, inner = config.experts, config.expert_hidden, config.expert_width
         one["router"] = abstract(width, experts)
+        if config.expert_latent:
+            one["expert_narrow"] = abstract(width, inner)
+            one["expert_widen"] = abstract(inner, width)
         names = ("gate", "up", "down") if config.gated else ("up", "down")
         for name in names:
-            shape = (hidden, width) if name == "down" else (width, hidden)
+            shape = (hidden, inner) if name == "down" else (inner, hidden)
             one[f"expert_{name}"] = abstract(experts, *shape)
             if config.shared_hidden:
                 shared = config.shared_hidden
@@ -91,11 +113,21 @@ class Layer:
     block: int
 
     def __call__(self, kind: str, x: jax.Array, weights: Any, angles: jax.Array) -> jax.Array:
-        """One layer on `x: [b, s, d]`."""
-        with jax.named_scope("attention"):
-            x = constrain(x, *STREAM)
-            normed = constrain(transformer.rms_norm(x, weights["attention_norm"]), *STREAM)
-            x = x + constrain(self._attention(kind, weights, normed, angles), *STREAM)
+        """One layer on `x: [b, s, d]`: what its weights are for."""
+        if "state_norm" in weights:
+            with jax.named_scope("mixer"):
+                x = constrain(x, *STREAM)
+                normed = constrain(transformer.rms_norm(x, weights["state_norm"]), *STREAM)
+                return constrain(
+                    x + constrain(mixed(self.project, weights, normed), *STREAM), *STREAM
+                )
+        if "attention_norm" in weights:
+            with jax.named_scope("attention"):
+                x = constrain(x, *STREAM)
+                normed = constrain(transformer.rms_norm(x, weights["attention_norm"]), *STREAM)
+                x = x + constrain(self._attention(kind, weights, normed, angles), *STREAM)
+        if "ffn_norm" not in weights:
+            return constrain(x, *STREAM)
         with jax.named_scope("ffn"):
             normed = constrain(transformer.rms_norm(x, weights["ffn_norm"]), *STREAM)
             if "router" in weights:
@@ -150,7 +182,7 @@ class Layer:
             gate = self.project("bsd,df->bsf", x, weights[f"{prefix}gate"], "mlpwi_0")
             hidden = jax.nn.silu(gate) * up
         else:
-            hidden = jax.nn.gelu(up)
+            hidden = jnp.square(jax.nn.relu(up)) if self.config.experts else jax.nn.gelu(up)
         hidden = constrain(hidden, "batch", "length", "mlp")
         return self.project("bsf,fd->bsd", hidden, weights[f"{prefix}down"], "mlpwo")
 
@@ -163,6 +195,9 @@ class Layer:
             logits = training.project("bgtd,de->bgte", grouped, weights["router"])
             shares = jax.nn.softmax(logits.astype(jnp.float32), axis=-1)
             shares, _ = lax.top_k(shares, config.active)
+        if config.expert_latent:
+            grouped = self.project("bgtd,de->bgte", grouped, weights["expert_narrow"])
+        width = config.expert_width
         inputs = _rows(grouped, tokens_of).reshape(*grouped.shape[:2], config.experts, -1, width)
         inputs = constrain(inputs, "expert_batch", "group", "expert", "slot", "embed")
         inputs = checkpoint_name(inputs, "expert_in")
@@ -178,9 +213,12 @@ class Layer:
         out = constrain(out, "batch", "group", "expert_rows", "slot", "embed")
         rows = out.reshape(*out.shape[:2], -1, width)
         places = experts_of * config.slots + slots_of
-        mixed = _rows(rows, places.reshape(-1)).reshape(*grouped.shape[:3], config.active, width)
-        mixed = checkpoint_name(mixed, "expert_out")
-        return jnp.einsum("bgtad,bgta->bgtd", mixed, shares.astype(x.dtype)).reshape(x.shape)
+        back = _rows(rows, places.reshape(-1)).reshape(*grouped.shape[:3], config.active, width)
+        back = checkpoint_name(back, "expert_out")
+        out = jnp.einsum("bgtad,bgta->bgtd", back, shares.astype(x.dtype))
+        if config.expert_latent:
+            out = self.project("bgte,ed->bgtd", out, weights["expert_widen"])
+        return out.reshape(x.shape)
 
 
 def _rows(x: jax.Array, places: np.ndarray) -> jax.Array:

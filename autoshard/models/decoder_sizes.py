@@ -16,6 +16,8 @@ from autoshard.files import toml_of
 from autoshard.files.typed import typed
 from autoshard.near import did_you_mean
 
+PATTERN = {"M": "state_layers", "*": "attention_layers", "E": "layers"}
+"""Kinds of layers by the letters of a pattern, as Megatron-LM has them (hybrid_layer_pattern)."""
 SLOTS = 8
 """Tokens of a group that an expert gets, at least."""
 
@@ -40,6 +42,13 @@ class Decoder:
       expert_hidden: width of one expert.
       shared_hidden: width of the experts that all tokens use.
       dense_layers: first layers, which have no experts.
+      expert_latent: width into which tokens are projected for experts; 0 where they are not.
+      pattern: of layers that are one thing each: M a state-space mixer, * attention, E experts;
+        "" where every layer is attention and what follows it.
+      state_heads, state_head_size, state_size, state_groups: of a state-space mixer, see
+        `autoshard.models.state_space`.
+      further: tokens beyond the next that are predicted, each through one more layer and the
+        logits (https://arxiv.org/abs/2412.19437, section 2.2), whose weights all of them share.
       theta: base of the rotary positions.
       source: where the dimensions are from.
     """
@@ -64,6 +73,13 @@ class Decoder:
     expert_hidden: int = 0
     shared_hidden: int = 0
     dense_layers: int = 0
+    expert_latent: int = 0
+    pattern: str = ""
+    state_heads: int = 0
+    state_head_size: int = 0
+    state_size: int = 0
+    state_groups: int = 1
+    further: int = 0
     theta: float = 500_000.0
     source: str = ""
 
@@ -80,6 +96,12 @@ class Decoder:
                  max(self.dense_layers - self.layers, 0)),
                 ("experts that a token uses beyond all experts: the excess",
                  max(self.active - self.experts, 0)),
+                ("layers beyond the pattern: the excess",
+                 max(self.layers - len(self.pattern), 0) if self.pattern else 0),
+                ("letters of the pattern that are none of M, *, E: their count",
+                 sum(letter not in PATTERN for letter in self.pattern)),
+                ("state_groups does not divide state_heads: the rest",
+                 self.state_heads % self.state_groups),
             )
             if value
         ]  # fmt: skip
@@ -99,11 +121,32 @@ class Decoder:
     @property
     def kinds(self) -> dict[str, int]:
         """Kinds of layers and how many there are of each, in the order in which they run."""
+        if self.pattern:
+            used = self.pattern[: self.layers]
+            return {kind: used.count(one) for one, kind in PATTERN.items() if one in used}
         dense = self.dense_layers if self.experts else 0
         rest = self.layers - dense
         local = rest - rest // self.full_every if self.window and self.full_every else 0
         counts = {"dense_layers": dense, "local_layers": local, "layers": rest - local}
         return {kind: count for kind, count in counts.items() if count}
+
+    @property
+    def further_kinds(self) -> tuple[str, ...]:
+        """Kinds of the layers through which a further token is predicted, in their order."""
+        if not self.further:
+            return ()
+        return ("attention_layers", "layers") if self.pattern else ("layers",)
+
+    @property
+    def expert_width(self) -> int:
+        """Width of what experts read and return."""
+        return self.expert_latent or self.width
+
+    @property
+    def attention_count(self) -> int:
+        """How many layers have attention."""
+        kinds = self.kinds
+        return kinds.get("attention_layers", 0) if self.pattern else sum(kinds.values())
 
 
 @functools.cache

@@ -26,6 +26,7 @@ COUNTS = {
     "gpt-oss-120b": 117e9,
     "deepseek-v3": 671e9,
     "gemma3-12b": 11.77e9,
+    "nemotron-3-nano": 31.6e9,
 }
 """Parameters as the publishers of the models count them."""
 

@@ -194,7 +194,7 @@ def _priced(asked: Question, time_limit: float) -> _Price:
                 if asked.eager:
                     prices = prices_of(plan, program, asked.machine)
                     seconds = eager_seconds(plan, prices, asked)
-                    needed = eager_bytes(plan, prices, asked)
+                    needed = eager_bytes(plan, prices, asked, remat)
                 return _Price(seconds, planned, needed, remat, plan)
             except (InfeasibleError, NoPlanError):
                 if limit == ANY:

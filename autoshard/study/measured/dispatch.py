@@ -58,12 +58,14 @@ def distinct_places(experts: int, active: int, places: int) -> float:
 def exchange_seconds(asked: Question) -> float | None:
     """Mean seconds of one way, to experts or back, of a layer and microbatch; None if not known."""
     mesh, decoder = asked.rules.mesh, asked.decoder
-    ranks = mesh.get("expert", 1)
+    places_of = asked.rules.parameters["expert"]
+    ranks = math.prod(mesh[axis] for axis in places_of)
     inner = asked.machine.network[0]
     if not asked.exchanges or ranks == 1 or not isinstance(inner, Switch):
         return None
     name, experts, active = asked.machine.chip.name, decoder.experts, decoder.active
-    hosts = ranks * mesh.get("context", 1) * mesh.get("tensor", 1) / inner.chips
+    beside = math.prod(mesh.get(axis, 1) for axis in ("context", "tensor") if axis not in places_of)
+    hosts = ranks * beside / inner.chips
     if hosts <= 1 and name in INSIDE:
         rates, places = INSIDE[name], distinct_places(experts, active, ranks)
     elif hosts > 1 and hosts == int(hosts) and name in OUTSIDE:
@@ -77,7 +79,7 @@ def exchange_seconds(asked: Question) -> float | None:
     tokens = asked.batch // asked.microbatches * asked.sequence / math.prod(mesh[a] for a in axes)
     sizes, there, back = zip(*rates, strict=True)
     rate = 2 / (1 / np.interp(ranks, sizes, there) + 1 / np.interp(ranks, sizes, back))
-    return 2.0 * tokens * decoder.width * places / float(rate)
+    return 2.0 * tokens * decoder.expert_width * places / float(rate)
 
 
 def is_exchange(move: Move, shapes: Shapes) -> bool:

@@ -13,14 +13,11 @@ What such a framework does otherwise than the plan, by its documentation:
                        beside the products that read or make them, where the framework says so
                        (docs.nvidia.com/nemo/megatron-bridge, Communication Overlap: on by default
                        in its recipes; discuss.pytorch.org, Introducing Async Tensor Parallelism)
-    the loss           has the logits in float32 three times as its backward pass begins, where it
-                       is no kernel of its own: cross_entropy keeps the log_softmax, and makes its
-                       gradient of that of the former (docs.pytorch.org, torch.nn.functional)
+
+What it holds is in `autoshard.study.measured.saved`.
 """
 
 from __future__ import annotations
-
-import math
 
 from autoshard.cost.step_prices import StepPrices
 from autoshard.plan.evaluate import compute_seconds
@@ -31,11 +28,11 @@ from autoshard.study.measured.data_parallel import of_weights, weight_shapes
 from autoshard.study.measured.dispatch import exchange_seconds, is_exchange
 from autoshard.study.measured.held import kept_bytes, weight_bytes
 from autoshard.study.measured.question import Question
+from autoshard.study.measured.remat import Remat
+from autoshard.study.measured.saved import layer_bytes, reserved_bytes
 
-LOSS_BYTES = 12.0
-"""Of a logit, see the module."""
-STATE_BYTES = 12.0
-"""Of a weight when the loss is computed: itself and two moments in float32, and no gradient."""
+KEPT_BYTES, SHARDED_BYTES = 6.0, 12.0
+"""Of a weight: bfloat16 and its gradient in float32; float32 and two moments of Adam."""
 COPIES = frozenset({"scan_stack", "reduce_precision", "name"})
 """Ops by which XLA alone keeps what the backward pass reads."""
 
@@ -67,16 +64,14 @@ def eager_seconds(plan: Plan, prices: StepPrices, asked: Question) -> float:
     return busy + max(sum(move.seconds for move in data) - busy, 0.0)
 
 
-def eager_bytes(plan: Plan, prices: StepPrices, asked: Question) -> float:
-    """Bytes of a device on one mesh: as the plan has it, or more when the loss is computed."""
-    needed = needed_bytes(plan.estimate)
-    if not asked.plain_loss:
-        return needed
+def eager_bytes(plan: Plan, prices: StepPrices, asked: Question, remat: Remat) -> float:
+    """Bytes of a device on one mesh: as the plan has it, or by the law of its framework."""
     program, held = prices.program, prices.held_bytes
-    states = sum(size for _, size in weight_bytes(program, plan, held)) / 4 * STATE_BYTES
+    weights = sum(size for _, size in weight_bytes(program, plan, held)) / 4
+    one = layer_bytes(asked, remat)
+    if one is not None:
+        return (KEPT_BYTES + SHARDED_BYTES) * weights + asked.decoder.layers * one
+    if not asked.reserves:
+        return needed_bytes(plan.estimate)
     kept = sum(size for _, size in kept_bytes(program, plan, held))
-    rules, mesh = asked.rules.activations, asked.rules.mesh
-    axes = (*rules["batch"], *rules["length"], *rules.get("vocab", ()))
-    tokens = asked.batch // asked.microbatches * asked.sequence
-    logits = tokens * asked.decoder.vocabulary / math.prod(mesh[axis] for axis in axes)
-    return max(needed, states + kept + LOSS_BYTES * logits)
+    return reserved_bytes(asked, weights, kept)

@@ -11,7 +11,7 @@ from autoshard.plan.plan import Plan
 from autoshard.program.trace import Program
 
 ENDS = ("embed", "unembed", "loss")
-KINDS = ("dense_layers", "local_layers", "layers")
+KINDS = ("dense_layers", "local_layers", "state_layers", "attention_layers", "layers")
 
 
 def place(scope: str) -> tuple[str, str]:

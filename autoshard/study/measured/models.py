@@ -17,11 +17,11 @@ ALIASES = {
     "deepseek3-671b": "deepseek-v3",
     "deepseek2-16b": "deepseek-v2-lite",
     "gpt3-175b": "gpt3-175b",
+    "deepseekv3 (w/ mtp)": "deepseek-v3-further",
 }
 """Names of tables for models of `autoshard.models.decoder.published`."""
 
 WITHOUT = {
-    "nemotron": "state-space layers (Mamba-2), which no built-in decoder has",
     "qwen3.5": "linear attention (gated delta rule), which no built-in decoder has",
     "wan": "a diffusion model of videos, and no decoder",
     "deepseekv4": "attention whose dimensions are not published",

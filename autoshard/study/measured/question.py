@@ -33,6 +33,9 @@ from autoshard.study.measured.table import Run
 
 AXES = ("replica", "fsdp", "expert", "context", "tensor")
 NARROW = re.compile(r"fp8|float8|mxfp8", re.IGNORECASE)
+COMPILED_LOSS = 202506
+"""Since when torchtitan compiles its loss: year and month of the first published run whose version
+does (github.com/pytorch/torchtitan, e7c0cae, components/loss.py, build_cross_entropy_loss)."""
 WIDE = re.compile(r"^(amp_)?(bf16|bfloat16|fp16)?(, fp32 master)?$", re.IGNORECASE)
 
 
@@ -52,7 +55,10 @@ class Question:
       block: tokens of a block of fused attention.
       eager: whether the framework runs op by op, see `autoshard.study.measured.eager`.
       hides_tensor: whether collectives of tensor parallelism run beside its products.
-      plain_loss: whether the loss is made of PyTorch's own functions.
+      reserves: whether what is held is what PyTorch's allocator reserves, see
+        `autoshard.study.measured.saved`.
+      plain_loss: whether the loss is made of PyTorch's own functions, not compiled.
+      selective: whether attention alone is made anew.
       exchanges: whether tokens go to experts as `autoshard.study.measured.dispatch` says.
       rules: mesh, and where logical names lie.
       notes: what was taken to be so.
@@ -71,7 +77,9 @@ class Question:
     block: int
     eager: bool
     hides_tensor: bool
+    reserves: bool
     plain_loss: bool
+    selective: bool
     exchanges: bool
     rules: Rules
     notes: tuple[str, ...]
@@ -107,7 +115,7 @@ def question(run: Run) -> Question:
     _divides(batch // microbatches, sequence, mesh)
     if found.experts and sequence % found.group:
         raise UnreachableError(f"{sequence} tokens do not divide into groups of {found.group}")
-    old = "2205.05198" in run.notes
+    old = "2205.05198" in run.notes or "Korthikanti" in run.group
     return Question(
         decoder=found,
         batch=batch,
@@ -123,19 +131,33 @@ def question(run: Run) -> Question:
         eager=not any(name in run.framework for name in JAX),
         hides_tensor=any(name in run.framework for name in ("Megatron-Bridge", "MLPerf"))
         or "async TP" in run.settings,
-        # github.com/pytorch/torchtitan, components/loss.py: cross_entropy of logits in float32
-        plain_loss="torchtitan" in run.framework,
+        reserves="torchtitan" in run.framework,
+        plain_loss="torchtitan" in run.framework and _dated(run) < COMPILED_LOSS,
+        selective="sel" in run.remat,
         exchanges="Megatron-Bridge" in run.framework,
         rules=_rules(
             found,
             mesh,
             whole=pipeline is not None,
+            wide_experts=(run.ep or 1) == mesh["expert"] * mesh["tensor"] > mesh["expert"],
             parallel_sequence=_parallel_sequence(run),
             # github.com/AI-Hypercomputer/maxtext, configs/base.yml: activation_embed over tensor
             parallel_width="MaxText" in run.framework and (run.tp or 1) > 1,
         ),
         notes=tuple(notes),
     )
+
+
+def _dated(run: Run) -> int:
+    """Year and month of a publication by the name of its file, as 202412; 999999 where it has none.
+
+    >>> from autoshard.study.measured.table import Run
+    >>> run = Run(id="a", model="m", chip="c", chips=1, path="benchmarks/h100_202412_titan.md")
+    >>> _dated(run)
+    202412
+    """
+    found = re.search(r"(20\d\d)-?(0[1-9]|1[0-2])(?!\d)", run.path)
+    return int(found[1] + found[2]) if found else 999999
 
 
 def _with_batch(run: Run) -> tuple[Run, tuple[str, ...]]:
@@ -191,7 +213,11 @@ def _mesh(run: Run, devices: int, notes: list[str]) -> dict[str, int]:
     if sizes["fsdp"] == ranks:
         sizes["replica"] = 1  # the same ranks, said twice
     own = sizes["replica"] * sizes["fsdp"]
-    if own * experts == ranks and experts > 1:
+    if experts > ranks and experts == ranks * tensor:
+        # docs.nvidia.com/megatron-core, expert_tensor_parallel_size of 1: ranks of both
+        notes.append("experts over data-parallel and tensor-parallel ranks")
+        sizes, experts = {"replica": 1, "fsdp": 1}, ranks
+    elif own * experts == ranks and experts > 1:
         pass  # experts have an axis of their own
     elif own == ranks:
         if sizes["fsdp"] % experts:
@@ -213,16 +239,20 @@ def _rules(
     mesh: dict[str, int],
     *,
     whole: bool,
+    wide_experts: bool,
     parallel_sequence: bool,
     parallel_width: bool,
 ) -> Rules:
-    """Mesh and rules; `whole` for weights that are the same on all context-parallel ranks."""
+    """Mesh and rules; `whole` for weights that are the same on all context-parallel ranks, and
+    `wide_experts` for experts that also lie over `tensor`."""
     live = {axis: size for axis, size in mesh.items() if size > 1} or {"fsdp": 1}
 
     def on(*axes: str) -> tuple[str, ...]:
         return tuple(axis for axis in axes if axis in live)
 
     tensor = {"heads": on("tensor"), "mlp": on("tensor"), "vocab": on("tensor")}
+    if decoder.state_groups % mesh["tensor"] == 0:
+        tensor["state_groups"] = on("tensor")
     if decoder.kv_heads % mesh["tensor"] == 0:
         tensor["kv_heads"] = on("tensor")
     if decoder.vocabulary % mesh["tensor"]:
@@ -230,12 +260,13 @@ def _rules(
     dense = {name: axes for name, axes in tensor.items() if axes}
     norm = on("context", "tensor") if parallel_sequence else on("context")
     ranks = on("fsdp", "expert") if whole else on("fsdp", "expert", "context")
-    parameters = {"expert": on("expert"), "embed": ranks, **dense}
+    experts = on("expert", "tensor") if wide_experts else on("expert")
+    parameters = {"expert": experts, "embed": ranks, **dense}
     stream = {"embed": on("tensor")} if parallel_width else {}
     activations = {
         "batch": on("replica", "fsdp", "expert"),
         "expert_batch": on("replica", "fsdp"),
-        "expert": on("expert"),
+        "expert": experts,
         "length": on("context"),
         "norm_length": norm,
         **dense,
@@ -324,12 +355,13 @@ def token_flops(decoder: Decoder, sequence: int, *, causal: bool) -> float:
     """
     unused = 0.0
     if decoder.experts:
-        one = (3 if decoder.gated else 2) * decoder.width * decoder.expert_hidden
-        unused = (decoder.layers - decoder.dense_layers) * (decoder.experts - decoder.active) * one
+        one = (3 if decoder.gated else 2) * decoder.expert_width * decoder.expert_hidden
+        layers = sum(n for kind, n in decoder.kinds.items() if kind in ("layers", "local_layers"))
+        unused = (layers + (decoder.further > 0)) * (decoder.experts - decoder.active) * one
     table = decoder.vocabulary * decoder.width
     used = parameter_count(decoder) - unused - (0 if decoder.tied else table)
     size = decoder.head_size + decoder.value_size
-    pairs = 6 * decoder.layers * decoder.heads * size * sequence * (0.5 if causal else 1.0)
+    pairs = 6 * decoder.attention_count * decoder.heads * size * sequence * (0.5 if causal else 1.0)
     return 6.0 * used + pairs
 
 

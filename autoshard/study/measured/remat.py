@@ -30,8 +30,9 @@ POLICIES: dict[str, tuple[str, ...]] = {
 """What published remat policies keep of a layer beside its input."""
 SELECTIVE = ("query_proj", "value_proj", "mlpwi_0", "mlpwo", "context")
 """What torchtitan keeps by its policy for each op: attention and every second product of a layer,
-as they come (github.com/pytorch/torchtitan, activation_checkpoint.py). Its list of products has
-none of float8, of which nothing is kept."""
+as they come (github.com/pytorch/torchtitan, activation_checkpoint.py). Products of float8 are those
+of its linear layers, and are kept likewise: its documentation has the same memory for both
+(docs/performance.md, table 1)."""
 JAX = ("MaxText", "AXLearn", "Levanter")
 """Frameworks whose compiler fuses what stands around products."""
 
@@ -49,7 +50,7 @@ def remat_of(run: Run, notes: list[str]) -> tuple[tuple[Remat, ...], tuple[str, 
         sent = POLICIES[words] if "offload" in words else ()
         return (POLICIES[words],), (*sent, *(("decoder_layer_input",) if "input" in words else ()))
     if words.startswith("selective") and "torchtitan" in run.framework:
-        return (("context",) if "float8" in run.precision else SELECTIVE,), ()
+        return (SELECTIVE,), ()
     if words == "none":
         if any(name in run.framework for name in JAX):
             return ("none",), ()

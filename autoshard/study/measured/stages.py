@@ -37,13 +37,16 @@ from autoshard.solve.schedule import NAMED, Instance, simulate
 from autoshard.study.measured.completed import ANY, completed, ruled_program
 from autoshard.study.measured.data_parallel import of_weights, sides, weight_shapes
 from autoshard.study.measured.dispatch import exchange_seconds, is_exchange
-from autoshard.study.measured.eager import COPIES, hidden_in_products
+from autoshard.study.measured.eager import (
+    COPIES,
+    KEPT_BYTES,
+    SHARDED_BYTES,
+    hidden_in_products,
+)
 from autoshard.study.measured.held import ENDS, KINDS, kept_bytes, place, weight_bytes
 from autoshard.study.measured.pipeline import Pipeline, layers_of_stages
 from autoshard.study.measured.question import Question, Remat
-
-KEPT_BYTES, SHARDED_BYTES = 6.0, 12.0
-"""Of a weight: bfloat16 and its gradient in float32; float32 and two moments of Adam."""
+from autoshard.study.measured.saved import layer_bytes, loss_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +113,10 @@ def parts_of(asked: Question, remat: Remat, time_limit: float) -> Parts:
         microbatches=1,
     )
     program = ruled_program(one, remat)
-    return _parts(one, program, completed(program, one, ANY, time_limit))
+    return _parts(one, remat, program, completed(program, one, ANY, time_limit))
 
 
-def _parts(one: Question, program: Program, plan: Plan) -> Parts:
+def _parts(one: Question, remat: Remat, program: Program, plan: Plan) -> Parts:
     prices = prices_of(plan, program, one.machine)
     counts = {part: one.decoder.kinds.get(part, 1) for part in (*KINDS, *ENDS)}
     shapes = weight_shapes(one.decoder)
@@ -148,6 +151,10 @@ def _parts(one: Question, program: Program, plan: Plan) -> Parts:
     kept: dict[str, float] = defaultdict(float)
     for part, held in kept_bytes(program, plan, prices.held_bytes):
         kept[part] += held / counts.get(part, 1)
+    known = sum(counts[part] * kept[part] for part in counts)
+    saved = layer_bytes(one, remat)
+    if saved is not None:
+        kept.update(dict.fromkeys(one.decoder.kinds, saved))
     scalars: dict[str, float] = defaultdict(float)
     for part, held in weight_bytes(program, plan, prices.held_bytes):
         scalars[part] += held / 4 / counts.get(part, 1)
@@ -155,8 +162,9 @@ def _parts(one: Question, program: Program, plan: Plan) -> Parts:
     update = seconds.pop(("", "once"), 0.0) / stored / data_ranks(one)
     for part in counts:
         seconds[part, "once"] += update * scalars[part]
-    total = 12 * stored + sum(counts[part] * kept[part] for part in counts)
-    return Parts(seconds, scalars, kept, max(estimate.peak_bytes - total, 0.0))
+    total = (KEPT_BYTES + SHARDED_BYTES) * stored + known
+    least = loss_bytes(one) if one.reserves else 0.0
+    return Parts(seconds, scalars, kept, max(estimate.peak_bytes - total, least))
 
 
 def data_ranks(asked: Question) -> int:

@@ -38,6 +38,7 @@ class Run:
       dp, fsdp, tp, pp, vpp, cp, ep: degrees of parallelism; `fsdp` 0 for sharded optimizer state
         alone, -1 for all chips.
       schedule, precision, remat, settings, notes: in the words of the source.
+      path: of the source.
       step_seconds: measured.
       tflops, mfu: TFLOP/s of one chip, and per cent of its peak, by the source's own count.
       token_rate: tokens/s of one chip.
@@ -70,6 +71,7 @@ class Run:
     remat: str = ""
     settings: str = ""
     notes: str = ""
+    path: str = ""
     step_seconds: float | None = None
     tflops: float | None = None
     mfu: float | None = None
@@ -113,7 +115,7 @@ COLUMNS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "microbatch_per_device": ("microbatch", _number, "a number, not negative"),
     "grad_accum": ("accumulate", _number, "a number, not negative"),
     **{name: (name, _degree, "a whole number, or several as 16 x 8") for name in _DEGREES},
-    **{name: (name, str, "") for name in ("schedule", "precision", "remat", "notes")},
+    **{name: (name, str, "") for name in ("schedule", "precision", "remat", "notes", "path")},
     "other_settings": ("settings", str, ""),
     "step_seconds": ("step_seconds", _number, "a number, not negative"),
     "tflops_per_s_per_chip": ("tflops", _number, "a number, not negative"),

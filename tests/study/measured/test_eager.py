@@ -18,6 +18,7 @@ from autoshard.study.measured.data_parallel import weight_shapes
 from autoshard.study.measured.dispatch import INSIDE, distinct_places, exchange_seconds, is_exchange
 from autoshard.study.measured.eager import eager_bytes, eager_seconds
 from autoshard.study.measured.question import measured_seconds
+from autoshard.study.measured.saved import layer_bytes
 
 
 def run(**cells: Any) -> Run:
@@ -61,28 +62,42 @@ def test_gradients_of_tokens_come_back_by_exchanges_and_not_by_sums():
     assert eager_seconds(plan, prices, asked) < plan.estimate.expected_seconds
 
 
-def test_torchtitan_keeps_every_second_product_and_the_loss_has_logits_three_times():
+def test_torchtitan_keeps_every_second_product_and_reserves_gradients_and_logits():
     cells = {"framework": "torchtitan", "model": "llama3.1-8b", "chip": "H100", "ep": 1, "fsdp": 8}
     words = "selective activation checkpointing"
-    asked = question(run(**cells, remat=words))
-    assert asked.remat == (("query_proj", "value_proj", "mlpwi_0", "mlpwo", "context"),)
-    assert question(run(**{**cells, "remat": words, "precision": "float8"})).remat == (
-        ("context",),
-    )
+    asked = question(run(**cells, remat=words, path="benchmarks/h100_202412.md"))
+    kept = ("query_proj", "value_proj", "mlpwi_0", "mlpwo", "context")
+    assert asked.remat == (kept,)
+    assert question(run(**{**cells, "remat": words, "precision": "float8"})).remat == (kept,)
     small = Decoder(layers=1, width=64, heads=2, kv_heads=1, hidden=64, vocabulary=4096)
-    asked = replace(asked, decoder=small, attention="plain", sequence=128, batch=64)
+    asked = replace(asked, decoder=small, sequence=128, batch=64)
     program = ruled_program(asked, "full")
     plan = completed(program, asked, ANY, 20.0)
-    weights = 12 * parameter_count(small) / 8
-    logits, kept = 12 * 8 * 128 * 4096, 2 * 8 * 128 * 64
+    weights, tables = 16 * parameter_count(small) / 8, 2 * 2 * 4096 * 64
+    logits, kept_bytes = 8 * 128 * 4096, 2 * 8 * 128 * 64
     prices = prices_of(plan, program, asked.machine)
-    found = eager_bytes(plan, prices, asked)
-    assert found == pytest.approx(weights + kept + logits, rel=0.05)
-    assert (
-        found
-        > needed_bytes(plan.estimate)
-        == eager_bytes(plan, prices, replace(asked, plain_loss=False))
-    )
+    found = eager_bytes(plan, prices, asked, "full")
+    assert asked.plain_loss
+    assert found == pytest.approx(weights + tables + kept_bytes + 14 * logits, rel=0.01)
+    later = replace(asked, plain_loss=False)
+    assert found - eager_bytes(plan, prices, later, "full") == pytest.approx(10 * logits)
+    other = eager_bytes(plan, prices, replace(asked, reserves=False), "full")
+    assert other == needed_bytes(plan.estimate)
+
+
+def test_megatron_without_fused_attention_saves_what_its_paper_says():
+    cells = {"framework": "Megatron-LM", "model": "megatron-22b", "chip": "A100-80GB", "ep": 1}
+    cells |= {"group": "Megatron memory (Korthikanti et al., figure 1)", "fsdp": 1, "tp": 8}
+    cells |= {"batch": 4, "sequence": 2048, "microbatch": 4}
+    stream = 4 * 2048 * 6144
+    asked = question(run(**{**cells, "remat": "none"}))
+    # arxiv.org/abs/2205.05198, equation 2, with 64 heads
+    wanted = stream * (10 + 24 / 8 + 5 * 64 * 2048 / (6144 * 8))
+    assert layer_bytes(asked, asked.remat[0]) == pytest.approx(wanted)
+    some = question(run(**{**cells, "remat": "seqsel"}))
+    assert layer_bytes(some, some.remat[0]) == pytest.approx(34 * stream / 8)
+    assert layer_bytes(question(run(**cells)), "full") == 2 * stream
+    assert layer_bytes(question(run(**{**cells, "group": ""})), "full") is None
 
 
 def test_a_batch_and_seconds_follow_from_microbatches_and_tokens():

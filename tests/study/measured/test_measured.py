@@ -80,6 +80,9 @@ def test_meshes_and_machines_are_those_of_the_runs():
     assert (asked.microbatches, asked.products) == (8, "float8_e4m3fn")
     asked = question(run(model="qwen3-30b-a3b", dp=64, ep=16))
     assert dict(asked.rules.mesh) == {"fsdp": 4, "expert": 16}
+    asked = question(run(model="Nemotron_3_Super", dp=32, tp=2, ep=64, sequence=8192))
+    assert dict(asked.rules.mesh) == {"expert": 32, "tensor": 2}
+    assert asked.rules.parameters["expert"] == ("expert", "tensor")
     words = "A100 40GB with 1600 Gbps node-node interconnect (RoCE)"
     machine = question(run(chip="A100-40GB", topology=words, fsdp=64)).machine
     assert machine.network[1].chip_bandwidth == 25e9  # type: ignore[union-attr]
@@ -98,7 +101,7 @@ def test_blackwell_ultra_is_faster_in_four_bits_and_attention_alone(plain: str, 
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        ({"model": "Nemotron_3_Nano"}, "state-space layers"),
+        ({"model": "qwen3.5-9b"}, "linear attention"),
         ({"model": "unheard-of"}, "no published dimensions of 'unheard-of'"),
         ({"chip": "Trainium2"}, "no preset is a Trainium2"),
         ({"sequence": None}, "the source does not say its sequence"),
