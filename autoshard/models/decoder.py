@@ -25,7 +25,7 @@ state-space mixers, then attention, then experts.
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -106,15 +106,50 @@ def decoder(
             f"a sequence of {sequence} does not divide into groups of {config.group} tokens; "
             "take a multiple of it"
         )
-    apply = Layer(config, attention, products, block)
+    loss = _Loss(config, Layer(config, attention, products, block), remat, sequence)
+    tokens = abstract(batch, sequence, dtype=jnp.int32)
+    data = {"tokens": tokens, "targets": tokens}
+    return training.adamw_step(
+        loss, weights(config), data, microbatches=microbatches, moments=moments
+    )
 
-    def embed(params: Any, tokens: jax.Array) -> jax.Array:
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """The loss of weights on tokens."""
+
+    config: Decoder
+    layer: Layer
+    remat: str | tuple[str, ...]
+    sequence: int
+
+    def __call__(self, params: Any, data: Any) -> jax.Array:
+        config = self.config
+        x = self.embed(params, data["tokens"])
+        with jax.named_scope("embed"):
+            positions = jnp.arange(self.sequence)
+            angles = transformer.rotary_angles(positions, config.head_size, config.theta)
+        for kind in config.kinds:
+            x = self.through(x, kind, params[kind], angles)
+        total, targets = self.judged(params, x, data["targets"]), data["targets"]
+        for _ in range(config.further):
+            with jax.named_scope("further"):
+                x = self.joined(params, x, targets)
+                targets = jnp.roll(targets, -1, axis=1)
+                for kind in config.further_kinds:
+                    x = self.through(x, kind, params["further"][kind], angles)
+                loss = self.judged(params, x, targets)
+                total = total + FURTHER_WEIGHT / config.further * loss
+        return total
+
+    def embed(self, params: Any, tokens: jax.Array) -> jax.Array:
         with jax.named_scope("embed"):
             x = training.look_up(params["embedding"], tokens).astype(jnp.bfloat16)
             return constrain(x, "batch", "length", "embed")
 
-    def through(x: jax.Array, kind: str, stacked: Any, angles: jax.Array) -> jax.Array:
-        layer = _kept(functools.partial(apply, kind), remat)
+    def through(self, x: jax.Array, kind: str, stacked: Any, angles: jax.Array) -> jax.Array:
+        """Through all layers of a kind."""
+        layer = _kept(functools.partial(self.layer, kind), self.remat)
 
         def step(x: jax.Array, one: Any) -> tuple[jax.Array, None]:
             return layer(x, one, angles), None
@@ -122,41 +157,21 @@ def decoder(
         with jax.named_scope(kind):
             return lax.scan(step, x, stacked)[0]
 
-    def judged(params: Any, x: jax.Array, targets: jax.Array) -> jax.Array:
+    def judged(self, params: Any, x: jax.Array, targets: jax.Array) -> jax.Array:
         with jax.named_scope("unembed"):
             x = transformer.rms_norm(x, params["final_norm"])
-            table = params["embedding"].T if config.tied else params["unembedding"]
+            table = params["embedding"].T if self.config.tied else params["unembedding"]
             logits = training.project("bsd,dv->bsv", x, table)
             logits = constrain(logits, "batch", "length", "vocab")
         with jax.named_scope("loss"):
             return training.cross_entropy(logits, targets)
 
-    def loss(params: Any, data: Any) -> jax.Array:
-        x = embed(params, data["tokens"])
-        with jax.named_scope("embed"):
-            angles = transformer.rotary_angles(jnp.arange(sequence), config.head_size, config.theta)
-        for kind in config.kinds:
-            x = through(x, kind, params[kind], angles)
-        total, targets = judged(params, x, data["targets"]), data["targets"]
-        for _ in range(config.further):
-            more = params["further"]
-            told = embed(params, targets)
-            with jax.named_scope("embed"):
-                both = [transformer.rms_norm(x, more["further_norm"]), told]
-                joined = jnp.concatenate(both, axis=-1)
-                x = training.project("bse,ed->bsd", joined, more["further_join"])
-                x = constrain(x, "batch", "length", "embed")
-                targets = jnp.roll(targets, -1, axis=1)
-            for kind in config.further_kinds:
-                x = through(x, kind, more[kind], angles)
-            total = total + FURTHER_WEIGHT / config.further * judged(params, x, targets)
-        return total
-
-    tokens = abstract(batch, sequence, dtype=jnp.int32)
-    data = {"tokens": tokens, "targets": tokens}
-    return training.adamw_step(
-        loss, weights(config), data, microbatches=microbatches, moments=moments
-    )
+    def joined(self, params: Any, x: jax.Array, tokens: jax.Array) -> jax.Array:
+        """What is known of each place and the token after it, as wide as either."""
+        more = params["further"]
+        both = [transformer.rms_norm(x, more["further_norm"]), self.embed(params, tokens)]
+        out = training.project("bse,ed->bsd", jnp.concatenate(both, -1), more["further_join"])
+        return constrain(out, "batch", "length", "embed")
 
 
 def weights(config: Decoder) -> dict[str, Any]:

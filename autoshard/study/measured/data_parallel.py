@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import re
 
+import jax
+
 from autoshard.models.decoder import weights
 from autoshard.models.decoder_sizes import Decoder
 from autoshard.plan.records import Move
+from autoshard.study.measured.held import KINDS
 
 Shapes = frozenset[tuple[int, ...]]
 DATA = frozenset({"replica", "fsdp", "expert", "context"})
@@ -22,11 +25,10 @@ DATA = frozenset({"replica", "fsdp", "expert", "context"})
 def weight_shapes(config: Decoder) -> Shapes:
     """Sizes of all weights in ascending order, of one layer and of all."""
     shapes = set()
-    for leaves in weights(config).values():
-        stacked = isinstance(leaves, dict)
-        for leaf in leaves.values() if stacked else [leaves]:
-            shapes.add(sides(leaf.shape))
-            shapes.add(sides(leaf.shape[1:] if stacked else leaf.shape))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(weights(config)):
+        stacked = getattr(path[-2], "key", "") in KINDS if len(path) > 1 else False
+        shapes.add(sides(leaf.shape))
+        shapes.add(sides(leaf.shape[1:] if stacked else leaf.shape))
     return frozenset(shapes)
 
 

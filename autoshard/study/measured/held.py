@@ -10,7 +10,7 @@ import numpy as np
 from autoshard.plan.plan import Plan
 from autoshard.program.trace import Program
 
-ENDS = ("embed", "unembed", "loss")
+ENDS = ("embed", "unembed", "loss", "further")
 KINDS = ("dense_layers", "local_layers", "state_layers", "attention_layers", "layers")
 
 

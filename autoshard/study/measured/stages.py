@@ -174,7 +174,8 @@ def data_ranks(asked: Question) -> int:
 
 def piped_of(asked: Question, pipeline: Pipeline, parts: Parts, remat: Remat) -> Piped:
     stages = list(_layers(asked.decoder, pipeline.stages))
-    stages[0]["embed"] = stages[-1]["unembed"] = stages[-1]["loss"] = 1.0
+    stages[0]["embed"] = 1.0
+    stages[-1] |= dict.fromkeys((end for end in ENDS if end != "embed"), 1.0)
 
     def times(kind: str) -> tuple[float, ...]:
         return tuple(
