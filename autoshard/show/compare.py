@@ -105,14 +105,14 @@ def _figures(plans: Plans) -> Markup:
     rows = [_row(name, values, seconds_cell) for name, values in timed.items()]
     rows += [_row(name, values, bytes_cell) for name, values in sized.items()]
     words = [
-        (name, *(get(plan) for plan in plans), "")
+        (name, *(get(plan) for plan in plans))
         for name, get in (
             ("program", lambda plan: plan.program),
             ("machine", lambda plan: plan.machine),
             ("mesh", lambda plan: str(plan.mesh)),
         )
     ]
-    columns = [Column(""), *(Column(name) for name in NAMES), Column("")]
+    columns = [Column(""), *(Column(name, words=True) for name in NAMES)]
     return join(table(columns, words), table(_columns("figure"), rows, sorts=True))
 
 

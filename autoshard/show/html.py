@@ -67,10 +67,20 @@ class Column:
     name: bool = False
 
 
+ABREAST = 4
+"""Columns of numbers that a narrow screen has beside each other."""
+
+
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], *, sorts: bool = False
 ) -> Markup:
-    """A table in a box that scrolls sideways; with `sorts`, a click on a heading sorts it."""
+    """A table in a box that scrolls; with `sorts`, a click on a heading sorts it.
+
+    One of more than `ABREAST` columns, or as many with texts in them, is on a narrow screen a list
+    of its rows: every cell in a line of its own, after the heading of its column.
+    """
+    texts = any(column.code or column.words or column.name for column in columns)
+    cards = len(columns) + texts > ABREAST
     named = ("number", "code", "words", "name")
     kinds = [next((kind for kind in named if getattr(c, kind)), None) for c in columns]
     heads = []
@@ -80,10 +90,11 @@ def table(
     lines = []
     for row in rows:
         cells = []
-        for cell, kind in zip(row, kinds, strict=True):
+        for cell, column, kind in zip(row, columns, kinds, strict=True):
             cell = cell if isinstance(cell, Cell) else Cell(cell)
             order = None if cell.order is None else repr(float(cell.order))
-            cells.append(element("td", cell.text, class_=kind, data_order=order))
+            head = column.heading if cards else None
+            cells.append(element("td", cell.text, class_=kind, data_order=order, data_heading=head))
         lines.append(element("tr", *cells))
     return element(
         "div",
@@ -91,7 +102,8 @@ def table(
             "table",
             element("thead", element("tr", *heads)),
             element("tbody", *lines),
-            class_="sorts" if sorts else None,
+            class_=" ".join(filter(None, ("sorts" if sorts else "", "cards" if cards else "")))
+            or None,
         ),
         class_="wide",
         tabindex="0",

@@ -4,7 +4,7 @@ What an axis is for is read off the products of the forward pass that have weigh
 depend on state alone. An axis that cuts rows, which the weights do not have, is data parallel; with
 the state cut by it too, it is FSDP. One that cuts what only weights and results have, or what is
 summed, is tensor parallel; one that cuts what all three have is expert parallel, as is one that
-sends rows to their groups.
+sends rows to their groups. One that cuts none of these products has replicas that compute the same.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def _kinds(found: Profile) -> list[str]:
         uses = {use: done[axis, use] / total for use in ("data", "tensor", "expert")}
         use = max(uses, key=lambda one: uses[one])
         if uses[use] <= MOSTLY:
-            kinds.append("mixed" if sum(uses.values()) > MOSTLY else "other")
+            some = "mixed" if sum(uses.values()) > MOSTLY else "partly cut"
+            kinds.append(some if any(uses.values()) else "replicated")
         elif use == "data":
             kinds.append("FSDP" if cut[axis] > MOSTLY else "data parallel")
         else:

@@ -36,6 +36,8 @@ function found(frame) {
   const root = page.documentElement;
   for (const one of page.querySelectorAll("details")) one.open = true;
   if (root.scrollWidth > root.clientWidth) faults.push(`the page is ${root.scrollWidth} wide`);
+  for (const box of page.querySelectorAll(".wide"))
+    if (box.scrollWidth > box.clientWidth + 1) say(`${box.scrollWidth} wide`, box);
   const texts = [];
   for (const element of page.body.querySelectorAll("*")) {
     if (["SCRIPT", "STYLE", "TITLE"].includes(element.tagName)) continue;

@@ -1,12 +1,23 @@
-"""A page of every kind, of the kept files."""
+"""A page of every kind: of the kept files, and of plans that short searches find."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 
 from autoshard.machine.load import load
+from autoshard.models import tiny
+from autoshard.models.find import find
 from autoshard.plan.plan import Plan
+from autoshard.program.fingerprint import is_of
+from autoshard.program.graph import REWRITES
+from autoshard.program.trace import trace
+from autoshard.search.search import search
 from autoshard.show.compare import compared
 from autoshard.show.page import Material, page
 from autoshard.show.pipeline.page import pipeline_page
@@ -18,6 +29,7 @@ from autoshard.show.sweep.page import sweep_page
 from autoshard.show.sweep.serving_file import read_serving
 from autoshard.show.sweep.serving_page import serving_page
 from autoshard.solve.schedule.optimise import solve
+from autoshard.study.advice import advice
 from autoshard.study.robust.record import Robust
 from tests.kept import FOLDER, VERDICTS
 from tests.show.pipeline.test_page import INSTANCE, pipeline
@@ -33,15 +45,63 @@ def long_names(plan: Plan) -> Plan:
     return replace(plan, program=f"folder/{'long_' * 20}.py:train", notes=(note.strip(),))
 
 
+def attended(*operands: Any) -> Any:
+    """Output and gradients of cuDNN's attention of one head: its sequence may go in a ring."""
+
+    def loss(given: Any) -> Any:
+        out = jax.nn.dot_product_attention(*given, is_causal=True, implementation="cudnn")
+        return jnp.sum(jnp.sin(out.astype(jnp.float32)))
+
+    return jax.value_and_grad(loss)(operands)
+
+
+QUERIES = (jax.ShapeDtypeStruct((1, 4096, 1, 128), jnp.bfloat16),) * 3
+QUICK = {
+    "a step of decoding": ("llama3-1b-decode:tiny", "h100-8", {"mesh": {"x": 2, "y": 4}}),
+    "a kernel in a ring": ("attention", "h100-8", {"mesh": {"x": 8}}),
+}
+SLOW = {
+    "experts": ("mixtral-8x7b:tiny", "v5e-8", {"mesh": {"x": 2, "y": 4}}),
+    "what is kept": ("llama3-1b:tiny", "v5e-8", {"mesh": {"x": 8}, "remat": "search"}),
+    "what is sent to the host": ("llama3-1b:tiny", "v5e-8", {"mesh": {"x": 8}, "remat": "offload"}),
+    "microbatches": ("mlp:tiny", "h100-8", {"mesh": {"x": 8}, "accumulate": (1, 2)}),
+    "a graph network": ("gnn:tiny", "v5e-8", {"mesh": {"x": 8}}),
+    "vision": ("vit-l16:tiny", "h100-8", {"mesh": {"x": 2, "y": 4}}),
+}
+"""By what they show: a program, a machine, and the options of a search."""
+
+
+def searched(name: str, machine: str, options: dict[str, Any]) -> str:
+    """The page of a plan that a short search finds, as `autoshard report` makes it."""
+    chips = load(machine)
+    if name == "attention":
+        step, program = None, trace(attended, *QUERIES, name=name)
+    else:
+        step = find(name, machine=chips)
+        program = trace(step.fn, *step.args, name=name, **step.options)
+    plan = search(program, chips, time_limit=5.0, gap=0.05, **options)
+    told = {key: plan.options[key] for key in REWRITES if key in plan.options}
+    if step is not None and told:
+        program = trace(step.fn, *step.args, name=name, **{**step.options, **told})
+    known = profile(plan, program, chips)
+    advised = () if step is None else advice(plan, known.prices, step)
+    return page(Material(plan, known, machine_text(machine), advice=advised))
+
+
+def of_plans(kinds: Mapping[str, tuple[str, str, dict[str, Any]]]) -> dict[str, str]:
+    """Pages of plans of some kinds."""
+    return {what: searched(*asked) for what, asked in kinds.items()}
+
+
 def pages() -> dict[str, str]:
     """Pages by what they are of."""
-    from autoshard.models import tiny
-    from autoshard.program.trace import trace
-
     plan = kept_plan()
     fn, args, options = tiny("mlp")
     program = trace(fn, *args, name="mlp:tiny", **options)
-    known = profile(plan, program, load(plan.machine))
+    machine = load(plan.machine)
+    if not is_of(plan.fingerprint, program):  # another JAX traces it otherwise
+        plan = search(program, machine, mesh={"x": 2, "y": 4}, time_limit=5.0, gap=0.1)
+    known = profile(plan, program, machine)
     robust = Robust.from_json(json.loads((FOLDER / "robust.json").read_text()))
     whole = Material(plan, known, machine_text(plan.machine), VERDICTS, robust=robust)
     return {

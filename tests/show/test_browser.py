@@ -8,7 +8,7 @@ from autoshard.show.document import document, head
 from autoshard.show.html import Markup
 from autoshard.show.verdict import Answer
 from tests.show.browser import SCHEMES, WIDTHS, chromium, faults
-from tests.show.kinds import pages
+from tests.show.kinds import QUICK, SLOW, of_plans, pages
 
 BROWSER = chromium()
 BROKEN = Markup(
@@ -24,7 +24,7 @@ def test_no_text_is_clipped_overlapping_or_faint(tmp_path):
     assert BROWSER is not None
     answer = Answer("A question?", "yes", "and why")
     broken = document("broken", head("broken", "", "", [answer]), [("x", "X", BROKEN)])
-    shown = pages()
+    shown = {**pages(), **of_plans(QUICK)}
     found = faults(BROWSER, {**shown, "broken": broken}, tmp_path)
     assert len(found) == (len(shown) + 1) * len(WIDTHS) * len(SCHEMES)
     wrong = {name: said for name, said in found.items() if said}
@@ -35,3 +35,11 @@ def test_no_text_is_clipped_overlapping_or_faint(tmp_path):
         for kind in ("clipped: cut off", 'over "under": over', "faint: faint"):
             assert any(one.startswith(kind) for one in said), (kind, said)
     assert wrong == {}
+
+
+@pytest.mark.long
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+def test_no_text_is_so_on_pages_of_other_plans(tmp_path):
+    assert BROWSER is not None
+    found = faults(BROWSER, of_plans(SLOW), tmp_path)
+    assert {name: said for name, said in found.items() if said} == {}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from autoshard.machine.load import load
 from autoshard.program.trace import trace
+from autoshard.search.search import search
 from autoshard.show.profile import profile
 from autoshard.show.scheme_line import scheme_line
 from tests.helpers import toy_machine
@@ -42,3 +44,12 @@ def program():
 def test_a_scheme_is_called_by_its_name(program, scheme):
     plan = plan_of(program, *SCHEMES[scheme])
     assert scheme_line(profile(plan, program, toy_machine(8))) == scheme
+
+
+def test_what_no_axis_cuts_is_replicated():
+    weights = {"up": array(32, 64), "down": array(64, 32)}
+    batch = {"inputs": array(16, 32), "targets": array(16, 32)}
+    program = trace(train_step, weights, batch, donate_argnums=0)
+    machine = load("v5e-8")  # on which collectives take longer than these products
+    plan = search(program, machine, mesh={"x": 2, "y": 4}, baselines=False)
+    assert scheme_line(profile(plan, program, machine)) == "replicated over 8 (x, y)"
