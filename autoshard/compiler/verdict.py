@@ -184,6 +184,7 @@ class CompileVerdict:
             rows += [
                 _row("step", estimate.expected_seconds, time.seconds, format_seconds),
                 _row("  compute", estimate.compute_seconds, time.compute_seconds, format_seconds),
+                *self._again(),
                 _row(
                     "  collectives, none hidden",
                     estimate.collective_seconds,
@@ -210,6 +211,14 @@ class CompileVerdict:
             f"{compiled.compile_seconds:.1f} s{cached}; seconds: {compiled.basis}"
         )
         return "\n".join([heading, *columns(rows, right=(1, 2, 3))])
+
+    def _again(self) -> list[tuple[str, ...]]:
+        """What XLA's rematerialization adds, where it found too little memory."""
+        time = self.compiled.timeline
+        if time is None or not time.again_seconds:
+            return []
+        name = "    again, for want of memory (see --memory-limit)"
+        return [_row(name, 0.0, time.again_seconds, format_seconds)]
 
     def _wires(self) -> str:
         rows: list[tuple[str, ...]] = []

@@ -35,7 +35,9 @@ from autoshard.lower.facts.kernel_times import seconds_of_kernel
 from autoshard.machine.host import Direction
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
-"""How calls begin of kernels that people wrote."""
+_AGAIN = ".remat"
+"""What XLA's rematerialization writes behind the name of what it clones
+(xla/hlo/transforms/simplifiers/hlo_rematerialization.cc)."""
 _LOCAL_STARTS = frozenset({"copy-start", "slice-start", "dynamic-slice-start"})
 
 
@@ -73,6 +75,8 @@ class Timeline:
       collective_seconds: the communication stream's work.
       exposed_seconds: what compute waits for collectives, and for transfers.
       known_share: the part of `compute_seconds` for which the compiler gave the time itself.
+      again_seconds: the part that XLA's rematerialization added, which computes again what there is
+        no memory to keep.
       parts: `compute_seconds` by (name stack without the operation, whether a product is in it).
     """
 
@@ -81,6 +85,7 @@ class Timeline:
     collective_seconds: float = 0.0
     exposed_seconds: float = 0.0
     known_share: float = 0.0
+    again_seconds: float = 0.0
     parts: Mapping[tuple[str, bool], float] = field(default_factory=dict, compare=False)
 
 
@@ -104,7 +109,13 @@ def timeline(
     total = _Simulation(prices, _collective_prices(found, prices), clock_hertz, schedule).run(entry)
     share = total.known / total.compute if total.compute else 0.0
     return Timeline(
-        total.seconds, total.compute, total.collective, total.exposed, share, total.parts
+        total.seconds,
+        total.compute,
+        total.collective,
+        total.exposed,
+        share,
+        total.again,
+        total.parts,
     )
 
 
@@ -117,6 +128,7 @@ class _Span:
     collective: float = 0.0
     exposed: float = 0.0
     known: float = 0.0
+    again: float = 0.0
     parts: dict[tuple[str, bool], float] = field(default_factory=dict)
 
     def add(self, other: _Span, times: float = 1.0) -> None:
@@ -127,6 +139,7 @@ class _Span:
         self.collective += times * other.collective
         self.exposed += times * other.exposed
         self.known += times * other.known
+        self.again += times * other.again
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +269,7 @@ class _Simulation:
         span.seconds += seconds
         span.compute += seconds
         span.known += 0.0 if known is None else seconds
+        span.again += seconds if _AGAIN in instruction.name else 0.0
         part = part_of(place.module, instruction)
         span.parts[part] = span.parts.get(part, 0.0) + seconds
         return seconds

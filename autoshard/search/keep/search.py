@@ -25,9 +25,7 @@ from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.plan.records import KeptValue
 from autoshard.program.facts import Facts
-from autoshard.program.flops import is_matrix_op
 from autoshard.program.keep import Residuals, find_residuals
-from autoshard.program.layout import short_dtype
 from autoshard.program.rewritten import resaved
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import Explored, InfeasibleError, NoPlanError
@@ -38,6 +36,7 @@ from autoshard.search.keep.accumulate import (
     cut_steps,
     microbatches_of,
 )
+from autoshard.search.keep.kept_values import kept_values, stacked_bytes
 from autoshard.search.keep.offload import offloaded, waiting
 from autoshard.search.keep.priced import cheapest, cost_of, rates_of
 from autoshard.search.keep.proposals import Proposal, proposals
@@ -151,8 +150,21 @@ class _Search:
         self._tried(todo, shapes, OTHERS)
         if known:
             self._refined(bases, shapes)
-        # Where nothing fits, more microbatches need less memory.
-        return self._concluded(min(self.trials, key=lambda one: (one.objective, -one.microbatches)))
+        # Where nothing fits, more microbatches and fewer stacks need less memory.
+        return self._concluded(
+            min(
+                self.trials,
+                key=lambda one: (one.objective, -one.microbatches, self._stacked_bytes(one)),
+            )
+        )
+
+    def _stacked_bytes(self, trial: _Trial) -> float:
+        """Bytes of the stacks that a choice keeps on devices, of all devices."""
+        if not self.saves:
+            return 0.0
+        away = set(trial.program.options.get("offloaded", ()))
+        residuals = find_residuals(trial.base.written)
+        return stacked_bytes(residuals, _saved(trial, residuals), away)
 
     def _tried(
         self,
@@ -336,24 +348,8 @@ class _Search:
     def _kept(self, best: _Trial) -> tuple[KeptValue, ...]:
         """What a choice saves, and the products that it computes again."""
         residuals = find_residuals(best.base.written)
-        chosen = _saved(best, residuals)
-        saved = set(residuals.on_stacks(chosen))
-        again = set(residuals.recomputed(chosen))
         away = set(best.program.options.get("offloaded", ()))
-        return tuple(
-            KeptValue(
-                name=one.name,
-                type=f"{short_dtype(one.dtype)}[{','.join(map(str, one.shape))}]",
-                turns=one.turns,
-                bytes=one.bytes,
-                lines=one.lines,
-                label=one.label,
-                saved=one.name in saved,
-                offloaded=one.name in away,
-            )
-            for one in residuals.values
-            if one.name in saved or (one.name in again and is_matrix_op(one.primitive))
-        )
+        return kept_values(residuals, _saved(best, residuals), away)
 
     def _by_number(self) -> dict[int, str]:
         """What became of each number of microbatches, in words."""

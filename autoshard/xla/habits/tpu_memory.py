@@ -83,6 +83,27 @@ def _updated_in_place(built: Built) -> bool:
     return "dynamic-update-slice" in update.opcodes and update.depth == 1 and small
 
 
+def _kept(x: Any, weights: Any) -> Any:
+    """Keeps the results of ten products until the last of them is there."""
+    made = []
+    for weight in weights:
+        x = jnp.tanh(x @ weight)
+        made.append(x)
+    for weight, value in zip(weights[::-1], made[::-1], strict=True):
+        x = jnp.tanh(x @ weight.T) * value
+    return x
+
+
+def _computes_again(built: Built) -> bool:
+    return any(".remat" in kernel.name for kernel in built.kernels())
+
+
+def _keeps_all(built: Built) -> bool:
+    return not _computes_again(built)
+
+
+_LIMIT = "observed; the flag xla_jf_rematerialization_percent_shared_memory_limit is 95 by default"
+
 HABITS: tuple[Habit, ...] = (
     alone(
         "short-lived-in-vector-memory",
@@ -131,6 +152,24 @@ HABITS: tuple[Habit, ...] = (
         _updated_in_place,
         results=2,
         donated=(0,),
+    ),
+    alone(
+        "keeps-below-its-limit",
+        "What takes 14.7 GiB, 93 % of what v5e allocates, is kept.",
+        _kept,
+        (bf16(2568960, 256), (bf16(256, 256),) * 10),
+        _keeps_all,
+        donated=(0,),
+        source=_LIMIT,
+    ),
+    alone(
+        "computes-again-above-it",
+        "Of what takes 15.2 GiB, more than 95 % of what v5e allocates, a part is computed again.",
+        _kept,
+        (bf16(2656256, 256), (bf16(256, 256),) * 10),
+        _computes_again,
+        donated=(0,),
+        source=_LIMIT,
     ),
     unprobed(
         "half-of-vector-memory-stays",

@@ -74,8 +74,7 @@ def run(body: str, prices: ByBytes | None = None, **options) -> Timeline:
     )
     module = read_module(text)
     entry = Place(module, module.computations["main"])
-    found = find(module, MESH)
-    return timeline(entry, found, prices or ByBytes(), clock_hertz=GIGA, **options)
+    return timeline(entry, find(module, MESH), prices or ByBytes(), clock_hertz=GIGA, **options)
 
 
 GROUPS = "replica_groups=[4,2]<=[2,4]T(1,0), channel_id=1, to_apply=%sum"
@@ -131,6 +130,10 @@ def test_what_the_compiler_gives_no_time_for_is_priced():
     body = busy("one", "p", 3) + "  ROOT %n = f32[1]{0} negate(%one)\n"
     found = run(body, ByBytes(compute=1.0))
     assert (found.seconds, found.known_share) == (4.0, 0.75)
+
+
+def test_what_the_compiler_computes_again_is_told_apart():
+    assert run(busy("one", "p", 3) + busy("a.remat2", "one", 2, root=True)).again_seconds == 2.0
 
 
 def test_combined_values_are_one_collective():
@@ -390,8 +393,8 @@ ENTRY %main (p: f32[1]) -> f32[4] {{
 def test_a_gather_that_goes_on_in_a_loops_kernels_is_one_and_hides_behind_them():
     module = read_module(IN_A_LOOP)
     found = find(module, MESH)
-    begun = [one.record for one in found if one.event.phase != "done"]
-    assert [(one.opcode, one.count) for one in begun] == [("all-gather", 1)]
+    (begun,) = [one.record for one in found if one.event.phase != "done"]
+    assert (begun.opcode, begun.count) == ("all-gather", 1)
     entry = Place(module, module.computations["main"])
     result = timeline(entry, found, ByBytes(), clock_hertz=GIGA)
     assert result == Timeline(16.0, 15.0, 16.0, 1.0, 1.0)

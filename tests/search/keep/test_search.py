@@ -15,7 +15,7 @@ from autoshard.plan.same_program import for_program
 from autoshard.plan.text.page import format_plan
 from autoshard.program.rewritten import resaved
 from autoshard.program.trace import TraceError, trace
-from autoshard.search.search import search
+from autoshard.search.search import InfeasibleError, search
 from tests.helpers import toy_machine
 
 LAYERS, BATCH, WIDTH = 4, 128, 32
@@ -96,6 +96,22 @@ def test_layouts_make_room_for_what_is_saved_until_nothing_can_be(program, plans
     assert "saved" not in found[0.5].options
     seconds = [plan.estimate.step_seconds for plan in (chosen, found[0.6], found[0.5])]
     assert seconds == sorted(seconds)
+
+
+def test_where_nothing_fits_the_least_is_that_of_the_fewest_stacks(program):
+    said = []
+    for remat in ("respect", "search"):
+        with pytest.raises(InfeasibleError) as error:
+            search(
+                program,
+                toy_machine(),
+                mesh={"x": 8},
+                baselines=False,
+                remat=remat,
+                memory_limit=16 * 1024.0,
+            )
+        said.append(error.value.least_bytes)
+    assert said[1] == said[0] is not None
 
 
 def test_the_plan_is_kept_lowered_and_verified(plans, tmp_path):
