@@ -216,4 +216,7 @@ def load_benchmark(name: str) -> Any:
             sys.modules[spec.name] = module  # dataclasses look their module up
             spec.loader.exec_module(module)
             return module
-    raise CommandError(f"this installation has no benchmark {name!r}")
+    raise CommandError(
+        f"this installation has no benchmark {name!r}: no file {name}.py in a folder benchmarks "
+        "beside the package or in it; install autoshard again, or run it in a checkout"
+    )

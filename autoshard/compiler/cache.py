@@ -59,7 +59,10 @@ def read_answer(folder: Path) -> Answer:
             with gzip.open(path, "rt", encoding="utf-8") as file:
                 texts[name] = file.read()
     if not isinstance(facts, dict) or "final" not in texts:
-        raise ValueError(f"the answer in {folder} is damaged")
+        raise ValueError(
+            f"the compiler's answer kept in {folder} is damaged: delete the folder, and compile "
+            "again"
+        )
     return Answer(facts, **texts)
 
 

@@ -139,9 +139,15 @@ def _lowered(probe: Probe, platform: str) -> Any:
         )
 
     if len(probe.inputs) != len(leaves):
-        raise ValueError(f"{len(leaves)} arguments, but {len(probe.inputs)} shardings")
+        raise ValueError(
+            f"the probe on {probe.machine} has {len(leaves)} arguments, but {len(probe.inputs)} "
+            "shardings of inputs; give one for each"
+        )
     if len(probe.outputs) != results.num_leaves:
-        raise ValueError(f"{results.num_leaves} results, but {len(probe.outputs)} shardings")
+        raise ValueError(
+            f"the probe on {probe.machine} has {results.num_leaves} results, but "
+            f"{len(probe.outputs)} shardings of outputs; give one for each"
+        )
     jitted = jax.jit(
         step,
         in_shardings=placed(probe.inputs, tree),
@@ -206,13 +212,15 @@ class Reading:
     def step_seconds(self) -> float:
         timeline = self._figures.timeline
         if timeline is None:
-            raise ValueError("this compiler estimates no time")
+            raise ValueError("this compiler estimates no time; probe what is read off its module")
         return timeline.seconds
 
     @property
     def _figures(self) -> Compiled:
         if self.compiled is None:
-            raise ValueError("only the module is known")
+            raise ValueError(
+                "only the module is known, which has no memory and no times; compile it"
+            )
         return self.compiled
 
     def kernels(self, *opcodes: str, writes: str = "", reads: str = "") -> Sequence[Ran]:

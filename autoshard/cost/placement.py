@@ -173,7 +173,10 @@ def _torus_factors(
 
     result = best(len(sizes) - 1, (1,) * len(dimensions))
     if result is None:
-        raise AssertionError(f"mesh sizes {sizes} do not fill the torus {dimensions}")
+        raise AssertionError(
+            f"mesh sizes {sizes} do not fill the torus {dimensions}: the product of both must be "
+            "one"
+        )
     return result[1]
 
 

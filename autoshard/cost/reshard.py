@@ -173,7 +173,10 @@ class ReshardTable:
     def steps_from_state(self, state: State, target: Layout) -> tuple[Step, ...]:
         """Return the collectives from any ordered state to a layout."""
         if state not in self._graph.wiring.rows:
-            raise ReshardError(f"state {state} is not in the graph of {self.shape}'s layouts")
+            raise ReshardError(
+                f"state {state} is not in the graph of {self.shape}'s layouts; build the table "
+                "with it"
+            )
         return self._walk(self._graph.wiring.rows[state], self.index(target))
 
     def _walk(self, state: int, target: int) -> tuple[Step, ...]:

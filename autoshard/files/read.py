@@ -101,7 +101,7 @@ def toml_of(text: str, name: str, *, error: Raised = FileError) -> dict[str, Any
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as failed:
-        raise error(f"{name} is not TOML: {failed}") from failed
+        raise error(f"{name} is not TOML: {failed}; mend that line") from failed
     except RecursionError as failed:
         raise error(
             f"{name!r} is damaged: it is nested more than {DEEPEST} deep{AGAIN}"

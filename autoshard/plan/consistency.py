@@ -37,7 +37,11 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
         (program.values, program.values, program.values, program.ops),
     )
     if any(len(a) != len(b) for a, b in zip(*sizes, strict=True)):
-        raise InconsistentPlanError("the decisions are for a program of another size: search again")
+        raise InconsistentPlanError(
+            f"the decisions are for {len(decisions.stored)} values and {len(decisions.assignment)} "
+            f"ops, but {program.name} has {len(program.values)} and {len(program.ops)}: search "
+            "again"
+        )
     for value in program.values:
         if (decisions.stored[value.index] is None) != value.free:
             problems.append(f"value {value.index} ({value}) has no layout")

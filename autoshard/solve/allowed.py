@@ -34,7 +34,10 @@ class Allowed:
             or self.first.min() < 0
             or self.last.max() >= self.columns
         ):
-            raise ValueError(f"columns must be 0 <= first <= last < {self.columns} in every row")
+            raise ValueError(
+                f"rows from {self.first.min()} to {self.last.max()} of {self.columns} columns; "
+                f"give 0 <= first <= last < {self.columns} in each"
+            )
         for end in ends:
             end.setflags(write=False)
 

@@ -67,7 +67,10 @@ def component(problem: Problem, nodes: Integers) -> Problem:
     out = [e for e in problem.edges if (e.u in number) != (e.v in number)]
     if out:
         names = [f"{problem.nodes[e.u].name} - {problem.nodes[e.v].name}" for e in out[:8]]
-        raise ValueError(f"{len(out)} edges lead out of the nodes given: {', '.join(names)}")
+        raise ValueError(
+            f"{len(out)} edges lead out of the nodes given: {', '.join(names)}; give whole "
+            "components"
+        )
     kept = [problem.nodes[node] for node in number]
     edges = [replace(edge, u=number[edge.u], v=number[edge.v]) for edge in inside]
     usages = [replace(u, node=number[u.node]) for u in problem.usages if u.node in number]

@@ -130,7 +130,10 @@ def in_post_order(roots: Iterable[Task]) -> list[Task]:
                     stack.append((operand, iter(operand.before)))
                     break
                 if not done[operand]:
-                    raise ValueError(f"tasks that wait for each other: {task} and {operand}")
+                    raise ValueError(
+                        f"tasks {task} and {operand} wait for each other; leave one of the two "
+                        "waits out"
+                    )
             else:
                 done[task] = True
                 order.append(task)

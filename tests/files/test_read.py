@@ -53,7 +53,7 @@ def test_json_that_is_refused(tmp_path, data, message):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"a = [", "file is not TOML: Invalid value (at end of document)"),
+        (b"a = [", "file is not TOML: Invalid value (at end of document); mend that line"),
         (b"a = nan", "'file': a is nan; it must be finite"),
         (b"[b]\na = inf", "'file': b.a is inf; it must be finite"),
         (b"a = " + b"[" * DEEP + b"]" * DEEP, TOO_DEEP),

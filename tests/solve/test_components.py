@@ -63,5 +63,7 @@ def _least(problem: Problem) -> list[Usage]:
 def test_edges_that_lead_out_are_named():
     nodes = [Node(name, np.zeros(2)) for name in ("a", "b", "c")]
     edges = [Edge.dense(0, 1, np.eye(2)), Edge.dense(2, 1, np.eye(2))]
-    with pytest.raises(ValueError, match=r"^1 edges lead out of the nodes given: c - b$"):
+    with pytest.raises(
+        ValueError, match=r"^1 edges lead out of the nodes given: c - b; give whole components$"
+    ):
         component(Problem(nodes, edges), np.array([0, 1]))

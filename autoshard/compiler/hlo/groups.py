@@ -57,7 +57,10 @@ def parse_groups(text: str, devices: int) -> Groups:
     if _LISTED.fullmatch(text):
         listed = re.findall(r"\{([\d,\s]*)\}", text[1:-1])
         return tuple(_integers(group) for group in listed)
-    raise ValueError(f"replica groups {text[:80]!r} are in no known notation")
+    raise ValueError(
+        f"replica groups {text[:80]!r} are in no known notation: neither lists of devices, nor an "
+        "iota, nor mesh axes; give the text of a compiled module"
+    )
 
 
 def parse_pairs(text: str) -> Pairs:
@@ -68,7 +71,10 @@ def parse_pairs(text: str) -> Pairs:
     """
     numbers = _integers(text)
     if len(numbers) % 2:
-        raise ValueError(f"source and target pairs {text[:80]!r} hold an odd number of devices")
+        raise ValueError(
+            f"source and target pairs {text[:80]!r} hold {len(numbers)} devices, an odd number; "
+            "give one target for each source"
+        )
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 

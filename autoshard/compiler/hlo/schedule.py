@@ -150,7 +150,10 @@ def read_schedule(text: str) -> Schedule:
         name, computation = _computation(block, names, computation_names)
         found[name] = computation
     if not found:
-        raise ValueError(f"no schedule of a computation in a text of {len(lines)} lines")
+        raise ValueError(
+            f"no schedule of a computation in a text of {len(lines)} lines; give what XLA dumps as "
+            "a schedule"
+        )
     return Schedule(found)
 
 

@@ -54,7 +54,7 @@ def parse_shape(text: str) -> Shape:
     if not text.startswith("("):
         found = _ARRAY.match(text)
         if found is None:
-            raise ValueError(f"{text[:80]!r} is no HLO shape")
+            raise ValueError(f"{text[:80]!r} is no HLO shape; write one such as bf16[8,128]")
         sizes = (part.strip().removeprefix("<=") for part in found[2].split(","))
         return ArrayShape(found[1], tuple(int(size) for size in sizes if size))
     parts: list[Shape] = []
@@ -94,5 +94,7 @@ def _bits(dtype: str) -> int:
         return 8
     digits = _BITS.search(dtype)
     if digits is None:
-        raise ValueError(f"element type {dtype!r} has no width")
+        raise ValueError(
+            f"element type {dtype!r} has no width; give one of XLA's, such as bf16 or s32"
+        )
     return int(digits.group())

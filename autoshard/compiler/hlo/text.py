@@ -60,7 +60,10 @@ def read_module(text: str) -> Module:
     lines = text.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith("HloModule")), None)
     if start is None:
-        raise HloTextError(f"no HLO module: it begins with {text[:60]!r}")
+        raise HloTextError(
+            f"no HLO module: it begins with {text[:60]!r}, and no line with HloModule; give the "
+            "whole text of a module"
+        )
     header = lines[start].removeprefix("HloModule").strip()
     name, _, attributes = header.partition(",")
     tables: dict[str, dict[int, str]] = {}

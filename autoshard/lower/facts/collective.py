@@ -40,7 +40,9 @@ class Collective:
         if self.kind not in KINDS:
             raise ValueError(f"kind {self.kind!r} is none of {', '.join(KINDS)}")
         if self.bytes < 0 or self.count < 0:
-            raise ValueError(f"{self.kind}: bytes {self.bytes} and count {self.count} must be >= 0")
+            raise ValueError(
+                f"{self.kind}: bytes {self.bytes} and count {self.count}; give numbers of 0 or more"
+            )
 
     def __str__(self) -> str:
         dims = ", ".join(str(size) for size in self.shape)

@@ -24,7 +24,9 @@ def element_type(text: str) -> tuple[str, int]:
     name = text.replace("ui", "u", 1) if text.startswith("ui") else text
     digits = re.search(r"\d+", text)
     if digits is None:
-        raise ValueError(f"element type {text} has no width")
+        raise ValueError(
+            f"element type {text} has no width; give one of StableHLO's, such as bf16 or i32"
+        )
     return name, int(digits.group())
 
 

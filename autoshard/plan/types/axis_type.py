@@ -65,9 +65,13 @@ class AxisType:
 
     def __post_init__(self) -> None:
         if self.dimension is not None and self.kind is not Kind.VARYING:
-            raise ValueError(f"type {self.kind} has no dimension, but was given {self.dimension}")
+            raise ValueError(
+                f"type {self.kind} has no dimension, but was given {self.dimension}; leave it out"
+            )
         if bool(self.operator) != (self.kind is Kind.PARTIAL):
-            raise ValueError(f"type {self.kind} has operator {self.operator!r}; P alone has one")
+            raise ValueError(
+                f"type {self.kind} has operator {self.operator!r}; give one to P, and to no other"
+            )
 
     @property
     def gradient(self) -> AxisType:
@@ -77,7 +81,10 @@ class AxisType:
           ValueError: the terms of a partial value are joined by something other than a sum.
         """
         if self.operator not in ("", "sum"):
-            raise ValueError(f"the gradient of {self} is not a value of any of the four kinds")
+            raise ValueError(
+                f"the gradient of {self} is none of the four kinds; join the terms of a "
+                f"{self.operator} before it is differentiated"
+            )
         kind = self.kind.gradient
         return AxisType(kind, self.dimension, "sum" if kind is Kind.PARTIAL else "")
 

@@ -177,7 +177,10 @@ def whole(arrays: Sequence[np.ndarray], state: State, grid: Sequence[int]) -> np
         zip(parts(result, state, grid), arrays, strict=True)
     ):
         if not np.array_equal(expected, found):
-            raise ValueError(f"device {number} holds other numbers than its replicas")
+            raise ValueError(
+                f"device {number} holds other numbers than its replicas; give parts of one "
+                "array, as `parts` makes them"
+            )
     return result
 
 

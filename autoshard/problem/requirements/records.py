@@ -65,7 +65,10 @@ class Requirement:
         if self.priority is not None and self.price is not None:
             raise RequirementError(f"{self}: give a priority or a price, not both")
         if (self.priority or 0) < 0 or not 0 <= (self.price or 0) < float("inf"):
-            raise RequirementError(f"{self}: a priority or price is 0 or more")
+            raise RequirementError(
+                f"{self}: priority {self.priority} or price {self.price}; give a finite number "
+                "of 0 or more"
+            )
 
     @property
     def hard(self) -> bool:
@@ -160,11 +163,15 @@ class CollectiveLimit(Requirement):
     def __post_init__(self) -> None:
         Requirement.__post_init__(self)
         if (self.count is None) == (self.bytes is None):
-            raise RequirementError(f"{self}: give either a count or bytes")
+            raise RequirementError(
+                f"{self}: count {self.count} and bytes {self.bytes}; give either, and not both"
+            )
         if self.kind is not None and self.kind not in COLLECTIVES:
             raise RequirementError(f"{self}: {self.kind!r} is none of {', '.join(COLLECTIVES)}")
         if min(self.count or 0, self.bytes or 0) < 0:
-            raise RequirementError(f"{self}: a limit is 0 or more")
+            raise RequirementError(
+                f"{self}: a limit of {min(self.count or 0, self.bytes or 0)}; give 0 or more"
+            )
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -107,13 +107,21 @@ class Rule:
     def __post_init__(self) -> None:
         names = [factor.name for factor in self.factors]
         if len(set(names)) < len(names):
-            raise ValueError(f"factor names must differ, but are {', '.join(names)}")
+            raise ValueError(
+                f"factor names {', '.join(names)} are not all different; name each factor once"
+            )
         for tensor in (*self.operands, *self.results):
             used = [index for dimension in tensor for index in dimension]
             if len(set(used)) < len(used):
-                raise ValueError(f"a tensor uses a factor twice: {_tensor(tensor, self.factors)}")
+                raise ValueError(
+                    f"{_tensor(tensor, self.factors)} uses a factor twice; give its dimensions "
+                    "different factors"
+                )
             if any(not 0 <= index < len(names) for index in used):
-                raise ValueError(f"factor index out of range 0..{len(names) - 1}: {tensor}")
+                raise ValueError(
+                    f"{tensor} names a factor that is not there; the {len(names)} factors have the "
+                    f"numbers 0 to {len(names) - 1}"
+                )
 
     def __str__(self) -> str:
         sides = (

@@ -60,7 +60,9 @@ def read_table(path: str | Path) -> pd.DataFrame:
     text = read_text(path, "the table", error=TableError)
     table = _json_lines(text, str(path)) if text.lstrip().startswith("{") else _csv(text, str(path))
     if table.empty:
-        raise TableError(f"the table {str(path)!r} has no rows")
+        raise TableError(
+            f"the table {str(path)!r} has no rows; give one with a kind and seconds in each"
+        )
     return table
 
 

@@ -199,7 +199,9 @@ def _priced(asked: Question, time_limit: float) -> _Price:
             except (InfeasibleError, NoPlanError):
                 if limit == ANY:
                     raise
-    raise UnreachableError("no choice of remat has a plan")
+    raise UnreachableError(
+        f"no choice of remat has a plan on {asked.machine.name}; take more chips or a smaller batch"
+    )
 
 
 def _line(error: Exception) -> str:

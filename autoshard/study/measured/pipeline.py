@@ -89,7 +89,10 @@ def pipeline_of(run: Run, machine: Machine, notes: list[str]) -> Pipeline | None
     words = run.schedule.lower()
     schedule = next((name for word, name in SCHEDULES if word in words), "")
     if words and not schedule:
-        raise ValueError(f"the schedule {run.schedule!r} has no name that is known")
+        raise ValueError(
+            f"the schedule {run.schedule!r} has no name that is known; there is "
+            f"{', '.join(word for word, _ in SCHEDULES)}"
+        )
     chunks = run.vpp or 1
     if not words:
         schedule = "interleaved" if chunks > 1 else "1f1b"

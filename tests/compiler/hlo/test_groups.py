@@ -43,7 +43,7 @@ def test_notations(text, groups):
 def test_a_notation_that_is_none():
     with pytest.raises(ValueError, match=r"replica groups 'all' are in no known notation"):
         parse_groups("all", 4)
-    with pytest.raises(ValueError, match="hold an odd number of devices"):
+    with pytest.raises(ValueError, match="hold 3 devices, an odd number"):
         parse_pairs("{{0,1},{2}}")
 
 

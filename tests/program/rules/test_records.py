@@ -31,11 +31,13 @@ def test_wrong_records_are_refused() -> None:
     with pytest.raises(ValueError, match="factor i of kind REDUCE has operator None"):
         Factor("i", 4, FactorKind.REDUCE)
     i = Factor("i", 4)
-    with pytest.raises(ValueError, match="factor names must differ, but are i, i"):
+    with pytest.raises(
+        ValueError, match="factor names i, i are not all different; name each factor once"
+    ):
         Rule((i, i), (((0,),),), (((1,),),))
-    with pytest.raises(ValueError, match=re.escape("a tensor uses a factor twice: [i, i]")):
+    with pytest.raises(ValueError, match=re.escape("[i, i] uses a factor twice")):
         Rule((i,), (((0,), (0,)),), ())
-    with pytest.raises(ValueError, match=r"factor index out of range 0\.\.0"):
+    with pytest.raises(ValueError, match="names a factor that is not there; the 1 factors have"):
         Rule((i,), (((1,),),), ())
     with pytest.raises(ValueError, match=re.escape("cannot read the rule 'i j -> k'")):
         Rule.parse("i j -> k")

@@ -101,7 +101,9 @@ def _part(question: Question, effort: float, tell: Tell, share: float) -> _Part:
     solver.best_bound_callback = lambda bound: tell(min(bound, question.most + 1), None)
     status = solver.Solve(model, Listener())
     if status == cp_model.MODEL_INVALID:
-        raise ValueError("CP-SAT does not accept the model")
+        raise ValueError(
+            f"CP-SAT does not accept the model of {len(starts)} tasks; give times of fewer digits"
+        )
     if status == cp_model.INFEASIBLE:
         return _Part(question.most + 1, 0, None)
     bound = math.ceil(solver.BestObjectiveBound() - 1e-6)
