@@ -41,6 +41,13 @@ from autoshard.compat.explicit_types import (
     without_reshards,
     without_types,
 )
+from autoshard.compat.flash_kernels import (
+    FLASH,
+    FlashOptions,
+    flash_output,
+    flash_to_keys,
+    flash_to_queries,
+)
 from autoshard.compat.fused_attention import (
     FUSED_ATTENTION,
     INSIDE_FUSED_ATTENTION,
@@ -95,6 +102,7 @@ from autoshard.compat.kernels import (
     bind_kernel,
     is_dropped,
     kernel_call,
+    kernel_function,
 )
 from autoshard.compat.layout_primitives import (
     PRODUCTS,
@@ -178,6 +186,7 @@ __all__ = [
     "BODIES_OF_CALLS",
     "COPIES",
     "FFI",
+    "FLASH",
     "FUSED_ATTENTION",
     "HOST_KIND",
     "INSIDE_FUSED_ATTENTION",
@@ -194,6 +203,7 @@ __all__ = [
     "Access",
     "Block",
     "Change",
+    "FlashOptions",
     "Frame",
     "FusedAttention",
     "KernelCall",
@@ -230,6 +240,9 @@ __all__ = [
     "equation_line",
     "equation_scope",
     "explicit_sharding",
+    "flash_output",
+    "flash_to_keys",
+    "flash_to_queries",
     "fused_attention",
     "given_in_host",
     "has_batching_rule",
@@ -250,6 +263,7 @@ __all__ = [
     "is_transfer",
     "is_type",
     "kernel_call",
+    "kernel_function",
     "known_flags",
     "laid_out",
     "live_part",

@@ -134,6 +134,12 @@ def kernel_name(params: Mapping[str, Any]) -> str:
     return params.get("name") or (info.func_name if info is not None else "kernel")
 
 
+def kernel_function(equation: Any) -> tuple[str, str]:
+    """The name of the function that is a kernel, and its file; or nothing."""
+    info = open_jaxpr(equation.params["jaxpr"])[0].debug_info
+    return ("", "") if info is None else (info.func_name, info.func_filename or "")
+
+
 def _block(mapping: Any) -> Block:
     sizes, units, plain = [], [], not mapping.transforms
     for dimension in mapping.block_shape:

@@ -32,6 +32,7 @@ from autoshard.cost.roofline import op_seconds
 from autoshard.machine.chip import Chip
 from autoshard.program.graph import Op
 from autoshard.program.kernels.records import KernelWork
+from autoshard.program.kernels.rule import ring_factors
 from autoshard.program.rules.record import FactorKind
 from autoshard.program.strategies import Strategies
 
@@ -71,8 +72,8 @@ def longest_parts(op: Op, strategies: Strategies, mesh_shape: Sequence[int]) -> 
         factor = next(iter(tensors[one.tensor][one.dimension]), None)
         if factor is None or op.rule.factors[factor].kind is not FactorKind.PASS:
             continue
-        place = one.tensor, one.dimension
-        halved = [(k.factor, one.folded) for k in op.rule.joint if place in k.places]
+        rings = ring_factors(op.rule, op.kernel.rings if op.kernel is not None else ())
+        halved = [(k, one.folded) for k, ring in rings.items() if not ring.passed]
         for number, longest in ((factor, one.longest), *halved):
             here = strategies.assignment == number
             parts = np.where(here, np.asarray(mesh_shape), 1).prod(axis=1)

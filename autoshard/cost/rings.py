@@ -28,7 +28,7 @@ from autoshard.cost.collective import MeshTopology
 from autoshard.cost.kernels import kernel_seconds
 from autoshard.machine.machine import Machine
 from autoshard.program.kernels.ring import Ring, Sending, sendings
-from autoshard.program.rules.record import FactorKind
+from autoshard.program.kernels.rule import ring_factors
 from autoshard.program.strategies import Strategies
 from autoshard.program.trace import Op, Program
 
@@ -57,8 +57,9 @@ class Prices(Protocol):
 
 
 class Round(NamedTuple):
-    """Strategies whose rings run over the same axes."""
+    """Strategies whose rings run over the same axes, and send the same."""
 
+    ring: Ring
     axes: tuple[int, ...]
     devices: int
     rows: NDArray[np.int64]
@@ -73,36 +74,25 @@ class Sent(NamedTuple):
     seconds: Floats
 
 
-def ring_factor(op: Op) -> int | None:
-    """The factor by which the sequence of an op is cut as a ring; None where there is none."""
-    ring = op.kernel.ring if op.kernel is not None else None
-    kinds = (k for k, one in enumerate(op.rule.factors) if one.kind is FactorKind.RING)
-    return None if ring is None else next(kinds, None)
-
-
 def rounds(op: Op, strategies: Strategies, mesh_shape: Sequence[int]) -> Iterator[Round]:
     """The rings of those strategies that cut the sequence of `op`."""
-    ring = op.kernel.ring if op.kernel is not None else None
-    factor = ring_factor(op)
-    if ring is None or factor is None:
-        return
-    cut = (strategies.assignment == factor) & (np.asarray(mesh_shape) > 1)
-    for pattern in np.unique(cut, axis=0):
-        axes = tuple(np.flatnonzero(pattern).tolist())
-        devices = math.prod(mesh_shape[axis] for axis in axes)
-        if devices > 1:
-            rows = np.flatnonzero((cut == pattern).all(axis=1))
-            yield Round(axes, devices, rows)
+    rings = ring_factors(op.rule, op.kernel.rings if op.kernel is not None else ())
+    for factor, ring in rings.items():
+        cut = (strategies.assignment == factor) & (np.asarray(mesh_shape) > 1)
+        for pattern in np.unique(cut, axis=0):
+            axes = tuple(np.flatnonzero(pattern).tolist())
+            devices = math.prod(mesh_shape[axis] for axis in axes)
+            if devices > 1:
+                rows = np.flatnonzero((cut == pattern).all(axis=1))
+                yield Round(ring, axes, devices, rows)
 
 
 def sent_arrays(prices: Prices, op: Op, strategies: Strategies, one: Round) -> Iterator[Sent]:
     """What a ring sends."""
-    assert op.kernel is not None
-    assert op.kernel.ring is not None
     shift, exchange = prices.topology.shift_rate(one.axes), None
-    for sending in sendings(op.kernel.ring, one.devices):
+    for sending in sendings(one.ring, one.devices):
         value, size = _array(prices, op, strategies, sending.number)
-        size = size[one.rows] / (2.0 if sending.half else 1.0)
+        size = size[one.rows] / sending.share
         rate = shift
         if sending.half:
             rate = exchange = exchange or prices.topology.rate("collective_permute", one.axes)
@@ -140,9 +130,7 @@ def ring_seconds(prices: Prices, op: Op, strategies: Strategies) -> Floats:
     found = np.zeros(len(strategies))
     chip = prices.machine.chip
     for one in rounds(op, strategies, prices.mesh_shape):
-        assert op.kernel is not None
-        assert op.kernel.ring is not None
-        ring, rows = op.kernel.ring, one.rows
+        ring, rows = one.ring, one.rows
         read, written, added = _bytes(prices, op, strategies, ring)
         each = (1.0 + ring.causal) * read + written + 2.0 * added
         steps = one.devices - 1 if ring.passed else 0
@@ -160,13 +148,11 @@ def ring_bytes(prices: Prices, op: Op, strategies: Strategies) -> Floats:
     """
     found = np.zeros(len(strategies))
     for one in rounds(op, strategies, prices.mesh_shape):
-        assert op.kernel is not None
-        assert op.kernel.ring is not None
-        ring, rows = op.kernel.ring, one.rows
+        ring, rows = one.ring, one.rows
         read, written, added = _bytes(prices, op, strategies, ring)
         held = (read if ring.causal else 0.0) + written + (added if ring.passed else 0.0)
         for number in (*ring.passed, *ring.summed):
-            held = held + 2.0 * _array(prices, op, strategies, number)[1]
+            held = held + 2.0 * _array(prices, op, strategies, number)[1] / ring.share(number)
         found[rows] = held[rows]
     return found
 
@@ -180,8 +166,8 @@ def _bytes(
     written, added = np.zeros(1), np.zeros(1)
     for number in ring.results:
         value, size = _array(prices, op, strategies, number)
-        written = written + size
-        added = added + size * SUM_BYTES / values[value].itemsize
+        written = written + size * (1.0 + ring.beside * (number == ring.results[0]))
+        added = added + size * SUM_BYTES / values[value].itemsize / ring.share(number)
     return read, written, added
 
 

@@ -17,10 +17,10 @@ from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener
 from autoshard.program.graph import Op, Program, Region
 from autoshard.program.keep import KeepError, find_residuals, with_saved
-from autoshard.program.kernels.rule import with_halves
+from autoshard.program.kernels.rule import with_rings
 from autoshard.program.microbatches import CutError, with_microbatches
 from autoshard.program.rules.ask_shardy import rules_for
-from autoshard.program.rules.choose import UserRules
+from autoshard.program.rules.choose import UserRules, chosen_rule
 from autoshard.program.rules.kept import rules_option
 from autoshard.program.state.ties import TraceError
 from autoshard.program.trip_counts import TripCounts, checked
@@ -169,8 +169,11 @@ def laid_out(
     by_op = iter(rules)
     ops = []
     for record, equation in zip(graph.ops, graph.equations, strict=True):
-        rule = record["rule"] if equation is None else next(by_op)
-        ops.append(Op(**{**record, "rule": with_halves(rule, record.get("kernel"))}))
+        rule, kernel = record["rule"] if equation is None else next(by_op), record.get("kernel")
+        if equation is not None and kernel is not None:
+            restricted = chosen_rule(equation, user_rules or {}) is not None
+            rule = with_rings(rule, kernel, restricted=restricted)
+        ops.append(Op(**{**record, "rule": rule}))
     ops = _price_dearest_branch_only(ops, graph.regions, graph.branches)
     values = tuple(graph.values)
     lines = outline(values, ops, graph.inputs)

@@ -178,10 +178,11 @@ def _apart(rule: Rule, assignment: Axes, mesh_shape: Sequence[int]) -> NDArray[n
     tensors = (*rule.operands, *rule.results)
     for one in rule.joint:
         here = assignment == one.factor
+        others = [other.factor for other in rule.joint if other.factor > one.factor]
         count = np.where(here, sizes, 1).prod(axis=1)
         last = np.where(here, axes, -1).max(axis=1, initial=-1)
         for factors in {tensors[tensor][d] for tensor, d in one.places}:
-            own = np.isin(assignment, factors)
+            own = np.isin(assignment, [*factors, *others])
             both = here.any(axis=1) & own.any(axis=1)
             first = np.where(own, axes, len(axes)).min(axis=1, initial=len(axes))
             parts = np.where(own, sizes, 1).prod(axis=1) * count

@@ -63,13 +63,16 @@ def attention_in_parts(equation: Any, arrays: Sequence[Any], cut: Cut, call: Cal
             *three, causal = given
             return call(equation, [*three, *rest], causal)
 
-        return list(ring_forward(place, arrays[:3], attend))[: len(equation.outvars)]
+        return ring_forward(place, arrays[:3], attend)[: len(equation.outvars)]
 
-    def derive(*given: Any) -> Any:
-        *three, log_sum, out, error, causal = given
-        return call(equation, [*three, *rest, log_sum, out, error], causal)
+    def derive(rows: Sequence[Any], keys: Sequence[Any], causal: bool) -> Any:
+        queries, *others = rows
+        found = call(equation, [queries, *keys, *rest, *others], causal)
+        return found[:1], found[1:3]
 
-    return list(ring_backward(place, [*arrays[:3], *arrays[10:13]], derive))
+    rows, dims = [arrays[0], *arrays[10:13]], (length, place.statistic, length, length)
+    to_queries, to_keys = ring_backward(place, rows, dims, arrays[1:3], derive)
+    return [*to_queries, *to_keys]
 
 
 def opaque_attention(equation: Any, arrays: Sequence[Any], cut: Cut) -> Sequence[Any]:

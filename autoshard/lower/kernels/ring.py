@@ -17,11 +17,13 @@ from jax import lax
 
 from autoshard.lower.parts.manual import Devices
 
-Forward = Callable[..., tuple[Any, Any]]
-"""Output and log-sum-exp `[b, n, t]` of queries, keys and values, under a causal mask or none."""
+Forward = Callable[..., Sequence[Any]]
+"""Output, log-sum-exp `[b, n, t]` and other statistics of rows, which grow to a maximum, of
+queries, keys and values, under a causal mask or none."""
 
-Backward = Callable[..., tuple[Any, Any, Any]]
-"""Gradients of queries, keys and values, from these, log-sum-exp, output and its cotangent."""
+Backward = Callable[[Sequence[Any], Sequence[Any], bool], tuple[Sequence[Any], Sequence[Any]]]
+"""Gradients of rows and of keys, each none or several, from arrays of rows, and keys and values,
+under a causal mask or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,21 @@ class RingPlace:
       devices, axes: the mesh, and its axes along which the sequence is cut, major first.
       length: the dimension of queries, keys and values along which it lies.
       causal: whether queries see no keys behind them.
+      statistic: the dimension of a log-sum-exp along which it lies.
+      keys_length: that of keys and values, where it is another one.
     """
 
     devices: Devices
     axes: tuple[int, ...]
     length: int = 1
     causal: bool = True
+    statistic: int = 2
+    keys_length: int | None = None
+
+    @property
+    def of_keys(self) -> int:
+        """The dimension of keys and values along which the sequence lies."""
+        return self.length if self.keys_length is None else self.keys_length
 
     @property
     def count(self) -> int:
@@ -89,7 +100,7 @@ class RingPlace:
 
         Yields where the halves of rows and of keys start, and both halves.
         """
-        half = keys[0].shape[self.length] // 2
+        half = keys[0].shape[self.of_keys] // 2
         before = self.devices.place(self.axes) >= number
         same = jnp.where(before, 0, half)
         for start, first in ((half, 0), (same, same)):
@@ -97,7 +108,7 @@ class RingPlace:
                 start,
                 first,
                 [_part(one, start, d) for one, d in zip(rows, dims, strict=True)],
-                [_part(one, first, self.length) for one in keys],
+                [_part(one, first, self.of_keys) for one in keys],
             )
 
 
@@ -117,31 +128,29 @@ def _turned(turn: Callable[[Any, Any], Any], carry: Any, devices: int) -> Any:
     return lax.scan(turn, carry, jnp.arange(1, devices - 1))[0]
 
 
-STATISTIC = 2
-"""The dimension of a log-sum-exp along which the sequence lies."""
-
-
-def ring_forward(place: RingPlace, arrays: Sequence[Any], attend: Forward) -> tuple[Any, Any]:
-    """The output and the log-sum-exp of this device's queries.
+def ring_forward(place: RingPlace, arrays: Sequence[Any], attend: Forward) -> list[Any]:
+    """What `attend` makes of this device's queries and all keys.
 
     Args:
       place: in the ring.
       arrays: this device's queries, keys and values.
       attend: attention of whole arrays.
     """
-    dims = place.length, STATISTIC
     if place.causal:
-        arrays = [place.fold(one, place.length) for one in arrays]
+        dims = place.length, place.of_keys, place.of_keys
+        arrays = [place.fold(one, d) for one, d in zip(arrays, dims, strict=True)]
     queries, *keys = arrays
     behind = place.passed(keys)
-    out, log_sum = attend(queries, *keys, place.causal)
+    out, *rest = attend(queries, *keys, place.causal)
+    dims = place.length, *[place.statistic] * len(rest)
 
     def joined(sums: Any, new: Any) -> Any:
         total = jnp.logaddexp(sums[1], new[1])
         old, add = (jnp.exp(one - total)[..., None] for one in (sums[1], new[1]))
-        if place.length == 1:
-            old, add = jnp.swapaxes(old, 1, 2), jnp.swapaxes(add, 1, 2)
-        return sums[0] * old + new[0].astype(sums[0].dtype) * add, total
+        if place.length < place.statistic:
+            old, add = (jnp.swapaxes(one, place.length, place.statistic) for one in (old, add))
+        out = sums[0] * old + new[0].astype(sums[0].dtype) * add
+        return out, total, *map(jnp.maximum, sums[2:], new[2:])
 
     def step(keys: Any, sums: Any, number: Any) -> Any:
         if not place.causal:
@@ -157,63 +166,66 @@ def ring_forward(place: RingPlace, arrays: Sequence[Any], attend: Forward) -> tu
         keys, sums = carry
         return (place.passed(keys), step(keys, sums, number)), None
 
-    carry = behind, (out.astype(log_sum.dtype), log_sum)
+    carry = behind, (out.astype(rest[0].dtype), *rest)
     last, sums = _turned(turn, carry, place.count)
-    found = step(last, sums, place.count - 1)
+    wide, *rest = step(last, sums, place.count - 1)
+    found = [wide.astype(out.dtype), *rest]
     if place.causal:
-        narrow = found[0].astype(out.dtype), found[1]
-        found = [place.unfold(one, d) for one, d in zip(narrow, dims, strict=True)]
-    return found[0].astype(out.dtype), found[1]
+        found = [place.unfold(one, d) for one, d in zip(found, dims, strict=True)]
+    return found
 
 
 def ring_backward(
-    place: RingPlace, arrays: Sequence[Any], derive: Backward
-) -> tuple[Any, Any, Any]:
-    """The gradients of this device's queries, keys and values.
+    place: RingPlace,
+    rows: Sequence[Any],
+    dims: Sequence[int],
+    keys: Sequence[Any],
+    derive: Backward,
+) -> tuple[list[Any], list[Any]]:
+    """The gradients of this device's rows, and of its keys and values.
 
     Args:
       place: in the ring.
-      arrays: this device's queries, keys, values, final log-sum-exp, output and its cotangent.
+      rows: this device's queries, and what else has a row for each of them.
+      dims: of each of these, the dimension along which the sequence lies.
+      keys: keys and values.
       derive: the gradients of attention of whole arrays.
     """
-    length = place.length
-    dims = (length, length, length, STATISTIC, length, length)
     if place.causal:
-        arrays = [place.fold(one, d) for one, d in zip(arrays, dims, strict=True)]
-    keys = arrays[1:3]
-    rows, row_dims = [arrays[0], *arrays[3:]], [dims[0], *dims[3:]]
-    wide = arrays[3].dtype
+        rows = [place.fold(one, d) for one, d in zip(rows, dims, strict=True)]
+        keys = [place.fold(one, place.of_keys) for one in keys]
     behind = place.passed(keys)
 
-    def derived(rows: Sequence[Any], keys: Sequence[Any], causal: bool) -> Any:
-        return derive(rows[0], *keys, *rows[1:], causal)
+    def add(total: Any, part: Any, start: Any, d: int) -> Any:
+        return _put(total, _part(total, start, d) + part.astype(total.dtype), start, d)
 
-    def add(total: Any, part: Any, start: Any) -> Any:
-        return _put(total, _part(total, start, length) + part.astype(total.dtype), start, length)
-
-    def step(keys: Any, to_queries: Any, to_keys: Any, number: Any) -> Any:
+    def step(keys: Any, to_rows: Any, to_keys: Any, number: Any) -> Any:
         if not place.causal:
-            more, *parts = derived(rows, keys, False)
-            sums = zip(to_keys, parts, strict=True)
-            return to_queries + more.astype(wide), tuple(a + b for a, b in sums)
-        for start, first, mine, theirs in place.pairs(number, rows, row_dims, keys):
-            more, *parts = derived(mine, theirs, False)
-            to_queries = add(to_queries, more, start)
-            sums = zip(to_keys, parts, strict=True)
-            to_keys = tuple(add(one, part, first) for one, part in sums)
-        return to_queries, to_keys
+            found = derive(rows, keys, False)
+            return tuple(
+                tuple(one + part.astype(one.dtype) for one, part in zip(sums, parts, strict=True))
+                for sums, parts in zip((to_rows, to_keys), found, strict=True)
+            )
+        for start, first, mine, theirs in place.pairs(number, rows, dims, keys):
+            parts, their_parts = derive(mine, theirs, False)
+            pairs = zip(to_rows, parts, strict=True)
+            to_rows = tuple(add(one, part, start, place.length) for one, part in pairs)
+            pairs = zip(to_keys, their_parts, strict=True)
+            to_keys = tuple(add(one, part, first, place.of_keys) for one, part in pairs)
+        return to_rows, to_keys
 
     def turn(carry: Any, number: Any) -> Any:
-        keys, to_queries, to_keys = carry
+        keys, to_rows, to_keys = carry
         after, arrived = place.passed(keys), place.passed(to_keys)
-        return (after, *step(keys, to_queries, arrived, number)), None
+        return (after, *step(keys, to_rows, arrived, number)), None
 
-    to_queries, *to_keys = derived(rows, keys, place.causal)
-    narrow = to_queries.dtype
-    carry = behind, to_queries.astype(wide), tuple(to_keys)
-    last, *sums = _turned(turn, carry, place.count)
-    to_queries, to_keys = step(last, sums[0], place.passed(sums[1]), place.count - 1)
-    found = [to_queries.astype(narrow), *place.passed(to_keys)]
+    to_rows, to_keys = derive(rows, keys, place.causal)
+    wide = [one.astype(jnp.promote_types(one.dtype, jnp.float32)) for one in to_rows]
+    last, *sums = _turned(turn, (behind, tuple(wide), tuple(to_keys)), place.count)
+    wide, to_keys = step(last, sums[0], place.passed(sums[1]), place.count - 1)
+    found = [one.astype(old.dtype) for one, old in zip(wide, to_rows, strict=True)]
+    to_keys = list(place.passed(to_keys))
     if place.causal:
-        found = [place.unfold(one, length) for one in found]
-    return found[0], found[1], found[2]
+        found = [place.unfold(one, place.length) for one in found]
+        to_keys = [place.unfold(one, place.of_keys) for one in to_keys]
+    return found, to_keys

@@ -16,10 +16,12 @@ import jax
 import jax.numpy as jnp
 
 from autoshard import compat
+from autoshard.lower.kernels.known import kernel_in_ring, ring_axes, run_opaque
 from autoshard.lower.kernels.ring import RingPlace
+from autoshard.lower.kernels.ruled import run_closed
 from autoshard.lower.parts.cut import Cut, refused
 from autoshard.program.kernels.cuts import GridCut, kernel_cuts
-from autoshard.program.rules.record import FactorKind
+from autoshard.program.kernels.rule import ring_factors
 
 
 def run_kernel(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
@@ -28,11 +30,18 @@ def run_kernel(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     Raises:
       LoweringError: the plan cuts what the kernel needs whole.
     """
+    axes = ring_axes(cut)
+    if axes:
+        return kernel_in_ring(equation, arrays, cut, axes, run_closed)
     return kernel_in_parts(equation, arrays, cut, compat.bind_kernel)
 
 
 def opaque_kernel(equation: Any, arrays: Sequence[Any], cut: Cut) -> list[Any]:
     """The same with opaque calls, to be read and not to be run."""
+
+    axes = ring_axes(cut)
+    if axes:
+        return kernel_in_ring(equation, arrays, cut, axes, run_opaque)
 
     def called(equation: Any, arrays: Sequence[Any], shapes: Any, *_: Any, maps: bool) -> Any:
         avals = [var.aval for var in equation.outvars]
@@ -96,13 +105,12 @@ def _folded(
     cut: Cut, told: Sequence[GridCut], first: int, shards: Mapping[int, int]
 ) -> GridCut | None:
     """The axis of which devices take an early and a late half of a part."""
-    ring, factors = cut.op.kernel.ring if cut.op.kernel is not None else None, cut.op.rule.factors
-    if not any(k >= 0 and factors[k].kind is FactorKind.RING for k in cut.assignment):
-        return None
-    for one in told:
-        place = first + one.dims[-1][0], one.dims[-1][1]
-        if ring is not None and ring.place == place and shards[one.axis] > 1:
-            return one
+    rings = ring_factors(cut.op.rule, cut.op.kernel.rings if cut.op.kernel is not None else ())
+    for ring in (ring for factor, ring in rings.items() if factor in cut.assignment):
+        for one in told:
+            place = first + one.dims[-1][0], one.dims[-1][1]
+            if place in ring.places and shards[one.axis] > 1:
+                return one
     return None
 
 

@@ -21,10 +21,9 @@ the op and its source line, the types, and the call that is missing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from autoshard.cost.rings import ring_factor
 from autoshard.plan.copies import ANEW, FIRST, KEPT, SECOND, VISIBLE
 from autoshard.plan.decisions import State
 from autoshard.plan.plan import Plan
@@ -42,7 +41,8 @@ from autoshard.plan.types.plan_types import (
 from autoshard.plan.unreduced_sums import Sums, find_sums
 from autoshard.program.dim_order import possible_orders
 from autoshard.program.graph import is_free
-from autoshard.program.kernels.ring import sendings
+from autoshard.program.kernels.ring import Ring, sendings
+from autoshard.program.kernels.rule import ring_factors
 from autoshard.program.layout import UNREDUCED, Layout, dimension_axes, format_state
 from autoshard.program.ragged import window_rows
 from autoshard.program.readers import Reader, readers_in_program_order
@@ -195,18 +195,23 @@ class _Check:
 
     def _ring(self, op: Op, assigned: tuple[int, ...], types: OpTypes) -> None:
         """What an op sends along its sequence, where that is cut."""
-        mesh, ring = self.plan.mesh, op.kernel.ring if op.kernel is not None else None
-        factor = ring_factor(op)
-        axes = [k for k, one in enumerate(assigned) if one == factor and mesh.sizes[k] > 1]
+        rings = ring_factors(op.rule, op.kernel.rings if op.kernel is not None else ())
+        for factor, ring in rings.items():
+            self._sent(op, ring, [k for k, one in enumerate(assigned) if one == factor], types)
+
+    def _sent(self, op: Op, ring: Ring, axes: Sequence[int], types: OpTypes) -> None:
+        """What a ring over some axes sends."""
+        mesh = self.plan.mesh
+        axes = [axis for axis in axes if mesh.sizes[axis] > 1]
         devices = math.prod(mesh.sizes[axis] for axis in axes)
-        if ring is None or devices == 1:
+        if devices == 1:
             return
         arrays, layouts = (*op.inputs, *op.outputs), (*types.reads, *types.written)
         names = tuple(self._axes(axes))
         for one in sendings(ring, devices):
             record, layout = self.program.values[arrays[one.number]], layouts[one.number]
             state = dimension_axes(len(record.shape), layout)
-            size = local_bytes(record.bytes, state, mesh.sizes) // (2 if one.half else 1)
+            size = local_bytes(record.bytes, state, mesh.sizes) // one.share
             text = format_state(record.dtype, record.shape, state, mesh.names)
             count = op.trips * one.times
             self.moves.append(

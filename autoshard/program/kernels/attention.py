@@ -50,7 +50,7 @@ def attention_work(equation: Any) -> KernelWork:
         bytes=float(sum(math.prod(one.aval.shape) * one.aval.dtype.itemsize for one in atoms)),
         guessed=call.padded or call.packed,
         whole=tuple((axis, MODIFIED) for axis in (0, 1)) if call.modified else (),
-        ring=ring_of(equation),
+        rings=() if (ring := ring_of(equation)) is None else (ring,),
     )
 
 

@@ -99,7 +99,7 @@ class KernelWork:
       guessed: whether data decides how much it is.
       whole: (axis, reason) of the axes of its grid that are not cut.
       uneven: the axes of its grid along which parts have more or less to do.
-      ring: what it sends where its sequence is cut; None where that stays whole.
+      rings: what it sends where its sequence is cut, for each way to do that.
     """
 
     name: str
@@ -110,7 +110,7 @@ class KernelWork:
     guessed: bool
     whole: tuple[tuple[int, str], ...]
     uneven: tuple[Uneven, ...] = ()
-    ring: Ring | None = None
+    rings: tuple[Ring, ...] = ()
 
     @property
     def flops(self) -> float:

@@ -17,9 +17,10 @@ Only its own keys, in the first step, are masked within. Each device does the sa
 Arrays lie in order outside: halves are exchanged on the way in and on the way out.
 
 A Pallas kernel whose queries are cut, or backward its keys, sees the whole of the others, and
-nothing goes round. Where a mask leaves parts more or less to do, devices may take two of `2 n`
+nothing goes round, but of those that are known (`autoshard.program.kernels.known.attention`): these
+may be rings, too. Where a mask leaves parts more or less to do, devices may take two of `2 n`
 parts, too: another way to cut the same dimensions, beside that into parts that stay in order. What
-is exchanged and what it saves are priced, and the search takes the cheaper one.
+is exchanged and what it saves are priced, and the search takes the cheapest.
 
 What can be run so is what the search may choose: the factor of kind RING in the rule of such an
 operation (`autoshard.program.rules.attention`, `autoshard.program.kernels.rule`) says so, and
@@ -45,11 +46,14 @@ class Ring:
     Attributes:
       causal: whether queries see no keys behind them, so that halves are exchanged.
       operands: the operands that are cut: of these, and of the results, halves are exchanged.
-      results: the results that are cut.
+      results: the results that are cut and read.
       passed: the operands that go round: keys and values.
       summed: the results that go round with them: their gradients.
-      place: (tensor, dimension), operands first, of which the first factor is another way to cut
-        the sequence, into parts in order; None where there is none.
+      repeated: (array, elements) of those that hold one element so many times in their last
+        dimension; it is sent once.
+      beside: bytes that a call writes beside its results, for each of the first result.
+      places: (tensor, dimension), operands first, of all that is cut, where that is beside the
+        factors of these dimensions: into `parts` parts at most.
     """
 
     causal: bool
@@ -57,17 +61,30 @@ class Ring:
     results: tuple[int, ...]
     passed: tuple[int, ...]
     summed: tuple[int, ...] = ()
-    place: tuple[int, int] | None = None
+    repeated: tuple[tuple[int, int], ...] = ()
+    beside: float = 0.0
+    places: tuple[tuple[int, int], ...] = ()
+    parts: int = 1
+
+    @property
+    def arrays(self) -> frozenset[int]:
+        """All that is cut, with results that nobody reads."""
+        return frozenset((*self.operands, *self.results, *(tensor for tensor, _ in self.places)))
+
+    def share(self, number: int) -> int:
+        """How many times less of an array than all of it is sent."""
+        return dict(self.repeated).get(number, 1)
 
 
 class Sending(NamedTuple):
-    """One array that is sent by every device to another one: a half of its part, or all of it.
+    """One array that is sent by every device to another one: one of `share` shares of its part.
 
-    `hidden` says whether a device computes meanwhile.
+    `half` says whether that is of a half of it, `hidden` whether a device computes meanwhile.
     """
 
     number: int
     half: bool
+    share: int
     times: int
     hidden: bool
 
@@ -77,11 +94,11 @@ def sendings(ring: Ring, devices: int) -> Iterator[Sending]:
     if ring.causal:
         halves = 1 if devices == 2 else 2  # of two devices each keeps its first half
         for number in (*ring.operands, *ring.results):
-            yield Sending(number, True, halves, False)
+            yield Sending(number, True, 2 * ring.share(number), halves, False)
     for number in (*ring.passed, *ring.summed):
-        yield Sending(number, False, devices - 1, True)
+        yield Sending(number, False, ring.share(number), devices - 1, True)
     for number in ring.summed:
-        yield Sending(number, False, 1, False)
+        yield Sending(number, False, ring.share(number), 1, False)
 
 
 def calls(ring: Ring, devices: int) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from autoshard import compat
 from autoshard.program.kernels.cuts import kernel_cuts
 from autoshard.program.kernels.records import KernelWork
+from autoshard.program.kernels.ring import Ring
 from autoshard.program.rules.record import Factor, FactorKind, Rule
 from autoshard.program.rules.user import whole
 
@@ -39,25 +40,31 @@ def kernel_rule(equation: Any) -> Rule:
     return Rule.build(tensors[:count], tensors[count:], factors)
 
 
-def with_halves(rule: Rule, work: KernelWork | None) -> Rule:
-    """The rule of a kernel whose parts may be evened out, with that as another way to cut them.
+def with_rings(rule: Rule, work: KernelWork | None, *, restricted: bool = False) -> Rule:
+    """The rule of a kernel with the other ways to cut its sequence that it has.
 
-    See `autoshard.program.kernels.ring`.
+    See `autoshard.program.kernels.ring`. Halves may be exchanged where the rule cuts into parts in
+    order; keys go round unless the rule is `restricted` to what the user names.
     """
-    ring = None if work is None else work.ring
-    if ring is None or ring.place is None:
-        return rule
     tensors = (*rule.operands, *rule.results)
-    factor = tensors[ring.place[0]][ring.place[1]][0]
-    if rule.factors[factor].kind is not FactorKind.PASS:
-        return rule
-    places = [
-        (number, d)
-        for number, tensor in enumerate(tensors)
-        for d, factors in enumerate(tensor)
-        if factor in factors
-    ]
-    return rule.with_joint(rule.factors[factor].size // 2, FactorKind.RING, places)
+    for ring in work.rings if work is not None else ():
+        first = (tensors[number][d][0] for number, d in ring.places)
+        in_order = all(rule.factors[k].kind is FactorKind.PASS for k in first)
+        if ring.places and (not restricted if ring.passed else in_order):
+            rule = rule.with_joint(ring.parts, FactorKind.RING, ring.places)
+    return rule
+
+
+def ring_factors(rule: Rule, rings: Sequence[Ring]) -> dict[int, Ring]:
+    """The factors of a rule by which a sequence is cut as a ring, and what is sent then."""
+    found: dict[int, Ring] = {}
+    tensors = range(len(rule.operands) + len(rule.results))
+    for factor, one in enumerate(rule.factors):
+        if one.kind is FactorKind.RING:
+            cut = {tensor for tensor in tensors if factor in rule.homes(tensor)}
+            fitting = [ring for ring in rings if cut <= ring.arrays]
+            found[factor] = min(fitting, key=lambda ring: len(ring.arrays))
+    return found
 
 
 def restricted(rule: Rule, user: Rule) -> Rule:

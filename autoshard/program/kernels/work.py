@@ -27,6 +27,7 @@ import numpy as np
 
 from autoshard import compat
 from autoshard.program.kernels.cuts import GridCut, kernel_cuts
+from autoshard.program.kernels.known.attention import known_attention
 from autoshard.program.kernels.records import Arithmetic, Counts, KernelWork, Uneven
 from autoshard.program.kernels.ring import Ring
 from autoshard.program.kernels.scalars import Array, compute, is_scalar
@@ -70,9 +71,11 @@ def kernel_work(
         for one in told
         if (shares := _shares(steps.along[one.axis], one.parts))
     )
-    ring = _halves(equation, first, told, uneven[0]) if len(uneven) == 1 else None
+    halves = _halves(equation, first, told, uneven[0]) if len(uneven) == 1 else None
+    known = known_attention(equation)
+    rings = tuple(one for one in (halves, known and known.ring) if one is not None)
     return KernelWork(
-        call.name, call.grid, found, steps.dtype, moved, steps.guessed, cuts.whole, uneven, ring
+        call.name, call.grid, found, steps.dtype, moved, steps.guessed, cuts.whole, uneven, rings
     )
 
 
@@ -84,8 +87,8 @@ def _halves(equation: Any, first: int, told: Sequence[GridCut], uneven: Uneven) 
     numbers = [first + number for number, _ in cut.dims]
     operands = tuple(k for k in numbers if k < len(equation.invars))
     results = tuple(k for k in numbers if k >= len(equation.invars))
-    place = uneven.tensor, uneven.dimension
-    return Ring(True, operands, results, (), place=place)
+    places = tuple((first + number, d) for number, d in cut.dims)
+    return Ring(True, operands, results, (), places=places, parts=cut.parts // 2)
 
 
 def _shares(flops: Any, parts: int) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_at
 
 from autoshard import compat
 from autoshard.lower.verify import verify
+from autoshard.program.kernels.rule import ring_factors
 from autoshard.program.rules.record import FactorKind
 from autoshard.program.trace import trace
 from autoshard.search.search import search
@@ -88,7 +89,8 @@ def halved(given: Case, plan: Any) -> list[bool]:
     found = []
     for op in given.program.ops:
         if op.kernel is not None:
-            (together,) = (one.factor for one in op.rule.joint)
+            rings = ring_factors(op.rule, op.kernel.rings)
+            (together,) = (factor for factor, ring in rings.items() if not ring.passed)
             found.append(together in plan.decisions.assignment[op.index])
     return found
 

@@ -59,7 +59,7 @@ def test_batch_and_heads_are_cut_and_positions_as_a_ring() -> None:
 def test_a_window_keeps_positions_whole() -> None:
     for grad in (False, True):
         op = traced(grad=grad, is_causal=True, local_window_size=(127, 0))
-        assert op.kernel.ring is None
+        assert op.kernel.rings == ()
         assert "r" not in cuttable(op)["operands"]
 
 

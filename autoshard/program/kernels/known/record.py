@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+import jax
 import numpy as np
 
 from autoshard import compat
@@ -20,6 +22,7 @@ from autoshard.program.bodies import all_equations, equations_in
 from autoshard.program.rules.record import FactorKind, Rule
 
 Options = Mapping[str, Any]
+Said = TypeVar("Said")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,33 @@ def names_of(equation: Any) -> tuple[str, ...]:
     (body,) = (body for body, _ in compat.bodies_of(equation))
     names = tuple(body.debug_info.arg_names or ())
     return names if len(names) == len(equation.invars) else ()
+
+
+def made_again(
+    kernel: Any,
+    options: Iterable[Said],
+    called: Callable[[Said], Callable[..., Any]],
+    shapes: Sequence[jax.ShapeDtypeStruct],
+) -> Said | None:
+    """The options with which a function makes a Pallas call again; None if it does with none.
+
+    Args:
+      kernel: the equation of the call.
+      options: with which the function may have been called.
+      called: the function with options.
+      shapes: of its operands.
+    """
+    wanted = compat.written_out(kernel)
+    for one in options:
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                traced = jax.make_jaxpr(called(one))(*shapes)
+        except Exception:  # whatever a library says of options that it does not take
+            continue
+        made = [one for one in all_equations(traced.jaxpr) if one.primitive.name == compat.PALLAS]
+        if [compat.written_out(one) for one in made] == [wanted]:
+            return one
+    return None
 
 
 def shapes_of(equation: Any) -> list[tuple[int, ...]]:
