@@ -172,13 +172,24 @@ def array_facts(aval: Any) -> tuple[tuple[int, ...], str, int]:
     return shape, str(dtype), int(dtype.itemsize)
 
 
-def equation_scope(equation: Any) -> Any:
-    """A context in which new equations keep the scope and the source line of `equation`."""
+def equation_scope(equation: Any, *, forward: bool = False) -> Any:
+    """A context in which new equations keep the scope and the source line of `equation`.
+
+    With `forward`, an equation of the backward pass that computes forward values, whose scope says
+    so, has the scope that it would have in the forward pass.
+    """
     from jax._src import source_info_util
 
-    info = equation.source_info
-    stack = source_info_util.current_name_stack() + info.name_stack
+    own = equation.source_info.name_stack
+    if forward:
+        parts = (one for one in own.stack if one.name not in _OF_THE_BACKWARD_PASS)
+        own = source_info_util.NameStack(tuple(parts))
+    stack = source_info_util.current_name_stack() + own
     return source_info_util.user_context(_traceback(equation), name_stack=stack)
+
+
+_OF_THE_BACKWARD_PASS = frozenset({"transpose", "rematted_computation"})
+"""Transforms and scopes by which JAX tells what is of the backward pass."""
 
 
 def _traceback(equation: Any) -> Any:
@@ -198,10 +209,10 @@ def equation_line(equation: Any) -> Any:
     return source_info_util.user_context(_traceback(equation))
 
 
-def equation_context(equation: Any) -> Any:
+def equation_context(equation: Any, *, forward: bool = False) -> Any:
     """Like `equation_scope`, with the settings of JAX under which `equation` was made."""
     context = contextlib.ExitStack()
-    context.enter_context(equation_scope(equation))
+    context.enter_context(equation_scope(equation, forward=forward))
     context.enter_context(equation.ctx.manager)
     return context
 

@@ -2,7 +2,8 @@
 
 Candidates are the forward values from which the needed ones of a pair of loops come about
 (`levels`): each is put on a stack in the forward pass, or computed again in the backward pass from
-others. Weights and what else both loops are given are there anyway; what a loop carries is saved
+others. What the backward pass makes of forward values alone is a candidate, too, where it is
+smaller than what it is made of: the forward pass then makes it. Weights and what else both loops are given are there anyway; what a loop carries is saved
 where it is needed.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +34,8 @@ class Residual:
     """A forward value that the backward pass reads, or from which it computes what it reads.
 
     Attributes:
-      name: scope and primitive of its op, numbered where several have the same.
+      name: scope and primitive of its op, numbered where several have the same; behind `backward/`
+        where the forward pass does not make it.
       shape, dtype: of one turn of its loop.
       turns: of the loop.
       bytes: of the unsharded stack of all turns.
@@ -121,9 +123,9 @@ class Residuals:
         """What the backward pass computes again if these values are saved."""
         pairs = dict.fromkeys(pair for pair, _ in self.homes.values())
         demands = {pair: demand_of(pair, self.numbers(pair, saved)) for pair in pairs}
-        again = {pair: {m.place for m in one.again if not m.again} for pair, one in demands.items()}
-        homes = self.homes.items()
-        return tuple(n for n, (pair, one) in homes if pair.makers[one].place in again[pair])
+        again = {pair: {(m.again, m.place) for m in d.again} for pair, d in demands.items()}
+        makers = ((name, pair, pair.makers[one]) for name, (pair, one) in self.homes.items())
+        return tuple(name for name, pair, m in makers if (m.again, m.place) in again[pair])
 
     def stacks(self, saved: Collection[str]) -> dict[str, int]:
         """What lies on stacks of loops if these values are saved: unsharded bytes by name.
@@ -134,8 +136,7 @@ class Residuals:
         found = {n: sizes[n] for n in self.on_stacks(saved) if self.homes[n][0].loops}
         for name, (pair, number) in self.carries.items():
             if number in demand_of(pair, self.numbers(pair, saved)).stacks:
-                var = next(v for v, n in pair.forward.numbers.items() if n == number)
-                found[name] = pair.turns * _bytes(var)
+                found[name] = pair.turns * _bytes(variable_of(pair, number))
         return found
 
     def hosted(
@@ -260,23 +261,28 @@ def _of_pair(pair: Pair, scope: str, counts: Counter[str]) -> Iterator[tuple[int
     makers = pair.makers
     mine = {n: (place, var) for n, place, var in reversed(found) if n in reached}
     mine = {n: one for n, one in mine.items() if makers[n].place == one[0] and not makers[n].again}
-    needed, on_stack = _needed(pair), set(pair.backward.given) & set(pair.stacks.values())
+    on_stack = set(pair.backward.given) & set(pair.stacks.values())
     labels, constants = _labels(pair), pair.forward.body.closed.jaxpr.constvars
     given = tied(
         [*pair.weights, *(front.numbers[v] for v in constants)], pair.steps(), front.numbers
     )
+    later = _smaller(pair, reached)
+    needed = _needed(pair, later)
     names: dict[int, str] = {}
-    for number, place, var in found:
+    places = [(number, place, var, front, "") for number, place, var in found]
+    places += [(number, place, var, pair.backward, "backward/") for number, place, var in later]
+    mine |= {number: (place, var) for number, place, var in later}
+    for number, place, var, side, mark in places:
         if number not in mine or number in names or mine[number][1] is not var:
             continue
-        equation = front.body.equations[place]
+        equation = side.body.equations[place]
         inner, primitive = _joined(scope, equation), equation.primitive.name
-        text = f"{inner}/{primitive}" if inner else primitive
+        text = mark + (f"{inner}/{primitive}" if inner else primitive)
         counts[text] += 1
         names[number] = text if counts[text] == 1 else f"{text}#{counts[text]}"
         turns = pair.turns
         shape, dtype, _ = compat.array_facts(var.aval)
-        read = [n for n in pair.operands(makers[number]) if n in names]
+        read = [n for n in _candidates_read(pair, makers[number], names) if n != number]
         yield (
             number,
             Residual(
@@ -300,6 +306,51 @@ def _of_pair(pair: Pair, scope: str, counts: Counter[str]) -> Iterator[tuple[int
         )
 
 
+def _smaller(pair: Pair, reached: set[int]) -> list[tuple[int, int, Any]]:
+    """Number, place and variable of what only the backward body makes, if it is worth a stack.
+
+    It is if it is smaller than what it is made of, as a slice, a sum or a comparison is, and if
+    that depends on a turn: a mask of weights is there anyway.
+    """
+    back = pair.backward
+    fixed = {*pair.shared.values(), *(back.numbers[v] for v in back.body.closed.jaxpr.constvars)}
+    found: list[tuple[int, int, Any]] = []
+    for place in sorted(pair.primal):
+        equation = back.body.equations[place]
+        read = [atom for atom in equation.invars if not compat.is_literal(atom)]
+        if fixed.issuperset(back.numbers[atom] for atom in read):
+            fixed.update(back.numbers[var] for var in equation.outvars)
+            continue
+        largest = max(map(_bytes, read), default=0)
+        for var in equation.outvars:
+            number = back.numbers[var]
+            maker = pair.makers.get(number)
+            if number in reached and maker is not None and maker.again and _bytes(var) < largest:
+                found.append((number, place, var))
+    return found
+
+
+def _candidates_read(pair: Pair, maker: Maker, names: Collection[int]) -> Iterator[int]:
+    """The candidates that an op reads, or of which the backward body makes what it reads."""
+    todo, seen = list(pair.operands(maker)), set[int]()
+    while todo:
+        number = todo.pop(0)
+        if number in seen:
+            continue
+        seen.add(number)
+        made = pair.makers.get(number)
+        if number in names:
+            yield number
+        elif made is not None and made.again:
+            todo += pair.operands(made)
+
+
+def variable_of(pair: Pair, number: int) -> Any:
+    """A variable of a number; of the forward body if that has one."""
+    sides = (pair.forward, pair.backward)
+    return next(v for side in sides for v, n in side.numbers.items() if n == number)
+
+
 def _bytes(atom: Any) -> int:
     shape, _, itemsize = compat.array_facts(atom.aval)
     return math.prod(shape) * itemsize
@@ -316,8 +367,9 @@ def _labels(pair: Pair) -> dict[int, str]:
     return labels
 
 
-def _needed(pair: Pair) -> set[int]:
-    """The numbers that the backward pass reads, or from which it makes what the forward lacks."""
+def _needed(pair: Pair, later: Iterable[tuple[int, int, Any]]) -> set[int]:
+    """The numbers that the backward pass reads, or of which it makes what is no candidate."""
+    candidates = {number for number, _, _ in later}
     needed: set[int] = set()
     todo: Sequence[int] = list(pair.needed)
     while todo:
@@ -326,7 +378,7 @@ def _needed(pair: Pair) -> set[int]:
             continue
         needed.add(number)
         maker = pair.makers.get(number)
-        if maker is not None and maker.again:
+        if maker is not None and maker.again and number not in candidates:
             todo.extend(pair.operands(maker))
     return needed
 

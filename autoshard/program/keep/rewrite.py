@@ -114,11 +114,13 @@ class _Rewriter:
             self._step(body, level, place, equation)
         return body
 
-    def _step(self, body: _Body, level: Level, place: int, equation: Any) -> None:
-        """Run one equation of `level` in `body`."""
+    def _step(
+        self, body: _Body, level: Level, place: int, equation: Any, *, early: bool = False
+    ) -> None:
+        """Run one equation of `level` in `body`; `early` if the forward pass is to make it."""
         forward = next((pair for pair in level.pairs if pair.forward.place == place), None)
         backward = next((pair for pair in level.pairs if pair.backward.place == place), None)
-        with compat.equation_context(equation):
+        with compat.equation_context(equation, forward=early):
             if forward is not None:
                 results = self._forward(body, forward)
             elif backward is not None and backward.loops:
@@ -129,6 +131,11 @@ class _Rewriter:
                 operands = [body.read(atom) for atom in equation.invars]
                 results = self._bind(equation, operands, level.inside.get(place, []))
         body.write(equation, results)
+        for pair in level.pairs:
+            if not pair.loops and pair.window.stop == place + 1:
+                wanted = self.demand(pair)
+                every = (*wanted.stacks, *wanted.shared)
+                body.stacks[pair.backward.place] = self._known(pair, body.arrays, every)
 
     def _bind(self, equation: Any, operands: Sequence[Any], bodies: Sequence[Level]) -> list[Any]:
         if not bodies:
@@ -152,15 +159,15 @@ class _Rewriter:
         away = self.away.get(pair, ())
         handed = {n: k for k, n in reversed(pair.stacks.items()) if n not in away}
         new = [number for number in self.demand(pair).stacks if number not in handed]
-        variables = {number: var for var, number in pair.forward.numbers.items()}
         _, carries = compat.scan_counts(equation.params)
 
         def turn(arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             body = self._run(level, arrays)
             results = body.results()
+            known = self._known(pair, body.arrays, new)
             extra = [
-                jax.device_put(one, jax.memory.Space.Host) if number in away else one
-                for number, one in ((number, body.read(variables[number])) for number in new)
+                jax.device_put(known[n], jax.memory.Space.Host) if n in away else known[n]
+                for n in new
             ]
             return results[:carries], [*results[carries:], *extra]
 
@@ -172,6 +179,19 @@ class _Rewriter:
             **dict(zip(new, results[count:], strict=True)),
         }
         return results[:count]
+
+    def _known(
+        self, pair: Pair, arrays: Mapping[Any, Any], wanted: Sequence[int]
+    ) -> dict[int, Any]:
+        """Arrays of a forward body by number, with those `wanted` that its backward body makes."""
+        front, back = pair.forward, pair.backward
+        known = {front.numbers[var]: array for var, array in arrays.items() if var in front.numbers}
+        body = _BackwardBody(pair, known)
+        constants = zip(back.body.closed.jaxpr.constvars, back.body.closed.consts, strict=True)
+        known.update((back.numbers[var], array) for var, array in constants)
+        for place in _made_later(pair, [number for number in wanted if number not in known]):
+            self._step(body, back.body, place, back.body.equations[place], early=True)
+        return known
 
     def _backward(self, outside: _Body, pair: Pair) -> list[Any]:
         """The backward loop, which first makes what is not on stacks."""
@@ -208,8 +228,7 @@ class _Rewriter:
         """A checkpoint that is given what is saved, and first makes what is not."""
         equation, demand, back = pair.backward.equation, self.demand(pair), pair.backward
         wanted = [n for n in (*demand.stacks, *demand.shared) if n not in back.given]
-        numbers = pair.forward.numbers
-        arrays = {numbers[var]: array for var, array in outside.arrays.items()}
+        arrays = outside.stacks[pair.backward.place]
         gone = set(pair.stacks.values()) - set(demand.stacks)
 
         def run(*given: Any) -> list[Any]:
@@ -258,6 +277,17 @@ class _Rewriter:
         with jax.named_scope(_AGAIN):
             self._step(body, front.body, maker.place, maker.equation)
         body.numbers = back.numbers
+
+
+def _made_later(pair: Pair, numbers: Sequence[int]) -> list[int]:
+    """Places of the backward body's equations that make these numbers of forward values."""
+    todo, places = list(numbers), set[int]()
+    while todo:
+        maker = pair.makers.get(todo.pop())
+        if maker is not None and maker.again and maker.place not in places:
+            places.add(maker.place)
+            todo += pair.operands(maker)
+    return sorted(places)
 
 
 def _scan(

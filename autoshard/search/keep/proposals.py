@@ -1,7 +1,7 @@
 """Choices of what to save that are worth a search.
 
 Beside the policies that people use (everything, products, products without batch dimensions,
-nothing), these are the best choices at rough prices, where layouts play no part. A value that the
+attention, nothing: `policies`), these are the best choices at rough prices, where layouts play no part. A value that the
 backward pass needs is saved or computed again, and to be computed again, each operand of its op
 must be there too:
 
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from ortools.graph.python.max_flow import SimpleMaxFlow
 
+from autoshard import compat
 from autoshard.cost.roofline import op_seconds
 from autoshard.machine.chip import Chip
 from autoshard.program.flops import is_matrix_op
@@ -77,9 +78,29 @@ def _choices(
     for fused, title in ((True, "cheapest"), (False, "cheapest with kernels of their own")):
         again = {one.name: _again_seconds(one, chip, chips, fused) for one in values}
         yield title, _cheapest(residuals, again, chip, chips, free_bytes)
-    products = frozenset(one.name for one in values if is_matrix_op(one.primitive))
-    yield "products without batch dimensions", products & _unbatched(residuals)
+    yield from policies(residuals)
+
+
+def policies(residuals: Residuals) -> Iterator[tuple[str, frozenset[str]]]:
+    """What people save, by the names of values, with a title each.
+
+    What `attention` makes is that of the kernels, or of the last batched product of each pair of
+    loops where there are no kernels.
+    """
+    values = residuals.values
+    kernels = {*compat.KERNELS, compat.RULED}
+    attention = {one.name for one in values if one.primitive in kernels}
+    products = frozenset(one.name for one in values if is_matrix_op(one.primitive)) - attention
+    unbatched = products & _unbatched(residuals)
+    # Of what a kernel makes, the backward pass may read a part alone.
+    attention |= {one.name for one in values if one.reads and attention.issuperset(one.reads)}
+    if not attention:
+        batched = [one.name for one in values if one.name in products - unbatched]
+        attention = {residuals.homes[name][0]: name for name in batched}.values()
+    yield "products without batch dimensions, and attention", unbatched.union(attention)
+    yield "products without batch dimensions", unbatched
     yield "products", products
+    yield "attention", frozenset(attention)
     yield "everything", frozenset(one.name for one in values if not one.tied)
     yield "nothing", frozenset()
 

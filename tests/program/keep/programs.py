@@ -109,6 +109,20 @@ def branches(wrap: Callable[[Any], Any]) -> tuple[Any, Any]:
     return step, (draw(LAYERS, WIDTH, WIDTH), draw(BATCH, WIDTH, seed=1), flags)
 
 
+def masked(wrap: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """A scan over layers whose derivatives read masks of what the forward pass makes."""
+
+    def body(x, weights):
+        hidden = checkpoint_name(jax.nn.relu(x @ weights["up"]), "hidden")
+        return x + jnp.abs(hidden @ weights["down"]), None
+
+    def loss(params, x):
+        return jnp.sum(lax.scan(wrap(body), x, params)[0] ** 2)
+
+    params = {"up": draw(LAYERS, WIDTH, 8), "down": draw(LAYERS, 8, WIDTH, seed=1)}
+    return jax.value_and_grad(loss), (params, draw(BATCH, WIDTH, seed=2))
+
+
 def accumulated(wrap: Callable[[Any], Any]) -> tuple[Any, Any]:
     """Gradients of parts of the batch, summed in a loop around the forward and backward loops."""
     grads, (params, _) = mlp(wrap)
@@ -129,7 +143,7 @@ def unrolled(wrap: Callable[[Any], Any]) -> tuple[Any, Any]:
     def layer(x, weights, table):
         hidden = checkpoint_name(jnp.tanh(x @ weights["up"]) * table, "hidden")
         last, _ = lax.scan(lambda c, row: (jnp.sin(c + row), None), hidden[0], hidden)
-        return x + (hidden * last) @ weights["down"]
+        return x + jax.nn.relu(hidden * last) @ weights["down"]
 
     def loss(params, x, rows):
         table = jnp.cos(rows)
@@ -144,5 +158,5 @@ def unrolled(wrap: Callable[[Any], Any]) -> tuple[Any, Any]:
     return jax.value_and_grad(loss), (params, draw(BATCH, WIDTH, seed=2), draw(8, seed=3))
 
 
-PROGRAMS = {one.__name__: one for one in (mlp, transformer, nested, branches, accumulated)}
+PROGRAMS = {one.__name__: one for one in (mlp, transformer, nested, branches, masked, accumulated)}
 """Builders of a step and its arguments in double precision, by name."""
