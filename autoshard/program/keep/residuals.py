@@ -3,8 +3,8 @@
 Candidates are the forward values from which the needed ones of a pair of loops come about
 (`levels`): each is put on a stack in the forward pass, or computed again in the backward pass from
 others. What the backward pass makes of forward values alone is a candidate, too, where it is
-smaller than what it is made of: the forward pass then makes it. Weights and what else both loops are given are there anyway; what a loop carries is saved
-where it is needed.
+smaller than what it is made of: the forward pass then makes it. Weights and what else both loops
+are given are there anyway; what a loop carries is saved where it is needed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Choices of what to save that are worth a search.
 
 Beside the policies that people use (everything, products, products without batch dimensions,
-attention, nothing: `policies`), these are the best choices at rough prices, where layouts play no part. A value that the
-backward pass needs is saved or computed again, and to be computed again, each operand of its op
-must be there too:
+attention, nothing: `policies`), these are the best choices at rough prices, where layouts play no
+part. A value that the backward pass needs is saved or computed again, and to be computed again,
+each operand of its op must be there too:
 
     min   sum over v of  save(v) * saved(v) + again(v) * recomputed(v)
     s.t.  saved(v) + recomputed(v) >= 1                  for each v that is needed
@@ -93,7 +93,11 @@ def policies(residuals: Residuals) -> Iterator[tuple[str, frozenset[str]]]:
     products = frozenset(one.name for one in values if is_matrix_op(one.primitive)) - attention
     unbatched = products & _unbatched(residuals)
     # Of what a kernel makes, the backward pass may read a part alone.
-    attention |= {one.name for one in values if one.reads and attention.issuperset(one.reads)}
+    kernel_bytes = {one.name: one.bytes for one in values if one.name in attention}
+    for one in values:
+        if one.reads and kernel_bytes.keys() >= set(one.reads):
+            smaller = one.bytes < min(kernel_bytes[name] for name in one.reads)
+            attention |= {one.name} if smaller else set()
     if not attention:
         batched = [one.name for one in values if one.name in products - unbatched]
         attention = {residuals.homes[name][0]: name for name in batched}.values()

@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from autoshard.models.find import find
 from autoshard.program.keep import Residual, find_residuals
-from autoshard.search.keep.proposals import _cut, proposals
+from autoshard.program.trace import trace
+from autoshard.search.keep.proposals import _cut, policies, proposals
 from tests.helpers import toy_machine
 from tests.program.keep.programs import CHECKPOINTS, PROGRAMS
 
@@ -88,6 +90,34 @@ def test_stacks_fit_the_memory_that_is_left():
     assert all(sum(size[name] for name in one.saved) <= free for one in fit)
     assert any(not one.saved for one in fit)
     assert len({one.saved for one in (*fit, *large)}) == len(fit) + len(large)
+
+
+def test_policies_save_what_their_names_say():
+    fn, args = PROGRAMS["transformer"](CHECKPOINTS["checkpoint"])
+    residuals = find_residuals(jax.jit(fn).trace(*args).jaxpr)
+    found = dict(policies(residuals))
+    products = {one.name for one in residuals.values if one.primitive == "dot_general"}
+    assert found["products"] == products
+    batched = found["products"] - found["products without batch dimensions"]
+    assert len(batched) == 2  # scores, and what they take of the values
+    assert found["attention"] < batched
+    assert len(found["attention"]) == 1
+    assert found["products without batch dimensions, and attention"] == (
+        found["products without batch dimensions"] | found["attention"]
+    )
+    assert found["nothing"] == frozenset()
+
+
+def test_a_kernel_is_saved_by_what_the_backward_pass_reads_of_it():
+    """Of splash attention's second result, one lane of 128."""
+    step = find("llama3-8b:tiny,attention=splash,sequence=128", machine="v5e-8")
+    residuals = find_residuals(trace(step.fn, *step.args, **step.options).written)
+    saved = residuals.on_stacks(dict(policies(residuals))["attention"])
+    by_name = {one.name: one for one in residuals.values}
+    kernels = [one for one in residuals.values if one.primitive == "pallas_call"]
+    stacks = [by_name[name] for name in saved]
+    assert [one.primitive for one in stacks] == ["pallas_call", "slice"]
+    assert stacks[1].bytes * 128 == kernels[1].bytes
 
 
 def test_a_converted_weight_is_not_proposed():
