@@ -8,7 +8,8 @@ if asked, the tensors that are saved. Then MaxText's own step is compiled with t
 default, and with its default split and the settings of a recipe: its constraints, its shardings of
 arguments and results, and what it donates, on its mesh. Nothing of a plan goes into the compiled
 step; times of Pallas kernels alone, which no compiler tells, are the plan's. Prints a row for each:
-predicted and compiled step and peak of a device.
+predicted and compiled step and peak of a device, and how many of the compiled collectives are as
+the plan has them; which, goes to stderr.
 
 With `--only default,free` the file is not looked for, and the free plan of the same step is
 compiled beside the default: MaxText's step without its constraints, with the plan's own.
@@ -42,7 +43,7 @@ from autoshard.models.maxtext.express import Expression, Trial, slices_of
 from autoshard.models.maxtext.own_file import flag_settings
 from autoshard.models.maxtext.step import mesh_sizes, traced_step, train_step
 from autoshard.models.providers import Target
-from autoshard.plan.plan import MeshShape
+from autoshard.plan.plan import MeshShape, Plan
 from autoshard.plan.records import Estimate
 from autoshard.program.bodies import replaced
 from autoshard.program.trace import trace
@@ -52,7 +53,7 @@ from autoshard.units import format_bytes, format_seconds
 
 ROWS = ("default", "ours", "free")
 """What is compiled: MaxText's step as it is, with the best file's split, and by the free plan."""
-HEAD = "| model | machine | split | step | compiled | peak | compiled |"
+HEAD = "| model | machine | split | step | compiled | peak | compiled | collectives |"
 
 
 def own_stage(config: Any, devices: Target, fn: Any, args: tuple[Any, ...]) -> Any:
@@ -125,11 +126,11 @@ def row(model: str, machine: Machine, search: Expression, trial: Trial, who: str
         found = compile_own(search, trial, ours=who == "ours")
     except CompileError as error:
         return start + _refused(error, estimate)
-    return start + _compiled(found, estimate)
+    return start + _compiled(found, trial.plan)
 
 
 def free_row(model: str, options: argparse.Namespace, machine: Machine) -> str:
-    """What is predicted and compiled of the free plan; its collectives go to stderr."""
+    """What is predicted and compiled of the free plan."""
     step = find(f"maxtext:{model}?{options.settings}", machine=machine)
     program = trace(step.fn, *step.args, **step.options)
     plan = search(program, machine, baselines=False, time_limit=options.time_limit)
@@ -138,15 +139,21 @@ def free_row(model: str, options: argparse.Namespace, machine: Machine) -> str:
         found = compile_plan(lower(plan, step.fn, *step.args), machine)
     except CompileError as error:
         return start + _refused(error, plan.estimate)
-    print(judge(plan, found), file=sys.stderr, flush=True)
-    return start + _compiled(found, plan.estimate)
+    return start + _compiled(found, plan)
 
 
-def _compiled(found: Compiled, estimate: Estimate) -> str:
+def _compiled(found: Compiled, plan: Plan) -> str:
     assert found.timeline is not None
+    verdict, estimate = judge(plan, found), plan.estimate
+    print(verdict, file=sys.stderr, flush=True)
+    tallies = verdict.comparison.tallies
+    planned = sum(min(one.planned, one.found) for one in tallies)
+    others = sum(max(one.found - one.planned, 0) for one in tallies)
+    missing = sum(max(one.planned - one.found, 0) for one in tallies)
     return (
         f"| {format_seconds(estimate.expected_seconds)} | {format_seconds(found.timeline.seconds)} "
-        f"| {format_bytes(estimate.expected_bytes)} | {format_bytes(found.memory.peak_bytes)} |"
+        f"| {format_bytes(estimate.expected_bytes)} | {format_bytes(found.memory.peak_bytes)} "
+        f"| {planned} as planned, {others} others, {missing} missing |"
     )
 
 
@@ -154,7 +161,7 @@ def _refused(error: CompileError, estimate: Estimate) -> str:
     reason = str(error).split("\n")[0]
     return (
         f"| {format_seconds(estimate.expected_seconds)} | refused: {reason} "
-        f"| {format_bytes(estimate.expected_bytes)} | |"
+        f"| {format_bytes(estimate.expected_bytes)} | | |"
     )
 
 
@@ -191,7 +198,7 @@ def rows(model: str, options: argparse.Namespace, machine: Machine) -> Iterator[
         files += [(search, best, "ours")] if best is not default else []
     for one, trial, who in files:
         if trial.plan is None:
-            yield f"| {model} | {machine.name} | {who}: {trial} | | | | |"
+            yield f"| {model} | {machine.name} | {who}: {trial} | | | | | |"
         else:
             yield row(model, machine, one, trial, who)
     if "free" in options.only:
@@ -218,7 +225,7 @@ def main() -> None:
         parser.error(f"--only {','.join(options.only)}: of {', '.join(ROWS)}")
     if slices_of(machine) > 1:
         parser.error(f"{machine.name} has {slices_of(machine)} slices; this compiles for one")
-    print(HEAD, "|---" * 7 + "|", sep="\n", flush=True)
+    print(HEAD, "|---" * 8 + "|", sep="\n", flush=True)
     for model in options.models:
         for line in rows(model, options, machine):
             print(line, flush=True)
