@@ -60,7 +60,8 @@ class KernelCall:
       body: the kernel's jaxpr over references `scalars, inputs, outputs, scratch`.
       consts: its constants.
       aliases: (operand, result) where a result takes the operand's place.
-      parallel: axes of the grid whose steps are said to be independent of each other.
+      parallel: axes of the grid whose steps are said to be independent of each other, and those of
+        `vmap`, of which nothing is said.
       estimate: (FLOP, transcendental functions, bytes) where the call says so.
       scalable: whether the call is one of a grid alone, and not of a mesh of cores.
       platform: for which it is written, "tpu" or "gpu"; None where it does not say.
@@ -94,13 +95,14 @@ def kernel_call(equation: Any) -> KernelCall:
     mapping = params["grid_mapping"]
     body, consts = open_jaxpr(params["jaxpr"])
     grid = tuple(size if isinstance(size, int) else None for size in mapping.grid)
-    vmapped = set(mapping.vmapped_dims)
+    vmapped = frozenset(mapping.vmapped_dims)
+    own = tuple(axis for axis in range(len(grid)) if axis not in vmapped)
     semantics = getattr(params["compiler_params"], "dimension_semantics", None) or ()
     said = params["cost_estimate"]
     return KernelCall(
         name=kernel_name(params),
         grid=grid,
-        ids=tuple(axis for axis in range(len(grid)) if axis not in vmapped),
+        ids=own,
         bounds=mapping.num_dynamic_grid_bounds,
         scalars=mapping.num_index_operands,
         inputs=mapping.num_inputs,
@@ -110,8 +112,11 @@ def kernel_call(equation: Any) -> KernelCall:
         consts=tuple(consts),
         aliases=tuple(params["input_output_aliases"]),
         parallel=frozenset(
-            axis for axis, said in enumerate(semantics) if str(said).lower().endswith("parallel")
-        ),
+            axis
+            for axis, kind in zip(own, semantics, strict=False)
+            if str(kind).lower().endswith("parallel")
+        )
+        | vmapped,
         estimate=None
         if said is None
         else (float(said.flops), float(said.transcendentals), float(said.bytes_accessed)),

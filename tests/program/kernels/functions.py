@@ -91,12 +91,17 @@ def attention(q: Any, k: Any, v: Any, *, causal: bool = False, block: int = 8) -
     )(q, k, v)
 
 
-def running_sum(x: Any, *, anew: bool = False) -> Any:
-    """A sum that goes on from row to row; begun once, or anew for each block of columns."""
+def running_sum(x: Any, *, anew: bool = False, apart: bool = False) -> Any:
+    """A sum that goes on from row to row; begun once, or anew for each block of columns.
+
+    Where blocks are said to be apart, data says in which rows sums begin.
+    """
 
     def body(x_ref: Any, out_ref: Any, sum_ref: Any) -> None:
         first = pl.program_id(1) == 0
-        if not anew:
+        if apart:
+            first = x_ref[0, 0] == 0.0
+        elif not anew:
             first &= pl.program_id(0) == 0
 
         @pl.when(first)
@@ -114,6 +119,9 @@ def running_sum(x: Any, *, anew: bool = False) -> Any:
         in_specs=[spec],
         out_specs=spec,
         scratch_shapes=[pltpu.VMEM((1, 4), F32)],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel" if apart else "arbitrary", "arbitrary")
+        ),
         name="running_sum",
     )(x)
 

@@ -57,6 +57,13 @@ CARRIED = "the kernel carries scratch along it"
         ),
         (running_sum, (f(8, 16),), {}, {0: CARRIED, 1: CARRIED}),
         (partial(running_sum, anew=True), (f(8, 16),), {0: 4}, {1: CARRIED}),
+        (partial(running_sum, apart=True), (f(8, 16),), {0: 4}, {1: CARRIED}),
+        (
+            jax.vmap(partial(running_sum, apart=True)),
+            (f(2, 8, 16),),
+            {0: 2, 1: 4},
+            {2: CARRIED},
+        ),
         (
             carried_sum,
             (f(8, 16),),
