@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +116,23 @@ class WrittenVerdicts:
 
     verdicts: tuple[Verdict, ...]
     agrees: bool | None = None
+
+
+WAITS_SECONDS = 3600
+"""How long fake devices wait for each other: they share the cores, so one may come very late."""
+
+
+def fake_devices(count: int) -> dict[str, str]:
+    """The environment of a process that has so many devices, all of them on this CPU.
+
+    XLA ends a process where a device waits 40 s for the others of a collective
+    (`xla_cpu_collective_call_terminate_timeout_seconds`), as it does in large steps on few cores.
+    """
+    flags = (
+        f"--xla_cpu_collective_call_terminate_timeout_seconds={WAITS_SECONDS} "
+        f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={count}"
+    )
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
 
 
 def child_json(module: str, words: list[str], environment: dict[str, str]) -> dict[str, Any] | str:

@@ -37,6 +37,7 @@ from autoshard.cli.common import (
     CommandError,
     Verdict,
     child_json,
+    fake_devices,
     program_of,
 )
 from autoshard.cli.search import find_machine, find_program, load_plan
@@ -219,10 +220,8 @@ def _numbers(
     if why:
         return Verdict("numbers", None, why)
     devices = math.prod(plan.mesh.sizes)
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
     words = [path, found.reference, *(["explicit"] if explicit else [])]
-    answer = child_json("autoshard.cli.numbers", words, environment)
+    answer = child_json("autoshard.cli.numbers", words, fake_devices(devices))
     if isinstance(answer, str):
         return Verdict("numbers", False, f"the step does not run on {devices} devices: {answer}")
     if answer["skipped"]:

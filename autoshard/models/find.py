@@ -283,6 +283,8 @@ def _checked(reference: str, result: Any) -> Found:
         what = f"a value of type {type(result).__name__!r}"
         if isinstance(result, tuple | list):
             what = f"{len(result)} values"
+        elif callable(result):
+            form += ": the function that trains or runs it, and the arguments of that"
         raise ProgramError(f"{reference} returned {what}; {form}")
     fn, args = result[0], result[1]
     options = result[2] if len(result) == 3 else {}

@@ -168,6 +168,19 @@ def _check_arrays(args: Any, fn: Callable[..., Any]) -> None:
         )
 
 
+def _nothing(fn: Returning, args: Any) -> str:
+    """Which arguments are None, and how they may have come to be; empty where none is."""
+    leaves = jax.tree.leaves_with_path(args, is_leaf=lambda leaf: leaf is None)
+    paths = [path for path, leaf in leaves if leaf is None]
+    if not paths:
+        return ""
+    more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
+    return (
+        f"\n{fn.place(paths[0])}{more} is None; an optimizer's state of a model of shapes is empty "
+        "where only arrays are asked for: make model and state in one eval_shape"
+    )
+
+
 def _traced(fn: Returning, abstract: Any) -> Any:
     """What JAX makes of the function. Raises TraceError."""
     try:
@@ -185,7 +198,8 @@ def _traced(fn: Returning, abstract: Any) -> Any:
                 f"allow more of them: sys.setrecursionlimit({10 * limit})"
             )
         raise TraceError(
-            f"{_name_of(fn.fn)} does not trace{' at ' + where if where else ''}: {why}{fn.hint()}"
+            f"{_name_of(fn.fn)} does not trace{' at ' + where if where else ''}: {why}"
+            f"{fn.hint()}{_nothing(fn, abstract) if 'NoneType' in why else ''}"
         ) from error
 
 

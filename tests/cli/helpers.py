@@ -81,6 +81,10 @@ def wrong():
     return 1, 2, {"donate": 1}
 
 
+def model():
+    return jnp.tanh
+
+
 def raising():
     return {}["a"]
 

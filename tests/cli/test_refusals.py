@@ -45,6 +45,10 @@ def test_functions_that_do_not_give_a_step(folder, capsys):
         "steps.py:nothing returned a value of type 'int'; "
         "it must return (fn, args) or (fn, args, options)"
     )
+    assert refused(capsys, SEARCH.format("steps.py:model")).endswith(
+        "it must return (fn, args) or (fn, args, options): the function that trains or runs it, "
+        "and the arguments of that"
+    )
     assert refused(capsys, SEARCH.format("steps:one")) == (
         "steps:one returned 1 values; it must return (fn, args) or (fn, args, options)"
     )

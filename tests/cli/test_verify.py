@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from autoshard.cli.common import fake_devices
 from autoshard.cli.main import main
 from autoshard.plan.plan import Plan
 from autoshard.problem.requirements import demands
@@ -187,3 +188,11 @@ def test_a_requirement_that_is_only_said_to_be_kept_is_found(asks, capsys):
     said = requirements_of(capsys, 5)
     assert "(with_sharding_constraint at asks.py:11) is broken: " in said
     assert "knows" not in said
+
+
+def test_fake_devices_wait_for_each_other_and_obey_the_users_flags(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_collective_call_terminate_timeout_seconds=7")
+    flags = fake_devices(8)["XLA_FLAGS"].split()
+    waits = [flag for flag in flags if "terminate_timeout" in flag]
+    assert [flag.partition("=")[2] for flag in waits] == ["3600", "7"]  # the last one counts
+    assert flags[-1] == "--xla_force_host_platform_device_count=8"

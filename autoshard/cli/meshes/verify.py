@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 from typing import TYPE_CHECKING
 
 from autoshard.cli.common import (
@@ -21,6 +20,7 @@ from autoshard.cli.common import (
     CommandError,
     Verdict,
     child_json,
+    fake_devices,
     program_of,
 )
 
@@ -129,10 +129,8 @@ def _numbers(plan: PipelinePlan, options: argparse.Namespace) -> Verdict:
     why = _too_large(plan, step_of(plan, reference), devices)
     if why:
         return Verdict("numbers", None, why)
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags.strip()}
     words = [options.plan, reference, *([options.trace] if options.trace else [])]
-    answer = child_json("autoshard.cli.meshes.numbers", words, environment)
+    answer = child_json("autoshard.cli.meshes.numbers", words, fake_devices(devices))
     if isinstance(answer, str):
         return Verdict("numbers", False, f"the step does not run on {devices} devices: {answer}")
     if answer["skipped"]:

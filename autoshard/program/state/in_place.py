@@ -101,7 +101,7 @@ class Returning:
         places = [_Place.of(path, node, start) for path, node, start in _places(arguments)]
         result = hold(self.fn(*release(arguments)))
         returned = {id(leaf): k for k, leaf in enumerate(jax.tree.leaves(result))}
-        changed = {self._name(one.path): one for one in places if one.is_changed(returned)}
+        changed = {self.place(one.path): one for one in places if one.is_changed(returned)}
         self._check(changed)
         self.changed = _pairs(len(jax.tree.leaves(result)), changed)
         self.returned = tuple(pair for one in places for pair in one.returned(returned))
@@ -109,14 +109,14 @@ class Returning:
             return result
         return result, {name: one.arrays() for name, one in changed.items()}
 
-    def _name(self, path: KeyPath) -> str:
+    def place(self, path: KeyPath) -> str:
         """`model`, or `state.model` of what is part of an argument."""
         number = path[0].idx
         first = self.names[number] if number < len(self.names) else f"argument_{number}"
         return ".".join([first, *(keystr((key,), simple=True) for key in path[1:])])
 
     def _same(self, first: KeyPath, again: KeyPath) -> str:
-        return f"{self._name(first)} and {self._name(again)} are one object"
+        return f"{self.place(first)} and {self.place(again)} are one object"
 
     def hint(self) -> str:
         """What may be wrong with the arguments of a step that fails; empty if nothing is known."""

@@ -196,3 +196,19 @@ def test_modules_of_equinox_keep_their_settings():
     _, stepped = lowered.jit()(*args)
     assert stepped.dropout.inference is True
     assert stepped.dropout.p == 0.5
+
+
+def test_a_state_that_is_empty_is_named():
+    """As an optimizer's is, of a model of shapes in which arrays are looked for."""
+
+    def step(weights, state, x):
+        return jnp.sum(x @ weights["w"]) + sum(0.9 * one for one in state["trace"].values())
+
+    weights = {"w": jax.ShapeDtypeStruct((4, 4), jnp.float32)}
+    with pytest.raises(TraceError) as caught:
+        trace(step, weights, {"trace": {"v": None, "w": None}}, weights["w"])
+    assert str(caught.value).endswith(
+        "unsupported operand type(s) for *: 'float' and 'NoneType'\n"
+        "state.trace.v (and 1 more) is None; an optimizer's state of a model of shapes is empty "
+        "where only arrays are asked for: make model and state in one eval_shape"
+    )
