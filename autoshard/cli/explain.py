@@ -1,13 +1,15 @@
 """`autoshard explain PLAN VALUE` and `autoshard annotate PLAN`.
 
-The first explains why a value has its layout and what another layout costs. The second prints a few
-constraints from which Shardy propagates the whole plan.
+The first explains why a value has its layout and what another layout costs, with `--keep` what it
+costs to keep a value otherwise for the backward pass. The second prints a few constraints from
+which Shardy propagates the whole plan.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -39,6 +41,14 @@ def explain_command(options: argparse.Namespace) -> int:
     _, program = find_program(reference, plan)
     machine = find_machine(options.machine or plan.machine)
     targets = [*options.value, *(f"line {line}" for line in options.line)]
+    if options.keep is not None:
+        if targets or options.against is not None:
+            raise CommandError("--keep is asked alone: leave out VALUE, --line and --against")
+        try:
+            print(_kept(program, machine, plan, options))
+        except (PlanError, RequirementError) as error:
+            raise CommandError(str(error)) from error
+        return 0
     if not targets and options.against is None:
         try:
             print(_dearest(program, machine, plan, options))
@@ -96,6 +106,50 @@ def _dearest(program: Program, machine: Machine, plan: Plan, options: argparse.N
         "Why one lies so, and what else it could:\n"
         f"  autoshard explain {options.plan} '{found[0].target}'"
     )
+
+
+def _kept(program: Program, machine: Machine, plan: Plan, options: argparse.Namespace) -> str:
+    """What it costs to keep values otherwise as a table, or as JSON."""
+    from autoshard.search.keep.otherwise import keep_choices, otherwise
+    from autoshard.terminal import table
+    from autoshard.units import format_bytes, format_seconds
+
+    values = keep_choices(program, plan, options.keep)
+    limit = options.time_limit
+    found = []
+    with ProgressLine(quiet=options.json) as line:
+        for k, value in enumerate(values[:MOST]):
+            line.show(f"{k + 1} of {min(len(values), MOST)}: {value.name}", group="keep")
+            found.append(otherwise(program, machine, plan, value, time_limit=limit))
+    more = len(values) - len(found)
+    if options.json:
+        return json.dumps({"answers": [one.to_json() for one in found], "more": more})
+    rows = [("value", "of all layers", "now", "instead", "step", "on a device", "")]
+    for one in found:
+        value = one.value
+        rows.append(
+            (
+                value.label or value.name,
+                f"{value.type} x {value.turns}",
+                one.now,
+                one.instead,
+                _more(one.seconds, format_seconds),
+                _more(one.bytes, format_bytes),
+                "" if one.fits else one.why if one.seconds is None else "does not fit",
+            )
+        )
+    limit = format_bytes(plan.memory_limit)
+    named = f"and {more} more: name them, as in --keep '*ffn*'\n" if more > 0 else ""
+    return (
+        f"{table(rows, right=(4, 5), indent=0)}\n{named}\n"
+        f"Each row is a plan of its own, found anew on mesh {plan.mesh} within {limit}: what it "
+        f"takes more than this plan's {format_seconds(plan.estimate.step_seconds)} a step"
+    )
+
+
+def _more(number: float | None, form: Callable[[float], str]) -> str:
+    """A difference with its sign."""
+    return "-" if number is None else f"{'-' if number < 0 else '+'}{form(abs(number))}"
 
 
 def annotate_command(options: argparse.Namespace) -> int:

@@ -27,6 +27,7 @@ from autoshard.cli.parsers import arguments as cli_arguments
 from autoshard.cli.parsers.arguments import MACHINE, PROGRAM
 from autoshard.cli.parsers.bench import add_bench
 from autoshard.cli.parsers.calibrate import add_calibrate
+from autoshard.cli.parsers.explain import add_explain
 from autoshard.cli.parsers.frontier import add_frontier, add_rewrites
 from autoshard.cli.parsers.refusing import Parser
 from autoshard.cli.parsers.report import add_report
@@ -136,7 +137,7 @@ def parser_of_commands() -> argparse.ArgumentParser:
         _add_search,
         add_verify,
         _add_check,
-        _add_explain,
+        add_explain,
         _add_annotate,
         add_whatif,
         add_frontier,
@@ -265,40 +266,6 @@ def _add_effort(parser: Any) -> None:
         help="compile the N best different plans without the device, learn, and search again until "
         "the best compiled plan is stable",
     )
-
-
-def _add_explain(commands: Any) -> None:
-    parser = command(
-        commands,
-        "explain",
-        "explain:explain_command",
-        "say why a value is laid out as it is, and what another layout costs",
-    )
-    cli_arguments.add_plan(parser)
-    parser.add_argument(
-        "value",
-        metavar="VALUE",
-        nargs="*",
-        help="such as params.w1, or 'scope mlp:dot_general'; without one, the dearest are listed",
-    )
-    parser.add_argument(
-        "--line",
-        metavar="FILE:N",
-        action="append",
-        default=[],
-        help="what this line of your code makes",
-    )
-    parser.add_argument("--against", metavar="OTHER", help="compare with this plan")
-    parser.add_argument("--program", metavar="PROGRAM", help="default: what the plan names")
-    parser.add_argument("--machine", metavar="MACHINE", help="default: what the plan names")
-    parser.add_argument(
-        "--time-limit",
-        metavar="S",
-        type=cli_arguments.seconds,
-        default=60.0,
-        help="seconds to prepare, and for each value (default 60)",
-    )
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
 def _add_annotate(commands: Any) -> None:

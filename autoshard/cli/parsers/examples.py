@@ -18,6 +18,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "autoshard explain plan.json",
         "autoshard explain plan.json 'params.layers[*].w1' --line model.py:41",
         "autoshard explain plan.json --against other.json",
+        "autoshard explain plan.json --keep '*ffn*'",
     ),
     "annotate": ("autoshard annotate plan.json",),
     "whatif": (

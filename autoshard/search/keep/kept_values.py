@@ -11,13 +11,18 @@ from autoshard.program.layout import short_dtype
 
 
 def kept_values(
-    residuals: Residuals, chosen: Collection[str], away: Collection[str]
+    residuals: Residuals,
+    chosen: Collection[str],
+    away: Collection[str],
+    *,
+    every: bool = False,
 ) -> tuple[KeptValue, ...]:
     """What is saved, and the products that are computed again.
 
     Args:
       chosen: names of what is saved.
       away: those of stacks in the memory of the host.
+      every: whether all that is computed again is meant, not products alone.
     """
     saved = set(residuals.on_stacks(chosen))
     again = set(residuals.recomputed(chosen))
@@ -33,7 +38,7 @@ def kept_values(
             offloaded=one.name in away,
         )
         for one in residuals.values
-        if one.name in saved or (one.name in again and is_matrix_op(one.primitive))
+        if one.name in saved or (one.name in again and (every or is_matrix_op(one.primitive)))
     )
 
 
