@@ -174,3 +174,12 @@ def test_the_version_stands_everywhere_alike():
     assert cited is not None
     assert cited[1] == autoshard.__version__
     assert f"\n## {autoshard.__version__}\n" in (DOCS / "changelog.md").read_text()
+
+
+def test_the_glossary_has_what_reports_of_plans_call_their_lines():
+    words = (ROOT / "docs" / "glossary.md").read_text()
+    known = set(re.findall(r"\*\*([^*]+)\*\*", words))
+    shown = (ROOT / "tests" / "cli" / "snapshots" / "show-plan.txt").read_text()
+    named = set(re.findall(r"^  ([a-z]+)(?=   *\S)", shown.partition("\n====")[0], re.MULTILINE))
+    assert {"step", "compute", "proof", "dearest"} <= named
+    assert named - known == set()
