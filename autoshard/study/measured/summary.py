@@ -4,10 +4,16 @@ The error of a run is `predicted / measured - 1`. The order is Spearman's rank c
 predicted and measured seconds, over configurations of one model on one chip, three or more. Runs of
 one configuration, as of several versions of a framework, have one prediction, and count once with
 the median of what was measured.
+
+Such runs also say what a measurement is worth: their spread is what lies between the fastest and
+the slowest, over their median. Two configurations are apart where their measured seconds differ by
+more than the spread of their group, or of all groups in the median where that is more or the group
+has none; of those that are apart it is counted how many are predicted in their order.
 """
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -92,20 +98,67 @@ def configuration(row: Mapping[str, Any]) -> str:
     return f"{row['parallelism']} {float(row['predicted_seconds']):.6g}"
 
 
-def correlations(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, float]]:
-    """Configurations and rank correlation of each model on each chip that has enough."""
-    found = {}
-    both = [row for row in rows if row.get("predicted_seconds") and row.get("measured_seconds")]
-    for name, some in grouped(both, lambda row: f"{row['model']} on {row['chip']}").items():
-        same = grouped(some, configuration)
-        if len(same) >= LEAST:
-            measured = [
-                statistics.median(float(row["measured_seconds"]) for row in one)
-                for one in same.values()
-            ]
-            predicted = [float(one[0]["predicted_seconds"]) for one in same.values()]
-            found[name] = len(same), rank_correlation(measured, predicted)
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Configurations of one model on one chip, and how far they are predicted in their order.
+
+    Attributes:
+      configurations: how many.
+      correlation: of their ranks.
+      apart: pairs that differ by more than runs of one configuration do.
+      right: those of them that are predicted in their order.
+    """
+
+    configurations: int
+    correlation: float
+    apart: int
+    right: int
+
+
+def spreads(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The largest spread of each model on each chip that has a configuration with several runs."""
+    found: dict[str, float] = {}
+    for name, same in _configurations(rows).items():
+        times = [[float(row["measured_seconds"]) for row in one] for one in same]
+        some = [(max(one) - min(one)) / statistics.median(one) for one in times if len(one) > 1]
+        if some:
+            found[name] = max(some)
     return found
+
+
+def orders(rows: Iterable[Mapping[str, Any]]) -> dict[str, Order]:
+    """The order of each model on each chip that has enough configurations."""
+    rows = list(rows)
+    known = spreads(rows)
+    usual = statistics.median(known.values()) if known else 0.0
+    found = {}
+    for name, same in _configurations(rows).items():
+        if len(same) < LEAST:
+            continue
+        measured = [
+            statistics.median(float(row["measured_seconds"]) for row in one) for one in same
+        ]
+        predicted = [float(one[0]["predicted_seconds"]) for one in same]
+        spread = max(known.get(name, 0.0), usual)
+        both = list(zip(measured, predicted, strict=True))
+        apart = [
+            (a, b)
+            for a, b in itertools.combinations(both, 2)
+            if abs(a[0] - b[0]) > spread * min(a[0], b[0])
+        ]
+        right = sum((a[0] - b[0]) * (a[1] - b[1]) > 0 for a, b in apart)
+        ranks = rank_correlation(measured, predicted)
+        found[name] = Order(len(same), ranks, len(apart), right)
+    return found
+
+
+def _configurations(
+    rows: Iterable[Mapping[str, Any]],
+) -> dict[str, list[list[Mapping[str, Any]]]]:
+    """Runs of each model on each chip, by their configurations."""
+    both = [row for row in rows if row.get("predicted_seconds") and row.get("measured_seconds")]
+    groups = grouped(both, lambda row: f"{row['model']} on {row['chip']}")
+    return {name: list(grouped(some, configuration).values()) for name, some in groups.items()}
 
 
 def beaten(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
@@ -140,13 +193,14 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     """The figures of a table of answers, as text."""
     priced = [row for row in rows if row.get("predicted_seconds") and row.get("measured_seconds")]
     lines = [f"seconds: {held(priced)}", f"memory:  {held(rows, of='gib')}"]
-    order = correlations(rows)
+    order = orders(rows).values()
     if order:
-        median = statistics.median(value for _, value in order.values())
-        good = sum(value >= 0.9 for _, value in order.values())
+        median = statistics.median(one.correlation for one in order)
+        good = sum(one.correlation >= 0.9 for one in order)
         lines.append(
             f"order:   rank correlation within a model and chip {median:.2f} in the median of "
-            f"{len(order)}, at least 0.9 in {good}"
+            f"{len(order)}, at least 0.9 in {good}; of {sum(one.apart for one in order)} pairs "
+            f"apart {sum(one.right for one in order)} in order"
         )
     ratios = list(beaten(priced).values())
     if ratios:

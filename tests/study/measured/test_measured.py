@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autoshard.models.decoder_sizes import Decoder
 from autoshard.study.measured import (
     Run,
     TableError,
@@ -16,9 +18,10 @@ from autoshard.study.measured import (
     read_table,
     summary,
 )
+from autoshard.study.measured.models import decoder_of
 from autoshard.study.measured.page import page
 from autoshard.study.measured.question import measured_seconds
-from autoshard.study.measured.summary import UNASKED, correlations, held, rank_correlation
+from autoshard.study.measured.summary import UNASKED, Order, held, orders, rank_correlation, spreads
 from autoshard.study.measured.table import half
 
 V6E = Run(
@@ -117,6 +120,14 @@ def test_what_cannot_be_expressed_is_said(cells: dict[str, Any], reason: str):
     assert answer(run(**cells)).status.startswith("unreachable: ")
 
 
+def test_further_tokens_are_a_model_of_their_own():
+    with_them, without = (decoder_of(f"DeepSeekV3 ({word} MTP)") for word in ("w/", "w/o"))
+    assert isinstance(with_them, Decoder)
+    assert with_them.further == 1
+    assert isinstance(without, Decoder)
+    assert replace(with_them, further=0) == without
+
+
 def test_published_flops_become_seconds():
     one = run(model="llama2-7b", chip="v5e", chips=256, fsdp=256, batch=256, tflops=100.0)
     seconds, how = measured_seconds(one, question(one))
@@ -140,6 +151,21 @@ def test_rows_are_held_to_their_measurements():
     text = summary([*rows, lost])
     assert "not priced: 1 of 4\n  1 x why" in text
     assert "mesh fsdp: 3 runs" in text
+
+
+def test_pairs_are_apart_where_they_differ_by_more_than_runs_of_one_configuration():
+    def row(mesh: str, measured: float, predicted: float, model: str = "m") -> dict[str, Any]:
+        return {"model": model, "chip": "c", "parallelism": mesh, "measured_seconds": measured,
+                "predicted_seconds": predicted}  # fmt: skip
+
+    rows = [row("a", 1.0, 1.0), row("a", 1.1, 1.0), row("b", 1.1, 0.9), row("d", 2.0, 3.0)]
+    assert spreads(rows) == {"m on c": pytest.approx(0.1 / 1.05)}
+    found = orders(rows)["m on c"]
+    assert (found.configurations, found.apart, found.right) == (3, 2, 2)
+    assert found.correlation == pytest.approx(0.5)
+    alone = [row(mesh, seconds, 1.0, "n") for mesh, seconds in (("a", 1.0), ("b", 1.05))]
+    more = orders([*rows, *alone, row("d", 3.0, 2.0, "n")])["n on c"]
+    assert (more.apart, more.right) == (2, 2)
 
 
 def test_the_page_says_halves_and_what_is_beaten():
@@ -174,7 +200,7 @@ def test_runs_of_one_configuration_have_one_place_in_the_order():
     row = {"model": "m", "chip": "c", "status": "priced", "parallelism": "fsdp=8"}
     pairs = ((1.0, 1.0), (9.0, 1.0), (1.2, 1.0), (2.0, 2.0), (3.0, 3.0))
     rows = [{**row, "measured_seconds": a, "predicted_seconds": b} for a, b in pairs]
-    assert correlations(rows) == {"m on c": (3, pytest.approx(1.0))}
+    assert orders(rows) == {"m on c": Order(3, pytest.approx(1.0), 0, 0)}
 
 
 def test_a_published_run_is_predicted_and_beaten():
