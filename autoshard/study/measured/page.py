@@ -33,8 +33,10 @@ micro-benchmarks where they are known (`autoshard.machine.as_measured`), and XLA
 of recipes (`autoshard.machine.compiler.FLAGS`). What frameworks but JAX do otherwise, by their
 documentation, is in `autoshard.study.measured.eager` and `dispatch`: collectives of data
 parallelism run beside compute, nothing is copied to be kept, tokens go to experts once a place, and
-collectives of tensor parallelism run beside products where the framework says so. Pipelines are
-made of the prices of their stages (`autoshard.study.measured.stages`).
+collectives of tensor parallelism run beside products where the framework says so. What they hold
+is in `autoshard.study.measured.saved`. Pipelines are made of the prices of their stages
+(`autoshard.study.measured.stages`). State-space mixers are products of chunks
+(`autoshard.models.state_space`), which write out what kernels of Triton do not.
 
 Numbers come from micro-benchmarks and laws, none from a run. Which laws were missing was found by
 looking at the half of the runs that is called seen, by a hash of model and chip; the other half is
@@ -42,8 +44,11 @@ blind, but for 51 runs of both that an earlier version of this page had, for LLA
 GB300, where the numbers of B300 and GB300 were chosen while its runs were looked at, and for
 torchtitan's 8B and 70B, Qwen3_235B on GB200 and Megatron's GPT-3, whose ratios were seen while the
 terms of other frameworks were written. None is fitted to them. Peaks of memory were all seen while
-the laws of `autoshard.study.measured.saved` were written; those of Megatron-LM are themselves
-counted and not measured, by the paper whose equations the law is."""
+the laws of `autoshard.study.measured.saved` were written: those of Megatron-LM are themselves
+counted and not measured, by the paper whose equations the law is, and that torchtitan keeps of
+products in float8 what it keeps of those in bfloat16 is said by the page whose runs are held to it.
+Ratios of Nemotron 3, of both halves, were seen once its model had been written, and changed
+nothing."""
 COLOURS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#7f7f7f")
 
 
