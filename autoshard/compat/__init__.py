@@ -170,6 +170,7 @@ from autoshard.compat.source_lines import (
     user_line_of_error,
     users_line,
 )
+from autoshard.compat.splash_kernels import SPLASH, SplashOptions, splash, splash_mask
 from autoshard.compat.told_kernels import Start, UntoldError, check_tellable
 from autoshard.compat.user_code import (
     ARGUMENT,
@@ -200,6 +201,7 @@ __all__ = [
     "REMAT",
     "RESHARD",
     "RULED",
+    "SPLASH",
     "Access",
     "Block",
     "Change",
@@ -213,6 +215,7 @@ __all__ = [
     "MpmdFragment",
     "MpmdMerge",
     "Read",
+    "SplashOptions",
     "Standing",
     "Start",
     "UntoldError",
@@ -297,6 +300,8 @@ __all__ = [
     "source_line",
     "source_lines",
     "sparse_function",
+    "splash",
+    "splash_mask",
     "splat_integer",
     "stablehlo_of_hlo",
     "traced_without_gpu",

@@ -197,6 +197,8 @@ class Flattener:
             self._value(v.aval, index, place.trips, free=free or has_no_elements(v.aval))
             for v in equation.outvars
         ]
+        if name == "broadcast_in_dim" and (constant := self.constants.get(operands[0])) is not None:
+            self.constants[outputs[0]] = _broadcast(equation, constant)
         kernel = work_of_kernel(equation, [self.constants.get(i) for i in operands])
         self.ops.append(
             {
@@ -390,3 +392,9 @@ def op_count(jaxpr: Any) -> int:
         else:
             total += 1
     return total
+
+
+def _broadcast(equation: Any, constant: Array) -> Array:
+    """A constant as a view of a larger shape."""
+    shape, kept = equation.params["shape"], equation.params["broadcast_dimensions"]
+    return np.broadcast_to(np.expand_dims(constant, [*{*range(len(shape))} - {*kept}]), shape)

@@ -63,7 +63,8 @@ def attention_in_parts(equation: Any, arrays: Sequence[Any], cut: Cut, call: Cal
             *three, causal = given
             return call(equation, [*three, *rest], causal)
 
-        return ring_forward(place, arrays[:3], attend)[: len(equation.outvars)]
+        count = len(equation.outvars)
+        return ring_forward(place, arrays[:3], attend, lambda made: made[:count])
 
     def derive(rows: Sequence[Any], keys: Sequence[Any], causal: bool) -> Any:
         queries, *others = rows

@@ -54,16 +54,16 @@ def kernel_in_ring(
     known = known_attention(equation)
     if known is None:
         raise refused(cut, "the library that made its kernel makes another one now")
-    ring, lengths = known.ring, known.lengths
+    length = known.lengths[known.ring.operands[0]]
     place = RingPlace(
         cut.devices,
         axes,
-        lengths[0],
-        ring.causal,
-        statistic=lengths[0],
-        keys_length=lengths[ring.passed[0]],
+        length,
+        known.ring.causal,
+        statistic=length,
+        keys_length=known.lengths[known.ring.passed[0]],
     )
-    thin = [one[..., 0] if ring.share(k) > 1 else one for k, one in enumerate(arrays)]
+    thin = [known.thin(number, one) for number, one in enumerate(arrays)]
 
     def call(given: Sequence[Any], causal: bool) -> list[Any]:
         shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in given]
@@ -75,9 +75,9 @@ def kernel_in_ring(
     for number, shape in enumerate(cut.local_results, len(arrays)):
         one = made.get(number)
         if one is None:  # nobody reads it
-            one = jnp.zeros(shape, equation.outvars[number - len(arrays)].aval.dtype)
-        thin = one.ndim < len(shape)
-        found.append(jnp.broadcast_to(one[..., None] if thin else one, shape))
+            found.append(jnp.zeros(shape, equation.outvars[number - len(arrays)].aval.dtype))
+            continue
+        found.append(known.thick(number, one, shape))
     return found
 
 
@@ -91,22 +91,29 @@ def _forward(
         *parts, causal = given
         return call(parts, causal)
 
-    return dict(enumerate(known.results(ring_forward(place, arrays, attend)), len(arrays)))
+    parts = [arrays[k] for k in known.ring.operands]
+
+    def finish(made: Sequence[Any]) -> list[Any]:
+        pairs = enumerate(known.results(made), known.first)
+        return [one if number in known.ring.results else None for number, one in pairs]
+
+    return dict(enumerate(ring_forward(place, parts, attend, finish), known.first))
 
 
 def _backward(
     known: Joinable, arrays: Sequence[Any], place: RingPlace, call: Call
 ) -> dict[int, Any]:
-    ring, count = known.ring, len(arrays)
+    ring = known.ring
     others = [k for k in ring.operands if k not in ring.passed]
     own = [number for number in ring.results if number not in ring.summed]
 
     def derive(rows: Sequence[Any], keys: Sequence[Any], causal: bool) -> Any:
         given = dict(zip((*others, *ring.passed), (*rows, *keys), strict=True))
         found = call([given[k] for k in ring.operands], causal)
-        return [found[k - count] for k in own], [found[k - count] for k in ring.summed]
+        mine, theirs = ([k - known.first for k in side] for side in (own, ring.summed))
+        return [found[k] for k in mine], [found[k] for k in theirs]
 
-    rows, dims = [arrays[k] for k in others], [known.lengths[k] for k in others]
+    rows, dims = [arrays[k] for k in others], [known.length(k) for k in others]
     keys = [arrays[k] for k in ring.passed]
     to_rows, to_keys = ring_backward(place, rows, dims, keys, derive)
     return dict(zip((*own, *ring.summed), (*to_rows, *to_keys), strict=True))

@@ -128,13 +128,20 @@ def _turned(turn: Callable[[Any, Any], Any], carry: Any, devices: int) -> Any:
     return lax.scan(turn, carry, jnp.arange(1, devices - 1))[0]
 
 
-def ring_forward(place: RingPlace, arrays: Sequence[Any], attend: Forward) -> list[Any]:
-    """What `attend` makes of this device's queries and all keys.
+def ring_forward(
+    place: RingPlace,
+    arrays: Sequence[Any],
+    attend: Forward,
+    finish: Callable[[Sequence[Any]], Sequence[Any]],
+) -> list[Any]:
+    """Results for this device's queries and all keys.
 
     Args:
       place: in the ring.
       arrays: this device's queries, keys and values.
       attend: attention of whole arrays.
+      finish: from what `attend` makes to the results, an output and statistics; None for those that
+        nobody reads.
     """
     if place.causal:
         dims = place.length, place.of_keys, place.of_keys
@@ -169,9 +176,10 @@ def ring_forward(place: RingPlace, arrays: Sequence[Any], attend: Forward) -> li
     carry = behind, (out.astype(rest[0].dtype), *rest)
     last, sums = _turned(turn, carry, place.count)
     wide, *rest = step(last, sums, place.count - 1)
-    found = [wide.astype(out.dtype), *rest]
+    found = list(finish([wide.astype(out.dtype), *rest]))
     if place.causal:
-        found = [place.unfold(one, d) for one, d in zip(found, dims, strict=True)]
+        pairs = zip(found, dims, strict=False)
+        found = [None if one is None else place.unfold(one, d) for one, d in pairs]
     return found
 
 

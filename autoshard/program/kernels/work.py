@@ -73,7 +73,8 @@ def kernel_work(
     )
     halves = _halves(equation, first, told, uneven[0]) if len(uneven) == 1 else None
     known = known_attention(equation)
-    rings = tuple(one for one in (halves, known and known.ring) if one is not None)
+    ring = known.ring if known is not None and known.holds(constants) else None
+    rings = tuple(one for one in (halves, ring) if one is not None)
     return KernelWork(
         call.name, call.grid, found, steps.dtype, moved, steps.guessed, cuts.whole, uneven, rings
     )

@@ -10,6 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, flash_attention
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+    splash_attention_kernel,
+    splash_attention_mask,
+)
 from jax.sharding import Mesh
 
 import autoshard
@@ -34,6 +38,28 @@ def attended(blocks: tuple[int, ...], causal: bool, *operands: Any) -> Any:
         *(rows, keys, computed, 1), *(rows, keys, computed, inner), *(keys, computed, rows)
     )
     return flash_attention(*operands, causal=causal, sm_scale=0.125, block_sizes=sizes)
+
+
+def splashed(
+    blocks: tuple[int, ...], causal: bool, heads: int, shape: tuple[int, int], *operands: Any
+) -> Any:
+    """JAX's splash attention, of heads of keys or of one that all share; `blocks` as above."""
+    rows, inner, keys, computed = blocks
+    sizes = splash_attention_kernel.BlockSizes(
+        *(rows, keys, computed, inner, keys, computed, rows, computed)
+    )
+    mask = (splash_attention_mask.CausalMask if causal else splash_attention_mask.FullMask)(shape)
+    shared = operands[1].ndim == operands[0].ndim - 1
+    make: Any = getattr(splash_attention_kernel, f"make_splash_{'mqa' if shared else 'mha'}")
+    kernel = make(
+        splash_attention_mask.MultiHeadMask([mask] * heads),
+        block_sizes=sizes,
+        head_shards=1,
+        q_seq_shards=1,
+    )
+    for _ in operands[0].shape[:-3]:
+        kernel = jax.vmap(kernel)
+    return kernel(*operands)
 
 
 def slopes(fn: Any, *operands: Any) -> Any:
@@ -77,7 +103,9 @@ def differences(fn: Any, given: list[Any], devices: int) -> list[float]:
         )
         cut = Cut(op, reads, written, (), shapes, Devices(("x",), (devices,)), (factor,))
         parts = jax.jit(lambda *one: run_in_parts(equation, one, cut, mesh))(*operands)
-        for here, there in zip(parts, whole, strict=True):
+        for var, here, there in zip(equation.outvars, parts, whole, strict=True):
+            if compat.is_dropped(var):
+                continue
             here, there = (np.asarray(one, np.float32) for one in (here, there))
             found.append(float(np.abs(here - there).max() / np.abs(there).max()))
         return whole
@@ -104,6 +132,28 @@ def test_kernels_on_parts_of_the_sequence_compute_what_the_whole_does(
     given = arrays(heads, rows, keys, width)
     found = differences(partial(slopes, partial(attended, blocks, causal)), given, devices)
     assert len(found) == 6
+    assert max(found) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("causal", "queries", "keys", "devices"),
+    [
+        (True, (2, 512, 128), (512, 128), 2),
+        pytest.param(False, (2, 2, 256, 64), (2, 1, 512, 64), 2, marks=LONG),
+        pytest.param(True, (1, 4, 1024, 128), (1, 2, 1024, 128), 4, marks=LONG),
+        pytest.param(True, (1, 2, 2, 512, 128), (1, 2, 512, 128), 2, marks=LONG),
+    ],
+)
+def test_splash_attention_on_parts_computes_what_the_whole_does(
+    causal: bool, queries: tuple[int, ...], keys: tuple[int, ...], devices: int
+) -> None:
+    """Heads that share keys or not, under `vmap` or not; a part has a mask of its own."""
+    generator = np.random.default_rng(0)
+    given = [jnp.asarray(generator.normal(size=one) / 8) for one in (queries, keys, keys)]
+    shape, blocks = (queries[-2], keys[-2]), (256, 128, 256, 128)
+    fn = partial(splashed, blocks, causal, queries[-3], shape)
+    found = differences(partial(slopes, fn), [one.astype(jnp.float32) for one in given], devices)
+    assert len(found) == 5
     assert max(found) < 1e-5
 
 
@@ -150,14 +200,45 @@ def test_a_step_with_rings_computes_and_sends_what_the_plan_says(
     assert checked.agrees, str(checked)
 
 
+def passed(fn: Any, *given: Any) -> list[Any]:
+    """The ways in which keys may go round in a step."""
+    shapes = [jax.ShapeDtypeStruct(*one) for one in given]
+    ops = autoshard.trace(fn, *shapes).ops
+    return [one for op in ops if op.kernel for one in op.kernel.rings if one.passed]
+
+
+def test_masks_that_are_no_causal_or_full_ones_stay_whole() -> None:
+    """A window, an offset, a mask in arrays; and whatever stands in arguments of the step."""
+    length = 512
+
+    def kernel(mask: Any) -> Any:
+        return splash_attention_kernel.make_splash_mqa(
+            splash_attention_mask.MultiHeadMask([mask]), head_shards=1, q_seq_shards=1
+        )
+
+    lower = np.tri(length, dtype=bool)
+    lower[0, 1] = True
+    shape = length, length
+    given = [((1, length, 128), jnp.float32), *[((length, 128), jnp.float32)] * 2]
+    causal = splash_attention_mask.CausalMask(shape)
+    assert len(passed(kernel(causal), *given)) == 1
+    for mask in (
+        splash_attention_mask.LocalMask(shape, (256, 0), 0),
+        splash_attention_mask.CausalMask(shape, offset=128),
+        splash_attention_mask.NumpyMask(lower),
+    ):
+        assert not passed(kernel(mask), *given)
+    ops = autoshard.trace(
+        lambda one, *operands: one(*operands),
+        kernel(causal),
+        *(jax.ShapeDtypeStruct(*one) for one in given),
+    ).ops
+    assert not [one for op in ops if op.kernel for one in op.kernel.rings if one.passed]
+
+
 def test_what_cannot_be_cut_stays_whole() -> None:
     """A bias, segments, causal queries of another number than keys, parts that are no blocks."""
     from jax.experimental.pallas.ops.tpu.flash_attention import SegmentIds
-
-    def passed(fn: Any, *given: Any) -> list[Any]:
-        shapes = [jax.ShapeDtypeStruct(*one) for one in given]
-        ops = autoshard.trace(fn, *shapes).ops
-        return [one for op in ops if op.kernel for one in op.kernel.rings if one.passed]
 
     def array(length: int) -> Any:
         return (1, 1, length, 128), jnp.float32

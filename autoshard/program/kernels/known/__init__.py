@@ -8,7 +8,7 @@ record      what the table says of one, and how one of its calls is read
 calls       finds their calls in a step, and puts calls with rules in place of them
 attention   attention kernels that can be run as rings, known by their own functions
 joinable    what is known of these
-flash       JAX's flash attention for TPUs
+flash, splash     JAX's flash and splash attention for TPUs
 grouped     products of rows that lie in groups (megablox)
 ragged_dot, ragged_forms, ragged_plain     the same of tokamax
 surroundings     under what a function is traced anew

@@ -9,13 +9,17 @@ from functools import lru_cache
 from typing import Any
 
 from autoshard import compat
-from autoshard.program.kernels.known import flash
+from autoshard.program.kernels.known import flash, splash
 from autoshard.program.kernels.known.joinable import Joinable
 
 KERNELS: dict[tuple[str, str], Callable[[Any], Joinable | None]] = {
     (compat.FLASH, "_flash_attention_kernel"): flash.forward,
     (compat.FLASH, "_flash_attention_dkv_kernel"): flash.to_keys,
     (compat.FLASH, "_flash_attention_dq_kernel"): flash.to_queries,
+} | {
+    (compat.SPLASH, f"splash_{kind}_{phase}_residuals"): splash.read
+    for kind in ("mha", "mqa")
+    for phase in ("fwd", "fwd_no", "dq_no", "dkv_no")
 }
 """By module and function of the kernel, what reads a call of it. Each has tests that parts compute
 the whole."""

@@ -47,12 +47,13 @@ def forward(equation: Any) -> Joinable | None:
         return None
     query = equation.invars[0].aval
     statistics = 2.0 * LANES * np.dtype(np.float32).itemsize
+    repeats = {4: SEQUENCE + 1, 5: SEQUENCE + 1} if saved else {}
     ring = ring_of_parts(
         equation,
         dict.fromkeys(range(3 + count), SEQUENCE),
         causal=options.causal,
         keys=(1, 2),
-        repeated=(4, 5) if saved else (),
+        repeated=repeats,
         beside=0.0 if saved else statistics / (query.shape[-1] * query.dtype.itemsize),
     )
 
@@ -68,7 +69,9 @@ def forward(equation: Any) -> Joinable | None:
         out, log_sum, most = made
         return [out, jnp.exp(log_sum - most), most][:count]
 
-    return None if ring is None else Joinable(ring, _lengths(ring), True, run, results)
+    if ring is None:
+        return None
+    return Joinable(ring, dict(ring.places), True, run, results, repeats, 3)
 
 
 def to_keys(equation: Any) -> Joinable | None:
@@ -118,13 +121,14 @@ def _backward(
     options = made_again(equation, _options(equation, call, tiles), traced, shapes)
     if options is None:
         return None
+    repeats: dict[int, int] = dict.fromkeys(STATISTICS, SEQUENCE + 1)
     ring = ring_of_parts(
         equation,
         dict.fromkeys(range(7 + len(equation.outvars)), SEQUENCE),
         causal=options.causal,
         keys=(1, 2),
         summed=summed,
-        repeated=STATISTICS,
+        repeated=repeats,
     )
 
     def run(arrays: Sequence[Any], causal: bool) -> list[Any]:
@@ -133,15 +137,13 @@ def _backward(
         changed = replace(options, causal=causal, tiles=tuple(tiles))
         return kernel(arrays, changed)
 
-    return None if ring is None else Joinable(ring, _lengths(ring), False, run)
+    if ring is None:
+        return None
+    return Joinable(ring, dict(ring.places), False, run, list, repeats, 7)
 
 
 STATISTICS = (3, 4, 6)
 """The operands of backward kernels that repeat one number for each row."""
-
-
-def _lengths(ring: Any) -> dict[int, int]:
-    return dict(ring.places)
 
 
 def _shapes(equation: Any, count: int) -> list[jax.ShapeDtypeStruct]:

@@ -13,9 +13,13 @@ as a ring (`autoshard.program.kernels.ring`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
 from autoshard import compat
 from autoshard.program.kernels.ring import Ring
@@ -34,15 +38,44 @@ class Joinable:
       forward: whether it makes the output, else gradients.
       run: from its cut operands and whether the mask is causal to what it makes of them: forward to
         output, log-sum-exp and other statistics of rows that grow to a maximum; backward to its
-        results. What repeats one element has no last dimension.
+        results. What repeats one element comes once.
       results: forward, from what `run` makes to the equation's results; likewise.
+      repeats: the dimension in which an array repeats one element, by number.
+      first: the number of the first result that `results` makes.
+      constants: operands that must be these, by number.
     """
 
     ring: Ring
     lengths: dict[int, int]
     forward: bool
     run: Callable[[Sequence[Any], bool], list[Any]]
-    results: Callable[[Sequence[Any]], list[Any]] = list
+    results: Callable[[Sequence[Any]], list[Any]]
+    repeats: dict[int, int]
+    first: int
+    constants: dict[int, Any] = field(default_factory=dict)
+
+    def holds(self, constants: Sequence[Any]) -> bool:
+        """Whether the operands that are constants of a program, None for others, are as needed."""
+        given = dict(enumerate(constants))
+        return all(
+            given.get(k) is not None and np.array_equal(given[k], wanted)
+            for k, wanted in self.constants.items()
+        )
+
+    def thin(self, number: int, array: Any) -> Any:
+        """An array without what it repeats."""
+        d = self.repeats.get(number)
+        return array if d is None else lax.index_in_dim(array, 0, d, keepdims=False)
+
+    def thick(self, number: int, array: Any, shape: Sequence[int]) -> Any:
+        """The inverse of `thin`, of an array that has this shape."""
+        d = self.repeats.get(number)
+        return array if d is None else jnp.broadcast_to(jnp.expand_dims(array, d), shape)
+
+    def length(self, number: int) -> int:
+        """The dimension along which the sequence lies in a thin array."""
+        d = self.lengths[number]
+        return d - (self.repeats.get(number, d) < d)
 
 
 def ring_of_parts(
@@ -52,7 +85,7 @@ def ring_of_parts(
     causal: bool,
     keys: tuple[int, ...],
     summed: tuple[int, ...] = (),
-    repeated: tuple[int, ...] = (),
+    repeated: Mapping[int, int],
     beside: float = 0.0,
 ) -> Ring | None:
     """What an equation sends as a ring; None where its sequence has no parts of whole lanes.
@@ -61,7 +94,8 @@ def ring_of_parts(
       equation: of the kernel.
       lengths: the dimension of each of its arrays along which the sequence lies.
       causal: whether queries see no keys behind them.
-      keys, summed, repeated, beside: see `Ring`.
+      keys, summed, beside: see `Ring`.
+      repeated: the dimension in which an array repeats one element, by number.
     """
     arrays, count = (*equation.invars, *equation.outvars), len(equation.invars)
     sizes = {arrays[number].aval.shape[d] for number, d in lengths.items()}
@@ -75,7 +109,7 @@ def ring_of_parts(
         tuple(read),
         keys,
         tuple(k for k in summed if k in read),
-        repeated=tuple((k, arrays[k].aval.shape[-1]) for k in repeated),
+        repeated=tuple((k, arrays[k].aval.shape[d]) for k, d in repeated.items()),
         beside=beside,
         places=tuple(sorted(lengths.items())),
         parts=math.gcd(*sizes) // unit,
