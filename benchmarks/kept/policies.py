@@ -109,6 +109,7 @@ def run(options: argparse.Namespace) -> int:
             "time_limit": options.time_limit,
             "compile_limit": options.compile_limit,
             "mixed": options.mixed,
+            "policies": options.policies,
         }
         there = load_benchmark("kept.row").read_folder(folder)
         asked = [] if (folder / "priced").exists() else ["price"]
@@ -123,7 +124,27 @@ def run(options: argparse.Namespace) -> int:
             rows.add(one)
         rows.write(options.csv, quiet=True)
     print(f"\n{summary(rows.kept)}")
+    if options.markdown:
+        Path(options.markdown).write_text(markdown(rows.kept))
     return 0
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What was compiled, as a table; where a plan does not fit or was not found, it says so."""
+    head = ("program", "machine", "policy", "scheme, mesh", "predicted", "compiled", "peak")
+    lines = ["| " + " | ".join((*head, "compiled", "unplanned", "ours / best")) + " |"]
+    lines.append("|" + "---|" * 4 + "---:|" * 6)
+    for row in rows:
+        if row["step"] == "":
+            cells = [row.get("error") or "not compiled", "", "", "", "", ""]
+        else:
+            numbers = [f"{row[key]:.4g}" for key in ("predicted", "step", "GiB", "peak")]
+            ratio = f"{row['ratio']:.3f}" if row["ratio"] != "" else ""
+            cells = [*numbers, str(row["unplanned"]), ratio]
+        place = ", ".join(filter(None, (row["scheme"], row["mesh"])))
+        named = [f"`{row['program']}`", row["machine"], row["policy"], place]
+        lines.append("| " + " | ".join([*named, *cells]) + " |")
+    return "\n".join(lines) + f"\n\n{summary(rows)}.\n"
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -147,6 +168,7 @@ def main() -> None:
     parser.add_argument("--keep", metavar="FOLDER", required=True)
     parser.add_argument("--degrees", type=int, nargs="+", default=[4], help="of the model axis")
     parser.add_argument("--schemes", type=int, default=1, help="of each policy to compile")
+    parser.add_argument("--policies", nargs="+", metavar="TITLE", help="price these alone")
     parser.add_argument("--mixed", type=int, default=0, help="plans that keep what dice say")
     parser.add_argument("--remat", nargs="+", default=["search"], help="of our plans")
     parser.add_argument("--anew", action="store_true", help="search our plans again")
@@ -154,6 +176,7 @@ def main() -> None:
     parser.add_argument("--scheme-limit", type=float, default=5.0)
     parser.add_argument("--compile-limit", type=float, default=600.0)
     parser.add_argument("--csv", metavar="FILE")
+    parser.add_argument("--markdown", metavar="FILE", help="write the table as a page")
     sys.exit(run(parser.parse_args()))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,8 @@ def price(row: Row) -> None:
         stacks = residuals.on_stacks(saved | pinned)
         size = sum(residuals.stacks(stacks).values()) / row.machine.chips
         policy = POLICIES[title]
+        if policy not in (row.question["policies"] or POLICIES.values()):
+            continue
         if size > row.machine.chip.usable_bytes:
             name = policy.replace(" ", "-")
             row.tell(name, {"policy": policy, "stacks_gib": size / 2**30, "predicted_fits": False})
@@ -109,7 +111,7 @@ def schemes(
     from autoshard.problem.schemes import SCHEMES
     from autoshard.search.schemes_solved import solved_scheme
 
-    for built, sizes in problems(row, program):
+    for built, sizes in problems(row, program, row.question["meshes"]):
         for scheme in SCHEMES:
             name = f"{scheme.name}-{'x'.join(map(str, sizes))}"
             if scheme.axes == len(sizes) and (worth is None or name in worth):
@@ -119,8 +121,10 @@ def schemes(
                     yield name, scheme.name, made
 
 
-def problems(row: Row, program: Program) -> Iterator[tuple[Built, tuple[int, ...]]]:
-    """The problem of a program on every mesh that is asked for."""
+def problems(
+    row: Row, program: Program, meshes: Sequence[Sequence[int]]
+) -> Iterator[tuple[Built, tuple[int, ...]]]:
+    """The problem of a program on each of some meshes."""
     from autoshard.cost.step_prices import step_prices
     from autoshard.problem.build import build
     from autoshard.program.repeats import find_repeats
@@ -128,7 +132,7 @@ def problems(row: Row, program: Program) -> Iterator[tuple[Built, tuple[int, ...
 
     flow, limit = analyse(program, row.machine.chip), row.machine.chip.usable_bytes
     classes = find_repeats(program)
-    for sizes in map(tuple, row.question["meshes"]):
+    for sizes in map(tuple, meshes):
         yield build(step_prices(program, flow, row.machine, sizes), classes, limit=limit), sizes
 
 
@@ -161,14 +165,12 @@ def mixed(row: Row) -> None:
         saved = thrown(residuals, dice, row.machine)
         program = resaved(row.program, saved)
         meshes = row.question["meshes"]
-        row.question["meshes"][:], every = [meshes[number % len(meshes)]], list(meshes)
-        for built, sizes in problems(row, program):
+        for built, sizes in problems(row, program, [meshes[number % len(meshes)]]):
             problem = distorted(built.problem, 0.5, dice) if number % 2 else built.problem
             outcome = solve(problem, time_limit=row.question["scheme_limit"], gap=0.01)
             if outcome.solution is not None:
                 made = planned(built, outcome.solution.choices, sizes)
                 row.keep(f"mixed-{number}", made, policy="mixed", saved=sorted(saved))
-        row.question["meshes"][:] = every
 
 
 def thrown(residuals: Residuals, dice: np.random.Generator, machine: Machine) -> tuple[str, ...]:

@@ -42,6 +42,9 @@ def test_ours_is_held_to_the_best_policy_that_fits_when_compiled():
         "2 of 3 peaks within 10 %, 1 more than 20 % too low; 0 unplanned collectives; ours below "
         "the best policy in 1 of 1"
     )
+    assert benchmark.markdown(rows).splitlines()[4] == (
+        "| `p` | m | ours | c | 1 | 1.5 | 10 | 10 | 0 | 0.750 |"
+    )
     assert benchmark.meshes_of(8, (4, 3, 8)) == [[8], [2, 4]]
 
 

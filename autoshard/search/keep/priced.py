@@ -37,6 +37,7 @@ from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import Op, Program
 from autoshard.program.keep import Residual, Residuals
 from autoshard.program.select import scope_names
+from autoshard.search.keep.proposals import Proposal
 
 SECONDS = 5.0
 """For one choice; the programs have some dozens of variables."""
@@ -99,6 +100,16 @@ def cost_of(residuals: Residuals, rates: Rates, saved: Collection[str]) -> float
     """Seconds of saving these values and computing again what else the backward pass needs."""
     kept = sum(rates.save[name] for name in residuals.on_stacks(saved))
     return kept + sum(rates.again[name] for name in residuals.recomputed(saved))
+
+
+def in_order(residuals: Residuals, rates: Rates, choices: Iterable[Proposal]) -> list[Proposal]:
+    """Choices, the cheapest first; those with stacks on the host, whose price is unknown, last."""
+
+    def key(choice: Proposal) -> tuple[bool, float]:
+        away = bool(choice.offloaded)
+        return away, 0.0 if away else cost_of(residuals, rates, choice.saved)
+
+    return sorted(choices, key=key)
 
 
 def cheapest(

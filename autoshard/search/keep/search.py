@@ -2,12 +2,12 @@
 
 Both are outer choices, like the mesh, and are decided together with the layouts. First the most
 promising choice of what to save (`proposals`) and the step as it is written are planned for each
-number of microbatches, on meshes of at most two axes. Then the other choices are, on the mesh that
-was best for their number: the step that saves these values, by the same search, which stops where
-it cannot beat the best plan so far, and does not begin where the kernels alone take as long. After
-them come the choices that are cheapest at the prices of the best plan (`priced`), which are other
-ones whenever a better plan is found. With the best choice, all mesh shapes are searched in the time
-that is left.
+number of microbatches, on meshes of at most two axes. Then the other choices are, the cheapest at
+the prices of the best plan first, on the mesh that was best for their number: the step that saves
+these values, by the same search, which stops where it cannot beat the best plan so far, and does
+not begin where the kernels alone take as long. After them come the choices that are cheapest at the
+prices of the best plan (`priced`), which are other ones whenever a better plan is found. With the
+best choice, all mesh shapes are searched in the time that is left.
 
 The bound of the plan is the least bound of all choices that were tried: of the chosen one over all
 mesh shapes, of the others on the meshes on which they were planned. A note says so.
@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.plan.records import KeptValue
-from autoshard.program.facts import Facts
 from autoshard.program.keep import Residuals, find_residuals
 from autoshard.program.rewritten import resaved
 from autoshard.program.trace import Program
-from autoshard.search.all_shapes import Explored, InfeasibleError, NoPlanError
+from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.assemble import prices_of
 from autoshard.search.finish import finish
 from autoshard.search.keep.accumulate import (
@@ -38,8 +37,9 @@ from autoshard.search.keep.accumulate import (
 )
 from autoshard.search.keep.kept_values import kept_values, stacked_bytes
 from autoshard.search.keep.offload import offloaded, waiting
-from autoshard.search.keep.priced import cheapest, cost_of, rates_of
+from autoshard.search.keep.priced import Rates, cheapest, cost_of, in_order, rates_of
 from autoshard.search.keep.proposals import Proposal, proposals
+from autoshard.search.keep.trials import Base, Trial, saved_by
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.mesh_axes import AXIS_NAMES
 from autoshard.search.one_shape import MeshSearcher
@@ -62,40 +62,6 @@ NOTHING = (
     "no loop and no jax.checkpoint of the backward pass reads what the forward pass makes, so that "
     "there is nothing to choose to save"
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Base:
-    """The program in some number of microbatches, its facts, and choices of what it may save."""
-
-    step: Program
-    facts: Facts
-    choices: tuple[Proposal, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Trial:
-    """One choice, planned on some mesh shapes; `plan` is None if it cannot beat the best.
-
-    `base` is the program in as many microbatches, saving what it saves as it is written.
-    """
-
-    title: str
-    base: Program
-    program: Program
-    searcher: MeshSearcher
-    bound: float
-    explored: Explored | None = None
-    plan: Plan | None = None
-    why: str = ""
-
-    @property
-    def objective(self) -> float:
-        return float("inf") if self.plan is None else self.plan.proof.objective
-
-    @property
-    def microbatches(self) -> int:
-        return microbatches_of(self.base)
 
 
 def search_rewrites(program: Program, machine: Machine, asked: SearchOptions) -> list[Plan]:
@@ -123,7 +89,7 @@ class _Search:
         self.offloads = asked.remat == "offload"
         self.asked = replace(asked, remat="respect", accumulate=(1,))
         self.started = time.monotonic()
-        self.trials: list[_Trial] = []
+        self.trials: list[Trial] = []
         self.large: list[str] = []
         self.notes: list[str] = []
         self.numbers = tuple(asked.accumulate) != (1,)
@@ -144,7 +110,7 @@ class _Search:
         first = [(base, choice) for base in bases for choice in base.choices[:1]]
         first += [(base, None) for base in bases]
         self._tried(first, shapes, FIRST if known else TRIALS)
-        ranked = itertools.zip_longest(*(base.choices[1:] for base in bases))
+        ranked = itertools.zip_longest(*(self._in_order(base) for base in bases))
         pairs = [zip(bases, rank, strict=True) for rank in ranked]
         todo = [(base, choice) for pair in pairs for base, choice in pair if choice is not None]
         self._tried(todo, shapes, OTHERS)
@@ -158,17 +124,36 @@ class _Search:
             )
         )
 
-    def _stacked_bytes(self, trial: _Trial) -> float:
+    def _stacked_bytes(self, trial: Trial) -> float:
         """Bytes of the stacks that a choice keeps on devices, of all devices."""
         if not self.saves:
             return 0.0
         away = set(trial.program.options.get("offloaded", ()))
         residuals = find_residuals(trial.base.written)
-        return stacked_bytes(residuals, _saved(trial, residuals), away)
+        return stacked_bytes(residuals, saved_by(trial, residuals), away)
+
+    def _in_order(self, base: Base) -> Sequence[Proposal]:
+        """Its other choices, by their cost at the prices of the best plan there is of it.
+
+        Where time is short, those that look best then are tried.
+        """
+        mine = [one for one in self.trials if one.base is base.step and one.plan is not None]
+        best = min(mine, key=lambda one: one.objective, default=None)
+        if best is None or "offloaded" in best.program.options:
+            return base.choices[1:]
+        residuals, rates = self._rates(best)
+        return in_order(residuals, rates, base.choices[1:])
+
+    def _rates(self, trial: Trial) -> tuple[Residuals, Rates]:
+        """The candidates of a trial with a plan, and what they cost there."""
+        assert trial.plan is not None
+        residuals = find_residuals(trial.base.written)
+        prices = prices_of(trial.plan, trial.program, self.machine)
+        return residuals, rates_of(residuals, saved_by(trial, residuals), trial.plan, prices)
 
     def _tried(
         self,
-        choices: Sequence[tuple[_Base, Proposal | None]],
+        choices: Sequence[tuple[Base, Proposal | None]],
         shapes: Sequence[MeshShape],
         until: float,
     ) -> None:
@@ -182,7 +167,7 @@ class _Search:
             found = None if best is None or choice is None else best.explored
             self._try(base, choice, shapes if found is None else [found.shape], share)
 
-    def _refined(self, bases: Sequence[_Base], shapes: Sequence[MeshShape]) -> None:
+    def _refined(self, bases: Sequence[Base], shapes: Sequence[MeshShape]) -> None:
         """Plan the choices that are cheapest at the prices of the best plan so far."""
         for room in ROOM:
             vain = 0
@@ -190,7 +175,7 @@ class _Search:
                 best = min(self.trials, key=lambda one: one.objective)
                 if best.plan is None:
                     return
-                choice = self._priced(best, best.plan, room)
+                choice = self._priced(best, room)
                 if choice is None:
                     break
                 base = next(one for one in bases if one.step is best.base)
@@ -198,22 +183,20 @@ class _Search:
                 again = min(self.trials, key=lambda one: one.objective) is best
                 vain = vain + 1 if again else 0
 
-    def _priced(self, best: _Trial, plan: Plan, room: float) -> Proposal | None:
+    def _priced(self, best: Trial, room: float) -> Proposal | None:
         """The cheapest choice at the prices of a plan that is not tried, in so much of its room.
 
         None if it is no better than that of the plan.
         """
         if "offloaded" in best.program.options:
             return None  # what a byte of the device is worth is not known then
-        residuals = find_residuals(best.base.written)
-        prices = prices_of(plan, best.program, self.machine)
-        rates = rates_of(residuals, _saved(best, residuals), plan, prices)
+        residuals, rates = self._rates(best)
         roomy = replace(rates, free_bytes=room * rates.free_bytes)
-        beaten = cost_of(residuals, rates, _saved(best, residuals))
+        beaten = cost_of(residuals, rates, saved_by(best, residuals))
         known, large = [], []
         for one in self.trials:
             if one.base is best.base and "offloaded" not in one.program.options:
-                names = _saved(one, residuals)
+                names = saved_by(one, residuals)
                 known.append(residuals.on_stacks(names))
                 # It has no plan that is better, but would be better if it fitted.
                 if one.plan is None and cost_of(residuals, rates, names) < beaten:
@@ -224,11 +207,11 @@ class _Search:
             return None
         return Proposal(PRICED, saved)
 
-    def _base(self, step: Program, residuals: Residuals | None) -> _Base:
+    def _base(self, step: Program, residuals: Residuals | None) -> Base:
         """A number of microbatches, and the choices of what to save that are to be tried in it."""
         searcher, _ = prepare(step, self.machine, self.asked)
         if residuals is None:
-            return _Base(step, searcher.flow, ())
+            return Base(step, searcher.flow, ())
         chip, chips = self.machine.chip, self.machine.chips
         free = searcher.limit - sum(step.values[v].bytes for v in step.inputs) / chips
         fit, large = proposals(residuals, chip, chips, free)
@@ -237,7 +220,7 @@ class _Search:
         self.large += [_named(one.title, microbatches_of(step)) for one in large]
         written = set(residuals.on_stacks(residuals.saved_as_written()))
         choices = tuple(one for one in fit if one.offloaded or one.saved != written)
-        return _Base(step, searcher.flow, choices)
+        return Base(step, searcher.flow, choices)
 
     def _alone(self, step: Program) -> list[Plan]:
         """The plans of the only choice that there is."""
@@ -269,7 +252,7 @@ class _Search:
 
     def _try(
         self,
-        base: _Base,
+        base: Base,
         choice: Proposal | None,
         shapes: Sequence[MeshShape],
         until: float,
@@ -286,7 +269,7 @@ class _Search:
         searcher.cutoff = cutoff
         title = WRITTEN if choice is None else choice.title
         title = _named(title, microbatches_of(base.step))
-        trial = _Trial(title, base.step, program, searcher, searcher.ideal)
+        trial = Trial(title, base.step, program, searcher, searcher.ideal)
         if searcher.ideal >= cutoff * (1 - asked.gap):
             least = format_seconds(searcher.ideal)
             self.trials.append(replace(trial, why=f"its kernels alone take {least} a step"))
@@ -302,7 +285,7 @@ class _Search:
             trial = replace(trial, bound=bound, why=why)
         self.trials.append(trial)
 
-    def _concluded(self, best: _Trial) -> list[Plan]:
+    def _concluded(self, best: Trial) -> list[Plan]:
         """The plans of the best choice, on all mesh shapes, with the bound of all choices."""
         found: list[Plan] = []
         free = self.asked.mesh is None and not self._interrupted()
@@ -324,7 +307,7 @@ class _Search:
         searcher, shapes = prepare(program, self.machine, asked)
         return finish(searcher, explore_fitting(searcher, shapes), asked)
 
-    def _proven(self, plan: Plan, best: _Trial) -> Plan:
+    def _proven(self, plan: Plan, best: Trial) -> Plan:
         """The plan with the least bound of all choices, and a note of what that covers."""
         others = [one for one in self.trials if one is not best]
         bound = min([plan.proof.bound, *(one.bound for one in others)])
@@ -345,21 +328,21 @@ class _Search:
         kept = self._kept(best) if self.saves and not self.notes else ()
         return replace(plan, proof=proof, notes=notes, kept=kept)
 
-    def _kept(self, best: _Trial) -> tuple[KeptValue, ...]:
+    def _kept(self, best: Trial) -> tuple[KeptValue, ...]:
         """What a choice saves, and the products that it computes again."""
         residuals = find_residuals(best.base.written)
         away = set(best.program.options.get("offloaded", ()))
-        return kept_values(residuals, _saved(best, residuals), away)
+        return kept_values(residuals, saved_by(best, residuals), away)
 
     def _by_number(self) -> dict[int, str]:
         """What became of each number of microbatches, in words."""
-        found: dict[int, list[_Trial]] = {}
+        found: dict[int, list[Trial]] = {}
         for one in self.trials:
             found.setdefault(one.microbatches, []).append(one)
         best = {k: min(trials, key=lambda one: one.objective) for k, trials in found.items()}
         return {k: one.why or f"{format_seconds(one.objective)} a step" for k, one in best.items()}
 
-    def _notes(self, best: _Trial, others: Sequence[_Trial]) -> list[str]:
+    def _notes(self, best: Trial, others: Sequence[Trial]) -> list[str]:
         titles = ", ".join(one.title for one in others)
         notes = [*self.notes, *waiting(best.program)]
         if self.numbers:
@@ -375,11 +358,6 @@ class _Search:
             titles = ", ".join(self.large)
             notes.append(f"not tried, since their stacks alone do not fit: {titles}")
         return notes
-
-
-def _saved(trial: _Trial, residuals: Residuals) -> Collection[str]:
-    """The names of what the program of a trial saves."""
-    return trial.program.options.get("saved", residuals.saved_as_written())
 
 
 def _named(title: str, microbatches: int) -> str:

@@ -13,7 +13,8 @@ from autoshard.program.keep import find_residuals
 from autoshard.program.rewritten import resaved
 from autoshard.program.trace import trace
 from autoshard.search.assemble import prices_of
-from autoshard.search.keep.priced import Rates, cheapest, cost_of, rates_of
+from autoshard.search.keep.priced import Rates, cheapest, cost_of, in_order, rates_of
+from autoshard.search.keep.proposals import Proposal, policies
 from autoshard.search.search import search
 from tests.helpers import toy_machine
 from tests.program.keep.programs import CHECKPOINTS, PROGRAMS
@@ -105,6 +106,19 @@ def test_no_choice_is_faster_where_memory_binds(program, part):
         except ValueError:
             continue
         assert found.estimate.step_seconds <= other.estimate.step_seconds * (1 + 1e-6)
+
+
+def test_choices_are_tried_in_the_order_of_their_cost(program):
+    plan = search(program, toy_machine(), mesh={"x": 8}, baselines=False)
+    residuals = find_residuals(program.written)
+    rates = rates_of(residuals, (), plan, prices_of(plan, program, toy_machine()))
+    choices = [Proposal(title, residuals.on_stacks(s)) for title, s in policies(residuals)]
+    away = Proposal("away", choices[0].saved, frozenset({"carry"}))
+    ordered = in_order(residuals, rates, [away, *choices])
+    costs = [cost_of(residuals, rates, one.saved) for one in ordered[:-1]]
+    assert costs == sorted(costs)
+    assert len(set(costs)) > 2
+    assert ordered[-1] is away
 
 
 def test_rates_are_those_of_the_plan(program):
