@@ -139,7 +139,9 @@ def question(run: Run) -> Question:
             found,
             mesh,
             whole=pipeline is not None,
-            wide_experts=(run.ep or 1) == mesh["expert"] * mesh["tensor"] > mesh["expert"],
+            # of a pipeline the widths of experts lie over `tensor`, see `_mesh`
+            wide_experts=pipeline is None
+            and (run.ep or 1) == mesh["expert"] * mesh["tensor"] > mesh["expert"],
             parallel_sequence=_parallel_sequence(run),
             # github.com/AI-Hypercomputer/maxtext, configs/base.yml: activation_embed over tensor
             parallel_width="MaxText" in run.framework and (run.tp or 1) > 1,

@@ -86,6 +86,9 @@ def test_meshes_and_machines_are_those_of_the_runs():
     asked = question(run(model="Nemotron_3_Super", dp=32, tp=2, ep=64, sequence=8192))
     assert dict(asked.rules.mesh) == {"expert": 32, "tensor": 2}
     assert asked.rules.parameters["expert"] == ("expert", "tensor")
+    piped = question(run(model="qwen3-30b-a3b", dp=8, tp=2, pp=4, ep=16))
+    assert dict(piped.rules.mesh) == {"expert": 8, "tensor": 2}
+    assert piped.rules.parameters["expert"] == ("expert",)
     words = "A100 40GB with 1600 Gbps node-node interconnect (RoCE)"
     machine = question(run(chip="A100-40GB", topology=words, fsdp=64)).machine
     assert machine.network[1].chip_bandwidth == 25e9  # type: ignore[union-attr]
