@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 from urllib.parse import unquote
@@ -46,10 +46,12 @@ class Target:
       devices: how many there are, as JAX counts them.
       platforms: what JAX calls those that the machine's compiler compiles for; none where nothing
         is known of it.
+      kind: of the devices, as the machine calls its chips; nothing where no machine is known.
     """
 
     devices: int
     platforms: tuple[str, ...]
+    kind: str = field(default="", compare=False)
 
     @property
     def hardware(self) -> str:
@@ -62,7 +64,7 @@ class Target:
     def of_all(cls, machines: Sequence[Machine | str]) -> Target:
         """Of several machines that share a step, as `of`; kernels are chosen for the first."""
         targets = [cls.of(one) for one in machines]
-        return cls(sum(one.devices for one in targets), targets[0].platforms)
+        return cls(sum(one.devices for one in targets), targets[0].platforms, targets[0].kind)
 
     @classmethod
     def of(cls, machine: Machine | str | Target) -> Target:
@@ -74,7 +76,8 @@ class Target:
         if isinstance(machine, Target):
             return machine
         machine = load(machine) if isinstance(machine, str) else machine
-        return cls(machine.chips, machine.chip.compiler.platforms)
+        kind = machine.chip.name.removesuffix(" device")  # JAX's device is the chip of a TPU7x
+        return cls(machine.chips, machine.chip.compiler.platforms, kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +39,9 @@ class StandIn:
 
     platform: str
     id: int
-    device_kind: str = "stand-in"
+    device_kind: str
     process_index: int = 0
+    num_cores: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +119,7 @@ def traced_step(config: Any, target: Target, sizes: Sequence[int]) -> TracedStep
             )
             rules = compiled.axis_rules(config.logical_axis_rules)
             args = jax.tree.map(without_sharding, tuple(shaped))
-            with rules:
+            with rules, _for_other_devices():
                 traced = jax.jit(own).trace(*args)
     except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {error}"
@@ -126,9 +129,16 @@ def traced_step(config: Any, target: Target, sizes: Sequence[int]) -> TracedStep
     return TracedStep(traced.jaxpr, args, results, donate, shardings, mesh)
 
 
+def _for_other_devices() -> AbstractContextManager[Any]:
+    """Under which tokamax, where MaxText has it, does not ask what the devices here can do."""
+    tokamax = sys.modules.get("tokamax")
+    return nullcontext() if tokamax is None else tokamax.config.cross_compile(True)
+
+
 def stand_in_mesh(config: Any, target: Target, sizes: Sequence[int]) -> jax.sharding.Mesh:
     """MaxText's mesh, of stand-ins."""
-    devices = [StandIn(target.hardware, number) for number in range(math.prod(sizes))]
+    kind = target.kind or "stand-in"
+    devices = [StandIn(target.hardware, number, kind) for number in range(math.prod(sizes))]
     array = np.array(devices, dtype=object).reshape(tuple(sizes))
     return jax.sharding.Mesh(array, tuple(config.mesh_axes))
 
