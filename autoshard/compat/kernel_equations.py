@@ -131,9 +131,12 @@ def written_out(equation: Any) -> Any:
 
 def _written(value: Any) -> Any:
     from jax.extend.core import ClosedJaxpr, Jaxpr
+    from jax.sharding import Sharding
 
     if isinstance(value, Jaxpr | ClosedJaxpr):
         return _jaxpr_by_places(value)
+    if isinstance(value, Sharding):  # inside of a kernel, of whatever stands around it
+        return str(None)
     if isinstance(value, Mapping):
         return [(str(name), _written(one)) for name, one in sorted(value.items(), key=str)]
     if isinstance(value, tuple | list) and not hasattr(value, "_fields"):

@@ -31,11 +31,25 @@ def know_kernels(closed: Any, ruled: Collection[str] = ()) -> Any:
     """
 
     def change(equation: Any) -> Any:
+        if equation.primitive.name == "shard_map":
+            with _of_device(equation):
+                body = replaced(equation.params["jaxpr"], change)
+            same = body is equation.params["jaxpr"]
+            return equation if same else equation.replace(params={**equation.params, "jaxpr": body})
         found = _known_call(equation, ruled)
         return equation if found is None else call_in_place(equation, found)
 
     jaxpr = replaced(closed.jaxpr, change)
     return closed if jaxpr is closed.jaxpr else closed.replace(jaxpr=jaxpr)
+
+
+def _of_device(equation: Any) -> Any:
+    """A context of the devices that the mesh of a `shard_map` says, and without its axes."""
+    mesh = equation.params["mesh"]
+    device = getattr(mesh, "abstract_mesh", mesh).abstract_device
+    if device is None:
+        device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device))
 
 
 def _known_call(

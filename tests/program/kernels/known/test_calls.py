@@ -79,6 +79,22 @@ def test_calls_in_a_form_that_the_table_does_not_know_stay() -> None:
     )
 
 
+@pytest.mark.parametrize(("parts", "expected"), [(1, [4, 2, 2, 8]), (2, [2, 2, 2, 2, 8])])
+def test_calls_in_a_shard_map_of_the_users_are_known(parts: int, expected: list[int]) -> None:
+    """With a factor more for its parts, if there are several."""
+    mesh = jax.make_mesh((parts,), ("x",), devices=jax.devices()[:parts])
+    rows, matrices, sizes = GROUPED
+    given = rows, matrices, jnp.concatenate([sizes // parts] * parts)
+    mapped = jax.shard_map(
+        lambda *one: products(*one),
+        mesh=mesh,
+        in_specs=(jax.P("x"), jax.P(), jax.P("x")),
+        out_specs=jax.P("x"),
+        check_vma=False,
+    )
+    assert cut(mapped, *given) == [("gmm", expected)]
+
+
 def test_a_rule_of_the_user_goes_first() -> None:
     rule = "grid, lanes m, k n, a b -> a b"
     assert not cut(products, *GROUPED, user_rules={"gmm": rule})
