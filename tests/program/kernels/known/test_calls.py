@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from autoshard import compat
@@ -82,7 +83,7 @@ def test_calls_in_a_form_that_the_table_does_not_know_stay() -> None:
 @pytest.mark.parametrize(("parts", "expected"), [(1, [4, 2, 2, 8]), (2, [2, 2, 2, 2, 8])])
 def test_calls_in_a_shard_map_of_the_users_are_known(parts: int, expected: list[int]) -> None:
     """With a factor more for its parts, if there are several."""
-    mesh = jax.make_mesh((parts,), ("x",), devices=jax.devices()[:parts])
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:parts]), ("x",))
     rows, matrices, sizes = GROUPED
     given = rows, matrices, jnp.concatenate([sizes // parts] * parts)
     mapped = jax.shard_map(
