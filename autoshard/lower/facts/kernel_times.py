@@ -6,6 +6,7 @@ kernel is known by its scope, to which lowering adds parts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,12 +32,21 @@ class KernelTime:
     @property
     def parts(self) -> list[str]:
         """The names of which its scope consists."""
-        return [part for part in self.scope.split("/") if part]
+        return names_in(self.scope)
 
     def may_be(self, op_name: str) -> bool:
         """Whether an instruction of this name, which has more parts, may be this kernel."""
-        rest = iter(op_name.split("/"))
+        rest = iter(names_in(op_name))
         return all(part in rest for part in self.parts)
+
+
+def names_in(scope: str) -> list[str]:
+    """The names of a scope, those of transformations and of what stands in them each by itself.
+
+    >>> names_in("transpose(jvp())/flash"), names_in("transpose(jvp(flash))")
+    (['transpose', 'jvp', 'flash'], ['transpose', 'jvp', 'flash'])
+    """
+    return re.findall(r"[^/()]+", scope)
 
 
 def kernel_times(

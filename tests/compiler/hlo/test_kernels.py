@@ -19,6 +19,7 @@ from tests.compiler.hlo.test_timeline import GIGA, HEAD, ByBytes, busy, run
     [
         ("tpu_custom_call", "jit(step)/attention/splash/shard_map/pallas_call", 7.0),
         ("__cudnn$fmhaSoftmax", "jit(step)/attention/cudnn/shard_map/cond", 2.0),
+        ("tpu_custom_call", "jit(step)/transpose(jvp(attention))/shard_map/pallas_call", 2.0),
         ("tpu_custom_call", "jit(step)/other/splash/pallas_call", 1.0),
         ("AllocateBuffer", "jit(step)/attention/splash/shard_map", 1.0),
     ],
