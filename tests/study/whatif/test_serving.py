@@ -136,7 +136,7 @@ def test_it_comes_as_a_table_as_data_and_as_text(found: Serving):
     assert text.startswith(
         "decode: 6 decode steps, 6 with a plan\nmost tokens/s/chip within 1.000 s"
     )
-    assert "largest batch that fits" in text
+    assert "tokens cached  does not fit" in text
     assert "USD/Mtok" in text
     assert "..." not in text  # nothing is cut where there is no terminal
     assert "…" not in text
