@@ -75,7 +75,7 @@ def test_rows_are_all_combinations_with_the_chips_own_limit():
     assert len(cases_of(sweep)) == 8
     (case,) = cases_of({"machine": ("v5e-4",), "batch": (1,)})
     assert case.limit == case.machine.chip.usable_bytes
-    assert str(case) == "v5e-4 batch=1 limit=15.5GiB"
+    assert str(case) == "v5e-4 batch=1 limit=15.0GiB"
 
 
 def test_prices_are_the_users_and_faults_are_named_together(tmp_path):
