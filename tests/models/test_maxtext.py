@@ -72,7 +72,7 @@ def test_constraints_that_are_kept_are_demands_on_its_own_mesh():
 @pytest.mark.parametrize(
     ("name", "settings", "words"),
     [
-        ("llama3.1-9b", {}, "MaxText has no model 'llama3.1-9b'; it has llama3.1-8b"),
+        ("llama3.1-9b", {}, "MaxText has no model 'llama3.1-9b'; did you mean llama3.1-8b or "),
         ("nowhere.yml", {}, "there is no file 'nowhere.yml'"),
         ("llama3.1-8b", {"atention": "flash"}, "no 'atention' (did you mean attention"),
         ("llama3.1-8b", {"max_target_length": "long"}, "MaxText refuses this configuration: "),
