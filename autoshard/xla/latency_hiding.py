@@ -131,8 +131,8 @@ def in_post_order(roots: Iterable[Task]) -> list[Task]:
                     break
                 if not done[operand]:
                     raise ValueError(
-                        f"tasks {task} and {operand} wait for each other; leave one of the two "
-                        "waits out"
+                        f"tasks {task.content!r} and {operand.content!r} wait for each other; "
+                        "leave one of the two waits out"
                     )
             else:
                 done[task] = True

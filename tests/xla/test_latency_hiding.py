@@ -140,5 +140,5 @@ def test_tasks_that_wait_for_each_other_are_an_error(length: int) -> None:
         other.after.append(one)
     reader = Task("reader", Role.KERNEL)
     reader.reads(ring[0])
-    with pytest.raises(ValueError, match="tasks that wait for each other"):
+    with pytest.raises(ValueError, match=r"tasks \d and \d wait for each other"):
         in_post_order([reader])
