@@ -66,10 +66,7 @@ def flash_to_keys(arrays: Sequence[Any], options: FlashOptions) -> list[Any]:
             block_q=rows_inside,
             block_k_major=keys,
             block_k=keys_inside,
-            sm_scale=options.scale,
-            causal=options.causal,
-            mask_value=module.DEFAULT_MASK_VALUE,
-            debug=options.debug,
+            **_backward(options),
         )
     )
 
@@ -84,9 +81,18 @@ def flash_to_queries(arrays: Sequence[Any], options: FlashOptions) -> list[Any]:
         block_q_major=rows,
         block_k_major=keys,
         block_k=keys_inside,
-        sm_scale=options.scale,
-        causal=options.causal,
-        mask_value=module.DEFAULT_MASK_VALUE,
-        debug=options.debug,
+        **_backward(options),
     )
     return [found]
+
+
+def _backward(options: FlashOptions) -> dict[str, Any]:
+    """What both backward kernels are told beside their blocks."""
+    from jax.experimental.pallas.ops.tpu import flash_attention as module
+
+    return {
+        "sm_scale": options.scale,
+        "causal": options.causal,
+        "mask_value": module.DEFAULT_MASK_VALUE,
+        "debug": options.debug,
+    }

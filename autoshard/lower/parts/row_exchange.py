@@ -22,12 +22,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from autoshard.lower.parts.cut import Cut
+from autoshard.program.kernels.known.record import LANES
 from autoshard.program.ragged import ROUNDS, sizes_of_rows, window_rows
 
 Integers = Any
 """Arrays of int32."""
-LANES = 128
-"""Elements of a row of a TPU's tile (https://openxla.org/xla/tiled_layout)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,13 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.records import KeptValue
 from autoshard.plan.same_program import as_planned_for
 from autoshard.problem.requirements.text import from_json
-from autoshard.program.keep import Residuals, find_residuals
+from autoshard.program.keep import find_residuals
 from autoshard.program.rewritten import resaved
 from autoshard.program.select import RequirementError
 from autoshard.program.trace import Program, TraceError
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.keep.kept_values import kept_values
+from autoshard.search.keep.trials import saved_by
 from autoshard.search.options import SearchOptions
 from autoshard.search.search import candidates
 
@@ -76,7 +77,9 @@ def keep_choices(program: Program, plan: Plan, patterns: Sequence[str] = ()) -> 
     """
     plan, program = as_planned_for(plan, program)
     residuals = find_residuals(program.written)
-    found = kept_values(residuals, _saved(program, residuals), _away(program), every=bool(patterns))
+    found = kept_values(
+        residuals, saved_by(program, residuals), _away(program), every=bool(patterns)
+    )
     if not found:
         raise RequirementError(
             f"the backward pass of {program.name} needs no value that could be saved or computed "
@@ -104,7 +107,7 @@ def otherwise(
     """
     plan, program = as_planned_for(plan, program)
     residuals = find_residuals(program.written)
-    saved = set(_saved(program, residuals)) ^ {value.name}
+    saved = set(saved_by(program, residuals)) ^ {value.name}
     found = KeptOtherwise(value, "computed again" if value.saved else "saved")
     try:
         away = set(_away(program)) & set(residuals.stacks(saved))
@@ -114,7 +117,6 @@ def otherwise(
     sizes = dict(zip(plan.mesh.names, plan.mesh.sizes, strict=True))
     asked = SearchOptions(
         mesh=sizes,
-        memory_limit=plan.memory_limit,
         time_limit=time_limit,
         baselines=False,
         requirements=[
@@ -139,10 +141,6 @@ def otherwise(
 
 def _fits(value: KeptValue, pattern: str) -> bool:
     return fnmatchcase(value.name, pattern) or fnmatchcase(value.label, pattern)
-
-
-def _saved(program: Program, residuals: Residuals) -> Sequence[str]:
-    return program.options.get("saved", sorted(residuals.saved_as_written()))
 
 
 def _away(program: Program) -> Sequence[str]:

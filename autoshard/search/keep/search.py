@@ -130,7 +130,7 @@ class _Search:
             return 0.0
         away = set(trial.program.options.get("offloaded", ()))
         residuals = find_residuals(trial.base.written)
-        return stacked_bytes(residuals, saved_by(trial, residuals), away)
+        return stacked_bytes(residuals, saved_by(trial.program, residuals), away)
 
     def _in_order(self, base: Base) -> Sequence[Proposal]:
         """Its other choices, by their cost at the prices of the best plan there is of it.
@@ -149,7 +149,8 @@ class _Search:
         assert trial.plan is not None
         residuals = find_residuals(trial.base.written)
         prices = prices_of(trial.plan, trial.program, self.machine)
-        return residuals, rates_of(residuals, saved_by(trial, residuals), trial.plan, prices)
+        saved = saved_by(trial.program, residuals)
+        return residuals, rates_of(residuals, saved, trial.plan, prices)
 
     def _tried(
         self,
@@ -192,11 +193,11 @@ class _Search:
             return None  # what a byte of the device is worth is not known then
         residuals, rates = self._rates(best)
         roomy = replace(rates, free_bytes=room * rates.free_bytes)
-        beaten = cost_of(residuals, rates, saved_by(best, residuals))
+        beaten = cost_of(residuals, rates, saved_by(best.program, residuals))
         known, large = [], []
         for one in self.trials:
             if one.base is best.base and "offloaded" not in one.program.options:
-                names = saved_by(one, residuals)
+                names = saved_by(one.program, residuals)
                 known.append(residuals.on_stacks(names))
                 # It has no plan that is better, but would be better if it fitted.
                 if one.plan is None and cost_of(residuals, rates, names) < beaten:
@@ -332,7 +333,7 @@ class _Search:
         """What a choice saves, and the products that it computes again."""
         residuals = find_residuals(best.base.written)
         away = set(best.program.options.get("offloaded", ()))
-        return kept_values(residuals, saved_by(best, residuals), away)
+        return kept_values(residuals, saved_by(best.program, residuals), away)
 
     def _by_number(self) -> dict[int, str]:
         """What became of each number of microbatches, in words."""

@@ -49,6 +49,6 @@ class Trial:
         return microbatches_of(self.base)
 
 
-def saved_by(trial: Trial, residuals: Residuals) -> Collection[str]:
-    """The names of what the program of a trial saves."""
-    return trial.program.options.get("saved", residuals.saved_as_written())
+def saved_by(program: Program, residuals: Residuals) -> Collection[str]:
+    """The names of what a program saves, of its candidates as it is written."""
+    return program.options.get("saved", residuals.saved_as_written())

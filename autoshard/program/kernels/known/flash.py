@@ -21,8 +21,8 @@ import numpy as np
 
 from autoshard import compat
 from autoshard.program.bodies import equations_in
-from autoshard.program.kernels.known.joinable import LANES, Joinable, ring_of_parts, tile
-from autoshard.program.kernels.known.record import literals_in, made_again
+from autoshard.program.kernels.known.joinable import Joinable, ring_of_parts, tile
+from autoshard.program.kernels.known.record import LANES, literals_in, made_again
 
 SEQUENCE = 2
 """The dimension of all arrays `[b, h, s, ...]` along which the sequence lies."""

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 
 from autoshard import compat
 from autoshard.program.kernels.known.record import (
+    LANES,
     Dimension,
     Form,
     Options,
@@ -37,10 +38,6 @@ from autoshard.program.kernels.known.record import (
 from autoshard.program.kernels.ruled import Said, call_with_rule
 from autoshard.program.ragged import sizes_of_rows
 from autoshard.program.rules.record import Rule
-
-LANES = 128
-"""Elements of a row of a TPU's tiles: parts of columns, and of what is contracted, are multiples of
-it where the whole is."""
 
 OFFSET = "*group_offset"
 
@@ -143,7 +140,7 @@ def _tile(form: Form, rows: int) -> int:
 
 
 def unit_of(size: int) -> int:
-    """Of which parts of columns, and of what is contracted, are multiples."""
+    """Of which parts of columns, and of what is contracted, are multiples: `LANES` if it is one."""
     return math.gcd(size, LANES)
 
 

@@ -22,10 +22,8 @@ import numpy as np
 from jax import lax
 
 from autoshard import compat
+from autoshard.program.kernels.known.record import LANES
 from autoshard.program.kernels.ring import Ring
-
-LANES = 128
-"""Parts are multiples of so many queries and keys, a row of a TPU's tiles, as blocks are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

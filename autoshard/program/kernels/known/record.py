@@ -21,6 +21,8 @@ from autoshard import compat
 from autoshard.program.bodies import all_equations, equations_in
 from autoshard.program.rules.record import FactorKind, Rule
 
+LANES = 128
+"""Elements of a row of a TPU's tiles (https://openxla.org/xla/tiled_layout)."""
 Options = Mapping[str, Any]
 Said = TypeVar("Said")
 
