@@ -5,6 +5,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 
+class MissingExtraError(ModuleNotFoundError):
+    """A package that only an extra brings is not there; the message says how it is installed."""
+
+
 def install_line(extra: str) -> str:
     """How to install an extra, from an index and from a clone."""
     return f"pip install 'autoshard[{extra}]', or pip install '.[{extra}]' in a clone"
@@ -15,3 +19,13 @@ def why_missing(package: str, extra: str, reader: str) -> str:
     if find_spec(package) is not None:
         return ""
     return f"{reader} needs {package}, which is not installed: {install_line(extra)}"
+
+
+def require(package: str, extra: str, reader: str) -> None:
+    """Go on where a package is there.
+
+    Raises:
+      MissingExtraError: it is not; the message names the reader and what to install.
+    """
+    if missing := why_missing(package, extra, reader):
+        raise MissingExtraError(missing)

@@ -37,6 +37,7 @@ from autoshard.cli.parsers.serving import add_serving
 from autoshard.cli.parsers.verify import add_verify
 from autoshard.cli.parsers.whatif import add_whatif
 from autoshard.compat.interrupts import acknowledge, interrupts
+from autoshard.extras import MissingExtraError
 from autoshard.units import visible
 
 PLANNERS = frozenset({"frontier", "robust", "schedule", "search", "serving", "solve", "whatif"})
@@ -66,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"{_said('error', 'bold red')} {visible(str(error))}", file=sys.stderr)
         return error.code
+    except MissingExtraError as error:
+        print(f"{_said('error', 'bold red')} {error}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt as interrupt:
         acknowledge(interrupt)
         planning = not words or words[0] in PLANNERS

@@ -17,6 +17,7 @@ from autoshard.cli.search import (
     requirements_of_words,
     write_files,
 )
+from autoshard.files import csv_text
 
 if TYPE_CHECKING:
     from autoshard.study.robust.record import Robust
@@ -34,7 +35,7 @@ def robust_command(options: argparse.Namespace) -> int:
             options.output: lambda: json.dumps(
                 replace(found.plan, machine=options.machine).to_json()
             ),
-            options.csv: lambda: found.frame().to_csv(index=False),
+            options.csv: lambda: csv_text(found.records()),
             options.record: lambda: json.dumps(found.to_json()),
         },
         quiet=options.quiet,

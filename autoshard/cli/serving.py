@@ -8,6 +8,7 @@ import json
 from autoshard.cli.common import INFEASIBLE, CommandError
 from autoshard.cli.search import write_files
 from autoshard.cli.sweep import say_interrupted, sweeping
+from autoshard.files import csv_text
 
 
 def serving_command(options: argparse.Namespace) -> int:
@@ -27,7 +28,7 @@ def serving_command(options: argparse.Namespace) -> int:
         )
     write_files(
         {
-            options.csv: lambda: found.frame().to_csv(index=False),
+            options.csv: lambda: csv_text(found.records()),
             options.output: lambda: json.dumps(found.to_json(), indent=1),
         },
         quiet=options.quiet,

@@ -3,6 +3,7 @@
 from autoshard.files.cache import cache_folder
 from autoshard.files.errors import FileError
 from autoshard.files.read import json_of, read_json, read_text, read_toml, toml_of
+from autoshard.files.table import csv_text
 from autoshard.files.typed import Count, NotNegative, Positive, typed
 from autoshard.files.write import write_whole
 
@@ -12,6 +13,7 @@ __all__ = [
     "NotNegative",
     "Positive",
     "cache_folder",
+    "csv_text",
     "json_of",
     "read_json",
     "read_text",

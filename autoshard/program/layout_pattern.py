@@ -156,6 +156,7 @@ def fitting_order(
             for major, minor in itertools.pairwise(known):
                 after[minor].add(major)
     order: list[str] = []
+    # By hand: networkx takes longer to import than the few axes of a mesh to sort.
     while len(order) < len(names):
         ready = [one for one in names if one not in order and after[one] <= set(order)]
         if not ready:

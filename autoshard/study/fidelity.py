@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from autoshard.extras import why_missing
+from autoshard.extras import require
 from autoshard.terminal import paragraph
 
 GROUP = ["program", "machine", "mesh"]
@@ -89,8 +89,7 @@ def _keeps_best(group: Any) -> bool:
 
 def draw(rows: Sequence[Mapping[str, Any]], path: str | Path) -> None:
     """Scatter plots of step seconds, peak and wire bytes, predicted across, compiled up."""
-    if missing := why_missing("matplotlib", "plots", "A picture of fidelity"):
-        raise ModuleNotFoundError(missing)
+    require("matplotlib", "plots", "A picture of fidelity")
     import matplotlib
 
     matplotlib.use("agg")

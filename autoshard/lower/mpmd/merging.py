@@ -9,9 +9,10 @@ or after it, as the flow of data says. Where it says both, the program would wai
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+
+import networkx as nx
 
 from autoshard.lower.mpmd.instructions import (
     Instruction,
@@ -60,7 +61,8 @@ def _sorted(
     instructions: Sequence[Instruction], leader: Sequence[int], groups: Sequence[Sequence[int]]
 ) -> list[int]:
     """The leaders, each after what it reads and after what its mesh ran before it."""
-    after: dict[int, set[int]] = {number: set() for number in leader}
+    after: nx.DiGraph[int] = nx.DiGraph()
+    after.add_nodes_from(leader)
     writer: dict[Slot, int] = {}
     last: dict[int, int] = {}
     for number, one in enumerate(instructions):
@@ -72,50 +74,24 @@ def _sorted(
             last[mesh] = number
         for other in before:
             if leader[other] != leader[number]:
-                after[leader[other]].add(leader[number])
+                after.add_edge(leader[other], leader[number])
         writer.update((slot, number) for slot in writes)
-    waits = dict.fromkeys(after, 0)
-    for following in after.values():
-        for number in following:
-            waits[number] += 1
-    ready = [number for number, count in waits.items() if count == 0]
-    heapq.heapify(ready)
-    done: list[int] = []
-    while ready:
-        number = heapq.heappop(ready)
-        done.append(number)
-        for following in after[number]:
-            waits[following] -= 1
-            if waits[following] == 0:
-                heapq.heappush(ready, following)
-    if len(done) < len(after):
-        left = set(after) - set(done)
-        members = {group[-1]: group for group in groups}
-        cycles = [_cycle(number, after, left) for number in members if number in left]
-        faults = [
-            " -> ".join(_name(instructions, members.get(n, [n])) for n in (*cycle, cycle[0]))
-            for cycle in cycles
-            if cycle
-        ]
-        raise ScheduleError("these merges, which would wait for themselves,", faults)
-    return done
+    if nx.is_directed_acyclic_graph(after):
+        return list(nx.lexicographical_topological_sort(after))
+    members = {group[-1]: group for group in groups}
+    cycles = [_cycle(number, after) for number in members]
+    faults = [
+        " -> ".join(_name(instructions, members.get(n, [n])) for n in (*cycle, cycle[0]))
+        for cycle in cycles
+        if cycle
+    ]
+    raise ScheduleError("these merges, which would wait for themselves,", faults)
 
 
-def _cycle(start: int, after: dict[int, set[int]], left: set[int]) -> list[int]:
-    """The shortest way from a program back to itself; empty where there is none."""
-    came: dict[int, int] = {}
-    pending = [start]
-    for number in pending:
-        for following in sorted(after[number] & left):
-            if following == start:
-                path = [number]
-                while path[-1] != start:
-                    path.append(came[path[-1]])
-                return path[::-1]
-            if following not in came:
-                came[following] = number
-                pending.append(following)
-    return []
+def _cycle(start: int, after: nx.DiGraph[int]) -> list[int]:
+    """The shortest way from a program back to what it waits for; empty where there is none."""
+    ways = nx.single_source_shortest_path(after, start)
+    return min((ways[one] for one in after.predecessors(start) if one in ways), key=len, default=[])
 
 
 def _name(instructions: Sequence[Instruction], members: Sequence[int]) -> str:

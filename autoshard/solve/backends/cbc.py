@@ -23,7 +23,7 @@ from typing import TextIO
 
 import numpy as np
 
-from autoshard.extras import install_line
+from autoshard.extras import install_line, require
 from autoshard.solve.backends.task import Answer, Task, Tell, Verdict
 
 MODEL, SOLUTION, START = Path("model.mps"), Path("solution.txt"), Path("start.txt")
@@ -81,7 +81,9 @@ def program() -> str:
 
     Raises:
       FileNotFoundError: there is none.
+      MissingExtraError: PuLP is not there.
     """
+    require("pulp", "cbc", "CBC")
     import pulp
 
     bundled = getattr(pulp, "PULP_CBC_CMD", None)

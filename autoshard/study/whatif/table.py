@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from autoshard.files import csv_text
 from autoshard.study.whatif.prices import Prices
 from autoshard.study.whatif.row import SCHEMA_VERSION, Row
 
@@ -118,7 +119,7 @@ class WhatIf:
 
     def to_csv(self) -> str:
         """The records as CSV."""
-        return self.frame().to_csv(index=False)
+        return csv_text(self.records())
 
     def to_json(self) -> dict[str, Any]:
         """Plain data with a schema version: the records, and the answers drawn from them."""
