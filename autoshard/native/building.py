@@ -26,6 +26,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 SOURCES = (
     "cost/paths.c",
+    "solve/branch/squeeze.c",
     "solve/forest.c",
     "solve/messages.c",
     "solve/reduce/reduce.c",

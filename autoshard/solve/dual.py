@@ -19,8 +19,9 @@ import numpy as np
 
 from autoshard.solve.flat import Flat, worst_cost, worst_rows
 from autoshard.solve.kernels import GONE, appraise, priced_costs, sweep
+from autoshard.solve.problem import Floats, Integers
 
-# The temperature of node marginals, as a part of the gap.
+# The temperature of node marginals, as a part of the gap, unless the caller says otherwise.
 SPREAD = 1e-4
 # The bound steps toward the incumbent, but never further up than this part of itself.
 REACH = 0.08
@@ -29,6 +30,8 @@ BOLDER = 1.05
 SHYER = 0.98
 # After so many passes far below the best bound, go back to where it was.
 PATIENCE = 40
+# Prices move after so many passes.
+LED_IN = 5
 
 
 def _inner(one: np.ndarray, other: np.ndarray) -> float:
@@ -41,7 +44,8 @@ class DualAscent:
     """Messages and prices under way, and the best bound met (without the problem's offset).
 
     `alive` marks the choices that are left. A bound above `worst`, which no plan can
-    cost, proves that the limits cannot be kept.
+    cost, proves that the limits cannot be kept. `softness` is the temperature of node marginals, as
+    a part of the gap; prices take steps of `agility` at first.
     """
 
     flat: Flat
@@ -54,6 +58,7 @@ class DualAscent:
     passes: int = 0
     stopped: bool = False
     agility: float = 0.3
+    softness: float = SPREAD
     worst: float = field(init=False)
     _stalled: int = 0
     _priced: bool = False
@@ -88,6 +93,11 @@ class DualAscent:
         self.messages[:] = np.where(np.abs(messages) < GONE, messages, 0.0)
         self.best_messages[:] = self.messages
 
+    def take_up(self, rows: Integers) -> None:
+        """Move the prices of these rows from the first pass on: others have been passed before."""
+        self._active[rows] = True
+        self.passes = LED_IN
+
     def run(self, upper: float, deadline: float, passes: int, enough: float = np.inf) -> None:
         """Up to `passes` passes, until `deadline` (time.monotonic) or until `stopped` is set.
 
@@ -101,7 +111,7 @@ class DualAscent:
             if self.bound >= enough:
                 return
             target = self._target(upper)
-            spread = SPREAD * (target - self.bound) if np.isfinite(self.bound) else 1.0
+            spread = self.softness * (target - self.bound) if np.isfinite(self.bound) else 1.0
             self._price(self.prices)
             total = sweep(
                 flat,
@@ -118,7 +128,7 @@ class DualAscent:
             self.passes += 1
             value = total - _inner(self.prices, flat.capacity)
             self._judge(value)
-            if flat.capacity.size and self.passes > 4:
+            if flat.capacity.size and self.passes >= LED_IN:
                 self._move_prices(np.cumsum(expected[:-1]) - flat.capacity, target - value)
 
     def _price(self, prices: np.ndarray) -> None:
@@ -127,6 +137,11 @@ class DualAscent:
         self._priced = True
         np.cumsum(prices, out=self._total[1:])
         priced_costs(self.flat, self._total, self._nodes, self._theta)
+
+    def priced_usage(self) -> Floats:
+        """What the usage of each choice costs at the best prices."""
+        self._price(self.best_prices)
+        return self._theta - self.flat.costs
 
     def _target(self, upper: float) -> float:
         """What the bound steps toward: the incumbent, or somewhat above the bound."""

@@ -6,6 +6,7 @@ problem --presolve--> level --+--> dual bound, prices ------------+
                               |                                   ^
                               +--> exact, where it is small ------+
                               +--> exact windows, where it is not +
+                              +--> a tree of splits, beside them: the bound
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.solve.backends.linear import pair_count
+from autoshard.solve.branch.tree import Tree
 from autoshard.solve.dual import DualAscent
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.primal import ForestSearch
@@ -44,6 +46,13 @@ SETTLED = 1e-3
 STALE_ROUNDS = 4
 # Passes go on beside a window until a round of them gains less than this part of the bound.
 STALLED = 1e-5
+# Choices are dropped once this part of them is left; with a tree that closes this part of the gap,
+# which is lost then, once fewer are.
+FEWER, GROWN, REGROWN = 0.9, 0.1, 0.5
+# The exact solver has the machine to itself for so many seconds; then splits go on beside it.
+ALONE = 3.0
+# Seconds that splits have at a time beside it.
+BESIDE = 0.2
 
 
 @dataclass(slots=True, eq=False)
@@ -82,27 +91,28 @@ class Limited:
         plans = ForestSearch(search.level.flat, dual.best_prices, dual.best_messages, search.seed)
         self._begin(plans)
         windows = Windows(search, plans, _solve_window)
-        turns = Turns(Kind(), Kind())
+        turns, tree = Turns(Kind(), Kind()), self._tree(dual)
         passes = FIRST_ROUND
         while True:
             search.phase = "search"
             with self._counted(turns.first):
                 self._bound_and_plans(dual, plans, passes)
             passes = min(2 * passes, PASSES_PER_ROUND)
-            if np.isfinite(search.upper) and self._shrink(dual):
+            if np.isfinite(search.upper) and self._shrink(dual, tree):
                 return
             if self.brief and search.choices is not None:
                 search.limit_hit = LimitHit.BOUND
                 raise DoneError
             if self._is_small() and (self.failed_at is None or search.gap < self.failed_at):
                 search.phase = "exact"
-                solve_exactly(search, dual, plans)
+                if not self._exactly(dual, plans, tree):
+                    return
                 self.failed_at = search.gap * 0.5
             while turns.second_is_due and not self.nested and search.choices is not None:
                 search.phase = "windows"
                 with self._counted(turns.second):
-                    self._window_and_bound(dual, windows)
-                if self._shrink(dual):
+                    self._window_and_bound(dual, windows, tree)
+                if self._shrink(dual, tree):
                     return
 
     @contextlib.contextmanager
@@ -172,28 +182,76 @@ class Limited:
             plans.begin_afresh()
         search.check_done()
 
-    def _window_and_bound(self, dual: DualAscent, windows: Windows) -> None:
-        """A window in this thread, and passes of the dual in a second one until it ends."""
+    def _window_and_bound(self, dual: DualAscent, windows: Windows, tree: Tree | None) -> None:
+        """A window in this thread; passes, then splits, in a second one until it ends."""
         search = self.search
         upper = search.upper - search.level.problem.offset
-        _, _, extra = dual.appraisal()
-        worker = threading.Thread(target=_pass_on, args=(dual, upper, search.deadline))
+        bound, _, extra = dual.appraisal()
+        if tree is not None and tree.begun:
+            extra = np.maximum(extra, tree.floor() - bound)
+        if tree is not None:
+            tree.cutoff = search.cutoff - search.level.problem.offset
+        worker = threading.Thread(target=_pass_on, args=(dual, tree, upper, search.deadline))
         worker.start()
         try:
             windows.improve(extra)
         finally:
             dual.stopped = True
+            if tree is not None:
+                tree.stopped = True
             worker.join()
             dual.stopped = False
+            if tree is not None:
+                tree.stopped = False
         self._bound(dual, 1)
+        self._hear(tree)
 
-    def _shrink(self, dual: DualAscent) -> bool:
+    def _tree(self, dual: DualAscent) -> Tree | None:
+        """A tree of the level, where memory binds."""
+        if self.nested or self.brief or not dual.flat.capacity.size:
+            return None
+        return Tree(dual.flat, np.inf)
+
+    def _hear(self, tree: Tree | None) -> None:
+        """Take the plans and the bound that a tree has come to."""
+        if tree is None or not tree.begun:
+            return
+        search, offset = self.search, self.search.level.problem.offset
+        while tree.met:
+            search.offer(tree.met.pop())
+        tree.cutoff = search.cutoff - offset
+        search.raise_bound(tree.bound + offset)
+        search.tell()
+
+    def _exactly(self, dual: DualAscent, plans: ForestSearch, tree: Tree | None) -> bool:
+        """The exact solver, and splits beside it once it takes long; False for a smaller level."""
+        search = self.search
+        alone = time.monotonic() + ALONE
+
+        def beside() -> bool:
+            if tree is None or time.monotonic() < alone or not np.isfinite(search.upper):
+                return True
+            offset = search.level.problem.offset
+            tree.cutoff = search.cutoff - offset
+            tree.run(dual, min(search.deadline, time.monotonic() + BESIDE))
+            self._hear(tree)
+            left = tree.floor() + offset <= search.cutoff
+            return int(left.sum()) > REGROWN * left.size
+
+        solve_exactly(search, dual, plans, beside)
+        return not (tree is not None and tree.begun and self._shrink(dual, tree))
+
+    def _shrink(self, dual: DualAscent, tree: Tree | None = None) -> bool:
         """Drop choices that cannot beat the incumbent; True when a smaller level was made."""
         search = self.search
         flat, offset = search.level.flat, search.level.problem.offset
         bound, _, extra = dual.appraisal()
-        keep = bound + offset + extra <= search.cutoff
-        if keep.sum() > 0.9 * keep.size:
+        keep, most = bound + offset + extra <= search.cutoff, FEWER
+        if tree is not None and tree.begun:
+            keep &= tree.floor() + offset <= search.cutoff
+            if tree.bound - bound > GROWN * (search.cutoff - offset - bound):
+                most = REGROWN
+        if keep.sum() > most * keep.size:
             return False
         kept = {
             node: np.flatnonzero(keep[flat.node_start[node] : flat.node_start[node + 1]])
@@ -205,8 +263,8 @@ class Limited:
         return True
 
 
-def _pass_on(dual: DualAscent, upper: float, deadline: float) -> None:
-    """Passes until they are stopped, or no longer gain."""
+def _pass_on(dual: DualAscent, tree: Tree | None, upper: float, deadline: float) -> None:
+    """Passes until they are stopped, or no longer gain; then splits."""
     gained = np.inf
     while not dual.stopped and gained > STALLED * abs(dual.bound):
         before = dual.bound
@@ -214,6 +272,8 @@ def _pass_on(dual: DualAscent, upper: float, deadline: float) -> None:
         gained = dual.bound - before
         if time.monotonic() > deadline:
             return
+    if tree is not None and not dual.stopped:
+        tree.run(dual, deadline)
 
 
 def _solve_window(search: Search) -> None:

@@ -9,6 +9,7 @@ breaks nothing is optimal.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,8 +53,13 @@ def broken_rows(flat: Flat, values: np.ndarray) -> np.ndarray:
     return np.array(sorted(rows), dtype=np.int64)
 
 
-def solve_exactly(search: Search, dual: DualAscent, plans: ForestSearch) -> None:
-    """Close the gap of the current level with the linear model, as time allows."""
+def solve_exactly(
+    search: Search, dual: DualAscent, plans: ForestSearch, beside: Callable[[], bool]
+) -> None:
+    """Close the gap of the current level with the linear model, as time allows.
+
+    `beside` is called again and again meanwhile, and ends it by returning False.
+    """
     flat, offset = search.level.flat, search.level.problem.offset
     model = linear_model(flat)
     rows = np.flatnonzero(dual.best_prices > 0)
@@ -65,7 +71,7 @@ def solve_exactly(search: Search, dual: DualAscent, plans: ForestSearch) -> None
         plans.run(np.inf, time.monotonic() + 0.05)
         if plans.best is not None:
             search.offer(plans.best)
-        return time.monotonic() < search.deadline
+        return beside() and time.monotonic() < search.deadline
 
     for relax in (True, False):
         while True:

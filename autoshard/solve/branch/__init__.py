@@ -1,0 +1,1 @@
+"""Bounds by branching, where the memory limit leaves the relaxation weak."""

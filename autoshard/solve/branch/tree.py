@@ -1,0 +1,208 @@
+"""A bound by branching: parts of the plans, each with messages and prices of its own.
+
+Where memory binds, the relaxation mixes plans: one that spends the memory on one tensor, one that
+spends it on another. Messages and prices cannot tell them apart, whatever their values. Split by
+what a tensor occupies, each part has a higher bound, and often soon one above the best plan known.
+
+The leaves of the tree are sets of plans: every node has some of its choices there. The bound is the
+least bound of a leaf; the leaf that has it is split next. A split is tried with a few passes before
+it is made. What no plan of a leaf that is cheaper than the best one known can take, is dropped:
+choices whose reduced cost exceeds the gap, and those that fit beside nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from autoshard.solve.branch.splits import Split, splits
+from autoshard.solve.branch.squeeze import squeeze
+from autoshard.solve.dual import DualAscent
+from autoshard.solve.flat import Flat
+from autoshard.solve.kernels import GONE
+from autoshard.solve.problem import Booleans, Floats, Integers
+from autoshard.solve.support import silence
+
+TRIAL_PASSES = 25
+"""Passes with which a split is tried."""
+PASSES, MOST_ROUNDS = 25, 20
+"""Passes of a round, and rounds, of a leaf that was made."""
+GAINS = 0.02
+"""Rounds go on while one gains this part of the gap that is left."""
+LEAST = 1e-3
+"""A part gains at least this part of the gap, where splits are compared."""
+FAILS = 5
+"""Trials end after so many that are no better than the best so far."""
+SOFTNESS, AGILITY = 1e-3, 0.05
+"""Of the ascents (`DualAscent`)."""
+MEMORY = 4e8
+"""Bytes that the leaves may take; the tree grows no further then."""
+
+
+@dataclass(slots=True, eq=False, order=False)
+class Leaf:
+    """Plans that take only choices that are `alive`, none cheaper than `bound`."""
+
+    bound: float
+    alive: Booleans
+    rows: Integers
+    prices: Floats
+    messages: Floats
+    floor: Floats
+    """What no plan of the leaf with a given choice can cost less than."""
+
+    @property
+    def size(self) -> int:
+        return self.alive.nbytes + self.messages.nbytes + self.floor.nbytes + self.prices.nbytes
+
+
+@dataclass(slots=True, eq=False)
+class Tree:
+    """Leaves that together hold every plan cheaper than `cutoff`, all without the offset.
+
+    `met` are plans that were met as the only ones of a leaf; what they cost is for the caller to
+    say. `stopped` ends a run that is under way in another thread.
+    """
+
+    flat: Flat
+    cutoff: float
+    stopped: bool = False
+    full: bool = False
+    splits: int = 0
+    begun: bool = False
+    met: list[Integers] = field(default_factory=list)
+    _leaves: list[tuple[float, int, Leaf]] = field(default_factory=list)
+    _made: int = 0
+    _bytes: int = 0
+
+    def _begin(self, dual: DualAscent) -> None:
+        """The root: all plans, from the best messages and prices of an ascent."""
+        self.begun = True
+        root = self._ascent(dual.alive, dual.best_prices, dual.best_messages)
+        self._go_on(root)
+        self._keep(root, dual.bound)
+
+    @property
+    def bound(self) -> float:
+        """What no plan costs less than, or the cutoff where there is no cheaper one."""
+        return min(self._leaves[0][0], self.cutoff) if self._leaves else self.cutoff
+
+    def floor(self) -> Floats:
+        """What no plan with each choice costs less than; infinity where no leaf has it."""
+        floor = np.full(self.flat.costs.size, np.inf)
+        for _, _, leaf in list(self._leaves):
+            np.minimum(floor, leaf.floor, out=floor)
+        return floor
+
+    def run(self, dual: DualAscent, deadline: float) -> None:
+        """Split leaves until `deadline` (time.monotonic), until stopped, or until none is left.
+
+        It begins with the messages and prices that the ascent has by the first run.
+        """
+        if not self.begun:
+            self._begin(dual)
+        while self._leaves and not self.stopped and not self.full:
+            if time.monotonic() > deadline:
+                return
+            if self._leaves[0][0] >= self.cutoff:
+                self._leaves.clear()
+                return
+            leaf = self._leaves[0][2]
+            parts = self._branched(leaf, deadline)
+            if parts is None:
+                self.full = True
+                return
+            self.splits += 1
+            heapq.heappop(self._leaves)
+            self._bytes -= leaf.size
+            for part in parts:
+                self._keep(part, leaf.bound)
+            self.full = self._bytes > MEMORY
+
+    def _keep(self, dual: DualAscent, bound: float) -> None:
+        """A leaf of what an ascent has left, unless nothing cheap enough is; `bound` holds too."""
+        flat = self.flat
+        value, _, extra = dual.appraisal()
+        floor = np.maximum(value + extra, bound)
+        alive = dual.alive & (floor < self.cutoff)
+        value = max(value, bound)
+        if value >= self.cutoff or not squeeze(flat, alive):
+            return
+        if int(alive.sum()) == flat.node_count:
+            self.met.append(np.flatnonzero(alive) - flat.node_start[:-1])
+            return
+        floor[~alive] = np.inf
+        rows = np.flatnonzero(dual.best_prices)
+        messages = np.where(np.abs(dual.best_messages) < GONE, dual.best_messages, 0.0)
+        leaf = Leaf(value, alive, rows, dual.best_prices[rows], messages, floor)
+        self._made += 1
+        self._bytes += leaf.size
+        heapq.heappush(self._leaves, (value, self._made, leaf))
+
+    def _branched(self, leaf: Leaf, deadline: float) -> list[DualAscent] | None:
+        """The ascents of both parts of the best split tried; None where there is none."""
+        flat = self.flat
+        whole = self._within(leaf, leaf.alive)
+        _, _, extra = whole.appraisal()
+        gap = self.cutoff - leaf.bound
+        priced = whole.priced_usage()
+        best, gain, fails = [], -1.0, 0
+        for split in splits(flat, leaf.alive, priced, extra, gap):
+            if gain >= 0 and (self.stopped or time.monotonic() > deadline):
+                break
+            parts = self._parts(leaf, split, TRIAL_PASSES)
+            gains = sorted(min(part.bound, self.cutoff) - leaf.bound for part in parts)
+            gains = [gap] * (2 - len(gains)) if not gains else [*gains, gap][:2]
+            found = (max(gains[0], 0.0) + LEAST * gap) * (max(gains[1], 0.0) + LEAST * gap)
+            fails = 0 if found > gain else fails + 1
+            if found > gain:
+                best, gain = parts, found
+            if fails >= FAILS or not parts:
+                break
+        if gain < 0:
+            return None
+        for part in best:
+            self._go_on(part)
+        return best
+
+    def _parts(self, leaf: Leaf, split: Split, passes: int) -> list[DualAscent]:
+        """Ascents on the two parts of a split that may hold a plan cheap enough."""
+        start, stop = self.flat.span(split.node)
+        found = []
+        for part in (split.part, ~split.part):
+            alive = leaf.alive.copy()
+            alive[start:stop] &= part
+            if squeeze(self.flat, alive):
+                ascent = self._within(leaf, alive)
+                ascent.run(self.cutoff, np.inf, passes, self.cutoff)
+                if ascent.bound < self.cutoff:
+                    found.append(ascent)
+        return found
+
+    def _within(self, leaf: Leaf, alive: Booleans) -> DualAscent:
+        """An ascent on some choices of a leaf, from where the leaf stands."""
+        prices = np.zeros(self.flat.capacity.size)
+        prices[leaf.rows] = leaf.prices
+        return self._ascent(alive, prices, leaf.messages)
+
+    def _ascent(self, alive: Booleans, prices: Floats, messages: Floats) -> DualAscent:
+        """An ascent on some choices."""
+        ascent = DualAscent(self.flat, softness=SOFTNESS, agility=AGILITY)
+        ascent.alive[:] = alive
+        ascent.begin_with(prices, messages)
+        silence(ascent)
+        ascent.take_up(np.flatnonzero(prices))
+        return ascent
+
+    def _go_on(self, ascent: DualAscent) -> None:
+        """Passes until they gain little."""
+        for _ in range(MOST_ROUNDS):
+            before = ascent.bound
+            if self.stopped or before >= self.cutoff:
+                return
+            ascent.run(self.cutoff, np.inf, PASSES, self.cutoff)
+            if ascent.bound - before < GAINS * (self.cutoff - before):
+                return
