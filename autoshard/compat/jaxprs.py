@@ -7,6 +7,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from autoshard.compat.kernel_equations import with_kernels, without_unread_results
 from autoshard.compat.memory_spaces import host_shape, in_host
 
@@ -50,6 +52,11 @@ def is_literal(atom: Any) -> bool:
     return hasattr(atom, "val")
 
 
+def literal(atom: Any) -> np.ndarray[Any, Any]:
+    """The value of a literal: Python's numbers are of its type."""
+    return np.asarray(atom.val, atom.aval.dtype)
+
+
 def is_tracer(array: Any) -> bool:
     """Whether an array is of a trace that is still going on."""
     from jax.core import Tracer
@@ -80,6 +87,48 @@ def scan_counts(parameters: Mapping[str, Any]) -> tuple[int, int]:
         return parameters["num_consts"], parameters["num_carry"]
     constants, carries, _ = parameters["ft_in"].unpack()
     return len(constants), len(carries)
+
+
+def loop_bodies(equation: Any, operands: Sequence[Any]) -> list[tuple[Any, list[Any]]]:
+    """The bodies of a loop or a choice, each with what it is given in every turn.
+
+    Args:
+      equation: any one; of others than `scan`, `while` and `cond` there are none.
+      operands: of the equation, whatever stands for them.
+
+    What differs from turn to turn is None.
+    """
+    name, params, operands = equation.primitive.name, equation.params, list(operands)
+    if name == "scan":
+        count, _ = scan_counts(params)
+        return [(params["jaxpr"], [*operands[:count], *([None] * len(operands[count:]))])]
+    if name == "while":
+        of_cond, of_body = params["cond_nconsts"], params["body_nconsts"]
+        carried = [None] * (len(operands) - of_cond - of_body)
+        return [
+            (params["cond_jaxpr"], [*operands[:of_cond], *carried]),
+            (params["body_jaxpr"], [*operands[of_cond : of_cond + of_body], *carried]),
+        ]
+    return [(body, operands[1:]) for body in params["branches"]] if name == "cond" else []
+
+
+def with_inputs_held(closed: Any, values: Sequence[Any]) -> Any:
+    """A closed jaxpr of which the inputs with values, which are not None, are constants."""
+    import jax
+    from jax.extend.core import jaxpr_as_fun
+
+    inputs = closed.jaxpr.invars
+    free = [k for k, value in enumerate(values) if value is None]
+
+    def run(*given: Any) -> list[Any]:
+        rest = iter(given)
+        return jaxpr_as_fun(closed)(*(next(rest) if one is None else one for one in values))
+
+    held = jax.make_jaxpr(run)(*(shape_struct(inputs[k].aval) for k in free))
+    info, names = held.jaxpr.debug_info, closed.jaxpr.debug_info.arg_names
+    if names is not None and len(names) == len(inputs):
+        info = info._replace(arg_names=tuple(names[k] for k in free))
+    return held.replace(jaxpr=held.jaxpr.replace(debug_info=info))
 
 
 @functools.lru_cache(maxsize=1)

@@ -10,7 +10,8 @@ import jax
 from autoshard import compat
 from autoshard.program.vocabulary import INLINED
 
-_BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
+BODIES = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr"), "cond": ("branches",)}
+"""Parameters of loops and choices that hold their bodies."""
 
 
 def replaced(jaxpr: Any, change: Callable[[Any], Any]) -> Any:
@@ -47,7 +48,7 @@ def equations_in(jaxpr: Any) -> Iterator[Any]:
 def with_bodies(equation: Any, change: Callable[[Any], Any]) -> Any:
     """`equation` with `change` made to the jaxprs that are laid out in place of it."""
     name, params = equation.primitive.name, equation.params
-    keys = _BODIES.get(name, compat.BODIES_OF_CALLS if name in INLINED else ())
+    keys = BODIES.get(name, compat.BODIES_OF_CALLS if name in INLINED else ())
     changed = {key: _changed(params[key], change) for key in keys if key in params}
     if all(params[key] is value for key, value in changed.items()):
         return equation

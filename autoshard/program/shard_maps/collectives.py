@@ -57,6 +57,11 @@ def is_collective(equation: Any) -> bool:
     return equation.primitive.name in _COLLECTIVES or equation.primitive.name in _REFUSED
 
 
+def is_cast(equation: Any) -> bool:
+    """Whether an equation hands on what it is given, as another type."""
+    return _COLLECTIVES.get(equation.primitive.name) is _nothing
+
+
 def _axes_of(equation: Any) -> tuple[Any, ...]:
     params = equation.params
     axes = params["axes"] if "axes" in params else params["axis_name"]

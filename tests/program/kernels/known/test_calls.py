@@ -96,6 +96,22 @@ def test_calls_in_a_shard_map_of_the_users_are_known(parts: int, expected: list[
     assert cut(mapped, *given) == [("gmm", expected)]
 
 
+@pytest.mark.parametrize(("offset", "known"), [(None, 2), (0, 2), (4, 1)])
+def test_what_is_computed_ahead_of_a_loop_is_no_operand(offset: int | None, known: int) -> None:
+    """A call of other groups than the first is one that the table does not know."""
+
+    def loss(stack: Any, rows: Any) -> Any:
+        def layer(rows: Any, matrices: Any) -> tuple[Any, None]:
+            sizes = jnp.full(8, jnp.sum(rows > 0) // 512, jnp.int32)
+            first = {} if offset is None else {"group_offset": jnp.int32(offset)}
+            return products(rows, matrices, sizes, **first), None
+
+        return jnp.sum(jax.lax.scan(layer, rows, stack)[0] ** 2)
+
+    names = [name for name, _ in cut(jax.grad(loss), array(2, 8, 256, 256), GROUPED[0])]
+    assert names == ["gmm"] * known + ["tgmm"]
+
+
 def test_a_rule_of_the_user_goes_first() -> None:
     rule = "grid, lanes m, k n, a b -> a b"
     assert not cut(products, *GROUPED, user_rules={"gmm": rule})
