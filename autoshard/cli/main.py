@@ -240,6 +240,12 @@ def _add_wishes(parser: Any) -> None:
         help="do not count shardings that the program itself asks for as requirements",
     )
     parser.add_argument(
+        "--complete",
+        action="store_true",
+        help="let all that these shardings leave open lie as Shardy's propagation completes them: "
+        "what the compiler makes of the program as it is",
+    )
+    parser.add_argument(
         "--memory-limit",
         metavar="SIZE",
         type=cli_arguments.size,

@@ -228,7 +228,7 @@ def _search(
         "remat": options.remat,
         "accumulate": options.accumulate,
     }
-    said = _rewrites(options)
+    said = _rewrites(options) or ("--complete" if options.complete else "")
     if said and (options.max_changes, options.refine) != (None, None):
         raise CommandError(f"{said} goes without --max-changes and --refine; leave them out")
     try:
@@ -242,7 +242,8 @@ def _search(
             plan = replanned(before, program, machine, options.max_changes, asked)
         elif options.refine is None:
             asked["start"] = before
-            plan = search(program, machine, baselines=not options.no_baselines, **asked)
+            asked |= {"complete": options.complete, "baselines": not options.no_baselines}
+            plan = search(program, machine, **asked)
         else:
             plan = _refined(options.refine, machine, found, program, asked, line)
     except (MeshError, ProgramError, RequirementError, TraceError) as error:

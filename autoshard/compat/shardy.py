@@ -229,14 +229,34 @@ def with_explicit_collectives(module: Any) -> Any:
     return copy
 
 
+def propagated(module: Any) -> Any:
+    """A copy of a lowered module in which Shardy has laid out every value, by propagation."""
+    copy = module.operation.clone()
+    _run(copy, _COLLECTIVE_PIPELINES[:1])
+    return copy
+
+
 def make_collectives_explicit(module: Any) -> None:
     """Have Shardy make every collective of a module an operation, in the module itself."""
+    _run(module, _COLLECTIVE_PIPELINES)
+
+
+def _run(module: Any, pipelines: Sequence[str]) -> None:
     from jaxlib.mlir import passmanager
 
-    for pipeline in _COLLECTIVE_PIPELINES:
+    for pipeline in pipelines:
         passes = passmanager.PassManager.parse(pipeline, module.context)
         passes.enable_verifier(False)
         passes.run(module.operation)
+
+
+def set_sharding_rule(operation: Any, text: str) -> None:
+    """Have an operation of a module be cut by a rule, in Shardy's own text."""
+    from jaxlib.mlir import ir
+
+    with operation.context:
+        rule = ir.Attribute.parse(f"#sdy.op_sharding_rule<{text}>")
+    operation.attributes["sdy.sharding_rule"] = rule
 
 
 def shardy_mesh_axes(attribute: Any) -> tuple[tuple[str, int], ...]:
@@ -283,6 +303,8 @@ def shardy_sharding_of(value: Any) -> Any | None:
         attributes = owner.attributes
         if "out_sharding" in attributes:
             return attributes["out_sharding"]
+        if owner.name in ("sdy.sharding_constraint", "sdy.reshard"):
+            return attributes["sharding"]
         number = ir.OpResult(value).result_number
         return _sharding_of_number(attributes, number, sdy)
     number = ir.BlockArgument(value).arg_number

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from autoshard import compat
 from autoshard.compiler import cache as answers
 from autoshard.compiler.cache import Answer
-from autoshard.compiler.hlo.collectives import HloCollective, collectives, find
+from autoshard.compiler.hlo.collectives import HloCollective, find, made_once
 from autoshard.compiler.hlo.module import Module
 from autoshard.compiler.hlo.places import Place
 from autoshard.compiler.hlo.rings import fold_rings
@@ -83,7 +83,8 @@ class Compiled:
       kind: which compiler.
       device_kind: what it calls the device.
       memory: on one device.
-      partitioned: the collectives right after partitioning: what the shardings cause.
+      partitioned: the collectives right after partitioning, those that are equal once: what the
+        shardings cause.
       final: those of the scheduled program, after the backend's rewrites.
       transfers: of that program, to the host's memory and from it.
       timeline: of one step; None for the CPU, whose compiler estimates nothing.
@@ -252,7 +253,7 @@ def read(
     partitioned: list[HloCollective] = []
     if answer.partitioned:
         module = replace(read_module(answer.partitioned), loops=tuple(loops))
-        partitioned = collectives(module, mesh, slices=target.slices)
+        partitioned = fold_rings(made_once(find(module, mesh, slices=target.slices)))
     schedule = read_schedule(answer.schedule) if answer.schedule else None
     schedule = schedule if schedule is not None and schedule.is_measured else None
     estimate = None

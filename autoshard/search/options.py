@@ -43,6 +43,9 @@ class SearchOptions:
         axes only if `mesh` is given.
       constraints: whether shardings that the program itself asks for (`with_sharding_constraint`,
         shardings of a `jax.jit`, `shard_alike`) also count as requirements.
+      complete: whether all that these leave open lies as Shardy's propagation completes them
+        (`autoshard.lower.facts.completed`): the plan that the compiler makes of the program as it
+        is. It needs a mesh with the axes of the program's own.
       join_sums: whether the terms of a sum of matrix products may stay unreduced until they are
         added, so that one collective reduces them all (`autoshard.plan.unreduced_sums`).
       start: a plan of this program, or of a similar one, to start from
@@ -71,6 +74,7 @@ class SearchOptions:
     options: Mapping[str, Any] | None = None
     requirements: Sequence[Requirement | str] = ()
     constraints: bool = True
+    complete: bool = False
     join_sums: bool = True
     start: Plan | None = None
     known_bound: float = 0.0

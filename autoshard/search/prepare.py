@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.cost.step_prices import step_prices
+from autoshard.lower.facts.completed import completed
 from autoshard.lower.facts.platforms import without_lowering
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape
-from autoshard.problem.requirements.demands import demands_of
+from autoshard.problem.requirements.demands import Demands, demands_of
+from autoshard.program.layout_pattern import LayoutPattern
 from autoshard.program.repeats import find_repeats
 from autoshard.program.subaxes import split
 from autoshard.program.trace import Program
@@ -23,7 +26,8 @@ from autoshard.xla import analyse
 
 
 class MeshError(ValueError):
-    """The mesh does not use all of the machine's chips, or one of its axes divides nothing."""
+    """The mesh is not of the machine's chips, an axis divides nothing, or one that is needed is not
+    given."""
 
 
 def prepare(
@@ -37,6 +41,8 @@ def prepare(
     shapes = _shapes(program, machine, asked.mesh)
     given = None if asked.mesh is None else shapes[0]
     demands = demands_of(program, asked.requirements, given, constraints=asked.constraints)
+    if asked.complete:
+        demands = replace(demands, completed=_completed(program, given, demands))
     flow = analyse(program, machine.chip) if known.facts is None else known.facts
     flow = demands.facts(flow)
     classes = find_repeats(program, fold=asked.fold, marks=demands.marks())
@@ -64,6 +70,25 @@ def prepare(
         counted_on=known.counted_on,
     )
     return searcher, shapes
+
+
+def _completed(
+    program: Program, mesh: MeshShape | None, demands: Demands
+) -> Mapping[int, LayoutPattern]:
+    """The layouts that propagation completes. Raises MeshError where it has nothing to go by."""
+    if program.explicit:
+        raise MeshError(
+            f"{program.name} is written for Explicit mesh axes, whose types say how all arrays "
+            "lie: nothing is left to complete; search for its plan without complete"
+        )
+    if mesh is None:
+        own = [dict(one.mesh) for one in demands.own if one.mesh]
+        shown = ",".join(f"{k}={n}" for k, n in own[0].items() if n > 1) if own else "x=8"
+        raise MeshError(
+            "what a program says of its arrays is completed on a mesh, which is still to be found: "
+            f"give it, as --mesh {shown}"
+        )
+    return completed(program, mesh, demands.own)
 
 
 def _check_platform(program: Program, machine: Machine) -> None:

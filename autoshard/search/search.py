@@ -56,6 +56,7 @@ def search(
     options: Mapping[str, Any] | None = None,
     requirements: Sequence[Requirement | str] = (),
     constraints: bool = True,
+    complete: bool = False,
     join_sums: bool = True,
     start: Plan | None = None,
     known_bound: float = 0.0,
@@ -68,7 +69,7 @@ def search(
       program: the traced program, from `autoshard.trace`.
       machine: a `Machine`, the name of a preset such as `v5p-64`, or the path of a TOML file.
       mesh, memory_limit, time_limit, gap, baselines, fold, progress, options, requirements,
-        constraints, join_sums, start, known_bound, remat, accumulate: see
+        constraints, complete, join_sums, start, known_bound, remat, accumulate: see
         `autoshard.search.SearchOptions`.
 
     Raises:
@@ -91,6 +92,7 @@ def search(
         options=options,
         requirements=requirements,
         constraints=constraints,
+        complete=complete,
         join_sums=join_sums,
         start=start,
         known_bound=known_bound,

@@ -139,6 +139,33 @@ def find(module: Module, mesh: MeshShape, *, slices: Sequence[int] | None = None
     ]
 
 
+def made_once(found: Sequence[Found]) -> list[Found]:
+    """Collectives without those that do again to a value what was done to it already.
+
+    The partitioner reshards an operand anew for each of its readers, and the compiler merges what
+    is equal right afterwards.
+    """
+    seen: set[object] = set()
+    kept = []
+    for one in found:
+        made = one.event.collective
+        said = {k: text for k, text in made.attributes().items() if k not in _UNLIKE}
+        key = (
+            id(one.place),
+            made.opcode,
+            made.operands,
+            one.operand,
+            made.shape_text,
+            *sorted(said.items()),
+        )
+        if key not in seen:
+            seen.add(key)
+            kept.append(one)
+    return kept
+
+
+_UNLIKE = ("channel_id", "metadata")
+"""Attributes in which equal collectives may differ."""
 _LOOKED_INTO = ("fusion", *WRAPPING)
 """Callers whose collectives are events of the caller's own computation."""
 

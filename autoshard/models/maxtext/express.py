@@ -2,8 +2,8 @@
 
 The file says how many devices lie along each axis of MaxText's mesh; its logical axis rules then
 say where everything lies. So each split of the devices is one plan: the step is built by MaxText
-with that mesh, its constraints and the shardings of its arguments are demands, and the search
-decides and prices what they leave open. Which axes do different things for the model is asked of
+with that mesh, its constraints and the shardings of its arguments are demands, and what they leave
+open lies as Shardy's propagation completes them (`autoshard.lower.facts.completed`). Which axes do different things for the model is asked of
 MaxText (`autoshard.models.maxtext.splits`). First all devices lie along one axis, each in turn,
 then along the best of these and another one, in all proportions (where none fits, along any two).
 From the best of all a prime factor at a time moves to another axis while that helps.
@@ -296,6 +296,7 @@ class Expression:
             time_limit=min(SECONDS, self.asked.time_limit),
             gap=max(GAP, self.asked.gap),
             baselines=False,
+            complete=True,
             join_sums=self.asked.join_sums,
         )
         known = WarmStart(only_better=not math.isinf(cutoff), seeks_limit=False)

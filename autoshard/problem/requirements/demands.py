@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,12 @@ from autoshard.problem.requirements import text as statements
 from autoshard.problem.requirements.bind import Bound, axes_of, bind, marks
 from autoshard.problem.requirements.check import broken, found_rules
 from autoshard.problem.requirements.from_program import Constraint, constraints_of, own_mesh_notes
-from autoshard.problem.requirements.records import MemoryLimit, Requirement
+from autoshard.problem.requirements.preferred import laid_out
+from autoshard.problem.requirements.records import MemoryLimit, Pin, Requirement
 from autoshard.problem.requirements.reshard_places import all_places, reshard_places
 from autoshard.problem.requirements.restrict import restricted
 from autoshard.program.facts import Facts
+from autoshard.program.layout_pattern import LayoutPattern
 from autoshard.program.trace import Program
 from autoshard.solve import Problem, Usage
 from autoshard.solve.pipeline import solve
@@ -41,17 +43,19 @@ class Demands:
       bounds: the requirements.
       names: of the mesh axes, where the mesh is given; they may be named then.
       own: what the program itself demands, with the meshes on which it does.
+      completed: layouts of further values, each kept wherever its value can have it.
     """
 
     program: Program
     bounds: tuple[Bound, ...] = ()
     names: tuple[str, ...] | None = None
     own: tuple[Constraint, ...] = ()
+    completed: Mapping[int, LayoutPattern] = field(default_factory=dict)
 
     @property
     def fixed(self) -> bool:
         """Whether they speak of the axes of one mesh, and so cannot be put to a coarser one."""
-        return any(axes_of(bound) for bound in self.bounds)
+        return bool(self.completed) or any(axes_of(bound) for bound in self.bounds)
 
     def facts(self, flow: Facts, *, everywhere: bool = False) -> Facts:
         """The facts of the program, with the places where requirements make it reshard.
@@ -61,11 +65,20 @@ class Demands:
           everywhere: in all kernels that requirements touch, for a mesh on which nothing else does.
         """
         places = all_places if everywhere else reshard_places
-        return replace(flow, parted=places(self.program, flow, self.bounds))
+        bounds = (*self.bounds, *self._also)
+        return replace(flow, parted=places(self.program, flow, bounds))
+
+    @property
+    def _also(self) -> tuple[Bound, ...]:
+        """What is completed, as a requirement."""
+        if not self.completed:
+            return ()
+        pin = Pin("all", LayoutPattern((), more=True))
+        return (Bound(pin, pins=tuple(self.completed.items())),)
 
     def marks(self) -> Mapping[int, tuple[str, ...]]:
         """What is asked of every value, for `find_repeats`."""
-        return marks(self.bounds)
+        return marks((*self.bounds, *self._also))
 
     def limit(self, limit: float) -> float:
         """The least of a memory limit and those that must hold, in bytes."""
@@ -91,11 +104,14 @@ class Demands:
         Raises:
           EmptyDomainError: no choice is left to some value.
         """
-        if not self.bounds:
+        if not self.bounds and not self.completed:
             return built
         shape = self.mesh(built.prices.mesh_shape)
         asked = built if counted is None else replace(built, prices=counted)
-        found = _prioritised(restricted(asked, self.bounds, shape), seconds)
+        asked = restricted(asked, self.bounds, shape)
+        if self.completed:
+            asked = laid_out(asked, self.completed, shape, seconds=seconds)
+        found = _prioritised(asked, seconds)
         return found if counted is None else replace(found, prices=built.prices)
 
     def penalty(self, evaluation: Evaluation, decisions: Decisions, mesh: MeshShape) -> float:
@@ -123,7 +139,14 @@ class Demands:
 
     def notes(self, mesh: MeshShape) -> tuple[str, ...]:
         """What a reader of a plan on this mesh should know of how requirements were read."""
-        return own_mesh_notes(self.own, mesh)
+        notes = own_mesh_notes(self.own, mesh)
+        if self.completed:
+            completed = (
+                f"{len(self.completed)} arrays lie as Shardy's propagation completes the program's "
+                "own annotations, wherever a plan can have them so; the search was for the rest"
+            )
+            notes = (*notes, completed)
+        return notes
 
     def verdicts(
         self, evaluation: Evaluation, decisions: Decisions, mesh: MeshShape

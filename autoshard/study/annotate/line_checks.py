@@ -23,10 +23,11 @@ import jax
 
 from autoshard import compat
 from autoshard.cost.collective import Kind, MeshTopology
-from autoshard.lower.collectives import KINDS, read_collectives
+from autoshard.lower.collectives import read_collectives
 from autoshard.lower.compare import Tally, compare
 from autoshard.lower.facts.loop_trips import loop_trips
 from autoshard.lower.inlined import run_inlined
+from autoshard.lower.merged import drop_constants, merge_equal, walk_in
 from autoshard.lower.spmd import Lowered
 from autoshard.machine.machine import Machine
 from autoshard.program.as_run.planned import as_planned
@@ -35,7 +36,6 @@ from autoshard.study.annotate.marks import mark_of
 from autoshard.study.annotate.sites import Sites, written
 
 _PRODUCTS = frozenset({"stablehlo.dot_general", "stablehlo.convolution"})
-_COLLECTIVES = frozenset(f"sdy.{kind}" for kind in KINDS)
 _CONSTRAINT = "sdy.sharding_constraint"
 
 
@@ -79,7 +79,7 @@ class LineChecks:
             mark_of(compat.location_frames(one.location)[0])
             for one in _constraints(self.module.operation)
         ]
-        self.operations = sum(1 for _ in _walk(self.module.operation))
+        self.operations = sum(1 for _ in walk_in(self.module.operation))
         self.checks = 0
         self.alone: dict[tuple[Line, ...], Mismatch] = {}
 
@@ -108,8 +108,8 @@ class LineChecks:
         return inlined(self.lowered, written(self.fn, lines, self.lowered.mesh))
 
     def _judged(self, explicit: Any) -> Mismatch:
-        _merge_equal(explicit)
-        _drop_constants(explicit)
+        merge_equal(explicit)
+        drop_constants(explicit)
         loops = loop_trips(self.lowered.program)
         found = compare(self.lowered.plan.moves, read_collectives(explicit, loops=loops))
         cuts, lines = _cuts(explicit), set[str]()
@@ -163,19 +163,8 @@ def _explicit(lowered: Lowered) -> Any:
     return compat.with_explicit_collectives(_module(lowered))
 
 
-def _walk(operation: Any) -> Any:
-    """Every operation inside of one, with the operations of a block before those of its regions."""
-    for region in operation.regions:
-        for block in region.blocks:
-            for view in list(block.operations):
-                inner = view.operation
-                yield inner
-                if inner.regions:
-                    yield from _walk(inner)
-
-
 def _constraints(operation: Any) -> list[Any]:
-    return [inner for inner in _walk(operation) if inner.name == _CONSTRAINT]
+    return [inner for inner in walk_in(operation) if inner.name == _CONSTRAINT]
 
 
 class _Cuts:
@@ -211,7 +200,7 @@ def _cuts(explicit: Any) -> list[_Product]:
     cut = _Cuts()
     return [
         _Product(f"{inner.results[0].type} {cut(inner.results[0])}", inner.location)
-        for inner in _walk(explicit)
+        for inner in walk_in(explicit)
         if inner.name in _PRODUCTS
     ]
 
@@ -220,44 +209,8 @@ def _arrays(explicit: Any) -> Counter[Any]:
     """For every kind of operation, type and layout the elements of the results."""
     cut = _Cuts()
     found: Counter[Any] = Counter()
-    for inner in _walk(explicit):
+    for inner in walk_in(explicit):
         if inner.name.startswith("stablehlo.") and len(inner.results) == 1:
             kind = inner.results[0].type
             found[inner.name, str(kind), cut(inner.results[0])] += compat.elements(kind)
     return found
-
-
-def _merge_equal(operation: Any) -> None:
-    """Merge collectives of a block that do the same to one value."""
-    for region in operation.regions:
-        for block in region.blocks:
-            seen: dict[Any, Any] = {}
-            for view in list(block.operations):
-                inner = view.operation
-                if inner.name not in _COLLECTIVES:
-                    _merge_equal(inner)
-                    continue
-                what = tuple(str(inner.attributes[k]) for k in range(len(inner.attributes)))
-                key = inner.operands[0], inner.name, what
-                if key in seen:
-                    inner.results[0].replace_all_uses_with(seen[key])
-                    inner.erase()
-                else:
-                    seen[key] = inner.results[0]
-
-
-def _drop_constants(operation: Any) -> None:
-    """Drop the collectives of constants: every device makes its own part."""
-    for inner in list(_walk(operation)):
-        if inner.name in _COLLECTIVES and _is_constant(inner.operands[0]):
-            inner.results[0].replace_all_uses_with(inner.operands[0])
-            inner.erase()
-
-
-def _is_constant(value: Any) -> bool:
-    """Whether a value is one number everywhere, or counts along a dimension."""
-    maker = value.owner
-    name = getattr(maker, "name", "")  # a block has none
-    if name == "stablehlo.broadcast_in_dim":
-        return _is_constant(maker.operands[0])
-    return name in {"stablehlo.constant", "stablehlo.iota"}

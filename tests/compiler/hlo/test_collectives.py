@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from autoshard.compiler.hlo.collectives import HloCollective, collectives
+from autoshard.compiler.hlo.collectives import HloCollective, collectives, find, made_once
 from autoshard.compiler.hlo.text import read_module
 from autoshard.plan.plan import MeshShape
 from tests.compiler.hlo.dumps import compiled, mesh_of, on, shape_of
@@ -133,6 +133,23 @@ def test_a_sum_with_a_second_reader_stays_an_all_reduce():
     a = jax.ShapeDtypeStruct((16, 32), jnp.float32, sharding=on(MESH, None, "x"))
     b = jax.ShapeDtypeStruct((32, 64), jnp.float32, sharding=on(MESH, "x"))
     assert brief(found(compiled(product, a, b)[0])) == [("all_reduce", "x", 4096, 1)]
+
+
+def test_what_is_gathered_for_two_readers_is_gathered_once():
+    mesh = mesh_of({"x": 8})
+
+    def step(w, a, b):
+        w = jnp.sin(w)
+        both = a @ w, jnp.einsum("ij,kj->ik", b, w)
+        return tuple(lax.with_sharding_constraint(one, on(mesh, "x")) for one in both)
+
+    shapes = (32, 64), (16, 32), (16, 64)
+    args = [jax.ShapeDtypeStruct(one, jnp.float32, sharding=on(mesh, "x")) for one in shapes]
+    module = read_module(compiled(step, *args)[0])
+    every = find(module, shape_of(mesh))
+    once = brief([one.record for one in made_once(every)])
+    assert once == [("all_gather", "x", 8192, 1)]
+    assert len(made_once([*every, *every])) == 1
 
 
 def test_a_module_for_another_mesh():

@@ -1,0 +1,80 @@
+"""Layouts that values are to have wherever they can: as many bytes of them as can be at once.
+
+What a compiler's propagation decides is not always within the choices of a plan: a value inside of
+a kernel lies as the kernel's operations let it. So the problem is first solved with the bytes of
+values that lie otherwise as its only cost,
+
+    minimise  sum_v  bytes(v) [x_v is not in the layout of v]
+
+and what lies as wanted in the answer has no other choice from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autoshard.plan.plan import MeshShape
+from autoshard.problem.build import Built
+from autoshard.problem.requirements.filter_choices import narrowed
+from autoshard.program.layout_pattern import LayoutPattern
+from autoshard.solve import Problem
+from autoshard.solve.allowed import Allowed
+from autoshard.solve.pipeline import solve
+from autoshard.solve.problem import Edge
+
+
+def laid_out(
+    built: Built, layouts: Mapping[int, LayoutPattern], mesh: MeshShape, *, seconds: float
+) -> Built:
+    """The problem in which values lie as they are to, but for those that cannot.
+
+    Args:
+      built: with all that must hold.
+      layouts: of values.
+      mesh: axis names and sizes.
+      seconds: for finding out which cannot; what is found in that time stands.
+    """
+    wanted: dict[int, NDArray[np.bool_]] = {}
+    weight: dict[int, float] = {}
+    for value, pattern in layouts.items():
+        number = int(built.classes.value_class[value])
+        if number not in built.value_node:
+            continue
+        choices, node = built.value_choices[number], built.value_node[number]
+        inside = pattern.mask(choices.table.dimensions, mesh.names, mesh.sizes)[choices.stored]
+        if inside.any():
+            wanted.setdefault(node, inside)
+            weight[node] = weight.get(node, 0.0) + built.prices.program.values[value].bytes
+    outcome = solve(_counting(built.problem, wanted, weight), time_limit=seconds, gap=0.0)
+    if outcome.solution is None:
+        return built  # the search says why
+    chosen = outcome.solution.choices
+    kept = {node: inside for node, inside in wanted.items() if inside[chosen[node]]}
+    return narrowed(built, kept)
+
+
+def _counting(
+    problem: Problem, wanted: Mapping[int, NDArray[np.bool_]], weight: Mapping[int, float]
+) -> Problem:
+    """The same choices, whose only cost is what lies otherwise; memory is left to the search."""
+    total = sum(weight.values()) or 1.0
+    nodes = tuple(
+        replace(node, costs=np.where(wanted[number], 0.0, weight[number] / total))
+        if number in wanted
+        else replace(node, costs=np.zeros(node.costs.size))
+        for number, node in enumerate(problem.nodes)
+    )
+    tables: dict[int, NDArray[np.float64]] = {}
+
+    def barred(edge: Edge) -> Edge:
+        if isinstance(edge.costs, Allowed):
+            return edge
+        if id(edge.costs) not in tables:
+            tables[id(edge.costs)] = np.where(np.isinf(edge.costs), np.inf, 0.0)
+        return replace(edge, costs=tables[id(edge.costs)])
+
+    return Problem(nodes, tuple(map(barred, problem.edges)), (), None, 0.0)
