@@ -60,6 +60,7 @@ class TraceOptions(TypedDict, total=False):
     saved: list[str]
     offloaded: list[str]
     microbatches: Count
+    parts: dict[str, list[Count]]
     host: list[str]
     platforms: list[str]
     constraints: bool

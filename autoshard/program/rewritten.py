@@ -5,7 +5,7 @@ It may save other values, work on microbatches, or hold what it runs on one plat
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from autoshard.program.as_run.calls import run_on
 from autoshard.program.fingerprint import fingerprint, outline
 from autoshard.program.flatten import Flattener
 from autoshard.program.graph import Op, Program, Region
-from autoshard.program.keep import KeepError, find_residuals, with_saved
+from autoshard.program.keep import KeepError, find_residuals, with_parts, with_saved
 from autoshard.program.kernels.rule import with_rings
 from autoshard.program.microbatches import CutError, with_microbatches
 from autoshard.program.rules.ask_shardy import rules_for
@@ -56,7 +56,8 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     Raises:
       TraceError: it cannot be cut so, or it is already, or it was told what to save.
     """
-    told = [key for key in ("microbatches", "saved", "offloaded") if key in program.options]
+    chosen = ("microbatches", "parts", "saved", "offloaded")
+    told = [key for key in chosen if key in program.options]
     if told:
         raise TraceError(
             f"{program.name} was traced with {' and '.join(told)} already: give it as it is without"
@@ -66,6 +67,30 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     closed, cut = in_parts(program.written, microbatches, program.ties, rules, counts)
     made = laid_out(closed, program.input_paths, program.output_paths, counts, rules)
     options = {**program.options, **cut, **rules_option(rules)}
+    return replace(program, options=options, jaxpr=closed, written=closed, **made)
+
+
+def loops_in_parts(program: Program, parts: Mapping[str, Sequence[int]]) -> Program:
+    """The same step, saving what it saves as it is written, with loops that run in parts.
+
+    Args:
+      program: the step, whatever it saves, with no loop in parts.
+      parts: by the name of a loop (`Residuals.loops` of `program.written`), the turns at which a
+        further part begins. Each part may then save other values.
+
+    Raises:
+      TraceError: there are no such loops or turns, or the step has loops in parts already.
+    """
+    if "parts" in program.options:
+        raise TraceError(
+            f"{program.name} was traced with parts of loops already: give it as it is without"
+        )
+    chosen = ("saved", "offloaded")
+    options = {key: value for key, value in program.options.items() if key not in chosen}
+    closed, told = divided(program.written, parts)
+    counts, rules = options.get("trip_counts", ()), program.user_rules
+    made = laid_out(closed, program.input_paths, program.output_paths, counts, rules)
+    options = {**options, **told, **rules_option(rules)}
     return replace(program, options=options, jaxpr=closed, written=closed, **made)
 
 
@@ -129,6 +154,19 @@ def in_parts(
     except CutError as error:
         raise TraceError(str(error)) from error
     return closed, {"microbatches": count}
+
+
+def divided(
+    written: Any, parts: Mapping[str, Sequence[int]]
+) -> tuple[Any, dict[str, dict[str, list[int]]]]:
+    """The step with loops in these parts, and how the options of a trace say so."""
+    if not parts:
+        return written, {}
+    try:
+        closed = with_parts(written, find_residuals(written), parts)
+    except KeepError as error:
+        raise TraceError(str(error)) from error
+    return closed, {"parts": {name: list(starts) for name, starts in parts.items()}}
 
 
 def saving(

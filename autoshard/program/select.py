@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from autoshard.near import hint
+from autoshard.program.keep.names import is_part
 from autoshard.program.trace import Op, Program
 
 _KEY = re.compile(r"\[\s*(['\"]?)(.*?)\1\s*\]|\.?([^.\[\]]+)")
@@ -129,7 +130,7 @@ def group_path(path: str) -> str:
 
 
 def scope_names(scope: str) -> list[str]:
-    """The user's names of a scope, without what transforms write around them.
+    """The user's names of a scope, without what transforms and parts of loops write there.
 
     >>> scope_names("jit(step)/transpose(jvp(layer_3))/mlp")
     ['step', 'layer_3', 'mlp']
@@ -139,7 +140,7 @@ def scope_names(scope: str) -> list[str]:
         while match := _TRANSFORM.match(part):
             part = match[1]
         if part not in _SILENT:
-            names += part.split("/")
+            names += [name for name in part.split("/") if not is_part(name)]
     return names
 
 

@@ -21,7 +21,8 @@ elements, whatever they come from.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -33,7 +34,7 @@ from autoshard.program.bodies import all_equations
 from autoshard.program.flatten import op_count
 from autoshard.program.graph import Op, Program, Region, Value
 from autoshard.program.kernels.known.calls import know_kernels
-from autoshard.program.rewritten import in_parts, laid_out, of_platforms, saving
+from autoshard.program.rewritten import divided, in_parts, laid_out, of_platforms, saving
 from autoshard.program.rules.choose import UserRules, refuse_for_bodies
 from autoshard.program.rules.kept import heard, rules_option
 from autoshard.program.shard_maps.collectives import CollectiveError
@@ -69,6 +70,7 @@ def trace(
     saved: Collection[str] | None = None,
     offloaded: Collection[str] = (),
     microbatches: int = 1,
+    parts: Mapping[str, Sequence[int]] = MappingProxyType({}),
     host: Sequence[str] = (),
     platforms: Sequence[str] = (),
     name: str | None = None,
@@ -93,6 +95,8 @@ def trace(
         (`autoshard.program.keep.Residuals.stacks`).
       microbatches: how many equal parts of the batch the step works on, one after another
         (`autoshard.program.microbatches`).
+      parts: loops that run in parts, which may save other values: by a loop's name
+        (`autoshard.program.keep.Residuals.loops`), the turns at which further parts begin.
       host: arguments to hold in the memory of the host, and to fetch where they are read: `state`,
         `state.mu` (`autoshard.program.state.on_host`).
       platforms: on which the step runs, as JAX calls them (`tpu`, `cuda`): of what
@@ -102,7 +106,7 @@ def trace(
 
     Raises:
       TraceError: `fn` does not trace (the message names the user's source line), there are no such
-        values to save, or it cannot be cut into microbatches (the message names the op).
+        values to save or parts of loops, or it cannot be cut into microbatches (the op is named).
       autoshard.program.rules.ask_shardy.NoRuleError: an op has no sharding rule, or a rule is given
         for a `shard_map`, which needs none.
     """
@@ -129,8 +133,8 @@ def trace(
     as_written, names = as_planned(opened), argument_names(fn, len(args))
     as_written, kept = held_where_named(as_written, host, ties, _paths(abstract), names)
     as_written, there = of_platforms(as_written, platforms)
-    written, cut = in_parts(as_written, microbatches, ties, user_rules, trip_counts)
-    closed, told = saving(written, saved, offloaded)
+    in_turns, cut = in_parts(as_written, microbatches, ties, user_rules, trip_counts)
+    written, closed, told = _kept_as_told(in_turns, parts, saved, offloaded)
     made = laid_out(closed, _paths(abstract), _paths(traced.out_info), trip_counts, user_rules)
     return Program(
         name=name or _name_of(fn),
@@ -151,6 +155,18 @@ def trace(
         refs=step.refs,
         **made,
     )
+
+
+def _kept_as_told(
+    written: Any,
+    parts: Mapping[str, Sequence[int]],
+    saved: Collection[str] | None,
+    offloaded: Collection[str],
+) -> tuple[Any, Any, dict[str, Any]]:
+    """A step with loops in parts, the same that saves what is told, and how options say both."""
+    written, apart = divided(written, parts)
+    closed, told = saving(written, saved, offloaded)
+    return written, closed, {**apart, **told}
 
 
 def _check_arrays(args: Any, fn: Callable[..., Any]) -> None:

@@ -53,7 +53,7 @@ PREFETCHED = frozenset(
     {
         *RESHARDS,
         "enter",
-        "scan_slice",
+        *("scan_slice", "dynamic_slice"),
         "slice",
         "convert_element_type",
         "reshape",
@@ -197,7 +197,7 @@ def _is_elsewhere(program: Program, value: Value, readers: Sequence[Sequence[Rea
 
 
 def _prefetchable(program: Program) -> tuple[bool, ...]:
-    result = [value.producer < 0 for value in program.values]
+    result = [value.producer < 0 or value.free for value in program.values]
     for op in program.ops:
         if op.primitive in PREFETCHED and all(i < 0 or result[i] for i in op.inputs):
             for output in op.outputs:

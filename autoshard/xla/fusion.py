@@ -41,6 +41,9 @@ FUSING_REDUCTIONS = frozenset(
 WRITTEN = frozenset({*UPDATES, *ALGORITHMS, *TRANSFERS, "fft"})
 """Ops whose results no later kernel can recompute elementwise, whatever their rule says."""
 
+TAKING_PARTS = frozenset({"slice", "dynamic_slice"})
+"""Ops whose kernel reads no more of an array than it makes."""
+
 LONG = frozenset({"erfc"})
 """Functions whose result XLA:GPU writes if it has several readers. Observed for exact GELU, in
 float32 and bfloat16 on H100 and A100. XLA:TPU recomputes them in float32."""
@@ -140,7 +143,8 @@ class Fusion:
         share counts for the first op.
       exponentials: per op, the transcendental work of its kernel including what is fused into it,
         see `autoshard.program.flops`; 0 where the op itself is fused.
-      sources: per value, the values read from memory when it is read: itself if it is written.
+      sources: per value, the values read from memory when it is read: itself if it is written. Of
+        what a slice is fused into, the part that it takes is fetched.
       joined: maps an op whose results the kernel of an earlier op writes to the kernel's first op.
       accumulated: maps an addition to the product that computes it, see
         `autoshard.xla.fusion_accumulate`.
@@ -212,6 +216,8 @@ class _Walk:
       written: values that are written in any case.
       into_products: values that products recompute.
       inside: per value, the transcendental ops that are fused into it.
+      reads: per value, the bytes read from memory when it is read, by source and by the slice
+        through which it is read: the source itself if it is read whole.
     """
 
     program: Program
@@ -224,6 +230,7 @@ class _Walk:
     into_products: frozenset[int]
     materialised: list[bool] = field(default_factory=list)
     sources: list[frozenset[int]] = field(default_factory=list)
+    reads: list[Mapping[tuple[int, int], int]] = field(default_factory=list)
     inside: FusedFunctions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -233,19 +240,41 @@ class _Walk:
         """Decide whether a value is written; its operands must have been decided before."""
         self.materialised.append(not value.free)
         self.sources.append(frozenset() if value.free else frozenset((value.index,)))
+        self.reads.append({} if value.free else {(value.index, value.index): value.bytes})
         self.inside.of_value.append(NONE)
         if value.producer < 0:
             return
         maker = self.program.ops[value.producer]
         if maker.index in self.products:
-            self.materialised[-1], self.sources[-1] = False, self._read_by(maker)
+            self._fuse(value, maker)
         fuses = self.elementwise[maker.index] and not value.free
         if not fuses or not self._can_be_fused(value, maker):
             return
         computed = self.inside.of(maker)
         if self._is_made_anew(value, maker, computed):
-            self.materialised[-1], self.sources[-1] = False, self._read_by(maker)
+            self._fuse(value, maker)
             self.inside.of_value[-1] = computed
+
+    def _fuse(self, value: Value, maker: Op) -> None:
+        """Note that the last value added is not written."""
+        self.materialised[-1], self.sources[-1] = False, self._read_by(maker)
+        self.reads[-1] = self._parts_read_by(value, maker)
+
+    def _parts_read_by(self, value: Value, maker: Op) -> dict[tuple[int, int], int]:
+        """Return what a kernel that computes `value` reads, as in `reads`."""
+        found: dict[tuple[int, int], int] = {}
+        for operand in maker.inputs:
+            found.update(self.reads[operand] if operand >= 0 else {})
+        if maker.primitive not in TAKING_PARTS:
+            return found
+        return {(source, value.index): min(b, value.bytes) for (source, _), b in found.items()}
+
+    def _bytes(self, parts: Mapping[tuple[int, int], int]) -> dict[int, int]:
+        """Return the bytes that these parts take by source: at most the whole of each."""
+        found: dict[int, int] = {}
+        for (source, _), size in parts.items():
+            found[source] = min(found.get(source, 0) + size, self.program.values[source].bytes)
+        return found
 
     def _read_by(self, op: Op) -> frozenset[int]:
         """Return the values that a kernel of `op` reads from memory."""
@@ -277,7 +306,7 @@ class _Walk:
             return False
         if not self.rules.by_bytes:
             return True
-        once = sum(self.program.values[source].bytes for source in self._read_by(maker))
+        once = sum(self._bytes(self._parts_read_by(value, maker)).values())
         anew = self.anew_bytes * self.inside.exponentials(computed)
         return (again + 1) * once + again * anew <= once + (2 + again) * value.bytes
 
@@ -296,10 +325,14 @@ class _Walk:
     def fetched(self, op: Op, kernel: Joined | None) -> tuple[int, ...]:
         """Return the bytes read for every operand of an op, given the kernel that it joins."""
         seen, sizes = set(kernel.holds if kernel is not None else ()), []
+        parts: dict[tuple[int, int], int] = {}
+        before = 0
         for value in op.inputs:
-            fresh = self.sources[value] - seen if value >= 0 else frozenset[int]()
-            seen |= fresh
-            sizes.append(sum(self.program.values[one].bytes for one in fresh))
+            read = self.reads[value] if value >= 0 else {}
+            parts.update({key: size for key, size in read.items() if key[0] not in seen})
+            now = sum(self._bytes(parts).values())
+            sizes.append(now - before)
+            before = now
         return tuple(sizes)
 
     def exponentials(self, op: Op) -> float:

@@ -185,3 +185,42 @@ def test_nothing_is_written_over_the_result_of_a_librarys_product(
     spans = [(flow.start[v], flow.stop[v]) for v in (product, made.index)]
     alive = [sum(a <= point < b for a, b in spans) for point in range(flow.end)]
     assert max(alive) == kept
+
+
+def test_a_kernel_that_computes_a_slice_reads_no_more_than_it_takes():
+    def rows(stack, index):
+        return jnp.tanh(jax.lax.dynamic_index_in_dim(stack, index, keepdims=False))
+
+    def ends(x):
+        low, high = x[:8], x[8:]
+        return low * high + low, x[:12] + x[4:]
+
+    program = trace(rows, array(32, 64), jax.ShapeDtypeStruct((), jnp.int32))
+    (op,) = [op for op in program.ops if op.primitive == "tanh"]
+    assert fuse(program, toy_machine().chip).fetched[op.index] == (64 * 4 + 4,)
+    program = trace(ends, array(16))
+    fetched = fuse(program, toy_machine().chip).fetched
+    first, second = [op.index for op in program.ops if op.primitive == "add"]
+    assert fetched[first] == (16 * 4, 0)
+    assert sum(fetched[second]) == 16 * 4  # no more than there is
+
+
+def test_a_row_that_a_loop_looks_up_is_there_as_early_as_its_slice():
+    def scanned(x, stack):
+        return jax.lax.scan(lambda x, w: (x @ w.astype(jnp.bfloat16), None), x, stack)[0]
+
+    def looked_up(x, stack):
+        def turn(x, k):
+            w = jax.lax.dynamic_index_in_dim(stack, k, keepdims=False)
+            return x @ w.astype(jnp.bfloat16), None
+
+        return jax.lax.scan(turn, x, jnp.arange(4))[0]
+
+    shapes = array(8, 16, dtype=jnp.bfloat16), array(4, 16, 16)
+    for fn in (scanned, looked_up):
+        program = trace(fn, *shapes)
+        facts = analyse(program, load("h100-8").chip)
+        (product,) = [op for op in program.ops if op.primitive == "dot_general"]
+        assert facts.prefetchable[product.inputs[1]]
+        (cast,) = [op for op in program.ops if op.primitive == "convert_element_type"]
+        assert sum(facts.fetched[cast.index]) == 16 * 16 * 4

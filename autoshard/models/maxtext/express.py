@@ -44,7 +44,7 @@ from autoshard.program.select import RequirementError
 from autoshard.program.trace import trace
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.finish import finish
-from autoshard.search.keep.search import bound_below
+from autoshard.search.keep.trials import bound_below
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.prepare import MeshError, prepare

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from autoshard.plan.fits import fits, refusal
 from autoshard.plan.plan import Move, Plan
 from autoshard.plan.text import transfers
-from autoshard.plan.text.kept import kept_rows, policy
+from autoshard.plan.text.kept import kept_rows, said_in_program
 from autoshard.plan.text.layouts import folded_layouts
 from autoshard.plan.text.moves import alike_moves, collective_name, shared_scope
 from autoshard.plan.text.trees import Line
@@ -185,11 +185,8 @@ def _kept(plan: Plan) -> str:
     rows = kept_rows(plan)
     if not rows:
         return ""
-    said = (
-        f"jax.checkpoint(LAYER, policy={policy(plan)}) says the same of each layer, once "
-        "jax.ad_checkpoint.checkpoint_name(VALUE, NAME) names these values where they are made"
-    )
-    return table(rows, right=(1,)) + "\n" + paragraph(said, indent=2, hanging=2)
+    said = paragraph(said_in_program(plan), indent=2, hanging=2)
+    return table(rows, right=(1,)) + "\n" + said
 
 
 def _requirements(plan: Plan) -> str:

@@ -10,7 +10,6 @@ are given are there anyway; what a loop carries is saved where it is needed.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +18,8 @@ from typing import Any
 from autoshard import compat
 from autoshard.program.flops import equation_flops
 from autoshard.program.keep.levels import Level, Maker, Pair, level_of, tied
+from autoshard.program.keep.names import is_part, joined, named
 from autoshard.program.keep.numbering import repeatable
-
-_TRANSFORMS = re.compile(r"\b(jvp|transpose|vmap|pmap)\(|\)")
-_SAYS_NOTHING = frozenset({"", "rematted_computation", "checkpoint", "remat"})
 
 
 class KeepError(ValueError):
@@ -35,7 +32,8 @@ class Residual:
 
     Attributes:
       name: scope and primitive of its op, numbered where several have the same; behind `backward/`
-        where the forward pass does not make it.
+        where the forward pass does not make it; before `[0:24]` where it is of these turns alone of
+        a loop that runs in parts.
       shape, dtype: of one turn of its loop.
       turns: of the loop.
       bytes: of the unsharded stack of all turns.
@@ -93,13 +91,15 @@ class Demand:
 class Residuals:
     """All candidates of a step, and where they are.
 
-    `homes` has their pair and number by name, `carries` those of what forward loops carry.
+    `homes` has their pair and number by name, `carries` those of what forward loops carry, and
+    `loops` the pairs of loops.
     """
 
     level: Level
     values: tuple[Residual, ...]
     homes: Mapping[str, tuple[Pair, int]]
     carries: Mapping[str, tuple[Pair, int]] = field(default_factory=dict)
+    loops: Mapping[str, Pair] = field(default_factory=dict)
 
     def saved_as_written(self) -> frozenset[str]:
         """The names of what the program saves."""
@@ -198,7 +198,18 @@ def find_residuals(closed: Any) -> Residuals:
         for number, residual in _of_pair(pair, scope, counts):
             values.append(residual)
             homes[residual.name] = pair, number
-    return Residuals(level, tuple(values), homes, _carries(level))
+    return Residuals(level, tuple(values), homes, _carries(level), _loops(level))
+
+
+def _loops(level: Level) -> dict[str, Pair]:
+    """The pairs of loops by the scope of the forward one, numbered where several have the same."""
+    counts: Counter[str] = Counter()
+    pairs = ((scope, pair) for pair, scope in _pairs(level, "") if pair.loops)
+    found: dict[str, Pair] = {}
+    for scope, pair in pairs:
+        text = "loop" if all(map(is_part, scope.split("/"))) or not scope else ""
+        found[named(scope, text, counts)] = pair
+    return found
 
 
 def _carries(level: Level) -> dict[str, tuple[Pair, int]]:
@@ -207,9 +218,7 @@ def _carries(level: Level) -> dict[str, tuple[Pair, int]]:
     found: dict[str, tuple[Pair, int]] = {}
     for pair, scope in _pairs(level, ""):
         for number in pair.carried if pair.loops else ():
-            text = f"{scope}/carry" if scope else "carry"
-            counts[text] += 1
-            found[text if counts[text] == 1 else f"{text}#{counts[text]}"] = pair, number
+            found[named(scope, "carry", counts)] = pair, number
     return found
 
 
@@ -237,16 +246,10 @@ def demand_of(pair: Pair, saved: Collection[int]) -> Demand:
 def _pairs(level: Level, scope: str) -> Iterator[tuple[Pair, str]]:
     """All pairs, and the scope that they are in; those of a level before those inside of it."""
     for pair in sorted(level.pairs, key=lambda one: one.start):
-        yield pair, _joined(scope, pair.forward.equation) if pair.loops else scope
+        yield pair, joined(scope, pair.forward.equation) if pair.loops else scope
     for place, bodies in sorted(level.inside.items()):
         for body in bodies:
-            yield from _pairs(body, _joined(scope, level.equations[place]))
-
-
-def _joined(scope: str, equation: Any) -> str:
-    """`scope` and that of an equation in it, without the names of JAX's transforms."""
-    parts = _TRANSFORMS.sub("", str(equation.source_info.name_stack)).split("/")
-    return "/".join(part for part in (scope, *parts) if part not in _SAYS_NOTHING)
+            yield from _pairs(body, joined(scope, level.equations[place]))
 
 
 def _of_pair(pair: Pair, scope: str, counts: Counter[str]) -> Iterator[tuple[int, Residual]]:
@@ -276,10 +279,8 @@ def _of_pair(pair: Pair, scope: str, counts: Counter[str]) -> Iterator[tuple[int
         if number not in mine or number in names or mine[number][1] is not var:
             continue
         equation = side.body.equations[place]
-        inner, primitive = _joined(scope, equation), equation.primitive.name
-        text = mark + (f"{inner}/{primitive}" if inner else primitive)
-        counts[text] += 1
-        names[number] = text if counts[text] == 1 else f"{text}#{counts[text]}"
+        inner, primitive = joined(scope, equation), equation.primitive.name
+        names[number] = named(inner, primitive, counts, mark)
         turns = pair.turns
         shape, dtype, _ = compat.array_facts(var.aval)
         read = [n for n in _candidates_read(pair, makers[number], names) if n != number]

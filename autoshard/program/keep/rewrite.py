@@ -129,25 +129,14 @@ class _Rewriter:
                 results = self._checkpointed(body, backward)
             else:
                 operands = [body.read(atom) for atom in equation.invars]
-                results = self._bind(equation, operands, level.inside.get(place, []))
+                bodies = list(map(self._traced, level.inside.get(place, [])))
+                results = bind(equation, operands, bodies)
         body.write(equation, results)
         for pair in level.pairs:
             if not pair.loops and pair.window.stop == place + 1:
                 wanted = self.demand(pair)
                 every = (*wanted.stacks, *wanted.shared)
                 body.stacks[pair.backward.place] = self._known(pair, body.arrays, every)
-
-    def _bind(self, equation: Any, operands: Sequence[Any], bodies: Sequence[Level]) -> list[Any]:
-        if not bodies:
-            return compat.bind_equation(equation, operands)
-        traced = [self._traced(body) for body in bodies]
-        name = equation.primitive.name
-        if name in compat.REMAT:
-            return compat.bind_checkpoint(equation, operands, traced[0])
-        if name == "cond":
-            return compat.bind_equation(equation, operands, branches=tuple(traced))
-        key = "jaxpr" if name == "scan" else "body_jaxpr"
-        return compat.bind_equation(equation, operands, **{key: traced[0]})
 
     def _traced(self, level: Level) -> Any:
         shapes = [compat.shape_struct(aval) for aval in level.closed.in_avals]
@@ -172,7 +161,7 @@ class _Rewriter:
             return results[:carries], [*results[carries:], *extra]
 
         operands = [(outside.read(atom), atom.aval) for atom in equation.invars]
-        results = _scan(equation, operands, [], [], turn)
+        results = loop_of(equation, operands, [], [], turn)
         count = len(equation.outvars)
         outside.stacks[pair.forward.place] = {
             **{number: results[k] for number, k in handed.items()},
@@ -220,7 +209,7 @@ class _Rewriter:
             return results[:carries], results[carries:]
 
         operands = [(outside.read(atom), atom.aval) for atom in equation.invars]
-        return _scan(
+        return loop_of(
             equation, operands, [pair[1:] for pair in consts], [p[1:] for p in slices], turn
         )
 
@@ -290,17 +279,32 @@ def _made_later(pair: Pair, numbers: Sequence[int]) -> list[int]:
     return sorted(places)
 
 
-def _scan(
+def bind(equation: Any, operands: Sequence[Any], bodies: Sequence[Any]) -> list[Any]:
+    """Apply an equation, with other bodies in place of its own if it has some."""
+    if not bodies:
+        return compat.bind_equation(equation, operands)
+    name = equation.primitive.name
+    if name in compat.REMAT:
+        return compat.bind_checkpoint(equation, operands, bodies[0])
+    if name == "cond":
+        return compat.bind_equation(equation, operands, branches=tuple(bodies))
+    key = "jaxpr" if name == "scan" else "body_jaxpr"
+    return compat.bind_equation(equation, operands, **{key: bodies[0]})
+
+
+def loop_of(
     equation: Any,
     operands: Sequence[tuple[Any, Any]],
     consts: Sequence[tuple[Any, Any]],
     slices: Sequence[tuple[Any, Any]],
     turn: Callable[[Sequence[Any]], tuple[list[Any], list[Any]]],
+    *,
+    length: int | None = None,
 ) -> list[Any]:
     """A loop like that of `equation`, with more constants before its operands and stacks behind.
 
     Operands are arrays with their abstract values; `turn` takes what enters one turn, in order, and
-    returns what it carries and what it hands out.
+    returns what it carries and what it hands out. There are `length` turns, by default as many.
     """
     params = equation.params
     fixed, carries = compat.scan_counts(params)
@@ -313,10 +317,10 @@ def _scan(
             return turn([*arrays[:fixed], *carry, *one])
 
         start, stacks = list(arrays[fixed : fixed + carries]), list(arrays[fixed + carries :])
-        length, unroll = params["length"], params["unroll"]
+        turns, unroll = length or params["length"], params["unroll"]
         reverse = params["reverse"]
         carried, out = jax.lax.scan(
-            step, start, stacks, length, reverse=reverse, unroll=unroll, **options
+            step, start, stacks, turns, reverse=reverse, unroll=unroll, **options
         )
         return [*carried, *out]
 

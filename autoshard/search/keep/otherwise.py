@@ -22,6 +22,7 @@ from autoshard.plan.records import KeptValue
 from autoshard.plan.same_program import as_planned_for
 from autoshard.problem.requirements.text import from_json
 from autoshard.program.keep import find_residuals
+from autoshard.program.keep.names import without_part
 from autoshard.program.rewritten import resaved
 from autoshard.program.select import RequirementError
 from autoshard.program.trace import Program, TraceError
@@ -69,7 +70,8 @@ def keep_choices(program: Program, plan: Plan, patterns: Sequence[str] = ()) -> 
 
     Args:
       program: of the plan.
-      patterns: of names or of `checkpoint_name`s, with ``*``; all that are saved and all products
+      patterns: of names, with or without the turns that they are of, or of `checkpoint_name`s, with
+        ``*``; all that are saved and all products
         that are computed again by default.
 
     Raises:
@@ -140,7 +142,9 @@ def otherwise(
 
 
 def _fits(value: KeptValue, pattern: str) -> bool:
-    return fnmatchcase(value.name, pattern) or fnmatchcase(value.label, pattern)
+    bare = without_part(value.name)[0]
+    named = pattern == value.name or fnmatchcase(bare, pattern)
+    return named or fnmatchcase(value.label, pattern)
 
 
 def _away(program: Program) -> Sequence[str]:

@@ -83,9 +83,11 @@ def rates_of(residuals: Residuals, saved: Collection[str], plan: Plan, prices: S
         sizes[one.name] = size
         save[one.name] = 2.0 * size / prices.machine.chip.memory_rate
         again[one.name] = 0.0
+        if one.tied and not one.pinned:
+            continue  # a weight in another dtype is gathered for its readers, saved or not
         if second or is_matrix_op(one.primitive) or one.pinned:
             again[one.name] = _mean([seconds[op.index] for op in second or first])
-        elif not one.tied:
+        else:
             # What its readers compute in the forward pass they compute in the backward pass, too.
             written = [op for op in first if _is_written(op, prices)]
             again[one.name] = _mean([seconds[op.index] for op in written])

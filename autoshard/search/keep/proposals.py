@@ -17,7 +17,7 @@ until the stacks fit the memory that is left.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ortools.graph.python.max_flow import SimpleMaxFlow
@@ -142,18 +142,39 @@ def _cheapest(
 ) -> frozenset[str]:
     """The cheapest choice whose stacks fit, by the price of a byte at which they do."""
     size = {one.name: one.bytes / chips for one in residuals.values}
-    traffic = 2.0 / chip.memory_rate
+    save = {name: 2.0 / chip.memory_rate * bytes for name, bytes in size.items()}
+    return around(residuals, save, again, size, free_bytes)[0]
+
+
+def around(
+    residuals: Residuals,
+    save: Mapping[str, float],
+    again: Mapping[str, float],
+    size: Mapping[str, float],
+    free_bytes: float,
+) -> tuple[frozenset[str], frozenset[str] | None]:
+    """The cheapest choices at the price of a byte at which stacks fit, and just below it.
+
+    The second saves more than fits; it is None where what is cheapest at no price fits. No choice
+    in between is cheaper, for its bytes, than some turns of the one and the others of the other.
+
+    Args:
+      residuals: the candidates of the program.
+      save, again: seconds, by name.
+      size: bytes per device of their stacks, by name.
+      free_bytes: per device, for stacks.
+    """
 
     def at(price: float) -> frozenset[str]:
-        seconds = {name: (traffic + price) * bytes for name, bytes in size.items()}
+        seconds = {name: save[name] + price * bytes for name, bytes in size.items()}
         return _cut(residuals.values, seconds, again)
 
     def fits(saved: Collection[str]) -> bool:
         return sum(size[name] for name in residuals.on_stacks(saved)) <= free_bytes
 
-    best = at(0.0)
-    if fits(best):
-        return best
+    large = at(0.0)
+    if fits(large):
+        return large, None
     total = sum(again.values())
     low, high = 0.0, total / max(min(size.values(), default=1.0), 1.0)
     best = frozenset(one.name for one in residuals.values if one.pinned)
@@ -163,12 +184,12 @@ def _cheapest(
         if fits(saved):
             best, high = saved, price
         else:
-            low = price
-    return best
+            large, low = saved, price
+    return best, large
 
 
 def _cut(
-    values: tuple[Residual, ...], save: dict[str, float], again: dict[str, float]
+    values: tuple[Residual, ...], save: Mapping[str, float], again: Mapping[str, float]
 ) -> frozenset[str]:
     """What the cheapest choice saves, as the module says."""
     flow = SimpleMaxFlow()

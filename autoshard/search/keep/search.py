@@ -6,8 +6,9 @@ number of microbatches, on meshes of at most two axes. Then the other choices ar
 the prices of the best plan first, on the mesh that was best for their number: the step that saves
 these values, by the same search, which stops where it cannot beat the best plan so far, and does
 not begin where the kernels alone take as long. After them come the choices that are cheapest at the
-prices of the best plan (`priced`), which are other ones whenever a better plan is found. With the
-best choice, all mesh shapes are searched in the time that is left.
+prices of the best plan (`priced`), which are other ones whenever a better plan is found. At last a
+loop is cut in two parts, of which the second saves more, if memory is left (`parts`). With the best
+choice, all mesh shapes are searched in the time that is left.
 
 The bound of the plan is the least bound of all choices that were tried: of the chosen one over all
 mesh shapes, of the others on the meshes on which they were planned. A note says so.
@@ -22,10 +23,11 @@ from dataclasses import replace
 
 from autoshard.cost.mesh_shapes import candidate_meshes
 from autoshard.machine.machine import Machine
+from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.plan.records import KeptValue
 from autoshard.program.keep import Residuals, find_residuals
-from autoshard.program.rewritten import resaved
+from autoshard.program.rewritten import loops_in_parts, resaved
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.assemble import prices_of
@@ -37,21 +39,22 @@ from autoshard.search.keep.accumulate import (
 )
 from autoshard.search.keep.kept_values import kept_values, stacked_bytes
 from autoshard.search.keep.offload import offloaded, waiting
+from autoshard.search.keep.parts import divided
 from autoshard.search.keep.priced import Rates, cheapest, cost_of, in_order, rates_of
 from autoshard.search.keep.proposals import Proposal, proposals
-from autoshard.search.keep.trials import Base, Trial, saved_by
+from autoshard.search.keep.trials import Base, Trial, bound_below, named, saved_by
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.mesh_axes import AXIS_NAMES
-from autoshard.search.one_shape import MeshSearcher
 from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.prepare import prepare
-from autoshard.solve import Status
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.units import format_seconds
 
-FIRST, OTHERS, TRIALS = 0.35, 0.5, 0.65
+FIRST, OTHERS, TRIALS, PARTS = 0.35, 0.5, 0.6, 0.75
 """Until which fractions of the time limit the first two choices are planned, the other proposals
-are, and those at the prices of a plan are."""
+are, those at the prices of a plan are, and those with a loop in two parts are."""
+DIVISIONS = 4
+"""So many turns are tried at which the second part of a loop may begin."""
 ROOM = (1.0, 1.5)
 """Of the memory that a plan leaves free, how much stacks may take: others may peak elsewhere."""
 ROUNDS = 2
@@ -116,6 +119,7 @@ class _Search:
         self._tried(todo, shapes, OTHERS)
         if known:
             self._refined(bases, shapes)
+            self._in_two_parts()
         # Where nothing fits, more microbatches and fewer stacks need less memory.
         return self._concluded(
             min(
@@ -184,6 +188,31 @@ class _Search:
                 again = min(self.trials, key=lambda one: one.objective) is best
                 vain = vain + 1 if again else 0
 
+    def _in_two_parts(self) -> None:
+        """Plan choices that save more in the last turns of a loop, on the mesh of the best plan."""
+        best = min(self.trials, key=lambda one: one.objective)
+        if best.plan is None or best.explored is None or "offloaded" in best.program.options:
+            return
+        residuals, rates = self._rates(best)
+        division = divided(residuals, rates)
+        now = cost_of(residuals, rates, saved_by(best.program, residuals))
+        least = self.asked.gap * best.objective
+        tried: dict[int, float | None] = {}
+        while len(tried) <= DIVISIONS:
+            if division is None or self._used() >= PARTS or self._interrupted():
+                return
+            if now - cost_of(residuals, rates, division.less) + division.gain <= least:
+                return
+            step = loops_in_parts(best.base, {division.loop: [division.start]})
+            choice = division.proposal(find_residuals(step.written).homes)
+            if choice is None:
+                return
+            self._tried([(Base(step, None, ()), choice)], [best.explored.shape], PARTS)
+            plan = self.trials[-1].plan
+            tried.setdefault(division.turns, needed_bytes(best.plan.estimate))
+            tried[division.start] = None if plan is None else needed_bytes(plan.estimate)
+            division = division.beginning(tried, best.plan.memory_limit)
+
     def _priced(self, best: Trial, room: float) -> Proposal | None:
         """The cheapest choice at the prices of a plan that is not tried, in so much of its room.
 
@@ -218,7 +247,7 @@ class _Search:
         fit, large = proposals(residuals, chip, chips, free)
         if self.offloads:
             fit += offloaded(residuals, (*large, *fit), self.machine.host, chips, free)
-        self.large += [_named(one.title, microbatches_of(step)) for one in large]
+        self.large += [named(one.title, microbatches_of(step)) for one in large]
         written = set(residuals.on_stacks(residuals.saved_as_written()))
         choices = tuple(one for one in fit if one.offloaded or one.saved != written)
         return Base(step, searcher.flow, choices)
@@ -269,7 +298,7 @@ class _Search:
         cutoff = min((one.objective for one in self.trials), default=float("inf"))
         searcher.cutoff = cutoff
         title = WRITTEN if choice is None else choice.title
-        title = _named(title, microbatches_of(base.step))
+        title = named(title, microbatches_of(base.step))
         trial = Trial(title, base.step, program, searcher, searcher.ideal)
         if searcher.ideal >= cutoff * (1 - asked.gap):
             least = format_seconds(searcher.ideal)
@@ -359,17 +388,3 @@ class _Search:
             titles = ", ".join(self.large)
             notes.append(f"not tried, since their stacks alone do not fit: {titles}")
         return notes
-
-
-def _named(title: str, microbatches: int) -> str:
-    return title if microbatches == 1 else f"{title}, in {microbatches} microbatches"
-
-
-def bound_below(searcher: MeshSearcher, sizes: tuple[int, ...], cutoff: float) -> float:
-    """What no plan on a mesh shape undercuts, where none was found that is below `cutoff`."""
-    found = searcher.found.get(sizes)
-    if found is None:
-        return searcher.ideal
-    if found.outcome.status is Status.INFEASIBLE:
-        return cutoff
-    return max(min(found.outcome.report.bound, cutoff), searcher.ideal)

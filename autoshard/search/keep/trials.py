@@ -13,14 +13,18 @@ from autoshard.search.all_shapes import Explored
 from autoshard.search.keep.accumulate import microbatches_of
 from autoshard.search.keep.proposals import Proposal
 from autoshard.search.one_shape import MeshSearcher
+from autoshard.solve import Status
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Base:
-    """The program in some number of microbatches, its facts, and choices of what it may save."""
+    """The program in some number of microbatches, its facts, and choices of what it may save.
+
+    A step whose loops run in parts is never planned as it is written: its facts are not asked for.
+    """
 
     step: Program
-    facts: Facts
+    facts: Facts | None
     choices: tuple[Proposal, ...]
 
 
@@ -28,7 +32,8 @@ class Base:
 class Trial:
     """One choice, planned on some mesh shapes; `plan` is None if it cannot beat the best.
 
-    `base` is the program in as many microbatches, saving what it saves as it is written.
+    `base` is the program in as many microbatches and parts of loops, saving what it saves as it is
+    written.
     """
 
     title: str
@@ -52,3 +57,18 @@ class Trial:
 def saved_by(program: Program, residuals: Residuals) -> Collection[str]:
     """The names of what a program saves, of its candidates as it is written."""
     return program.options.get("saved", residuals.saved_as_written())
+
+
+def named(title: str, microbatches: int) -> str:
+    """What a choice is called in a number of microbatches."""
+    return title if microbatches == 1 else f"{title}, in {microbatches} microbatches"
+
+
+def bound_below(searcher: MeshSearcher, sizes: tuple[int, ...], cutoff: float) -> float:
+    """What no plan on a mesh shape undercuts, where none was found that is below `cutoff`."""
+    found = searcher.found.get(sizes)
+    if found is None:
+        return searcher.ideal
+    if found.outcome.status is Status.INFEASIBLE:
+        return cutoff
+    return max(min(found.outcome.report.bound, cutoff), searcher.ideal)
