@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec
 
@@ -48,7 +49,7 @@ def in_parts(
         body,
         mesh=mesh,
         in_specs=tuple(
-            PartitionSpec(*spec(array.ndim, layout))
+            PartitionSpec(*spec(np.ndim(array), layout))
             for array, layout in zip(arrays, cut.reads, strict=True)
         ),
         out_specs=[

@@ -122,9 +122,8 @@ def experts(rows: Any, matrices: Any) -> Any:
 
     def layer(rows: Any, matrices: Any) -> tuple[Any, None]:
         first = jnp.where(rows[0, 0] > 0, 128, 0)
-        return gmm(
-            rows, matrices, jnp.full(4, 128, jnp.int32).at[:2].set([first, 256 - first])
-        ), None
+        sizes = jnp.full(4, 128, jnp.int32).at[:2].set([first, 256 - first])
+        return gmm(rows, matrices, sizes, group_offset=0), None
 
     def loss(rows: Any, matrices: Any) -> Any:
         return jnp.sum(lax.scan(layer, rows, matrices)[0] ** 2)
