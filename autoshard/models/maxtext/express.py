@@ -3,10 +3,11 @@
 The file says how many devices lie along each axis of MaxText's mesh; its logical axis rules then
 say where everything lies. So each split of the devices is one plan: the step is built by MaxText
 with that mesh, its constraints and the shardings of its arguments are demands, and what they leave
-open lies as Shardy's propagation completes them (`autoshard.lower.facts.completed`). Which axes do different things for the model is asked of
-MaxText (`autoshard.models.maxtext.splits`). First all devices lie along one axis, each in turn,
-then along the best of these and another one, in all proportions (where none fits, along any two).
-From the best of all a prime factor at a time moves to another axis while that helps.
+open lies as Shardy's propagation completes them (`autoshard.lower.facts.completed`). Which axes do
+different things for the model is asked of MaxText (`autoshard.models.maxtext.splits`). First all
+devices lie along one axis, each in turn, then along the best of these and another one, in all
+proportions (where none fits, along any two). From the best of all a prime factor at a time moves to
+another axis while that helps.
 
 With `remat="search"` the tensors of MaxText's `remat_policy: custom` are chosen too, with
 `"offload"` also for the host (`autoshard.models.maxtext.places`): on the default split where that
