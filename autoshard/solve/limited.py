@@ -20,15 +20,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from autoshard.solve.backends.linear import pair_count
-from autoshard.solve.branch.tree import Tree
+from autoshard.solve.branch.tree import Solved, Tree
 from autoshard.solve.dual import DualAscent
+from autoshard.solve.flat import Flat
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.primal import ForestSearch
 from autoshard.solve.problem import Duals
 from autoshard.solve.reduce.trail import InfeasibleError
 from autoshard.solve.relaxed import solve_exactly
-from autoshard.solve.state import DoneError, Search
+from autoshard.solve.state import OPTIMAL_GAP, DoneError, Search
 from autoshard.solve.turns import Kind, Turns
+from autoshard.solve.unlimited import solve_unlimited
 from autoshard.solve.whole import prices_at
 from autoshard.solve.windows import Windows
 
@@ -210,7 +212,20 @@ class Limited:
         """A tree of the level, where memory binds."""
         if self.nested or self.brief or not dual.flat.capacity.size:
             return None
-        return Tree(dual.flat, np.inf)
+        level = self.search.level
+
+        def exactly(alive: np.ndarray, cutoff: float, seconds: float) -> Solved:
+            kept = _kept_of(level.flat, alive)
+            deadline = min(self.search.deadline, time.monotonic() + seconds)
+            inner = Search(level.problem, deadline, seed=self.search.seed, kept=kept)
+            inner.better_than = cutoff + level.problem.offset
+            bound = _solve_part(inner) - level.problem.offset
+            if inner.choices is None:
+                return Solved(bound, None, False)
+            is_best = inner.gap <= OPTIMAL_GAP and inner.objective <= inner.better_than
+            return Solved(bound, np.array(inner.choices, dtype=np.int64), is_best)
+
+        return Tree(dual.flat, np.inf, exactly=exactly)
 
     def _hear(self, tree: Tree | None) -> None:
         """Take the plans and the bound that a tree has come to."""
@@ -253,12 +268,8 @@ class Limited:
                 most = REGROWN
         if keep.sum() > most * keep.size:
             return False
-        kept = {
-            node: np.flatnonzero(keep[flat.node_start[node] : flat.node_start[node + 1]])
-            for node in range(flat.node_count)
-        }
         search.dropped = True
-        search.descend(kept)
+        search.descend(_kept_of(flat, keep))
         search.tell()
         return True
 
@@ -274,6 +285,28 @@ def _pass_on(dual: DualAscent, tree: Tree | None, upper: float, deadline: float)
             return
     if tree is not None and not dual.stopped:
         tree.run(dual, deadline)
+
+
+def _kept_of(flat: Flat, keep: np.ndarray) -> dict[int, np.ndarray]:
+    """The choices of each node that are marked."""
+    starts = flat.node_start
+    return {
+        node: np.flatnonzero(keep[starts[node] : starts[node + 1]])
+        for node in range(flat.node_count)
+    }
+
+
+def _solve_part(search: Search) -> float:
+    """Look for a plan of a part of a problem, to its deadline; what none costs less than."""
+    try:
+        solve_unlimited(search)
+        search.descend(search.kept)
+        Limited(search, [], nested=True).run(Duals(search.prices))
+    except InfeasibleError:
+        search.bound = search.upper
+    except DoneError:
+        pass
+    return min(search.bound, search.upper)
 
 
 def _solve_window(search: Search) -> None:

@@ -41,7 +41,8 @@ def splits(flat: Flat, alive: Booleans, priced: Floats, extra: Floats, gap: floa
       gap: between the bound and what plans must cost less than.
     """
     starts = flat.node_start[:-1]
-    weight = np.where(alive, np.exp(-np.minimum(extra / (NEAR * max(gap, 1e-300)), 600.0)), 0.0)
+    near = NEAR * max(gap, 1e-200)
+    weight = np.where(alive, np.exp(-np.minimum(extra, 600.0 * near) / near), 0.0)
     owner = np.repeat(np.arange(flat.node_count), np.diff(flat.node_start))
     total = np.maximum(np.add.reduceat(weight, starts), 1e-300)
     mean = np.add.reduceat(weight * priced, starts) / total

@@ -6,15 +6,18 @@ what a tensor occupies, each part has a higher bound, and often soon one above t
 
 The leaves of the tree are sets of plans: every node has some of its choices there. The bound is the
 least bound of a leaf; the leaf that has it is split next. A split is tried with a few passes before
-it is made. What no plan of a leaf that is cheaper than the best one known can take, is dropped:
-choices whose reduced cost exceeds the gap, and those that fit beside nothing.
+it is made. A leaf of few pairs is solved exactly. What no plan of a leaf that is cheaper than the
+best one known can take, is dropped: choices whose reduced cost exceeds the gap, and those that fit
+beside nothing.
 """
 
 from __future__ import annotations
 
 import heapq
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +41,14 @@ FAILS = 5
 """Trials end after so many that are no better than the best so far."""
 SOFTNESS, AGILITY = 1e-3, 0.05
 """Of the ascents (`DualAscent`)."""
+EXACT_PAIRS = 60_000
+"""Leaves of fewer pairs of choices are solved exactly."""
+SMALLER = 0.7
+"""A leaf in a leaf that took too long is tried once it has at most this part of its pairs."""
+SECONDS = 2.0
+"""What an exact leaf may take."""
+PATIENCE, SLOW = 15.0, 0.01
+"""The tree is given up when so many seconds close less than this part of the gap."""
 MEMORY = 4e8
 """Bytes that the leaves may take; the tree grows no further then."""
 
@@ -53,18 +64,29 @@ class Leaf:
     messages: Floats
     floor: Floats
     """What no plan of the leaf with a given choice can cost less than."""
+    tried: float
+    """The pairs of the last leaf around it that was not solved in its time; 0 once it is solved."""
 
     @property
     def size(self) -> int:
         return self.alive.nbytes + self.messages.nbytes + self.floor.nbytes + self.prices.nbytes
 
 
+class Solved(NamedTuple):
+    """What no plan costs less than; the best plan met; whether there is none below the bound."""
+
+    bound: float
+    plan: Integers | None
+    is_best: bool
+
+
 @dataclass(slots=True, eq=False)
 class Tree:
     """Leaves that together hold every plan cheaper than `cutoff`, all without the offset.
 
-    `met` are plans that were met as the only ones of a leaf; what they cost is for the caller to
-    say. `stopped` ends a run that is under way in another thread.
+    `met` are plans that were met in leaves; what they cost is for the caller to say. It grows no
+    more when it is `full`, or gains too little. `stopped` ends a run that is under way in another
+    thread.
     """
 
     flat: Flat
@@ -73,17 +95,21 @@ class Tree:
     full: bool = False
     splits: int = 0
     begun: bool = False
+    exactly: Callable[[Booleans, float, float], Solved] | None = None
+    """Solves a leaf, of the choices given, for plans below a cost, in so many seconds."""
     met: list[Integers] = field(default_factory=list)
     _leaves: list[tuple[float, int, Leaf]] = field(default_factory=list)
     _made: int = 0
     _bytes: int = 0
+    _seconds: float = 0.0
+    _looked: float = -np.inf
 
     def _begin(self, dual: DualAscent) -> None:
         """The root: all plans, from the best messages and prices of an ascent."""
         self.begun = True
         root = self._ascent(dual.alive, dual.best_prices, dual.best_messages)
         self._go_on(root)
-        self._keep(root, dual.bound)
+        self._keep(root, dual.bound, np.inf)
 
     @property
     def bound(self) -> float:
@@ -104,6 +130,8 @@ class Tree:
         """
         if not self.begun:
             self._begin(dual)
+            self._looked = self.bound
+        began = time.monotonic()
         while self._leaves and not self.stopped and not self.full:
             if time.monotonic() > deadline:
                 return
@@ -111,6 +139,12 @@ class Tree:
                 self._leaves.clear()
                 return
             leaf = self._leaves[0][2]
+            if (
+                leaf.tried == 0.0
+            ):  # Its best plan is among those met: the caller knows what it costs.
+                return
+            if self._solved(leaf):
+                continue
             parts = self._branched(leaf, deadline)
             if parts is None:
                 self.full = True
@@ -119,10 +153,44 @@ class Tree:
             heapq.heappop(self._leaves)
             self._bytes -= leaf.size
             for part in parts:
-                self._keep(part, leaf.bound)
-            self.full = self._bytes > MEMORY
+                self._keep(part, leaf.bound, leaf.tried)
+            self.full = self._bytes > MEMORY or self._is_slow(time.monotonic() - began)
+            began = time.monotonic()
 
-    def _keep(self, dual: DualAscent, bound: float) -> None:
+    def _is_slow(self, seconds: float) -> bool:
+        """Count seconds; whether those since the last look have closed too little of the gap."""
+        self._seconds += seconds
+        if self._seconds < PATIENCE:
+            return False
+        gained = self.bound - self._looked
+        slow = gained < SLOW * (self.cutoff - self._looked)
+        self._seconds, self._looked = 0.0, self.bound
+        return slow
+
+    def _solved(self, leaf: Leaf) -> bool:
+        """Solve the first leaf exactly, where it is small; True when its bound is another then."""
+        if self.exactly is None:
+            return False
+        pairs = pairs_alive(self.flat, leaf.alive)
+        if pairs > min(EXACT_PAIRS, SMALLER * leaf.tried):
+            return False
+        solved = self.exactly(leaf.alive, self.cutoff, SECONDS)
+        if solved.plan is not None:
+            self.met.append(solved.plan)
+        leaf.tried = 0.0 if solved.is_best else max(pairs, 1.0)
+        if solved.bound <= leaf.bound:
+            return False
+        heapq.heappop(self._leaves)
+        leaf.bound = solved.bound
+        np.maximum(leaf.floor, solved.bound, out=leaf.floor)
+        if solved.bound < self.cutoff:
+            self._made += 1
+            heapq.heappush(self._leaves, (leaf.bound, self._made, leaf))
+        else:
+            self._bytes -= leaf.size
+        return True
+
+    def _keep(self, dual: DualAscent, bound: float, tried: float) -> None:
         """A leaf of what an ascent has left, unless nothing cheap enough is; `bound` holds too."""
         flat = self.flat
         value, _, extra = dual.appraisal()
@@ -137,7 +205,7 @@ class Tree:
         floor[~alive] = np.inf
         rows = np.flatnonzero(dual.best_prices)
         messages = np.where(np.abs(dual.best_messages) < GONE, dual.best_messages, 0.0)
-        leaf = Leaf(value, alive, rows, dual.best_prices[rows], messages, floor)
+        leaf = Leaf(value, alive, rows, dual.best_prices[rows], messages, floor, tried)
         self._made += 1
         self._bytes += leaf.size
         heapq.heappush(self._leaves, (value, self._made, leaf))
@@ -206,3 +274,10 @@ class Tree:
             ascent.run(self.cutoff, np.inf, PASSES, self.cutoff)
             if ascent.bound - before < GAINS * (self.cutoff - before):
                 return
+
+
+def pairs_alive(flat: Flat, alive: Booleans) -> float:
+    """How many pairs of choices that are alive the edges have, between nodes of several."""
+    counts = np.add.reduceat(alive.astype(np.float64), flat.node_start[:-1])
+    counts[counts <= 1] = 0.0
+    return float((counts[flat.u] * counts[flat.v]).sum())
