@@ -29,6 +29,7 @@ from scipy.optimize import milp
 from scipy.sparse import csr_array
 
 from autoshard.cost.step_prices import StepPrices
+from autoshard.machine.chip import Chip
 from autoshard.plan.evaluate import compute_seconds
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.moves import copy_moves, settlement_moves
@@ -36,9 +37,15 @@ from autoshard.plan.plan import Plan
 from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import Op, Program
 from autoshard.program.keep import Residual, Residuals
+from autoshard.program.keep.names import part_of
+from autoshard.program.rewritten import resaved
 from autoshard.program.select import scope_names
+from autoshard.program.strategies import is_layout_determined
 from autoshard.search.keep.proposals import Proposal
+from autoshard.xla import analyse
 
+Place = tuple[object, ...]
+"""By which an op and the one that computes the same again are told from others."""
 SECONDS = 5.0
 """For one choice; the programs have some dozens of variables."""
 CHEAP = 1e-3
@@ -64,20 +71,38 @@ class Rates:
     dear: frozenset[str]
 
 
-def rates_of(residuals: Residuals, saved: Collection[str], plan: Plan, prices: StepPrices) -> Rates:
+def rates_of(
+    residuals: Residuals,
+    saved: Collection[str],
+    plan: Plan,
+    prices: StepPrices,
+    anew: Collection[Place] | None = None,
+) -> Rates:
     """What choices cost in a plan.
+
+    An elementwise op that is run again is fused with what reads it: it costs what it reads that
+    nothing else reads there, what it writes if it is written there (`anew`), and its functions. Of
+    an op with several results, each has an equal part.
 
     Args:
       residuals: the candidates of the step.
       saved: the names of what the plan's program saves.
       plan: the plan.
       prices: of its program, on its mesh.
+      anew: as `written_anew` says of the step; asked by default.
     """
+    if anew is None:
+        anew = written_anew(prices.program, residuals, prices.machine.chip)
     seconds = _seconds(plan, prices)
     made, remade = (_by_place(prices.program, again) for again in (False, True))
-    save, again, sizes = {}, {}, {}
+    there = {_place(one) for one in residuals.values if one.needed or one.name in saved}
+    kernels = _Kernels(prices, seconds, there)
+    save, sizes = {}, {}
+    again: dict[str, float] = {}
+    results: dict[object, list[str]] = defaultdict(list)
     for one in residuals.values:
-        first, second = made[_place(one)], remade[_place(one)]
+        place = _place(one)
+        first, second = made[place], remade[place]
         held = [_held(one, op, plan, prices) for op in (*first, *second)]
         size = one.turns * _mean(held) if held else one.bytes / prices.machine.chips
         sizes[one.name] = size
@@ -85,17 +110,67 @@ def rates_of(residuals: Residuals, saved: Collection[str], plan: Plan, prices: S
         again[one.name] = 0.0
         if one.tied and not one.pinned:
             continue  # a weight in another dtype is gathered for its readers, saved or not
-        if second or is_matrix_op(one.primitive) or one.pinned:
-            again[one.name] = _mean([seconds[op.index] for op in second or first])
-        else:
-            # What its readers compute in the forward pass they compute in the backward pass, too.
-            written = [op for op in first if _is_written(op, prices)]
-            again[one.name] = _mean([seconds[op.index] for op in written])
+        ops = second or first
+        again[one.name] = _mean([kernels.again(op, written=place in anew) for op in ops])
+        pair, number = residuals.homes[one.name]
+        results[pair, pair.makers[number].again, pair.makers[number].place].append(one.name)
+    for names in results.values():
+        again.update({name: again[name] / len(names) for name in names})
     kept = sum(sizes[name] for name in residuals.on_stacks(saved))
     free = plan.memory_limit - needed_bytes(plan.estimate) + kept
     least = CHEAP * plan.estimate.step_seconds
     dear = frozenset(name for name in sizes if max(save[name], again[name]) >= least)
     return Rates(save, again, sizes, free, dear)
+
+
+def written_anew(program: Program, residuals: Residuals, chip: Chip) -> frozenset[Place]:
+    """The places of what is written to memory where it is computed again, as all is that can be.
+
+    Args:
+      program: the step, whatever it saves.
+      residuals: its candidates.
+      chip: of the machine: its compiler decides.
+    """
+    bare = resaved(program, [one.name for one in residuals.values if one.pinned])
+    written = analyse(bare, chip).materialised
+    places = _by_place(bare, True).items()
+    return frozenset(k for k, ops in places if any(written[o] for op in ops for o in op.outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernels:
+    """What it takes to run ops of a plan again; `there` is what the backward pass reads anyway."""
+
+    prices: StepPrices
+    seconds: Mapping[int, float]
+    there: Collection[Place]
+
+    def again(self, op: Op, *, written: bool) -> float:
+        """Seconds of an op in a step; `written` says whether its results are then."""
+        facts, values = self.prices.dataflow, self.prices.program.values
+        if is_matrix_op(op.primitive) or not is_layout_determined(op.rule):
+            return self.seconds[op.index]
+        read = facts.fetched[op.index]
+        made = sum(values[o].bytes for o in op.outputs if facts.materialised[o])
+        spared = 0 if written else made
+        for value, size in zip(op.inputs, read, strict=True):
+            spared += size if value >= 0 and self._is_there(value) else 0
+        whole = sum(read) + made
+        return self.seconds[op.index] * (1.0 - spared / whole) if whole else 0.0
+
+    def _is_there(self, value: int) -> bool:
+        """Whether the backward pass reads, for others, all of which a value is computed."""
+        program, todo = self.prices.program, [value]
+        while todo:
+            number = todo.pop()
+            record = program.values[number]
+            maker = program.ops[record.producer] if record.producer >= 0 else None
+            if maker is None or maker.boundary or _place_of(maker, record.shape) in self.there:
+                continue
+            if self.prices.dataflow.materialised[number]:
+                return False
+            todo += [one for one in maker.inputs if one >= 0]
+        return True
 
 
 def cost_of(residuals: Residuals, rates: Rates, saved: Collection[str]) -> float:
@@ -187,21 +262,25 @@ def _seconds(plan: Plan, prices: StepPrices) -> dict[int, float]:
     return found
 
 
-def _by_place(program: Program, again: bool) -> dict[tuple[object, ...], list[Op]]:
+def _by_place(program: Program, again: bool) -> dict[Place, list[Op]]:
     """The ops of the forward pass, or those that compute them `again`, by `_place`."""
-    found: dict[tuple[object, ...], list[Op]] = defaultdict(list)
+    found: dict[Place, list[Op]] = defaultdict(list)
     for op in program.ops:
         if op.recomputed == again and (again or not op.backward):
             shapes = dict.fromkeys(program.values[value].shape for value in op.outputs)
             for shape in shapes:
-                scope = tuple(scope_names(op.scope))
-                found[op.primitive, scope, op.line, shape].append(op)
+                found[_place_of(op, shape)].append(op)
     return found
 
 
-def _place(one: Residual) -> tuple[object, ...]:
+def _place_of(op: Op, shape: tuple[int, ...]) -> Place:
+    """What a result of an op has in common with that of its twin."""
+    return op.primitive, tuple(scope_names(op.scope)), part_of(op.scope), op.line, shape
+
+
+def _place(one: Residual) -> Place:
     """What a value has in common with the ops that make it."""
-    return one.primitive, tuple(scope_names(one.scope)), one.line, one.shape
+    return one.primitive, tuple(scope_names(one.scope)), part_of(one.scope), one.line, one.shape
 
 
 def _held(one: Residual, op: Op, plan: Plan, prices: StepPrices) -> float:
@@ -212,10 +291,6 @@ def _held(one: Residual, op: Op, plan: Plan, prices: StepPrices) -> float:
     if layout is None:
         return values[made].bytes / prices.machine.chips
     return float(prices.local_bytes(made, np.array(layout)))
-
-
-def _is_written(op: Op, prices: StepPrices) -> bool:
-    return any(prices.dataflow.materialised[value] for value in op.outputs)
 
 
 def _mean(numbers: Sequence[float]) -> float:

@@ -40,7 +40,15 @@ from autoshard.search.keep.accumulate import (
 from autoshard.search.keep.kept_values import kept_values, stacked_bytes
 from autoshard.search.keep.offload import offloaded, waiting
 from autoshard.search.keep.parts import divided
-from autoshard.search.keep.priced import Rates, cheapest, cost_of, in_order, rates_of
+from autoshard.search.keep.priced import (
+    Place,
+    Rates,
+    cheapest,
+    cost_of,
+    in_order,
+    rates_of,
+    written_anew,
+)
 from autoshard.search.keep.proposals import Proposal, proposals
 from autoshard.search.keep.trials import Base, Trial, bound_below, named, saved_by
 from autoshard.search.memory_loop import explore_fitting
@@ -94,6 +102,7 @@ class _Search:
         self.started = time.monotonic()
         self.trials: list[Trial] = []
         self.large: list[str] = []
+        self.anew: dict[Program, frozenset[Place]] = {}
         self.notes: list[str] = []
         self.numbers = tuple(asked.accumulate) != (1,)
         self.steps, self.refused = cut_steps(program, asked.accumulate)
@@ -153,8 +162,10 @@ class _Search:
         assert trial.plan is not None
         residuals = find_residuals(trial.base.written)
         prices = prices_of(trial.plan, trial.program, self.machine)
-        saved = saved_by(trial.program, residuals)
-        return residuals, rates_of(residuals, saved, trial.plan, prices)
+        saved, anew = saved_by(trial.program, residuals), self.anew.get(trial.base)
+        if anew is None:
+            anew = self.anew[trial.base] = written_anew(trial.base, residuals, self.machine.chip)
+        return residuals, rates_of(residuals, saved, trial.plan, prices, anew)
 
     def _tried(
         self,
@@ -194,10 +205,9 @@ class _Search:
         if best.plan is None or best.explored is None or "offloaded" in best.program.options:
             return
         residuals, rates = self._rates(best)
-        division = divided(residuals, rates)
+        division, tried = divided(residuals, rates), dict[int, float | None]()
         now = cost_of(residuals, rates, saved_by(best.program, residuals))
         least = self.asked.gap * best.objective
-        tried: dict[int, float | None] = {}
         while len(tried) <= DIVISIONS:
             if division is None or self._used() >= PARTS or self._interrupted():
                 return

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from autoshard.machine.load import load
 from autoshard.program.keep import find_residuals
 from autoshard.program.rewritten import resaved
 from autoshard.program.trace import trace
@@ -133,3 +134,34 @@ def test_rates_are_those_of_the_plan(program):
     assert cost_of(residuals, rates, ()) > 0.0
     products = [one.name for one in residuals.values if one.primitive == "dot_general"]
     assert cost_of(residuals, rates, products) < cost_of(residuals, rates, ())
+
+
+def test_an_activation_function_is_computed_again_where_its_argument_is_there():
+    """XLA:GPU fuses it with what reads it: of this layer, saving it took 4.6 % more, compiled."""
+    half = jax.numpy.bfloat16
+
+    def layer(x, w):
+        gate, up = x @ w["gate"], x @ w["up"]
+        return x + (jax.nn.silu(gate) * up) @ w["down"], None
+
+    def loss(params, x):
+        return jax.numpy.sum(jax.lax.scan(jax.checkpoint(layer), x, params)[0].astype("float32"))
+
+    wide, narrow = (jax.ShapeDtypeStruct(s, half) for s in ((2, 1024, 4096), (2, 4096, 1024)))
+    params = {"gate": wide, "up": wide, "down": narrow}
+    program = trace(jax.grad(loss), params, jax.ShapeDtypeStruct((32768, 1024), half))
+    residuals, machine = find_residuals(program.written), load("h100-8")
+    names = {one.name for one in residuals.values}
+    products = {name for name in names if name.startswith("dot_general")}
+    options = {"mesh": {"x": 8}, "baselines": False, "time_limit": 5.0}
+    steps = []
+    for saved in (products, {*products, "logistic"}):
+        step = resaved(program, saved)
+        plan = search(step, machine, **options)
+        rates = rates_of(residuals, saved, plan, prices_of(plan, step, machine))
+        steps.append(plan.estimate.step_seconds)
+        assert rates.again["logistic"] < 0.7 * rates.save["logistic"]
+        assert rates.again["dot_general"] > 2.0 * rates.save["dot_general"]
+        assert rates.again["dot_general"] == pytest.approx(rates.again["dot_general#2"], rel=0.05)
+        assert cheapest(residuals.values, rates, []) == products
+    assert steps[0] < steps[1]
