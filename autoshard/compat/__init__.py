@@ -164,6 +164,7 @@ from autoshard.compat.shardy import (
     shardy_sharding_of,
     splat_integer,
     with_explicit_collectives,
+    with_reshards,
 )
 from autoshard.compat.source_lines import (
     OWN_FOLDER,
@@ -321,6 +322,7 @@ __all__ = [
     "with_explicit_collectives",
     "with_inputs_held",
     "with_kernels",
+    "with_reshards",
     "without_refs",
     "without_reshards",
     "without_types",

@@ -236,6 +236,13 @@ def propagated(module: Any) -> Any:
     return copy
 
 
+def with_reshards(module: Any) -> Any:
+    """A copy of a module that `propagated` made, with reshards between ops that disagree."""
+    copy = module.clone()
+    _run(copy, _COLLECTIVE_PIPELINES[1:2])
+    return copy
+
+
 def make_collectives_explicit(module: Any) -> None:
     """Have Shardy make every collective of a module an operation, in the module itself."""
     _run(module, _COLLECTIVE_PIPELINES)

@@ -14,7 +14,7 @@ from autoshard.lower.facts.platforms import without_lowering
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape
 from autoshard.problem.requirements.demands import Demands, demands_of
-from autoshard.program.layout_pattern import LayoutPattern
+from autoshard.problem.requirements.preferred import Preferred
 from autoshard.program.repeats import find_repeats
 from autoshard.program.subaxes import split
 from autoshard.program.trace import Program
@@ -72,9 +72,7 @@ def prepare(
     return searcher, shapes
 
 
-def _completed(
-    program: Program, mesh: MeshShape | None, demands: Demands
-) -> Mapping[int, LayoutPattern]:
+def _completed(program: Program, mesh: MeshShape | None, demands: Demands) -> Preferred:
     """The layouts that propagation completes. Raises MeshError where it has nothing to go by."""
     if program.explicit:
         raise MeshError(

@@ -12,8 +12,7 @@ dimension is open: it asks for nothing, and has the layout that propagation give
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,24 +20,25 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from autoshard import compat
+from autoshard.lower.facts.module_layouts import ModuleLayouts, number_of
 from autoshard.lower.facts.platforms import platform_to_read
 from autoshard.lower.merged import walk_in
 from autoshard.plan.plan import MeshShape
 from autoshard.problem.requirements.from_program import Constraint
+from autoshard.problem.requirements.preferred import Preferred
 from autoshard.program.bodies import run_equations
 from autoshard.program.flatten import makes_nothing
-from autoshard.program.layout_pattern import Dimension, LayoutPattern
+from autoshard.program.layout_pattern import LayoutPattern
 from autoshard.program.rules.record import FactorKind, Rule
 from autoshard.program.trace import Program
 from autoshard.program.vocabulary import BARRIER, CALLS_PYTHON, INLINED
 
-_NUMBER = re.compile(r"op_(\d+)_")
 
+def completed(program: Program, mesh: MeshShape, own: Sequence[Constraint]) -> Preferred:
+    """The layouts of values as propagation completes them, and how ops read and write them.
 
-def completed(
-    program: Program, mesh: MeshShape, own: Sequence[Constraint]
-) -> dict[int, LayoutPattern]:
-    """The layouts of values as propagation completes them; values that it cuts oddly are left out.
+    What propagation cuts as no plan does is left out. Where operands or the result of an op
+    disagree, Shardy's own pass says where they are resharded.
 
     Args:
       program: with its own constraints.
@@ -63,9 +63,15 @@ def completed(
         lowered = step.trace(*shapes).lower(lowering_platforms=(platform_to_read(program),))
     module = lowered.compiler_ir("stablehlo")
     _give_rules(program, module)
-    module = compat.propagated(module)
-    found = _Layouts(program, mesh).of(module)
-    return {value: layout for value, layout in found.items() if not program.values[value].free}
+    propagated = compat.propagated(module)
+    reader = ModuleLayouts(program, mesh)
+    values = reader.of_values(propagated)
+    ops = reader.of_ops(compat.with_reshards(propagated))
+    for number, layouts in ops.items():
+        if layouts.written is not None and not reader.sums_over(number, layouts):
+            values[program.ops[number].outputs[0]] = layouts.written  # a copy has the other layout
+    values = {value: one for value, one in values.items() if not program.values[value].free}
+    return Preferred(values, ops)
 
 
 def _of_ends(program: Program, own: Sequence[Constraint]) -> dict[int, LayoutPattern]:
@@ -191,89 +197,10 @@ class _Numbered:
         return jax.make_jaxpr(body)(*map(compat.shape_struct, closed.in_avals))
 
 
-class _Layouts:
-    """Reads the layouts of a program's values off a module."""
-
-    def __init__(self, program: Program, mesh: MeshShape) -> None:
-        self.program, self.mesh = program, mesh
-        self.known: dict[Any, LayoutPattern | None] = {}
-
-    def of(self, module: Any) -> dict[int, LayoutPattern]:
-        """Of all that can be told."""
-        made: dict[int, list[Any]] = {}
-        main = _main(module)
-        found = [(_number(one), one) for one in walk_in(module.operation)]
-        for called in (False, True):  # a call's results are after those of what it calls
-            for number, one in found:
-                if number is not None and called == (one.name == "func.call"):
-                    made.setdefault(number, []).extend(one.results)
-        pairs = list(zip(self.program.inputs, main.regions[0].blocks[0].arguments, strict=True))
-        for number, results in made.items():
-            pairs += self._results(number, results)
-        layouts = {value: self._layout(result) for value, result in pairs}
-        return self._boundaries({v: one for v, one in layouts.items() if one is not None})
-
-    def _results(self, number: int, results: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """An op's values, each with the last result of its shape in the module."""
-        left, op = list(results), self.program.ops[number]
-        if op.primitive == BARRIER:
-            behind = self.program.ops[number : number + len(left)]
-            yield from zip((one.outputs[0] for one in behind), left, strict=True)
-            return
-        for value in reversed(op.outputs):
-            shape = self.program.values[value].shape
-            fitting = [one for one in left if tuple(getattr(one.type, "shape", ())) == shape]
-            if fitting:
-                yield value, fitting[-1]
-                left = left[: left.index(fitting[-1])]
-
-    def _layout(self, result: Any) -> LayoutPattern | None:
-        sharding = compat.shardy_sharding_of(result)
-        rank = len(getattr(result.type, "shape", ()))
-        if sharding is None:
-            return LayoutPattern((Dimension(),) * rank)
-        if sharding not in self.known:
-            self.known[sharding] = self._pattern(sharding)
-        return self.known[sharding]
-
-    def _pattern(self, sharding: Any) -> LayoutPattern | None:
-        """None where a part of an axis cuts, or axes stand in another order than the mesh's."""
-        dimensions = []
-        for axes in compat.shardy_layout(sharding)[1]:
-            names = tuple(name for name, _ in axes)
-            if any(part is not None for _, part in axes):
-                return None
-            dimensions.append(Dimension(names))
-        found = LayoutPattern(tuple(dimensions))
-        return None if found.faults(self.mesh.names) else found
-
-    def _boundaries(self, found: dict[int, LayoutPattern]) -> dict[int, LayoutPattern]:
-        """With what enters a loop as it comes, and what is returned as it is made."""
-        for op in self.program.ops:
-            if op.primitive in ("enter", "return") and op.inputs[0] in found:
-                found.setdefault(op.outputs[0], found[op.inputs[0]])
-        for inside, outside in self.program.carries:
-            if outside in found:
-                found[inside] = found[outside]
-        return found
-
-
-def _main(module: Any) -> Any:
-    """What JAX lowers a step to: the function that is called from outside."""
-    functions = (view.operation for view in module.operation.regions[0].blocks[0].operations)
-    return next(one for one in functions if str(one.attributes["sym_name"]).strip('"') == "main")
-
-
-def _number(operation: Any) -> int | None:
-    """Of the op that an operation of a module is of."""
-    found = _NUMBER.findall(compat.location_frames(operation.location)[0])
-    return int(found[-1]) if found else None
-
-
 def _give_rules(program: Program, module: Any) -> None:
     """Tell Shardy how what it has no rule for may be cut: calls, and operations of CHLO."""
     for operation in walk_in(module.operation):
-        number = _number(operation)
+        number = number_of(operation)
         if number is None or not operation.name.startswith(("stablehlo.custom_call", "chlo.")):
             continue
         rule = program.ops[number].rule

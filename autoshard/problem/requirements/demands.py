@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from autoshard.problem.requirements import text as statements
 from autoshard.problem.requirements.bind import Bound, axes_of, bind, marks
 from autoshard.problem.requirements.check import broken, found_rules
 from autoshard.problem.requirements.from_program import Constraint, constraints_of, own_mesh_notes
-from autoshard.problem.requirements.preferred import laid_out
+from autoshard.problem.requirements.preferred import Preferred, laid_out
 from autoshard.problem.requirements.records import MemoryLimit, Pin, Requirement
 from autoshard.problem.requirements.reshard_places import all_places, reshard_places
 from autoshard.problem.requirements.restrict import restricted
@@ -43,19 +43,19 @@ class Demands:
       bounds: the requirements.
       names: of the mesh axes, where the mesh is given; they may be named then.
       own: what the program itself demands, with the meshes on which it does.
-      completed: layouts of further values, each kept wherever its value can have it.
+      completed: further layouts, of as many bytes of values as can be kept at once.
     """
 
     program: Program
     bounds: tuple[Bound, ...] = ()
     names: tuple[str, ...] | None = None
     own: tuple[Constraint, ...] = ()
-    completed: Mapping[int, LayoutPattern] = field(default_factory=dict)
+    completed: Preferred | None = None
 
     @property
     def fixed(self) -> bool:
         """Whether they speak of the axes of one mesh, and so cannot be put to a coarser one."""
-        return bool(self.completed) or any(axes_of(bound) for bound in self.bounds)
+        return self.completed is not None or any(axes_of(bound) for bound in self.bounds)
 
     def facts(self, flow: Facts, *, everywhere: bool = False) -> Facts:
         """The facts of the program, with the places where requirements make it reshard.
@@ -74,11 +74,15 @@ class Demands:
         if not self.completed:
             return ()
         pin = Pin("all", LayoutPattern((), more=True))
-        return (Bound(pin, pins=tuple(self.completed.items())),)
+        return (Bound(pin, pins=tuple(self.completed.values.items())),)
 
     def marks(self) -> Mapping[int, tuple[str, ...]]:
         """What is asked of every value, for `find_repeats`."""
-        return marks((*self.bounds, *self._also))
+        found = dict(marks((*self.bounds, *self._also)))
+        for op, layouts in self.completed.ops.items() if self.completed else ():
+            value = self.program.ops[op].outputs[0]
+            found[value] = (*found.get(value, ()), str(layouts))
+        return found
 
     def limit(self, limit: float) -> float:
         """The least of a memory limit and those that must hold, in bytes."""
@@ -142,8 +146,9 @@ class Demands:
         notes = own_mesh_notes(self.own, mesh)
         if self.completed:
             completed = (
-                f"{len(self.completed)} arrays lie as Shardy's propagation completes the program's "
-                "own annotations, wherever a plan can have them so; the search was for the rest"
+                f"{len(self.completed.values)} arrays lie as Shardy's propagation completes the "
+                "program's own annotations, wherever a plan can have them so; the search was for "
+                "the rest"
             )
             notes = (*notes, completed)
         return notes

@@ -12,7 +12,7 @@ and what lies as wanted in the answer has no other choice from then on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,40 +21,74 @@ from autoshard.plan.plan import MeshShape
 from autoshard.problem.build import Built
 from autoshard.problem.requirements.filter_choices import narrowed
 from autoshard.program.layout_pattern import LayoutPattern
+from autoshard.program.strategies import Strategies
 from autoshard.solve import Problem
 from autoshard.solve.allowed import Allowed
 from autoshard.solve.pipeline import solve
 from autoshard.solve.problem import Edge
 
 
-def laid_out(
-    built: Built, layouts: Mapping[int, LayoutPattern], mesh: MeshShape, *, seconds: float
-) -> Built:
-    """The problem in which values lie as they are to, but for those that cannot.
+@dataclass(frozen=True, slots=True)
+class OpLayouts:
+    """How an op reads each operand, and writes its result before partial sums are settled; None
+    where it is not said."""
+
+    reads: tuple[LayoutPattern | None, ...]
+    written: LayoutPattern | None
+
+
+@dataclass(frozen=True, slots=True)
+class Preferred:
+    """Layouts of values by number, and of what ops read and write."""
+
+    values: Mapping[int, LayoutPattern] = field(default_factory=dict)
+    ops: Mapping[int, OpLayouts] = field(default_factory=dict)
+
+
+def laid_out(built: Built, layouts: Preferred, mesh: MeshShape, *, seconds: float) -> Built:
+    """The problem in which values and ops lie as they are to, but for those that cannot.
 
     Args:
       built: with all that must hold.
-      layouts: of values.
+      layouts: that are preferred.
       mesh: axis names and sizes.
       seconds: for finding out which cannot; what is found in that time stands.
     """
     wanted: dict[int, NDArray[np.bool_]] = {}
     weight: dict[int, float] = {}
-    for value, pattern in layouts.items():
-        number = int(built.classes.value_class[value])
-        if number not in built.value_node:
-            continue
-        choices, node = built.value_choices[number], built.value_node[number]
-        inside = pattern.mask(choices.table.dimensions, mesh.names, mesh.sizes)[choices.stored]
+
+    def want(node: int, inside: NDArray[np.bool_], value: int) -> None:
         if inside.any():
             wanted.setdefault(node, inside)
             weight[node] = weight.get(node, 0.0) + built.prices.program.values[value].bytes
+
+    for value, pattern in layouts.values.items():
+        number = int(built.classes.value_class[value])
+        if number in built.value_node:
+            choices = built.value_choices[number]
+            inside = pattern.mask(choices.table.dimensions, mesh.names, mesh.sizes)
+            want(built.value_node[number], inside[choices.stored], value)
+    for op, one in layouts.ops.items():
+        number = int(built.classes.op_class[op])
+        if number in built.op_node:
+            inside = _as_read(built.op_strategies[number], one, mesh)
+            want(built.op_node[number], inside, built.prices.program.ops[op].outputs[0])
     outcome = solve(_counting(built.problem, wanted, weight), time_limit=seconds, gap=0.0)
     if outcome.solution is None:
         return built  # the search says why
     chosen = outcome.solution.choices
     kept = {node: inside for node, inside in wanted.items() if inside[chosen[node]]}
     return narrowed(built, kept)
+
+
+def _as_read(strategies: Strategies, layouts: OpLayouts, mesh: MeshShape) -> NDArray[np.bool_]:
+    """The strategies of an op that read and write so."""
+    pairs = zip(strategies.reads, layouts.reads, strict=True)
+    found = np.ones(len(strategies), dtype=bool)
+    for one, pattern in (*pairs, (strategies.written[0], layouts.written)):
+        if pattern is not None:
+            found &= pattern.mask(one, mesh.names, mesh.sizes)
+    return found
 
 
 def _counting(

@@ -16,6 +16,7 @@ from autoshard.lower.merged import drop_constants, merge_equal
 from autoshard.machine.load import load
 from autoshard.plan.plan import MeshShape
 from autoshard.problem.requirements.from_program import constraints_of
+from autoshard.problem.requirements.preferred import Preferred
 from autoshard.program.layout_pattern import Dimension, LayoutPattern
 from autoshard.program.trace import trace
 from autoshard.search.search import MeshError, search
@@ -56,7 +57,8 @@ def stacked(mesh: MeshShape, hidden: str | None, *, remat: bool):
 
 
 @pytest.mark.parametrize(
-    ("mesh", "hidden", "remat"), [(FSDP, None, True), (BOTH, "tensor", True), (BOTH, None, True)]
+    ("mesh", "hidden", "remat"),
+    [(FSDP, None, True), (BOTH, "tensor", True), (BOTH, None, True), (BOTH, "tensor", False)],
 )
 def test_a_completed_plan_has_the_collectives_of_the_program_itself(mesh, hidden, remat):
     step, args = stacked(mesh, hidden, remat=remat)
@@ -78,7 +80,7 @@ def test_a_completed_plan_has_the_collectives_of_the_program_itself(mesh, hidden
 def test_layouts_in_and_out_of_loops_are_read():
     step, args = stacked(FSDP, None, remat=True)
     program = trace(step, *args, donate_argnums=0)
-    found = completed(program, FSDP, constraints_of(program))
+    found = completed(program, FSDP, constraints_of(program)).values
     slices = [op.outputs[0] for op in program.ops if op.primitive == "scan_slice"]
     shown = {(program.values[v].shape, str(found[v])) for v in slices}
     assert ((WIDTH, HIDDEN), "[fsdp, None]") in shown
@@ -97,7 +99,7 @@ def test_what_shardy_has_no_rule_for_is_cut_by_ours():
 
     args = (jax.ShapeDtypeStruct((64, 8), "float32"),)
     program = trace(jax.jit(step, in_shardings=at("fsdp", None)), *args)
-    found = completed(program, FSDP, constraints_of(program))
+    found = completed(program, FSDP, constraints_of(program)).values
     assert {str(found[v]) for v in program.outputs} == {"[fsdp, None]"}
 
 
@@ -109,7 +111,7 @@ def test_an_axis_of_one_device_in_the_program_says_nothing():
 
     args = (jax.ShapeDtypeStruct((64, 8), "float32"), jax.ShapeDtypeStruct((8, 64), "float32"))
     program = trace(step, *args)
-    found = completed(program, BOTH, constraints_of(program))
+    found = completed(program, BOTH, constraints_of(program)).values
     assert str(found[program.inputs[0]]) == "[fsdp, None]"
 
 
@@ -122,7 +124,7 @@ def test_of_layouts_that_cannot_all_be_kept_those_of_most_bytes_are(monkeypatch)
     rows, columns = (LayoutPattern((Dimension(a), Dimension(b))) for a, b in ((X, ()), ((), X)))
     ends = program.inputs[0], program.outputs[0]  # one state, of one layout
     wanted = {ends[0]: rows, ends[1]: columns, program.inputs[1]: columns}
-    monkeypatch.setattr("autoshard.search.prepare.completed", lambda *_: wanted)
+    monkeypatch.setattr("autoshard.search.prepare.completed", lambda *_: Preferred(wanted))
     plan = search(program, load("v5e-8"), mesh={"x": 8}, complete=True, baselines=False)
     stored = [plan.decisions.stored[v] for v in (*ends, program.inputs[1])]
     assert stored[0] == stored[1]
