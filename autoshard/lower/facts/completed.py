@@ -207,7 +207,8 @@ def _give_rules(program: Program, module: Any) -> None:
         ranks = [
             len(getattr(one.type, "shape", ())) for one in (*operation.operands, *operation.results)
         ]
-        if ranks == [len(one) for one in (*rule.operands, *rule.results)] and not rule.joint:
+        known = [len(one) for one in (*rule.operands, *rule.results)]
+        if ranks == known and rule.operands and rule.results and not rule.joint:
             compat.set_sharding_rule(operation, str(_in_its_words(rule)))
 
 

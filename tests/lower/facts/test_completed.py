@@ -18,6 +18,7 @@ from autoshard.plan.plan import MeshShape
 from autoshard.problem.requirements.from_program import constraints_of
 from autoshard.problem.requirements.preferred import Preferred
 from autoshard.program.layout_pattern import Dimension, LayoutPattern
+from autoshard.program.rules.user import UserRule
 from autoshard.program.trace import trace
 from autoshard.search.search import MeshError, search
 
@@ -101,6 +102,19 @@ def test_what_shardy_has_no_rule_for_is_cut_by_ours():
     program = trace(jax.jit(step, in_shardings=at("fsdp", None)), *args)
     found = completed(program, FSDP, constraints_of(program)).values
     assert {str(found[v]) for v in program.outputs} == {"[fsdp, None]"}
+
+
+def test_calls_that_read_nothing_have_no_rule_and_say_nothing():
+    at = on(FSDP)
+    kept = jax.ShapeDtypeStruct((64, 8), jnp.float32)
+
+    def step(x):
+        return x + jax.ffi.ffi_call("made", kept)()
+
+    rules = {"made": UserRule(" -> d0 d1", replicate=("d0", "d1"))}
+    program = trace(jax.jit(step, in_shardings=at("fsdp", None)), kept, user_rules=rules)
+    found = completed(program, FSDP, constraints_of(program)).values
+    assert str(found[program.outputs[0]]) == "[fsdp, None]"
 
 
 def test_an_axis_of_one_device_in_the_program_says_nothing():
