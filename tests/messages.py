@@ -50,7 +50,7 @@ def of_file(file: Path, root: Path) -> Iterator[Message]:
 
 def is_saying(call: ast.Call) -> bool:
     """Whether a call makes an error, warns, or prints to stderr."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     if name == "print":
         return any(
             word.arg == "file" and "stderr" in ast.unparse(word.value) for word in call.keywords

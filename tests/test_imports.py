@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -51,9 +52,20 @@ def package_of(module: str) -> str:
     return module.split(".")[1]
 
 
-def imports(file: Path) -> Iterator[tuple[int, str]]:
+@functools.cache
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    """All that a file is made of."""
+    return tuple(ast.walk(ast.parse(file.read_text())))
+
+
+@functools.cache
+def imports(file: Path) -> tuple[tuple[int, str], ...]:
     """Lines and modules that a file imports: inside of functions, for types alone, by name too."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    return tuple(_imports(file))
+
+
+def _imports(file: Path) -> Iterator[tuple[int, str]]:
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -67,7 +79,7 @@ def imports(file: Path) -> Iterator[tuple[int, str]]:
 
 def by_name(call: ast.Call) -> Iterator[tuple[int, str]]:
     """The module that `import_module("...")` or `import_module(f"...{}")` names, or its package."""
-    called = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    called = getattr(call.func, "attr", getattr(call.func, "id", ""))
     if called not in ("import_module", "__import__") or not call.args:
         return
     text = call.args[0]
@@ -217,7 +229,7 @@ def test_tests_stand_where_their_modules_stand():
 def test_functions_are_short():
     found = []
     for file in all_files():
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes(file):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 lines = int(node.end_lineno or 0) - node.lineno + 1
                 if ast.get_docstring(node) is not None:

@@ -29,10 +29,10 @@ def test_a_sample_has_no_fault(capsys):
 
     kinds = ["pipeline", "verdicts", "times", "contest problem"]
     options = argparse.Namespace(
-        kinds=kinds, files=None, count=60, only=None, seed=7, workers=1, limit=120.0, json=None
+        kinds=kinds, files=None, count=32, only=None, seed=7, workers=1, limit=120.0, json=None
     )
     assert mutations.run(options) == 0, capsys.readouterr().out
-    assert "60 inputs, 0 faults" in capsys.readouterr().out
+    assert "32 inputs, 0 faults" in capsys.readouterr().out
 
 
 def test_a_seed_and_a_number_give_the_same_file_again():

@@ -88,7 +88,7 @@ def test_axes_of_groups_are_found_again(case):
 
 
 @given(SIZES, st.randoms(use_true_random=False))
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_groups_that_no_axes_make(sizes, dice):
     mesh = MeshShape(tuple("abcd"[: len(sizes)]), tuple(sizes))
     devices = list(range(math.prod(sizes)))

@@ -121,8 +121,8 @@ def experts(rows: Any, matrices: Any) -> Any:
     """
 
     def layer(rows: Any, matrices: Any) -> tuple[Any, None]:
-        first = jnp.where(rows[0, 0] > 0, 128, 0)
-        sizes = jnp.full(4, 128, jnp.int32).at[:2].set([first, 256 - first])
+        first = jnp.where(rows[0, 0] > 0, 96, 0)
+        sizes = jnp.full(4, 64, jnp.int32).at[:2].set([first, 128 - first])
         return gmm(rows, matrices, sizes, group_offset=0), None
 
     def loss(rows: Any, matrices: Any) -> Any:
@@ -165,7 +165,7 @@ STEPS = {
     "products": (products, ((f(32, 32), f(32, 32)), f(32, 32))),
     "flash": (flash, (QUERIES, QUERIES, QUERIES)),
     "splash": (splash, (QUERIES, KEYS, KEYS)),
-    "experts": (experts, (f(512, 256), f(2, 4, 256, 256))),
+    "experts": (experts, (f(256, 256), f(2, 4, 256, 256))),
     "cudnn": (cudnn, (half(8, 16, 8, 8), half(8, 16, 4, 8), half(8, 16, 4, 8))),
     "triton": (triton, (f(2, 256, 4, 64),) * 3),
 }

@@ -102,7 +102,7 @@ def stages_with_blocks(
 
 def test_what_is_borrowed_is_below_every_plan():
     compared, over_work, nearest = 0, 0, 0.0
-    for seed in range(8):
+    for seed in range(4):
         ranking = random_ranking(seed, transaction_bytes=0.0)
         request = ranking.request
         machine = request.cluster.meshes[0]
@@ -121,8 +121,8 @@ def test_what_is_borrowed_is_below_every_plan():
                 compared += 1
                 over_work += borrowed > own.stage_seconds(blocks, machine.name, SHAPE) * 1.01
                 nearest = max(nearest, borrowed / least)
-    assert compared >= 60
-    assert over_work >= 30  # what the solver said counts, not work alone
+    assert compared >= 30
+    assert over_work >= 15  # what the solver said counts, not work alone
     assert nearest > 0.9
 
 
