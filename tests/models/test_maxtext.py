@@ -42,9 +42,17 @@ def test_where_it_is_absent_the_line_that_installs_it_is_said():
 
 
 @installed
-def test_the_step_on_a_mesh_has_the_numbers_of_one_device():
-    found = call(functools.partial(program, "llama3.1-8b", Target(8, ("tpu",))), TINY, "tiny")
-    assert "constraints of MaxText's logical axis rules are set aside" in found.notes[0]
+@pytest.mark.parametrize(
+    ("mode", "said"),
+    [
+        ("auto", "constraints of MaxText's logical axis rules are set aside"),
+        ("explicit", "the layouts in MaxText's types (shard_mode=explicit) are set aside"),
+    ],
+)
+def test_the_step_on_a_mesh_has_the_numbers_of_one_device(mode, said):
+    asked = {**TINY, "shard_mode": mode}
+    found = call(functools.partial(program, "llama3.1-8b", Target(8, ("tpu",))), asked, "tiny")
+    assert said in found.notes[0]
     traced = trace(found.fn, *found.args, **found.options)
     assert not any(op.primitive == "sharding_constraint" for op in traced.ops)
     assert traced.argument_names == ("state", "batch")
@@ -78,6 +86,11 @@ def test_constraints_that_are_kept_are_demands_on_its_own_mesh():
         ("llama3.1-8b", {"max_target_length": "long"}, "MaxText refuses this configuration: "),
         ("llama3.1-8b", {"attention": "other"}, "cannot build the step of llama3.1-8b: ValueError"),
         ("llama3.1-8b", {"constraints": "some"}, "constraints=some: it must be aside or keep"),
+        (
+            "llama3.1-8b",
+            {"shard_mode": "explicit", "constraints": "keep"},
+            "constraints=keep and --as maxtext go with shard_mode=auto",
+        ),
         ("llama3.1-8b", {"step": "serve"}, "step=serve: it must be one of train, decode, prefill"),
         (
             "llama3.1-8b",

@@ -29,7 +29,7 @@ from autoshard.problem.requirements.preferred import Preferred
 from autoshard.program.bodies import run_equations
 from autoshard.program.flatten import makes_nothing
 from autoshard.program.layout_pattern import LayoutPattern
-from autoshard.program.rules.record import FactorKind, Rule
+from autoshard.program.rules.record import FactorKind, Rule, factor_name
 from autoshard.program.trace import Program
 from autoshard.program.vocabulary import BARRIER, CALLS_PYTHON, INLINED
 
@@ -213,7 +213,7 @@ def _give_rules(program: Program, module: Any) -> None:
 
 
 def _in_its_words(rule: Rule) -> Rule:
-    """A rule with kinds of factors that Shardy knows; it has sums alone."""
+    """A rule with names and kinds of factors that Shardy knows; it has sums alone."""
     kinds = {FactorKind.PASS: None, FactorKind.REDUCE: "sum", FactorKind.REPLICATE: None}
     factors = (
         replace(one, operator=kinds[one.kind])
@@ -221,4 +221,5 @@ def _in_its_words(rule: Rule) -> Rule:
         else replace(one, kind=FactorKind.REPLICATE)
         for one in rule.factors
     )
-    return replace(rule, factors=tuple(factors))
+    named = (replace(one, name=factor_name(number)) for number, one in enumerate(factors))
+    return replace(rule, factors=tuple(named))

@@ -22,7 +22,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.extend.core import jaxpr_as_fun
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 
 from autoshard import compat
 from autoshard.models.maxtext.config import module, quiet
@@ -78,6 +78,11 @@ def train_step(
     Raises:
       ProgramError: MaxText cannot build it.
     """
+    if keep and _is_explicit(config):
+        raise ProgramError(
+            "constraints=keep and --as maxtext go with shard_mode=auto: with shard_mode=explicit "
+            "MaxText writes layouts into types, which are set aside"
+        )
     sizes = mesh_sizes(config, target) if keep else (1,) * len(config.mesh_axes)
     built = traced_step(config, target, sizes)
     mesh = built.mesh
@@ -95,6 +100,8 @@ def train_step(
         else f"{count} constraints of MaxText's logical axis rules are set aside; constraints=keep "
         "among the program's settings makes them demands"
     )
+    if _is_explicit(config):
+        note = "the layouts in MaxText's types (shard_mode=explicit) are set aside"
     options = {"donate_argnums": built.donated, "notes": (note,)}
     if not keep:
         return step, built.args, options
@@ -119,7 +126,7 @@ def traced_step(config: Any, target: Target, sizes: Sequence[int]) -> TracedStep
             )
             rules = compiled.axis_rules(config.logical_axis_rules)
             args = jax.tree.map(without_sharding, tuple(shaped))
-            with rules, _for_other_devices():
+            with rules, _for_other_devices(), _its_mesh(config, mesh):
                 traced = jax.jit(own).trace(*args)
     except (Exception, SystemExit) as error:
         why = f"{type(error).__name__}: {error}"
@@ -135,12 +142,24 @@ def _for_other_devices() -> AbstractContextManager[Any]:
     return nullcontext() if tokamax is None else tokamax.config.cross_compile(True)
 
 
+def _is_explicit(config: Any) -> bool:
+    """Whether MaxText writes layouts into types (`shard_mode=explicit`)."""
+    return getattr(config.shard_mode, "value", config.shard_mode) == "explicit"
+
+
+def _its_mesh(config: Any, mesh: jax.sharding.Mesh) -> AbstractContextManager[Any]:
+    """Under which a step with layouts in its types finds the mesh that these are on."""
+    return jax.set_mesh(mesh) if _is_explicit(config) else nullcontext()
+
+
 def stand_in_mesh(config: Any, target: Target, sizes: Sequence[int]) -> jax.sharding.Mesh:
     """MaxText's mesh, of stand-ins."""
     kind = target.kind or "stand-in"
     devices = [StandIn(target.hardware, number, kind) for number in range(math.prod(sizes))]
     array = np.array(devices, dtype=object).reshape(tuple(sizes))
-    return jax.sharding.Mesh(array, tuple(config.mesh_axes))
+    kind = AxisType.Explicit if _is_explicit(config) else AxisType.Auto
+    kinds = (kind,) * len(config.mesh_axes)
+    return jax.sharding.Mesh(array, tuple(config.mesh_axes), axis_types=kinds)
 
 
 def without_constraints(closed: Any) -> tuple[Any, int]:

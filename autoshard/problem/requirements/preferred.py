@@ -27,6 +27,9 @@ from autoshard.solve.allowed import Allowed
 from autoshard.solve.pipeline import solve
 from autoshard.solve.problem import Edge
 
+LEAST = 10.0
+"""Seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpLayouts:
@@ -52,7 +55,8 @@ def laid_out(built: Built, layouts: Preferred, mesh: MeshShape, *, seconds: floa
       built: with all that must hold.
       layouts: that are preferred.
       mesh: axis names and sizes.
-      seconds: for finding out which cannot; what is found in that time stands.
+      seconds: for finding out which cannot, or `LEAST` where they are fewer: without an answer the
+        plan would be of another question. What is found in that time stands.
     """
     wanted: dict[int, NDArray[np.bool_]] = {}
     weight: dict[int, float] = {}
@@ -73,7 +77,9 @@ def laid_out(built: Built, layouts: Preferred, mesh: MeshShape, *, seconds: floa
         if number in built.op_node:
             inside = _as_read(built.op_strategies[number], one, mesh)
             want(built.op_node[number], inside, built.prices.program.ops[op].outputs[0])
-    outcome = solve(_counting(built.problem, wanted, weight), time_limit=seconds, gap=0.0)
+    outcome = solve(
+        _counting(built.problem, wanted, weight), time_limit=max(seconds, LEAST), gap=0.0
+    )
     if outcome.solution is None:
         return built  # the search says why
     chosen = outcome.solution.choices

@@ -104,17 +104,20 @@ def test_what_shardy_has_no_rule_for_is_cut_by_ours():
     assert {str(found[v]) for v in program.outputs} == {"[fsdp, None]"}
 
 
-def test_calls_that_read_nothing_have_no_rule_and_say_nothing():
+def test_calls_are_cut_by_the_rules_of_the_user():
     at = on(FSDP)
     kept = jax.ShapeDtypeStruct((64, 8), jnp.float32)
 
     def step(x):
-        return x + jax.ffi.ffi_call("made", kept)()
+        return x + jax.ffi.ffi_call("made", kept)(), jax.ffi.ffi_call("turned", kept)(x)
 
-    rules = {"made": UserRule(" -> d0 d1", replicate=("d0", "d1"))}
+    rules = {
+        "made": UserRule(" -> d0 d1", replicate=("d0", "d1")),
+        "turned": UserRule("batch width -> batch other", replicate=("width", "other")),
+    }
     program = trace(jax.jit(step, in_shardings=at("fsdp", None)), kept, user_rules=rules)
     found = completed(program, FSDP, constraints_of(program)).values
-    assert str(found[program.outputs[0]]) == "[fsdp, None]"
+    assert {str(found[value]) for value in program.outputs} == {"[fsdp, None]"}
 
 
 def test_an_axis_of_one_device_in_the_program_says_nothing():
