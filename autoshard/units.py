@@ -31,6 +31,25 @@ def parse_size(text: str) -> float:
     return number
 
 
+def counted(number: int, noun: str, form: str = "") -> str:
+    """A number with its noun: `1 value`, `2 axes`, `1,024 rows`.
+
+    Args:
+      noun: in the singular, with words before it where there are some, as `fake device`.
+      form: of the number, as `,` for groups of thousands.
+    """
+    if number != 1:
+        *before, last = noun.split(" ")
+        if last.endswith("y") and last[-2] not in "aeiou":
+            last = f"{last[:-1]}ies"
+        elif last.endswith("axis"):
+            last = f"{last[:-2]}es"
+        else:
+            last += "es" if last.endswith(("s", "x", "z", "ch", "sh")) else "s"
+        noun = " ".join((*before, last))
+    return f"{number:{form}} {noun}"
+
+
 def format_seconds(seconds: float) -> str:
     """Four digits with a unit: `1.252 s`, `12.53 ms`, `3.100 us`."""
     if not math.isfinite(seconds):

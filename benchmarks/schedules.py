@@ -24,6 +24,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoshard.units import counted
+
 KEYS = (
     "instance", "limit", "objective", "ours", "bound", "gap", "status", "seconds", "by", "peer",
     "change", "peer_name", "met_bound",
@@ -113,7 +115,7 @@ def summary(
     """What the rows come to."""
     solved = [row for row in rows if row.get("ours") is not None]
     optimal = sum(row["status"] == "optimal" for row in solved)
-    yield f"\n{len(rows)} rows, {len(solved)} with a schedule, {optimal} proven optimal"
+    yield f"\n{counted(len(rows), 'row')}, {len(solved)} with a schedule, {optimal} proven optimal"
     beside = [row for row in solved if "peer" in row]
     if beside:
         yield f"beside the best peer: {_tally(beside)}"

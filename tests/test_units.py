@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autoshard.units import format_number, visible
+from autoshard.units import counted, format_number, visible
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,24 @@ def test_what_no_reader_sees_is_written_out(text, shown):
     assert visible(text) == shown
     assert visible(shown) == shown
     shown.encode()
+
+
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [
+        (1, "axis", "1 axis"),
+        (2, "axis", "2 axes"),
+        (0, "fake device", "0 fake devices"),
+        (3, "mesh", "3 meshes"),
+        (2, "entry", "2 entries"),
+        (2, "way", "2 ways"),
+        (1, "process", "1 process"),
+        (2, "process", "2 processes"),
+    ],
+)
+def test_nouns_agree_with_their_numbers(number, noun, text):
+    assert counted(number, noun) == text
+
+
+def test_counted_numbers_take_a_form():
+    assert counted(12345, "row", ",") == "12,345 rows"

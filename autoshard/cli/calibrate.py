@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from autoshard.cli.common import CommandError
 from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import find_machine, require_output
+from autoshard.units import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,7 +170,7 @@ def _toml(found: Fit, notes: dict[str, str], base: str | None) -> str:
     for entry in found.report.parameters:
         if entry.fitted:
             off = f"median error {100 * entry.errors_after.median:.1f} %"
-            notes[entry.name] = f"fitted to {entry.rows} rows, {off}"
+            notes[entry.name] = f"fitted to {counted(entry.rows, 'row')}, {off}"
         elif base is None:
             notes.setdefault(entry.name, f"not fitted, {entry.note.removeprefix('stays: ')}")
     text = None if base is None else file_of(base, machine)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.parsers.examples import epilog
 from autoshard.compat.quiet import start_jax_quietly
+from autoshard.units import format_unit
+
+if TYPE_CHECKING:
+    from autoshard.program.trace import Program
 
 
 def command(
@@ -78,9 +82,30 @@ def program_of(options: argparse.Namespace, kept: str) -> str:
 MOST_DEVICES = 16
 MOST_BYTES = 2**30
 MOST_FLOPS = 1e11
+CONVOLUTIONS = 8
+"""XLA:CPU takes so many times as long for a FLOP of a convolution in double precision."""
 _WORDS = {True: ("ok", "green"), False: ("FAILED", "bold red"), None: ("not run", "yellow")}
 PRICE_TOLERANCE = 1e-9
 """A relative tolerance, because sums of many prices may be computed in another order."""
+
+
+def too_much_work(program: Program) -> str:
+    """Why the numbers of a program are not compared here, or an empty string."""
+    flops = [0.0, 0.0]
+    for op in program.ops:
+        flops[op.primitive == "conv_general_dilated"] += op.flops * op.trips * op.weight
+    if flops[0] + CONVOLUTIONS * flops[1] <= MOST_FLOPS:
+        return ""
+    most = MOST_FLOPS / CONVOLUTIONS if flops[1] else MOST_FLOPS
+    of = " in convolutions" if flops[1] else ""
+    return (
+        f"the step has {format_unit(sum(flops), 'FLOP')}; at most {format_unit(most, 'FLOP')}{of} "
+        f"are run here{SMALLER}"
+    )
+
+
+SMALLER = ": a plan of fewer examples or layers has its numbers compared"
+"""What to do where a step is too large to run here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from autoshard.units import counted
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run the step of a plan, if there are as many accelerators as its mesh has devices."""
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     devices = [device for device in jax.devices() if device.platform != "cpu"]
     needed = math.prod(plan.mesh.sizes)
     if len(devices) != needed:
-        skipped = f"the mesh needs {needed} accelerators, here are {len(devices)}"
+        skipped = f"the mesh needs {counted(needed, 'accelerator')}, here are {len(devices)}"
         print(json.dumps({"skipped": skipped}))
         return 0
     measured = measure(lower(plan, found.fn, *found.args, devices=devices))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from autoshard.cli.common import CommandError, program_of
 from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import find_machine, find_program, load_plan
+from autoshard.units import counted
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine
@@ -74,7 +75,7 @@ def explain_command(options: argparse.Namespace) -> int:
         return 0
     texts = [*map(str, answers), *(f"Note: {note}." for note in notes)]
     if more > 0:
-        texts.insert(len(answers), f"and {more} more values; name fewer of them")
+        texts.insert(len(answers), f"and {counted(more, 'more value')}; name fewer of them")
     print("\n\n".join(texts))
     return 0
 
@@ -185,7 +186,7 @@ def annotate_command(options: argparse.Namespace) -> int:
                 nonlocal checks
                 checks += 1
                 verdict = "enough" if enough else "not enough"
-                line.show(f"check {checks}: {count} lines are {verdict}", group="annotate")
+                line.show(f"check {checks}: {counted(count, 'line')} {verdict}", group="annotate")
 
             lowered = lower(plan, found.fn, *found.args)
             few = fewest(lowered, found.fn, machine=machine, heard=heard)

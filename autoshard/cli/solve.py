@@ -22,6 +22,7 @@ from autoshard.cli.common import FAILED, INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli.kinds.text import solution_text
 from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import require_writable
+from autoshard.units import counted
 
 if TYPE_CHECKING:
     from autoshard.solve import Outcome, Problem, Progress
@@ -90,7 +91,7 @@ def _solve(
         line.show(
             f"[{news.seconds:6.1f} s] {news.phase}: "
             f"{known if news.objective < math.inf else 'no solution yet'}, "
-            f"bound {news.bound:.12g}, {news.nodes_left:,} nodes, "
+            f"bound {news.bound:.12g}, {counted(news.nodes_left, 'node', ',')}, "
             f"{max(deadline - time.monotonic(), 0):.0f} s left",
             group=news.phase,
         )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autoshard.cli.common import CommandError
 from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import require_writable
+from autoshard.units import counted
 
 if TYPE_CHECKING:
     from autoshard.study.whatif.sweep import SweepProgress
@@ -31,7 +32,7 @@ def sweeping(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     remember(options.program)
     workers = options.workers or len(os.sched_getaffinity(0))
     with ProgressLine(quiet=options.quiet) as line, _told():
-        line.show(f"sweeping {options.program} with {workers} processes", group="start")
+        line.show(f"sweeping {options.program} with {counted(workers, 'process')}", group="start")
 
         def heard(news: SweepProgress) -> None:
             line.show(str(news), group="" if news.known else str(news.done))

@@ -26,21 +26,26 @@ import argparse
 import json
 import math
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from autoshard.cli.common import (
     FAILED,
     MOST_BYTES,
     MOST_DEVICES,
-    MOST_FLOPS,
     PRICE_TOLERANCE,
+    SMALLER,
     CommandError,
     Verdict,
     child_json,
     fake_devices,
     program_of,
+    too_much_work,
 )
+from autoshard.cli.progress import ProgressLine
 from autoshard.cli.search import find_machine, find_program, load_plan
+from autoshard.terminal import is_terminal
+from autoshard.units import counted
 
 if TYPE_CHECKING:
     from autoshard.models.find import Found
@@ -110,7 +115,9 @@ def _types(plan: Plan, program: Program) -> Verdict:
     except PlanTypeError as error:
         return Verdict("types", False, str(error))
     values = sum(value is not None for value in typed.stored)
-    return Verdict("types", True, f"{values} values, {len(typed.moves)} collectives")
+    return Verdict(
+        "types", True, f"{counted(values, 'value')}, {counted(len(typed.moves), 'collective')}"
+    )
 
 
 def _price(plan: Plan, program: Program, machine_name: str | None) -> list[Verdict]:
@@ -221,7 +228,9 @@ def _numbers(
         return Verdict("numbers", None, why)
     devices = math.prod(plan.mesh.sizes)
     words = [path, found.reference, *(["explicit"] if explicit else [])]
-    answer = child_json("autoshard.cli.numbers", words, fake_devices(devices))
+    with ProgressLine(quiet=not is_terminal(sys.stderr)) as line:
+        line.show(f"running the step on {counted(devices, 'fake device')}", group="numbers")
+        answer = child_json("autoshard.cli.numbers", words, fake_devices(devices))
     if isinstance(answer, str):
         return Verdict("numbers", False, f"the step does not run on {devices} devices: {answer}")
     if answer["skipped"]:
@@ -294,9 +303,6 @@ def _too_large(plan: Plan, program: Program) -> str:
     if size > MOST_BYTES:
         return (
             f"the step needs {format_bytes(size)} on all devices together; at most "
-            f"{format_bytes(MOST_BYTES)} is run here"
+            f"{format_bytes(MOST_BYTES)} is run here{SMALLER}"
         )
-    flops = sum(op.flops * op.trips * op.weight for op in program.ops)
-    if flops > MOST_FLOPS:
-        return f"the step has {flops:.2g} FLOP; at most {MOST_FLOPS:.2g} are run here"
-    return ""
+    return too_much_work(program)

@@ -41,6 +41,7 @@ from autoshard.lower.facts.loop_trips import LoopTrips, loop_trips
 from autoshard.lower.spmd import Lowered, LoweringError
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import MeshShape
+from autoshard.units import counted
 
 _TOTAL = re.compile(r"^Memory Space: default.*\nTotal bytes: (\d+)", re.MULTILINE)
 """The bytes in a chip's memory, in XLA:TPU's report."""
@@ -349,7 +350,7 @@ def _compile(request: Request, time_limit: float) -> Answer:
         except subprocess.TimeoutExpired as error:
             raise CompileError(
                 f"the {target.kind.upper()} compiler did not finish within {time_limit:g} s for "
-                f"{len(target.devices)} devices; give it longer, or compile fewer layers"
+                f"{counted(len(target.devices), 'device')}; give it longer, or compile fewer layers"
             ) from error
         finally:
             _end(child)

@@ -53,6 +53,7 @@ from autoshard.cost.placement import Piece, place, runs
 from autoshard.machine.file import MachineError
 from autoshard.machine.machine import Machine
 from autoshard.machine.network import Level, Switch, Torus
+from autoshard.units import counted
 
 Kind = Literal[
     "all_gather",
@@ -111,9 +112,11 @@ class MeshTopology:
         object.__setattr__(self, "mesh_shape", shape)
         if math.prod(shape) != self.machine.chips or min(shape, default=1) < 1:
             raise MachineError(
-                f"mesh {'x'.join(map(str, shape)) or '()'} has {math.prod(shape)} devices but "
-                f"{self.machine.name} has {self.machine.chips} chips; choose sizes whose product "
-                f"is {self.machine.chips}, or load a machine of {math.prod(shape)} chips"
+                f"mesh {'x'.join(map(str, shape)) or '()'} has "
+                f"{counted(math.prod(shape), 'device')} but "
+                f"{self.machine.name} has {counted(self.machine.chips, 'chip')}; choose "
+                "sizes whose product "
+                f"is {self.machine.chips}, or load a machine of {counted(math.prod(shape), 'chip')}"
             )
         object.__setattr__(self, "pieces", place(self.machine, shape))
 

@@ -35,6 +35,7 @@ from autoshard.program.state.constants import hold, holds_constants, release
 from autoshard.program.state.ties import spans
 from autoshard.program.state.write import write_back
 from autoshard.program.trace import Program, trace
+from autoshard.units import counted
 
 __all__ = ["Lowered", "LoweringError", "lower", "make_mesh"]
 
@@ -350,7 +351,8 @@ def make_mesh(plan: Plan, devices: Sequence[Any] | None, kind: AxisType = AxisTy
         devices = found
     if len(devices) != needed:
         raise ValueError(
-            f"the plan's mesh ({plan.mesh}) needs {needed} devices, but {len(devices)} were given; "
+            f"the plan's mesh ({plan.mesh}) needs {counted(needed, 'device')}, but "
+            f"{len(devices)} were given; "
             f"give {needed}, or search for a plan on a machine of {len(devices)}"
         )
     return Mesh(np.array(devices, dtype=object).reshape(sizes), names, axis_types=kinds)

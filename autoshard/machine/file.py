@@ -40,6 +40,7 @@ from autoshard.machine.compiler import DEFAULTS, LAWS, Compiler, of_table, sets_
 from autoshard.machine.host import Host
 from autoshard.machine.level_rules import MOST_CHIPS, SwitchRules, TorusRules
 from autoshard.near import did_you_mean
+from autoshard.units import counted
 
 
 class MachineError(ValueError):
@@ -335,7 +336,7 @@ class _Faults:
 
     def raise_if_any(self) -> None:
         if self.found:
-            count = f"{len(self.found)} fault{'s' if len(self.found) > 1 else ''}"
+            count = counted(len(self.found), "fault")
             raise MachineError(
                 f"{self.where} has {count}:\n" + "\n".join(f"  * {fault}" for fault in self.found)
             )

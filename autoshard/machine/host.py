@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from autoshard.units import counted
+
 Direction = Literal["to_host", "from_host"]
 DIRECTIONS: tuple[Direction, ...] = ("to_host", "from_host")
 
@@ -55,4 +57,7 @@ class Host:
         link = f"{self.name} to the host ({self.to_bandwidth / 1e9:g} GB/s there"
         link += f", {self.from_bandwidth / 1e9:g} GB/s back"
         shared = f", shared by {self.shared_by} chips" if self.shared_by > 1 else ""
-        return f"{link}{shared}), {self.memory_bytes / 2**30:,.0f} GiB for {self.chips} chips"
+        return (
+            f"{link}{shared}), {self.memory_bytes / 2**30:,.0f} GiB for "
+            f"{counted(self.chips, 'chip')}"
+        )

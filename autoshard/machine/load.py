@@ -26,6 +26,7 @@ from autoshard.machine.machine import Machine, Range, moved_ranges
 from autoshard.machine.names import CORES, Named, count_of, machine_types, parse_name
 from autoshard.machine.network import Level, Switch, Torus
 from autoshard.near import did_you_mean
+from autoshard.units import counted
 
 
 def presets() -> tuple[str, ...]:
@@ -150,7 +151,8 @@ def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
             units = max(unit for unit in range(1, min(rules.size, left) + 1) if left % unit == 0)
             if units < rules.size and units < left and 2 * units < rules.size:
                 raise MachineError(
-                    f"{name}: {left} chips do not spread evenly over {rules.name} units of "
+                    f"{name}: {counted(left, 'chip')} do not spread evenly over "
+                    f"{rules.name} units of "
                     f"{rules.size}; take a multiple of {rules.size}, or fewer than one unit"
                 )
             left //= units
@@ -178,7 +180,7 @@ def _build(file: MachineFile, name: str, size: str, *, slices: int) -> Machine:
 def _torus(rules: TorusRules, chips: int, topology: tuple[int, ...] | None, *, name: str) -> Torus:
     shape = topology or rules.standard_shape(chips)
     if shape is None or not rules.allows(shape):
-        wanted = "x".join(map(str, topology)) if topology else f"{chips} chips"
+        wanted = "x".join(map(str, topology)) if topology else f"{counted(chips, 'chip')}"
         near = ", ".join(
             f"{'x'.join(map(str, shape))} ({count})"
             for count, shape in rules.nearest(math.prod(topology or (chips,)), 3)

@@ -18,6 +18,7 @@ from autoshard.program.graph import is_free
 from autoshard.program.layout import UNREDUCED
 from autoshard.program.select import shown_path
 from autoshard.program.trace import Op
+from autoshard.units import counted
 
 
 class InconsistentPlanError(ValueError):
@@ -38,7 +39,8 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
     )
     if any(len(a) != len(b) for a, b in zip(*sizes, strict=True)):
         raise InconsistentPlanError(
-            f"the decisions are for {len(decisions.stored)} values and {len(decisions.assignment)} "
+            f"the decisions are for {counted(len(decisions.stored), 'value')} and "
+            f"{len(decisions.assignment)} "
             f"ops, but {program.name} has {len(program.values)} and {len(program.ops)}: search "
             "again"
         )

@@ -15,6 +15,7 @@ from autoshard.plan.plan import Plan, PlanError
 from autoshard.program.fingerprint import deciding_ops, first_difference, is_of
 from autoshard.program.rewritten import on_platforms
 from autoshard.program.trace import Program
+from autoshard.units import counted
 
 _Entry = TypeVar("_Entry")
 
@@ -74,7 +75,8 @@ def renumbered(decisions: Decisions, program: Program) -> Decisions:
     placed = _placed(decisions)
     if (len(stored), len(placed)) != (len(values), len(ops)):
         raise PlanError(
-            f"the plan is damaged: it decides {len(stored)} values and {len(placed)} ops of "
+            f"the plan is damaged: it decides {counted(len(stored), 'value')} and "
+            f"{len(placed)} ops of "
             f"{program.name!r}, which has {len(values)} and {len(ops)}"
         )
     sizes = len(program.values), len(program.ops)

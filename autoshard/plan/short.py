@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from autoshard.plan.records import Baseline, Estimate, Move, Proof
-from autoshard.units import format_bytes, format_gap, format_seconds
+from autoshard.units import counted, format_bytes, format_gap, format_seconds
 
 MOST = 4
 """Kinds of collectives that are named."""
@@ -55,5 +55,5 @@ def _collectives(moves: Sequence[Move]) -> str:
         f"{count:,.0f} {name} ({format_seconds(seconds)})"
         for name, (seconds, count) in ranked[:MOST]
     ]
-    more = [f"{len(ranked) - MOST} more kinds"] if len(ranked) > MOST else []
+    more = [f"{counted(len(ranked) - MOST, 'more kind')}"] if len(ranked) > MOST else []
     return "; ".join([*said, *more]) or "none: every device works alone"

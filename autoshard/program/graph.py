@@ -13,6 +13,7 @@ from typing import Any
 from autoshard.program.kernels.records import KernelWork
 from autoshard.program.layout import short_dtype
 from autoshard.program.rules.ask_shardy import Rule
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +169,10 @@ class Program:
         state = len(self.ties)
         size = sum(self.values[i].bytes for i in self.inputs)
         return (
-            f"program {self.name}: {len(self.ops)} ops, {len(self.values)} values, "
-            f"{len(self.inputs)} inputs ({size / 2**30:.2f} GiB, {state} of them state), "
-            f"{len(self.regions) - 1} regions"
+            f"program {self.name}: {len(self.ops)} ops, {counted(len(self.values), 'value')}, "
+            f"{counted(len(self.inputs), 'input')} ({size / 2**30:.2f} GiB, {state} of "
+            "them state), "
+            f"{counted(len(self.regions) - 1, 'region')}"
         )
 
     def __repr__(self) -> str:

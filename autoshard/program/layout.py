@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autoshard.program.subaxes import joined
+from autoshard.units import counted
 
 if TYPE_CHECKING:
     from jax.sharding import PartitionSpec
@@ -56,7 +57,7 @@ def shard_counts(rank: int, layout: Layout, mesh_shape: Sequence[int]) -> tuple[
     if len(layout) != len(mesh_shape):
         raise LayoutError(
             f"layout {layout} has {len(layout)} entries but the mesh {tuple(mesh_shape)} has "
-            f"{len(mesh_shape)} axes; give one dimension (or -1) per mesh axis"
+            f"{counted(len(mesh_shape), 'axis')}; give one dimension (or -1) per mesh axis"
         )
     counts = [1] * rank
     for axis, dimension in enumerate(layout):

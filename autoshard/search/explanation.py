@@ -8,7 +8,7 @@ from typing import Any
 
 from autoshard.program.layout import Layout
 from autoshard.search.provenance import Origin
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import counted, format_bytes, format_seconds
 
 SHOWN = 4
 EXACT = 1e-6
@@ -92,7 +92,7 @@ class Explanation:
             lines += [f"      {change}" for change in one.changes[:SHOWN]]
             more = len(one.changes) - SHOWN
             if more > 0:
-                lines.append(f"      and {more} more inputs and results")
+                lines.append(f"      and {more} more of the inputs and results")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -139,8 +139,8 @@ class Difference:
         lines = [
             f"the other plan takes {format_seconds(there)} and {format_bytes(theirs)}, this one "
             f"{format_seconds(mine)} and {format_bytes(own)}",
-            f"{len(self.changes)} inputs and results differ, and {self.others} values inside of "
-            "the step",
+            f"what lies otherwise: {len(self.changes)} of the inputs and results, and "
+            f"{counted(self.others, 'value')} inside of the step",
             *(f"  {change}" for change in self.changes),
         ]
         if self.alone:
@@ -172,5 +172,5 @@ def priced(one: Alternative, step_seconds: float, peak_bytes: float) -> str:
     return (
         f"{'+' if seconds >= 0 else '-'}{format_seconds(abs(seconds))}, "
         f"{'+' if size >= 0 else '-'}{format_bytes(abs(size))} at the peak; "
-        f"{one.others} values inside change{note}"
+        f"{counted(one.others, 'value')} inside changed{note}"
     )

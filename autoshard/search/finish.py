@@ -24,7 +24,7 @@ from autoshard.search.options import SearchOptions
 from autoshard.search.schemes_priced import baseline_rows
 from autoshard.search.schemes_solved import SCHEME_SECONDS
 from autoshard.solve.limit_hit import LimitHit
-from autoshard.units import format_bytes
+from autoshard.units import counted, format_bytes
 
 
 def finish(searcher: MeshSearcher, found: Explored, asked: SearchOptions) -> list[Plan]:
@@ -196,7 +196,7 @@ def _too_large_for_host(searcher: MeshSearcher, plan: Plan) -> InfeasibleError:
         f"no plan was found that fits the memory of the hosts of {searcher.machine.name}: what "
         f"{searcher.program.name} keeps there takes {format_bytes(plan.estimate.host_bytes)} per "
         f"device, of {format_bytes(host.bytes_per_chip)} ({format_bytes(host.memory_bytes)} for "
-        f"{host.chips} chips); keep less there, or take more chips",
+        f"{counted(host.chips, 'chip')}); keep less there, or take more chips",
         plan=plan,
     )
 

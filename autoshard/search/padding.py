@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from autoshard.program.graph import Op, Program, Value
 from autoshard.program.rules.record import FactorKind
 from autoshard.program.select import shown_path
-from autoshard.units import format_seconds
+from autoshard.units import counted, format_seconds
 
 LONGEST = 1.25
 """A dimension is made longer by at most this factor."""
@@ -202,8 +202,8 @@ def _place(program: Program, padding: Padding) -> str:
     given = [v for v in program.inputs if any(one == v for one, _ in padding.dimensions)]
     arrays = len({value for value, _ in padding.dimensions})
     if given:
-        return f"of {shown_path(program, given[0])} and {arrays - 1} other arrays"
-    return f"of {arrays} arrays, the first {_made_at(program, padding)}"
+        return f"of {shown_path(program, given[0])} and {counted(arrays - 1, 'other array')}"
+    return f"of {counted(arrays, 'array')}, the first {_made_at(program, padding)}"
 
 
 def about(notes: Sequence[str], value: Value) -> list[str]:

@@ -22,6 +22,7 @@ from autoshard.search.all_shapes import InfeasibleError
 from autoshard.search.mesh_axes import AXIS_NAMES
 from autoshard.search.one_shape import MeshSearcher
 from autoshard.search.options import SearchOptions, WarmStart
+from autoshard.units import counted
 from autoshard.xla import analyse
 
 
@@ -109,8 +110,8 @@ def _shapes(
     shape = MeshShape(*split(mesh))
     if math.prod(shape.sizes) != machine.chips or min(shape.sizes, default=0) < 1:
         raise MeshError(
-            f"mesh {shape} has {math.prod(shape.sizes)} devices, but {machine.name} has "
-            f"{machine.chips} chips; give axes whose sizes multiply to {machine.chips}"
+            f"mesh {shape} has {counted(math.prod(shape.sizes), 'device')}, but {machine.name} has "
+            f"{counted(machine.chips, 'chip')}; give axes whose sizes multiply to {machine.chips}"
         )
     sizes_seen = {size for value in program.values for size in value.shape}
     useless = [

@@ -21,7 +21,7 @@ from autoshard.plan.plan import Plan
 from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.problem.requirements.bind import Bound, shown_value
 from autoshard.program.strategies import project_assignment
-from autoshard.units import format_seconds
+from autoshard.units import counted, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,10 @@ class Origin:
         if not self.op:
             return f"{start}it saves memory"
         gain = format_seconds(self.saved_seconds)
-        return f"{start}it cuts {self.ops} operations, which saves {gain}, most of it in {self.op}"
+        return (
+            f"{start}it cuts {counted(self.ops, 'operation')}, which saves {gain}, "
+            f"most of it in {self.op}"
+        )
 
 
 def origins(

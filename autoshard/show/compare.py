@@ -14,7 +14,7 @@ from autoshard.show.html import Cell, Column, Markup, element, join, table
 from autoshard.show.plots import Bar, bars, legend
 from autoshard.show.sections import bytes_cell, seconds_cell
 from autoshard.show.verdict import Answer, verdict
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import counted, format_bytes, format_seconds
 
 NAMES = ("A", "B")
 
@@ -158,7 +158,7 @@ def _layouts(plans: Plans) -> Markup:
         return element("p", "None: all inputs and outputs lie alike.")
     alike = len(paths) - len(rows)
     columns = [Column("input or output", code=True), *(Column(n, code=True) for n in NAMES)]
-    said = f"{len(rows):,} lines of the folded trees differ, {alike:,} are alike."
+    said = f"{counted(len(rows), 'line', ',')} of the folded trees otherwise, {alike:,} alike."
     return join(element("p", said, class_="soft"), table(columns, rows))
 
 

@@ -32,6 +32,7 @@ from autoshard.show.sources import figures
 from autoshard.show.verdict import Verdict, verdict
 from autoshard.study.advice import Advice
 from autoshard.study.robust.record import Robust
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +105,7 @@ def fragment(plan: Plan) -> str:
 
 def _head(plan: Plan, told: Verdict, missing: tuple[str, ...]) -> Markup:
     devices = math.prod(plan.mesh.sizes)
-    about = f"mesh {plan.mesh}: {devices:,} devices"
+    about = f"mesh {plan.mesh}: {counted(devices, 'device', ',')}"
     return head(f"{plan.program} on {plan.machine}", about, told.line, told.answers, missing)
 
 

@@ -16,6 +16,7 @@ from autoshard.program.flops import is_matrix_op
 from autoshard.program.graph import Op
 from autoshard.program.rules.record import FactorKind
 from autoshard.show.profile import Profile
+from autoshard.units import counted
 
 MOSTLY = 0.5
 """An axis is for what it does in more than this share of the FLOP of these products."""
@@ -42,7 +43,7 @@ def scheme_line(found: Profile) -> str:
         said.append(f"{kind} over {count} ({', '.join(names[axis] for axis in axes)})")
     if plan.kept:
         saved = sum(one.saved for one in plan.kept)
-        said.append(f"{saved} of {len(plan.kept)} forward values saved")
+        said.append(f"{saved} of {counted(len(plan.kept), 'forward value')} saved")
     return ", ".join(said)
 
 

@@ -28,6 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from autoshard.solve.allowed import Allowed
 from autoshard.solve.limit_hit import LimitHit
+from autoshard.units import counted
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -232,8 +233,9 @@ class Problem:
         choices = sum(node.costs.size for node in self.nodes)
         limit = "no limit" if self.limit is None else f"limit {self.limit:.6g} bytes"
         return (
-            f"Problem({len(self.nodes)} nodes, {choices} choices, {len(self.edges)} edges, "
-            f"{len(self.usages)} usages, {limit})"
+            f"Problem({counted(len(self.nodes), 'node')}, {counted(choices, 'choice')}, "
+            f"{counted(len(self.edges), 'edge')}, "
+            f"{counted(len(self.usages), 'usage')}, {limit})"
         )
 
 
@@ -319,7 +321,7 @@ class Progress:
     def __str__(self) -> str:
         return (
             f"[{self.seconds:7.2f} s] {self.phase}: objective {self.objective:.9g}, bound "
-            f"{self.bound:.9g}, gap {self.gap:.3%}, {self.nodes_left} nodes left"
+            f"{self.bound:.9g}, gap {self.gap:.3%}, {counted(self.nodes_left, 'node')} left"
         )
 
 

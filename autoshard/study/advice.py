@@ -40,7 +40,7 @@ from autoshard.search.assemble import prices_of
 from autoshard.search.keep.priced import cheapest, cost_of, rates_of
 from autoshard.search.search import search
 from autoshard.study.whatif.cases import machine_of
-from autoshard.units import format_bytes
+from autoshard.units import counted, format_bytes
 from autoshard.xla import analyse
 
 LAYOUTS, SEARCHED = "evaluator, layouts as they are", "search on this mesh"
@@ -267,7 +267,7 @@ def _chips(plan: Plan, prices: StepPrices, larger: _Larger | None) -> Iterator[A
         return
     if (same.chip, same.network) != (machine.chip, machine.network):
         return  # the numbers of a file, of which there is no larger one
-    what = f"{more.chips:,} chips"
+    what = f"{counted(more.chips, 'chip', ',')}"
     yield from _grown(plan, more, prices.program, prices.dataflow, what)
     if larger is not None:
         batch = f"{what}, and a batch of {MORE * larger.before:,}"

@@ -17,6 +17,7 @@ import pandas as pd
 
 from autoshard.extras import require
 from autoshard.terminal import paragraph
+from autoshard.units import counted
 
 GROUP = ["program", "machine", "mesh"]
 NEAR_BEST = 0.03
@@ -48,7 +49,8 @@ class Summary:
         shown = self.table.to_string(float_format=lambda number: f"{number:.3f}")
         return f"{shown}\n" + paragraph(
             f"the plan preferred is the compiler's best, or within {NEAR_BEST:.0%}, in "
-            f"{self.best_kept} of {self.groups} groups; {self.refused} plans were not compiled"
+            f"{self.best_kept} of {counted(self.groups, 'group')}; "
+            f"{counted(self.refused, 'plan')} were not compiled"
         )
 
 

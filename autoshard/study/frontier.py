@@ -30,7 +30,7 @@ from autoshard.search.options import Remat
 from autoshard.search.search import search
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.terminal import table
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import counted, format_bytes, format_seconds
 
 GIB = 2.0**30
 CLOSE = 0.01
@@ -139,7 +139,7 @@ def _saved(plan: Plan) -> str:
     """What a plan saves for the backward pass, in a few words."""
     if "saved" not in plan.options:
         return "as it is written"
-    return f"{len(plan.options['saved'])} values"
+    return counted(len(plan.options["saved"]), "value")
 
 
 def frontier(

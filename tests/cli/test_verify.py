@@ -176,7 +176,7 @@ def test_a_requirement_that_is_dropped_on_the_way_is_found(asks, capsys, monkeyp
     said = requirements_of(capsys, 5).split("\n")
     assert "pin f32[64,64] of sharding_constraint at (top) (asks.py:11) [None, x]" in said[0]
     assert "(with_sharding_constraint at asks.py:11) is broken: " in said[0]
-    assert said[1] == "the plan knows 0 of the 1 requirements of the program itself"
+    assert said[1] == "the plan knows 0 of the 1 requirement of the program itself"
 
 
 def test_a_requirement_that_is_only_said_to_be_kept_is_found(asks, capsys):

@@ -115,7 +115,7 @@ def test_faulty_specs_are_named_all_at_once():
 
 
 def test_layouts_of_another_mesh_or_rank_are_refused():
-    with pytest.raises(lay.LayoutError, match=r"has 2 entries but the mesh \(4,\) has 1 axes"):
+    with pytest.raises(lay.LayoutError, match=r"has 2 entries but the mesh \(4,\) has 1 axis"):
         lay.shard_counts(2, (0, 1), (4,))
     with pytest.raises(lay.LayoutError, match="mesh axis 0 on dimension 2 of a value of rank 2"):
         lay.shard_counts(2, (2,), (4,))

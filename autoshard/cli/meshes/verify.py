@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 from autoshard.cli.common import (
     MOST_BYTES,
     MOST_DEVICES,
-    MOST_FLOPS,
     PRICE_TOLERANCE,
+    SMALLER,
     CommandError,
     Verdict,
     child_json,
     fake_devices,
     program_of,
+    too_much_work,
 )
+from autoshard.units import counted
 
 if TYPE_CHECKING:
     from autoshard.models.find import Found
@@ -119,7 +121,8 @@ def _order(plan: PipelinePlan, path: str) -> Verdict:
     return Verdict(
         "order",
         True,
-        f"{tasks} tasks, {format_seconds(found)} a step, {format_bytes(max(peaks))} of a device",
+        f"{counted(tasks, 'task')}, {format_seconds(found)} a step, "
+        f"{format_bytes(max(peaks))} of a device",
     )
 
 
@@ -137,7 +140,10 @@ def _numbers(plan: PipelinePlan, options: argparse.Namespace) -> Verdict:
         return Verdict("numbers", None, answer["skipped"])
     if answer["differences"]:
         return Verdict("numbers", False, answer["differences"])
-    text = f"on {devices} fake devices as on one, in double precision\n{answer['recording']}"
+    text = (
+        f"on {counted(devices, 'fake device')} as on one, in double "
+        f"precision\n{answer['recording']}"
+    )
     return Verdict("numbers", True, text)
 
 
@@ -146,16 +152,13 @@ def _too_large(plan: PipelinePlan, found: Found, devices: int) -> str:
     from autoshard.program.trace import trace
 
     if devices > MOST_DEVICES:
-        return f"the meshes have {devices} devices; at most {MOST_DEVICES} are imitated"
+        return f"the meshes have {counted(devices, 'device')}; at most {MOST_DEVICES} are imitated"
     sizes = [math.prod(shape.sizes) for shape in plan.shapes]
     size = sum(peak * count for peak, count in zip(plan.peak_bytes, sizes, strict=True))
     if size > MOST_BYTES:
         return (
             f"the step needs {format_bytes(size)} on all devices together; at most "
-            f"{format_bytes(MOST_BYTES)} is run here"
+            f"{format_bytes(MOST_BYTES)} is run here{SMALLER}"
         )
     program = trace(found.fn, *found.args, **found.options)
-    flops = sum(op.flops * op.trips * op.weight for op in program.ops)
-    if flops > MOST_FLOPS:
-        return f"the step has {flops:.2g} FLOP; at most {MOST_FLOPS:.2g} are run here"
-    return ""
+    return too_much_work(program)

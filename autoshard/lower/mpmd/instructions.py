@@ -20,6 +20,7 @@ from typing import NamedTuple
 from autoshard.lower.mpmd.cut.fragments import SHARED
 from autoshard.lower.mpmd.cut.graph import Node
 from autoshard.solve.schedule.task import Task
+from autoshard.units import counted
 
 
 class Slot(NamedTuple):
@@ -132,7 +133,10 @@ class Script:
     def __str__(self) -> str:
         sends = sum(isinstance(one, Send) for one in self.instructions)
         runs = sum(isinstance(one, Run) for one in self.instructions)
-        return f"{len(self.units)} programs, {runs} runs, {sends} transfers"
+        return (
+            f"{counted(len(self.units), 'program')}, {counted(runs, 'run')}, "
+            f"{counted(sends, 'transfer')}"
+        )
 
 
 def indices_of(unit: Unit | Merged, tasks: Sequence[Task]) -> tuple[int, ...]:

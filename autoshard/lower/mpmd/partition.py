@@ -31,6 +31,7 @@ from autoshard.program.state.in_place import HOW, Returning
 from autoshard.program.state.ties import argument_names, donated_positions, state_ties
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.task import Order
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -190,7 +191,10 @@ class Partition:
         )
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.microbatches} microbatches, {self.stages} stages\n{self.cut}"
+        return (
+            f"{self.name}: {counted(self.microbatches, 'microbatch')}, "
+            f"{counted(self.stages, 'stage')}\n{self.cut}"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

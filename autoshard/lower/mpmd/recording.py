@@ -24,7 +24,7 @@ from autoshard.files import write_whole
 from autoshard.lower.mpmd.instructions import Gather, Instruction, Run, Script, Send, Slot
 from autoshard.lower.mpmd.instructions import reads_and_writes as slots_of
 from autoshard.trace_events import MICROSECONDS, Event
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import counted, format_bytes, format_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,10 @@ class Recording:
         return events
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {len(self.done)} instructions in {format_seconds(self.seconds)}"]
+        lines = [
+            f"{self.name}: {counted(len(self.done), 'instruction')} in "
+            f"{format_seconds(self.seconds)}"
+        ]
         for mesh in range(self.meshes):
             here = [one for one in self.done if one.mesh == mesh]
             spent: dict[str, tuple[int, float]] = {}

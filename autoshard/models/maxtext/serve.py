@@ -22,6 +22,7 @@ from jax.extend.core import jaxpr_as_fun
 from autoshard.models.maxtext.config import module, quiet
 from autoshard.models.maxtext.step import stand_in_mesh, without_constraints, without_sharding
 from autoshard.models.providers import ProgramError, Target
+from autoshard.units import counted
 
 SERVED = ("decode", "prefill")
 
@@ -59,8 +60,8 @@ def serving_step(
         return jax.tree.unflatten(results, run(*leaves))
 
     note = (
-        f"{kind} of {rows} sequence{'s' if rows > 1 else ''}, {length} token"
-        f"{'s' if length > 1 else ''} each, as MaxText's engine does it; {count} constraints of "
+        f"{kind} of {counted(rows, 'sequence')}, {counted(length, 'token')} each, as "
+        f"MaxText's engine does it; {count} constraints of "
         "its logical axis rules are set aside"
     )
     return step, args, {"donate_argnums": 1, "notes": (note,)}

@@ -33,7 +33,7 @@ from autoshard.terminal import (
     shorten_left,
     table,
 )
-from autoshard.units import format_bytes, format_gap, format_seconds
+from autoshard.units import counted, format_bytes, format_gap, format_seconds
 
 DEAREST = 12
 
@@ -99,7 +99,7 @@ def _header(plan: Plan) -> str:
                 f"XLA:{plan.compiled['compiler'].upper()}; seconds: {plan.compiled['basis']}",
             ),
         )
-    title = f"{plan.title} ({_count(devices, 'device')})"
+    title = f"{plan.title} ({counted(devices, 'device', ',')})"
     idle = [
         f"{name}={size}"
         for axis, (name, size) in enumerate(zip(plan.mesh.names, plan.mesh.sizes, strict=True))
@@ -152,10 +152,6 @@ def _product_rows(plan: Plan) -> list[tuple[str, str, str]]:
     count = len(plan.product_orders)
     why = "computed in another order than they are written, so that nothing large is transposed"
     return [("products", f"{count:,}", why)] if count else []
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _baselines(plan: Plan) -> str:

@@ -32,6 +32,7 @@ from autoshard.plan.types.axis_type import Kind
 from autoshard.plan.types.body_rules import RULES, Mixed, ordinary
 from autoshard.program.layout import short_dtype
 from autoshard.program.vocabulary import INLINED
+from autoshard.units import counted
 
 Type = tuple[Kind, ...]
 
@@ -126,7 +127,7 @@ def _as_fault(error: Exception) -> str:
 def _heading(body: Callable[..., Any], faults: Sequence[str]) -> str:
     count = len(faults)
     name = getattr(body, "__name__", type(body).__name__)
-    heading = f"the body {name} does not type-check ({count} fault{'s' if count > 1 else ''}):"
+    heading = f"the body {name} does not type-check ({counted(count, 'fault')}):"
     return "\n  - ".join([heading, *faults])
 
 

@@ -49,6 +49,7 @@ from autoshard.program.readers import Reader, readers_in_program_order
 from autoshard.program.rules.ragged import exchange_of, exchanged_rows, group_factor
 from autoshard.program.select import shown_path
 from autoshard.program.trace import Op, Program
+from autoshard.units import counted
 
 __all__ = ["PlanTypeError", "TypedMove", "TypedPlan", "check_plan"]
 
@@ -67,8 +68,7 @@ def check_plan(program: Program, plan: Plan) -> TypedPlan:
         count = len(check.faults)
         more = [f"and {count - MOST_SHOWN} more"] if count > MOST_SHOWN else []
         heading = (
-            f"the plan does not type-check on the mesh {plan.mesh} "
-            f"({count} fault{'s' if count > 1 else ''}):"
+            f"the plan does not type-check on the mesh {plan.mesh} ({counted(count, 'fault')}):"
         )
         raise PlanTypeError("\n  - ".join([heading, *check.faults[:MOST_SHOWN], *more]))
     return TypedPlan(tuple(check.stored), tuple(check.copies), tuple(check.moves))

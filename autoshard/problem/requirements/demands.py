@@ -32,6 +32,7 @@ from autoshard.program.layout_pattern import LayoutPattern
 from autoshard.program.trace import Program
 from autoshard.solve import Problem, Usage
 from autoshard.solve.pipeline import solve
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,7 +229,9 @@ def refuted(program: Program, plan: Plan, evaluation: Evaluation) -> tuple[int, 
     own = sum(bound.own for bound in demands.bounds)
     known = len(plan.requirements) - len(given)
     if counts and known < own:
-        faults.append(f"the plan knows {known} of the {own} requirements of the program itself")
+        faults.append(
+            f"the plan knows {known} of the {counted(own, 'requirement')} of the program itself"
+        )
     return len(demands.bounds), faults
 
 

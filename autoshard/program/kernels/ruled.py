@@ -31,6 +31,7 @@ import jax.numpy as jnp
 from autoshard import compat
 from autoshard.program.rules.record import Factor, FactorKind, Rule
 from autoshard.program.rules.user import UserRule, fitted, parsed_rule
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +295,9 @@ def _smaller(rule: Rule, closed: Any) -> Rule:
         for dimension, new in zip(tensor, aval.shape, strict=True):
             inner = math.prod(rule.factors[k].size for k in dimension[1:])
             if new % inner:
-                raise ValueError(f"a dimension of {new} elements is no multiple of {inner}")
+                raise ValueError(
+                    f"a dimension of {counted(new, 'element')} is no multiple of {inner}"
+                )
             for number in dimension[:1]:
                 sizes[number] = min(sizes[number], new // inner)
     factors = (replace(one, size=size) for one, size in zip(rule.factors, sizes, strict=True))

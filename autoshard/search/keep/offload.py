@@ -15,7 +15,7 @@ from autoshard.machine.host import Host
 from autoshard.program.graph import Program
 from autoshard.program.keep import Residuals, find_residuals
 from autoshard.search.keep.proposals import Proposal
-from autoshard.units import format_bytes
+from autoshard.units import counted, format_bytes
 
 MOST = 4
 """So many choices are offered with stacks on the host."""
@@ -53,7 +53,7 @@ def offloaded(
                 left -= sizes[name]
         room = sum(sizes[name] for name in away) <= host.bytes_per_chip
         if away and left <= free_bytes and room:
-            title = f"{choice.title}, {len(away)} of {len(sizes)} stacks on the host"
+            title = f"{choice.title}, {len(away)} of {counted(len(sizes), 'stack')} on the host"
             found.append(replace(choice, title=title, offloaded=frozenset(away)))
     return found[:MOST]
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from autoshard.lower.mpmd.cut.stages import StageError
 from autoshard.machine.cluster import Cluster
 from autoshard.search.meshes.stage_program import Mode
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +100,12 @@ def ranked_choices(
     for number in stages or (count,):
         if number > len(blocks):
             faults.append(
-                f"{number} stages are more than the {len(blocks)} repeated blocks of {name} "
+                f"{number} stages are more than the "
+                f"{counted(len(blocks), 'repeated block')} of {name} "
                 f"({blocks[0]} to {blocks[-1]})"
             )
         elif number % count or number < count:
-            faults.append(f"{number} stages are no multiple of {count} meshes")
+            faults.append(f"{count} meshes do not share {counted(number, 'stage')} evenly")
     if faults:
         raise StageError("these stages cannot be placed:" + "".join(f"\n  * {f}" for f in faults))
 

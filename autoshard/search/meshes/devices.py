@@ -18,6 +18,7 @@ from autoshard.lower.interpret import LoweringError
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine, submachine
+from autoshard.units import counted
 
 KINDS = {
     "TPU v4": "v4",
@@ -66,7 +67,8 @@ def machines_of(
         given = machine
     if len(given) != len(meshes):
         raise LoweringError(
-            f"there are {len(given)} machines for {len(meshes)} meshes; give one for all, or "
+            f"there are {len(given)} machines for {counted(len(meshes), 'mesh')}; give "
+            "one for all, or "
             "each one"
         )
     return [

@@ -28,6 +28,7 @@ from autoshard.search.meshes.plan import PipelinePlan
 from autoshard.search.meshes.problem import TICK
 from autoshard.search.meshes.stage_program import Argument, stage_program
 from autoshard.solve.schedule.merging import MergeRule
+from autoshard.units import counted
 
 
 def lower_plan(
@@ -107,7 +108,7 @@ def _matching(plan: PipelinePlan, partition: Partition) -> list[tuple[Argument, 
     arguments = []
     if partition.microbatches != plan.microbatches:
         faults.append(
-            f"the plan has {plan.microbatches} microbatches, {partition.name} has "
+            f"the plan has {counted(plan.microbatches, 'microbatch')}, {partition.name} has "
             f"{partition.microbatches}"
         )
     if partition.cut.stages.names != plan.stages:

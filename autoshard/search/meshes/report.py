@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from autoshard.search.meshes.plan import Choice, PipelinePlan
 from autoshard.solve.schedule.drawing import draw_text
 from autoshard.terminal import bold, drawing_columns, paragraph, shorten, table
-from autoshard.units import format_bytes, format_gap, format_seconds
+from autoshard.units import counted, format_bytes, format_gap, format_seconds
 
 CHOICES = 12
 
@@ -52,7 +52,8 @@ def reasons(plan: PipelinePlan) -> Iterator[str]:
     else:
         count = "no" if one.microbatches is None else str(one.microbatches)
         text = (
-            f"one mesh of all chips ({one.machine}, {one.mesh}, {count} microbatches) takes "
+            f"one mesh of all chips ({one.machine}, {one.mesh}, {count} "
+            f"{'microbatch' if count == '1' else 'microbatches'}) takes "
             f"{format_seconds(one.step_seconds)} and {format_bytes(one.peak_bytes)}"
         )
         share = abs(plan.step_seconds / one.step_seconds - 1)
@@ -80,7 +81,8 @@ def _header(plan: PipelinePlan) -> str:
         (
             "pipeline",
             plan.placement,
-            f"{len(plan.stages)} stages, {plan.microbatches} microbatches, backward {plan.mode}",
+            f"{counted(len(plan.stages), 'stage')}, "
+            f"{counted(plan.microbatches, 'microbatch')}, backward {plan.mode}",
         ),
     ]
     return (

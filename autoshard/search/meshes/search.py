@@ -36,6 +36,7 @@ from autoshard.search.meshes.trial import Trial
 from autoshard.search.search import InfeasibleError, NoPlanError
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.schedule.optimise import solve
+from autoshard.units import counted
 
 ONE_MESH_SHARE, BOUND_SHARE = 0.2, 0.3
 """Of the time, what one mesh of all chips gets, and the bounds of blocks; at most."""
@@ -220,7 +221,7 @@ class _Search:
         """Try a choice, in about this many seconds."""
         self.tried.add(choice.group)
         stages, m = choice.placement.stages, choice.microbatches
-        self.say(f"{stages} stages, {m} microbatches, {choice.title}")
+        self.say(f"{counted(stages, 'stage')}, {counted(m, 'microbatch')}, {choice.title}")
         trial = Trial(self.request, self.prices, choice, self.rows)
         try:
             trial.run(seconds)
@@ -295,4 +296,7 @@ class _Search:
 
 
 def _reason(row: Choice) -> str:
-    return f"{row.stages} stages, {row.microbatches} microbatches, {row.name}: {row.note}"
+    return (
+        f"{counted(row.stages, 'stage')}, {counted(row.microbatches, 'microbatch')}, "
+        f"{row.name}: {row.note}"
+    )

@@ -19,7 +19,7 @@ from autoshard.show.pipeline.verdict import pipeline_verdict
 from autoshard.show.plots import Bar, bars, legend
 from autoshard.show.sections import bytes_cell, facts, seconds_cell
 from autoshard.show.sensitivity import Gain
-from autoshard.units import format_bytes, format_gap, format_seconds
+from autoshard.units import counted, format_bytes, format_gap, format_seconds
 
 
 def pipeline_page(plan: PipelinePlan, verification: Mapping[str, Any] | None = None) -> str:
@@ -45,8 +45,9 @@ def pipeline_page(plan: PipelinePlan, verification: Mapping[str, Any] | None = N
         ("versions", "Versions of this report", facts(list(versions()))),
     ]
     about = (
-        f"{plan.placement}: {len(plan.stages)} stages on {len(plan.machines)} meshes, "
-        f"{plan.microbatches} microbatches, backward {plan.mode}; {plan.described}"
+        f"{plan.placement}: {counted(len(plan.stages), 'stage')} on "
+        f"{counted(len(plan.machines), 'mesh')}, "
+        f"{counted(plan.microbatches, 'microbatch')}, backward {plan.mode}; {plan.described}"
     )
     name = f"{plan.program} on {plan.cluster}"
     return document(name, head(name, about, told.line, told.answers), body)
@@ -229,7 +230,9 @@ def _layouts(plan: PipelinePlan) -> Markup:
             key = one.argument.group, path, spec
             counts[key] = counts.get(key, 0) + 1
         columns = [Column("what"), Column("path", code=True), Column("layout", code=True)]
-        text = f"Stage {stage} on mesh {mesh} ({plan.shapes[mesh]}): {len(counts)} arrays"
+        text = (
+            f"Stage {stage} on mesh {mesh} ({plan.shapes[mesh]}): {counted(len(counts), 'array')}"
+        )
         blocks.append(
             element("details", element("summary", text), table(columns, list(counts), sorts=True))
         )

@@ -25,6 +25,7 @@ from autoshard.solve.schedule.named import NAMED
 from autoshard.solve.schedule.optimise.outcome import ScheduleOutcome
 from autoshard.solve.schedule.optimise.outcome_json import Considered
 from autoshard.solve.schedule.timeline import Timeline, simulate
+from autoshard.units import counted
 
 
 def schedule_page(outcome: ScheduleOutcome, considered: Sequence[Considered]) -> str:
@@ -67,8 +68,9 @@ def schedule_page(outcome: ScheduleOutcome, considered: Sequence[Considered]) ->
     ]
     name = f"Schedule {instance.name}".strip()
     about = (
-        f"{instance.stages} stages on {instance.meshes} meshes, {instance.microbatches} "
-        "microbatches; times and memory in the units of the problem"
+        f"{counted(instance.stages, 'stage')} on {counted(instance.meshes, 'mesh')}, "
+        f"{counted(instance.microbatches, 'microbatch')}; times and memory in the units "
+        "of the problem"
     )
     return document(name, head(name, about, line, answers), body)
 

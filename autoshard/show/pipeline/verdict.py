@@ -10,7 +10,7 @@ from autoshard.search.meshes.plan import PipelinePlan
 from autoshard.search.meshes.problem import TICK
 from autoshard.show.sensitivity import Gain
 from autoshard.show.verdict import NEARLY_FULL, NOTHING, Answer, Verdict, near_best, verified
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import counted, format_bytes, format_seconds
 
 CLOSE = 0.1
 """A gap up to this is good news: bounds over all placements are wider than those over layouts."""
@@ -57,7 +57,8 @@ def _fits(plan: PipelinePlan) -> Answer:
 
 def _fast(plan: PipelinePlan) -> Answer:
     detail = (
-        f"a step of {plan.microbatches} microbatches through {len(plan.stages)} stages; "
+        f"a step of {counted(plan.microbatches, 'microbatch')} through "
+        f"{counted(len(plan.stages), 'stage')}; "
         f"{format_seconds(max(plan.outer_seconds))} of it once a step"
     )
     one = plan.one_mesh

@@ -14,13 +14,13 @@ from autoshard.show.sweep.verdict import sweep_verdict
 from autoshard.study.whatif.answers import break_even, efficient, largest_sizes, smallest_clusters
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.table import WhatIf
-from autoshard.units import format_bytes, format_gap
+from autoshard.units import counted, format_bytes, format_gap
 
 
 def sweep_page(sweep: WhatIf) -> str:
     """The whole report of a sweep as an HTML document."""
     told = sweep_verdict(sweep)
-    count = f"{len(sweep.rows):,} rows: {_swept(sweep)}"
+    count = f"{counted(len(sweep.rows), 'row', ',')}: {_swept(sweep)}"
     sections = [
         ("pareto", "Speed against cost", pareto_section(sweep)),
         ("rows", "Rows, the best first", _rows(sweep)),
@@ -108,7 +108,7 @@ def _rows(sweep: WhatIf) -> Markup | None:
     slow = sum(row.fits for row in sweep.rows) - len(ranked)
     said = "● on the front: no other row of equal work is both faster and cheaper."
     if slow:
-        said += f" {slow} rows that are slower than {sweep.latency:g} s a step are left out."
+        said += f" Left out: {counted(slow, 'row')} slower than {sweep.latency:g} s a step."
     return join(element("p", said, class_="soft"), table(columns, lines, sorts=True))
 
 
@@ -169,7 +169,7 @@ def _clusters(sweep: WhatIf) -> Markup | None:
             _question(one["sizes"]),
             bytes_cell(one["limit_bytes"]),
             number_cell(one["chips"], "{:,}"),
-            one["machine"] or f"none up to {one['most_tried']:,} chips",
+            one["machine"] or "none up to " + counted(one["most_tried"], "chip", ","),
         )
         for one in smallest_clusters(sweep)
     ]

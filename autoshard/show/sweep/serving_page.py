@@ -12,17 +12,17 @@ from autoshard.show.sweep.page import number_cell
 from autoshard.show.sweep.verdict import helps
 from autoshard.show.verdict import Answer
 from autoshard.study.whatif.served import Served, Serving, others
-from autoshard.units import format_bytes, format_gap, format_seconds
+from autoshard.units import counted, format_bytes, format_gap, format_seconds
 
 
 def serving_page(found: Serving) -> str:
     """The whole report as an HTML document."""
     name = f"Serving {found.decode.program}"
-    about = f"{len(found.rows):,} decode steps"
+    about = f"{counted(len(found.rows), 'decode step', ',')}"
     if found.prompt is not None:
-        about += f", prompts of {found.prompt:,} tokens"
+        about += f", prompts of {counted(found.prompt, 'token', ',')}"
     if found.generate is not None:
-        about += f", {found.generate:,} tokens made for each"
+        about += f", {counted(found.generate, 'token', ',')} made for each"
     answers = tuple(_answers(found))
     line = "; ".join(f"{one.question.rstrip('?').lower()}: {one.said}" for one in answers)
     sections = [
@@ -38,7 +38,12 @@ def serving_page(found: Serving) -> str:
 def _answers(found: Serving) -> list[Answer]:
     fits = sum(one.row.fits for one in found.rows)
     answers = [
-        Answer("What fits?", f"{fits} of {len(found.rows)} decode steps", _room(found), fits > 0)
+        Answer(
+            "What fits?",
+            f"{fits} of {counted(len(found.rows), 'decode step')}",
+            _room(found),
+            fits > 0,
+        )
     ]
     best = found.within(found.latency)
     limit = "" if found.latency is None else f" within {format_seconds(found.latency)} a token"
@@ -68,7 +73,7 @@ def _room(found: Serving) -> str:
     most = max(found.limits, key=lambda one: one.tokens or 0, default=None)
     if most is None or most.tokens is None:
         return ""
-    return f"up to {most.tokens:,} tokens in the cache of {most.machine}"
+    return f"up to {counted(most.tokens, 'token', ',')} in the cache of {most.machine}"
 
 
 def _curves(found: Serving) -> Markup | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoshard.show.verdict import Answer, Verdict, near_best
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.table import WhatIf
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import counted, format_bytes, format_seconds
 
 NOTHING = 5e-4
 """A saving below this share of the step is none."""
@@ -38,7 +38,7 @@ def _counted(sweep: WhatIf) -> str:
 
 def _fits(sweep: WhatIf) -> Answer:
     fits = [row for row in sweep.rows if row.fits]
-    said = f"{len(fits)} of {len(sweep.rows)} rows"
+    said = f"{len(fits)} of {counted(len(sweep.rows), 'row')}"
     if not fits:
         return Answer("What fits?", said, sweep.rows[0].why or "", False)
     least = min(fits, key=lambda row: (row.chips, row.step_seconds or 0.0))

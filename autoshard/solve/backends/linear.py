@@ -20,6 +20,7 @@ import numpy as np
 from scipy import sparse
 
 from autoshard.solve.flat import Flat
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +64,10 @@ class LinearModel:
         if (self.top < 0).any() or (not problems and (self.top[self.integer] != 1).any()):
             problems.append("top must be at least 0, and 1 where variables are integer")
         if problems:
-            raise ValueError(f"a model of {rows} rows, {columns} variables: " + "; ".join(problems))
+            raise ValueError(
+                f"a model of {counted(rows, 'row')}, {counted(columns, 'variable')}: "
+                + "; ".join(problems)
+            )
 
     @property
     def size(self) -> int:
@@ -72,8 +76,9 @@ class LinearModel:
 
     def __str__(self) -> str:
         return (
-            f"LinearModel({self.size} variables, {int(self.integer.sum())} of them integer, "
-            f"{self.lower.size} rows, {self.matrix.nnz} coefficients)"
+            f"LinearModel({counted(self.size, 'variable')}, {int(self.integer.sum())} of "
+            "them integer, "
+            f"{counted(self.lower.size, 'row')}, {counted(self.matrix.nnz, 'coefficient')})"
         )
 
 

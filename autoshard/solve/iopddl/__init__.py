@@ -33,6 +33,7 @@ from autoshard.solve.iopddl.price import price, refute
 from autoshard.solve.iopddl.tables import FORBIDDEN, SHOWN, Tables, check_values
 from autoshard.solve.iopddl.write import to_json, write
 from autoshard.solve.problem import Integers, Problem, ProblemError
+from autoshard.units import counted
 
 __all__ = [
     "FORBIDDEN",
@@ -69,7 +70,10 @@ class Instance:
         Raises ProblemError naming every node whose choice is forbidden in the file.
         """
         if len(original) != len(self.kept):
-            raise ProblemError(f"{len(original)} choices for {len(self.kept)} nodes; give one each")
+            raise ProblemError(
+                f"{counted(len(original), 'choice')} for "
+                f"{counted(len(self.kept), 'node')}; give one each"
+            )
         positions = [int(np.searchsorted(k, c)) for k, c in zip(self.kept, original, strict=True)]
         bad = [
             f"{node.name}: choice {c}"

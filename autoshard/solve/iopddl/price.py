@@ -15,6 +15,7 @@ import numpy as np
 from autoshard.solve.evaluate import LOAD_TOLERANCE, Evaluation
 from autoshard.solve.iopddl.tables import FORBIDDEN, SHOWN, Tables
 from autoshard.solve.problem import Floats, Integers, ProblemError
+from autoshard.units import counted
 
 ROUNDING = 1e-12
 
@@ -71,7 +72,9 @@ def _checked(tables: Tables, choices: Sequence[int]) -> Integers:
     sizes = tables.costs.sizes()
     picked = np.asarray(choices, dtype=np.int64)
     if picked.shape != sizes.shape:
-        raise ProblemError(f"{picked.size} choices for {sizes.size} nodes; give one each")
+        raise ProblemError(
+            f"{counted(picked.size, 'choice')} for {counted(sizes.size, 'node')}; give one each"
+        )
     bad = np.flatnonzero((picked < 0) | (picked >= sizes))
     if bad.size:
         lines = [f"node {i}: choice {picked[i]} of {sizes[i]}" for i in bad[:SHOWN]]

@@ -15,6 +15,7 @@ import numpy as np
 
 from autoshard.solve.problem import Integers
 from autoshard.solve.reduce.interned import spans
+from autoshard.units import counted
 
 
 class InfeasibleError(Exception):
@@ -95,7 +96,10 @@ class Trail:
     def expand(self, choices: Sequence[int]) -> tuple[int, ...]:
         """A plan of the original problem from a plan of the reduced one."""
         if len(choices) != len(self.kept):
-            raise ValueError(f"{len(choices)} choices for {len(self.kept)} nodes; give one each")
+            raise ValueError(
+                f"{counted(len(choices), 'choice')} for "
+                f"{counted(len(self.kept), 'node')}; give one each"
+            )
         picked = np.zeros(self.size, dtype=np.int64)
         picked[list(self.kept)] = np.asarray(choices, dtype=np.int64)
         for step in reversed(self.steps):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from autoshard.solve.problem import Floats, Problem, ProblemError, check_choices
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,7 +48,7 @@ class Part:
         return cls.of(problem, nodes=range(len(problem.nodes)), edges=range(len(problem.edges)))
 
     def __str__(self) -> str:
-        return f"Part({len(self.nodes)} nodes, {len(self.edges)} edges)"
+        return f"Part({counted(len(self.nodes), 'node')}, {counted(len(self.edges), 'edge')})"
 
 
 def scaled(problem: Problem, part: Part, scale: float) -> Problem:

@@ -36,7 +36,7 @@ from autoshard.study.annotate.line_checks import LineChecks
 from autoshard.study.annotate.line_search import TOLERANCE, LineSearch, per_block
 from autoshard.study.annotate.lines import Line
 from autoshard.study.annotate.sites import sites_of
-from autoshard.units import format_bytes
+from autoshard.units import counted, format_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,9 +90,10 @@ class Fewest:
         if not self.lines and self.exact:
             return "the shardings of inputs and results are enough"
         inside = f" ({self.in_blocks} in repeated blocks)" if self.in_blocks else ""
-        names = f" that name {self.named} arrays" if self.named > len(self.lines) else ""
+        names = f" that name {counted(self.named, 'array')}" if self.named > len(self.lines) else ""
         text = [
-            f"{len(self.lines)} of {self.of} lines{inside}{names}, beside the shardings of inputs "
+            f"{len(self.lines)} of {counted(self.of, 'line')}{inside}{names}, beside the "
+            "shardings of inputs "
             "and results:",
             *(f"  {part}" for line in self.lines for part in str(line).splitlines()),
         ]

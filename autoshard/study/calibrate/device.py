@@ -19,6 +19,7 @@ from autoshard.machine.machine import Machine
 from autoshard.machine.network import Switch
 from autoshard.study.calibrate.laws import row_work
 from autoshard.study.calibrate.table import Row
+from autoshard.units import counted
 
 _FAMILIES = (
     ("gb200", "gb200-nvl72"),
@@ -160,7 +161,7 @@ def _network(
     rates = [_wire_bytes(row, devices.count) / row.seconds for row in moves]
     latency = float(f"{min(row.seconds for row in moves):.4g}")
     switch = Switch(devices.count, _rounded(max(rates)), latency, 1.0, name=name)
-    return switch, {"chip_bandwidth": f"the best of {len(moves)} collectives"}
+    return switch, {"chip_bandwidth": f"the best of {counted(len(moves), 'collective')}"}
 
 
 def _wire_bytes(row: Row, count: int) -> float:

@@ -27,6 +27,7 @@ import pandas as pd
 from autoshard.files import FileError, json_of, read_text
 from autoshard.near import did_you_mean
 from autoshard.study.calibrate.columns import COLUMNS, FREE, ROW_KINDS, SHORTEST, Column
+from autoshard.units import counted
 
 
 class TableError(ValueError):
@@ -95,7 +96,7 @@ def rows(table: pd.DataFrame) -> tuple[Row, ...]:
 
 def message(faults: list[str]) -> str:
     """Every fault on a line, under their number."""
-    count = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
+    count = counted(len(faults), "fault")
     return f"the table has {count}:\n" + "\n".join(f"  * {fault}" for fault in faults)
 
 

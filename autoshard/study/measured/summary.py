@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoshard.units import counted
+
 WITHIN, CLOSE = 0.25, 0.1
 LATE = "it took longer than"
 """What a status says of a run that ran out of time."""
@@ -51,7 +53,7 @@ class Held:
         if not self.runs:
             return "no runs"
         return (
-            f"{self.runs} runs, median error {self.median:.1%}, predicted / measured "
+            f"{counted(self.runs, 'run')}, median error {self.median:.1%}, predicted / measured "
             f"{self.bias:.2f}, within 25 %: {self.within:.0%}"
         )
 
@@ -199,7 +201,8 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
         good = sum(one.correlation >= 0.9 for one in order)
         lines.append(
             f"order:   rank correlation within a model and chip {median:.2f} in the median of "
-            f"{len(order)}, at least 0.9 in {good}; of {sum(one.apart for one in order)} pairs "
+            f"{len(order)}, at least 0.9 in {good}; of "
+            f"{counted(sum(one.apart for one in order), 'pair')} "
             f"apart {sum(one.right for one in order)} in order"
         )
     ratios = list(beaten(priced).values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autoshard.machine.numbers import unit_of
 from autoshard.study.robust.record import MemoryRow, NumberRow, Robust
 from autoshard.terminal import paragraph, table
-from autoshard.units import format_bytes, format_seconds, format_unit
+from autoshard.units import counted, format_bytes, format_seconds, format_unit
 
 
 def format_robust(found: Robust) -> str:
@@ -21,7 +21,8 @@ def verdict(found: Robust) -> list[str]:
     step = format_seconds(taken.step_seconds)
     count = len(found.numbers) + len(found.memory)
     said = [
-        f"{found.program} on {found.machine}: {count} numbers with ranges; {step} a step on the "
+        f"{found.program} on {found.machine}: {counted(count, 'number')} with ranges; "
+        f"{step} a step on the "
         "machine as it is taken"
     ]
     if found.to_measure:
@@ -55,7 +56,10 @@ def verdict(found: Robust) -> list[str]:
     asked = found.plan.requirements
     if asked:
         kept = sum(one["kept"] for one in asked)
-        said.append(f"keeps {kept} of {len(asked)} requirements, whatever the machine proves to be")
+        said.append(
+            f"keeps {kept} of {counted(len(asked), 'requirement')}, whatever the machine "
+            "proves to be"
+        )
     if found.limit_hit is not None:
         said.append(f"ended by {found.limit_hit}: with more time more is proven")
     return said

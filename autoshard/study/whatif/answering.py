@@ -20,6 +20,7 @@ from autoshard.study.whatif.cases import Case
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.solver import Answer
 from autoshard.study.whatif.workers import POLL_SECONDS, EndedError, GoneError, Seat, Workers
+from autoshard.units import counted
 
 MOST_WORKERS = 3
 """A row is given up when so many workers have gone while they were at it."""
@@ -36,7 +37,10 @@ class SweepProgress:
     seconds_left: float
 
     def __str__(self) -> str:
-        return f"{self.done}/{self.total} rows, about {self.seconds_left:.0f} s left: {self.row}"
+        return (
+            f"{self.done}/{counted(self.total, 'row')}, about {self.seconds_left:.0f} "
+            f"s left: {self.row}"
+        )
 
 
 @dataclass(slots=True)

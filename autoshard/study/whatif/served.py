@@ -11,7 +11,7 @@ from autoshard.files import Count, NotNegative
 from autoshard.study.whatif.row import SCHEMA_VERSION, Row, Size
 from autoshard.study.whatif.table import WhatIf
 from autoshard.terminal import paragraph, shorten, table
-from autoshard.units import format_bytes, format_seconds
+from autoshard.units import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -146,7 +146,7 @@ def others(row: Row) -> str:
 
 def _verdict(found: Serving) -> str:
     fits = sum(one.row.fits for one in found.rows)
-    text = f"{found.decode.program}: {len(found.rows)} decode steps, {fits} with a plan"
+    text = f"{found.decode.program}: {counted(len(found.rows), 'decode step')}, {fits} with a plan"
     best = found.within(found.latency)
     limit = "" if found.latency is None else f" within {format_seconds(found.latency)} a token"
     if not best:

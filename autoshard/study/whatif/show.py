@@ -8,7 +8,7 @@ from typing import Any
 from autoshard.study.whatif.answers import break_even, efficient, largest_sizes, smallest_clusters
 from autoshard.study.whatif.table import WhatIf
 from autoshard.terminal import paragraph, table
-from autoshard.units import format_bytes, format_gap, format_seconds
+from autoshard.units import counted, format_bytes, format_gap, format_seconds
 
 
 def format_sweep(sweep: WhatIf) -> str:
@@ -27,7 +27,7 @@ def format_sweep(sweep: WhatIf) -> str:
 
 def _verdict(sweep: WhatIf) -> str:
     fits = sum(row.fits for row in sweep.rows)
-    text = f"{sweep.program}: {len(sweep.rows)} rows, {fits} with a plan"
+    text = f"{sweep.program}: {counted(len(sweep.rows), 'row')}, {fits} with a plan"
     if sweep.interrupted:
         text += f"; interrupted, {sweep.asked - len(sweep.rows)} not answered"
     best = sweep.best
@@ -88,7 +88,7 @@ def _slow(sweep: WhatIf) -> str:
         return ""
     quickest = min(slow, key=lambda row: row.step_seconds or 0.0)
     step = format_seconds(quickest.step_seconds or 0.0)
-    text = f"slower than {format_seconds(sweep.latency)} a step: {len(slow)} rows"
+    text = f"slower than {format_seconds(sweep.latency)} a step: {counted(len(slow), 'row')}"
     return f"{text}, the quickest of them {quickest} with {step}"
 
 
@@ -107,7 +107,8 @@ def _clusters(sweep: WhatIf) -> str:
         return ""
     rows = [["smallest cluster that fits", "", ""]]
     for one in found:
-        fits = one["machine"] or f"none up to {one['most_tried']} chips"
+        most = one["most_tried"]
+        fits = one["machine"] or f"none up to {counted(most, 'chip', ',')}"
         words = _question(sweep, one["sizes"], one["limit_bytes"])
         rows.append([f"  {one['chip']}", words, fits])
     return table(rows, indent=0)

@@ -51,7 +51,7 @@ from autoshard.study.whatif import facts, gains
 from autoshard.study.whatif.cases import Case
 from autoshard.study.whatif.kept import keep_row, key_of, read_row
 from autoshard.study.whatif.row import Row
-from autoshard.units import format_bytes
+from autoshard.units import counted, format_bytes
 from autoshard.xla import analyse
 
 GIB = 2.0**30
@@ -333,8 +333,8 @@ def _too_few(alive: float, constants: float, case: Case) -> str:
     least = alive / case.machine.chips + constants
     said = (
         f"{format_bytes(alive)} are alive at once: at least {format_bytes(least)} on each of "
-        f"{case.machine.chips} chips, more than the limit of {format_bytes(case.limit)}"
+        f"{counted(case.machine.chips, 'chip')}, more than the limit of {format_bytes(case.limit)}"
     )
     if constants >= case.limit:
         return f"{said}, which constants alone fill"
-    return f"{said}; take {math.ceil(alive / (case.limit - constants))} chips or more"
+    return f"{said}; take {counted(math.ceil(alive / (case.limit - constants)), 'chip')} or more"

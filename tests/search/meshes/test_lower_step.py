@@ -99,7 +99,7 @@ def test_devices_are_machines(kind, preset):
 def test_machines_of_meshes():
     meshes = meshes_of(1)
     assert machines_of(meshes) == [None]
-    with pytest.raises(LoweringError, match="2 machines for 1 meshes"):
+    with pytest.raises(LoweringError, match="2 machines for 1 mesh"):
         machines_of(meshes, ["h100", "a100"])
     assert machine_of("v5p", 2).chips == 2
     assert machine_of("h100-8", 4).chips == 4

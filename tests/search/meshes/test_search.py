@@ -111,7 +111,7 @@ def test_more_stages_than_blocks():
         search_meshes({4: small_step(layers=2)}, load_cluster("2 x h100-1"), stages=(1, 4))
     assert str(caught.value) == (
         "these stages cannot be placed:\n"
-        "  * 1 stages are no multiple of 2 meshes\n"
+        "  * 2 meshes do not share 1 stage evenly\n"
         "  * 4 stages are more than the 2 repeated blocks of step (layer_0 to layer_1)"
     )
 

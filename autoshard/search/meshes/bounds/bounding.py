@@ -15,6 +15,7 @@ from autoshard.program.trace import trace
 from autoshard.search.meshes.bounds.ideal import ideal_seconds
 from autoshard.search.meshes.bounds.ranking import Ranked, Ranking
 from autoshard.search.meshes.request import Request
+from autoshard.units import counted
 
 QUESTION_SHARE = 0.25
 """The maximum fraction of the remaining query time that one solver query gets."""
@@ -85,7 +86,7 @@ class Bounding:
         """Query the solver about the blocks of a choice until none is open or the time is over."""
         while not choice.asked and self.may_ask:
             m, mode = choice.microbatches, choice.mode
-            self.say(f"bounding the blocks of {m} microbatches, backward {mode}")
+            self.say(f"bounding the blocks of {counted(m, 'microbatch')}, backward {mode}")
             begun = time.monotonic()
             self.ranking.ask(choice, QUESTION_SHARE * (self.seconds - self.spent))
             took = time.monotonic() - begun
