@@ -30,6 +30,11 @@ BOLDER = 1.05
 SHYER = 0.98
 # After so many passes far below the best bound, go back to where it was.
 PATIENCE = 40
+# Softness and agility, in turn, of an ascent that goes on after it has stalled: what one has left
+# out of reach another finds.
+TURNS = ((1e-4, 0.05), (3e-3, 0.3), (1e-3, 0.05))
+# A round of turns that gains less than this part of the bound is the last.
+SETTLED = 1e-5
 # Prices move after so many passes.
 LED_IN = 5
 
@@ -45,7 +50,8 @@ class DualAscent:
 
     `alive` marks the choices that are left. A bound above `worst`, which no plan can
     cost, proves that the limits cannot be kept. `softness` is the temperature of node marginals, as
-    a part of the gap; prices take steps of `agility` at first.
+    a part of the gap; prices take steps of `agility` at first. `settled` says that turns no longer
+    gain.
     """
 
     flat: Flat
@@ -59,7 +65,10 @@ class DualAscent:
     stopped: bool = False
     agility: float = 0.3
     softness: float = SPREAD
+    settled: bool = False
     worst: float = field(init=False)
+    _turn: int = 0
+    _turned_at: float = -np.inf
     _stalled: int = 0
     _priced: bool = False
     _forward: bool = True
@@ -97,6 +106,16 @@ class DualAscent:
         """Move the prices of these rows from the first pass on: others have been passed before."""
         self._active[rows] = True
         self.passes = LED_IN
+
+    def turn(self) -> None:
+        """Go on from the best prices and messages in another way; `settled` once none gains."""
+        if self._turn % len(TURNS) == 0:
+            self.settled = self.bound - self._turned_at <= SETTLED * abs(self.bound)
+            self._turned_at = self.bound
+        self.softness, self.agility = TURNS[self._turn % len(TURNS)]
+        self._turn += 1
+        self.prices[:] = self.best_prices
+        self.messages[:] = self.best_messages
 
     def run(self, upper: float, deadline: float, passes: int, enough: float = np.inf) -> None:
         """Up to `passes` passes, until `deadline` (time.monotonic) or until `stopped` is set.

@@ -46,8 +46,13 @@ SETTLING_PASSES = 30
 SETTLED = 1e-3
 # Rounds without a better plan after which the dual is rounded afresh.
 STALE_ROUNDS = 4
-# Passes go on beside a window until a round of them gains less than this part of the bound.
+# Passes go on beside a window, so many at a time, in turns that end with a gain of less than this
+# part of the bound.
+PASSES_PER_TURN = 300
 STALLED = 1e-5
+# The softness of the ascent on a problem that is not a window of another: prices of few rows, which
+# change all plans, are found sooner than with a harder one.
+SOFTNESS = 1e-3
 # Choices are dropped once this part of them is left; with a tree that closes this part of the gap,
 # which is lost then, once fewer are.
 FEWER, GROWN, REGROWN = 0.9, 0.1, 0.5
@@ -79,7 +84,7 @@ class Limited:
                 search.offer(np.zeros(flat.node_count, dtype=np.int64))
                 search.raise_bound(offset + float(flat.costs.sum()))
                 raise InfeasibleError("the one plan left breaks a limit")
-            dual = DualAscent(flat)
+            dual = DualAscent(flat) if self.nested else DualAscent(flat, softness=SOFTNESS)
             if duals is not None:
                 dual.begin_with(prices_at(duals, search.level.times), dual.messages)
             self._level(dual)
@@ -275,14 +280,12 @@ class Limited:
 
 
 def _pass_on(dual: DualAscent, tree: Tree | None, upper: float, deadline: float) -> None:
-    """Passes until they are stopped, or no longer gain; then splits."""
-    gained = np.inf
-    while not dual.stopped and gained > STALLED * abs(dual.bound):
+    """Passes until they are stopped, or no turn gains; then splits."""
+    while not dual.stopped and not dual.settled and time.monotonic() < deadline:
         before = dual.bound
-        dual.run(upper, deadline, PASSES_PER_ROUND)
-        gained = dual.bound - before
-        if time.monotonic() > deadline:
-            return
+        dual.run(upper, deadline, PASSES_PER_TURN)
+        if not dual.stopped and dual.bound - before <= STALLED * abs(dual.bound):
+            dual.turn()
     if tree is not None and not dual.stopped:
         tree.run(dual, deadline)
 

@@ -43,6 +43,28 @@ def test_bound_and_reduced_costs_are_valid(seed, tightness):
             assert bound + max(each, default=0.0) <= cost + 1e-9
 
 
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None, derandomize=True)
+def test_turns_never_lose_the_bound_and_settle(seed):
+    problem = random_problem(seed, shape="clique", forbidden=0.1, tightness=0.5)
+    best = brute_force(problem)
+    dual = DualAscent(flatten(problem))
+    dual.run(np.inf, math.inf, 40)
+    for _ in range(60):
+        before = dual.bound
+        dual.turn()
+        dual.run(np.inf, math.inf, 20)
+        assert before <= dual.bound
+        if dual.bound > dual.worst:  # no plan keeps the limit
+            assert math.isinf(best)
+            return
+        assert dual.bound <= best - problem.offset + 1e-9
+        assert dual.bound == pytest.approx(dual.check(), rel=1e-9, abs=1e-9)
+        if dual.settled:
+            break
+    assert dual.settled
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_messages_are_the_same_however_tables_are_stored(seed):
     random = np.random.default_rng(seed)
