@@ -33,8 +33,8 @@ PATIENCE = 40
 # Softness and agility, in turn, of an ascent that goes on after it has stalled: what one has left
 # out of reach another finds.
 TURNS = ((1e-4, 0.05), (3e-3, 0.3), (1e-3, 0.05))
-# A round of turns that gains less than this part of the bound is the last.
-SETTLED = 1e-5
+# Passes, or a round of turns, gain little if it is less than this part of the bound, or of the gap.
+LITTLE, LITTLE_OF_GAP = 1e-5, 0.01
 # Prices move after so many passes.
 LED_IN = 5
 
@@ -107,10 +107,15 @@ class DualAscent:
         self._active[rows] = True
         self.passes = LED_IN
 
-    def turn(self) -> None:
+    def has_gained(self, before: float, upper: float) -> bool:
+        """Whether the bound is more than a little above what it was; `upper` as in `run`."""
+        least = min(LITTLE * abs(self.bound), LITTLE_OF_GAP * max(upper - self.bound, 0.0))
+        return self.bound - before > least
+
+    def turn(self, upper: float) -> None:
         """Go on from the best prices and messages in another way; `settled` once none gains."""
         if self._turn % len(TURNS) == 0:
-            self.settled = self.bound - self._turned_at <= SETTLED * abs(self.bound)
+            self.settled = not self.has_gained(self._turned_at, upper)
             self._turned_at = self.bound
         self.softness, self.agility = TURNS[self._turn % len(TURNS)]
         self._turn += 1

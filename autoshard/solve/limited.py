@@ -46,10 +46,8 @@ SETTLING_PASSES = 30
 SETTLED = 1e-3
 # Rounds without a better plan after which the dual is rounded afresh.
 STALE_ROUNDS = 4
-# Passes go on beside a window, so many at a time, in turns that end with a gain of less than this
-# part of the bound.
+# Passes go on beside a window, so many at a time, in turns that end when they gain little.
 PASSES_PER_TURN = 300
-STALLED = 1e-5
 # The softness of the ascent on a problem that is not a window of another: prices of few rows, which
 # change all plans, are found sooner than with a harder one.
 SOFTNESS = 1e-3
@@ -284,8 +282,8 @@ def _pass_on(dual: DualAscent, tree: Tree | None, upper: float, deadline: float)
     while not dual.stopped and not dual.settled and time.monotonic() < deadline:
         before = dual.bound
         dual.run(upper, deadline, PASSES_PER_TURN)
-        if not dual.stopped and dual.bound - before <= STALLED * abs(dual.bound):
-            dual.turn()
+        if not dual.stopped and not dual.has_gained(before, upper):
+            dual.turn(upper)
     if tree is not None and not dual.stopped:
         tree.run(dual, deadline)
 

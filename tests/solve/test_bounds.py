@@ -52,7 +52,7 @@ def test_turns_never_lose_the_bound_and_settle(seed):
     dual.run(np.inf, math.inf, 40)
     for _ in range(60):
         before = dual.bound
-        dual.turn()
+        dual.turn(np.inf)
         dual.run(np.inf, math.inf, 20)
         assert before <= dual.bound
         if dual.bound > dual.worst:  # no plan keeps the limit
