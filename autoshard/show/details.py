@@ -15,6 +15,7 @@ from autoshard.show.plots import Bar, bars, legend, stacked
 from autoshard.show.profile import Profile
 from autoshard.show.sections import arrows, bytes_cell, seconds_cell, transfers
 from autoshard.show.sensitivity import Gain
+from autoshard.show.verdict import chip_seconds
 from autoshard.study.advice import Advice
 from autoshard.units import format_bytes, format_seconds
 
@@ -216,17 +217,20 @@ def advice_section(plan: Plan, advice: Sequence[Advice]) -> Markup | None:
         Column("what", words=True),
         Column("how", code=True),
         Column("seconds", True),
-        Column("chip-seconds saved", True),
+        Column("times as fast", True),
+        Column("chip-seconds", True),
         Column("peak", True),
         Column("fits"),
         Column("priced by", words=True),
     ]
+    step = plan.estimate.step_seconds
     rows = [
         (
             one.what,
             one.how,
             seconds_cell(one.seconds),
-            Cell(f"{one.saved(plan):.1%}", one.saved(plan)),
+            Cell(f"{step / one.seconds:.2f}", step / one.seconds) if one.seconds > 0 else "-",
+            Cell(chip_seconds(plan, one), one.saved(plan)),
             bytes_cell(one.peak_bytes),
             "yes" if one.fits else "no",
             one.priced,

@@ -278,9 +278,14 @@ def advised(plan: Plan, one: Advice) -> str:
     saved = one.saved(plan)
     if one.chips > 1 and one.seconds > 0:
         faster = plan.estimate.step_seconds / one.seconds
-        word = "less" if saved >= 0 else "more"
-        return f"{faster:.2f} times as fast, {100 * abs(saved):.1f} % {word} chip-seconds"
+        return f"{faster:.2f} times as fast, {chip_seconds(plan, one)} chip-seconds"
     return f"saves {100 * saved:.1f} % of the seconds for the same work"
+
+
+def chip_seconds(plan: Plan, one: Advice) -> str:
+    """How many chip-seconds more or less the plan's work takes with advice: `12.5 % less`."""
+    saved = one.saved(plan)
+    return f"{100 * abs(saved):.1f} % {'less' if saved >= 0 else 'more'}"
 
 
 def _gain(plan: Plan, gain: Gain) -> float:

@@ -106,7 +106,8 @@ class _Larger:
 def advice(plan: Plan, prices: StepPrices, found: Found | None = None) -> tuple[Advice, ...]:
     """What can be done about a step, what saves most chip-seconds first, what does not fit last.
 
-    More chips are told whatever they save; of all else, what saves nothing is left out.
+    More chips are told where the work is done sooner, at whatever chip-seconds; of all else, what
+    saves none is left out.
 
     Args:
       plan: with its decisions numbered as in the program of `prices`.
@@ -122,7 +123,12 @@ def advice(plan: Plan, prices: StepPrices, found: Found | None = None) -> tuple[
         _chips(plan, prices, larger),
     )
     told = [one for piece in pieces for one in piece]
-    told = [one for one in told if one.chips > 1 or one.saved(plan) >= NOTHING]
+    step = plan.estimate.step_seconds
+    told = [
+        one
+        for one in told
+        if one.saved(plan) >= NOTHING or (one.chips > 1 and one.seconds <= step * (1 - NOTHING))
+    ]
     return tuple(sorted(told, key=lambda one: (not one.fits, -one.saved(plan))))
 
 

@@ -121,10 +121,10 @@ def test_advice_that_fits_and_saves_goes_before_better_machines():
     assert verdict(toy(), gains=ranked, advice=(chips, full)).answers[5].said == "35 % hidden"
     found = read(page(Material(toy(), advice=(larger, chips, full))))
     (rows,) = (rows for rows in found.tables if rows[0][:2] == ["what", "how"])
-    assert [row[2:6] for row in rows[1:]] == [
-        ["10.50 ms", "12.5%", "1.00 GiB", "yes"],
-        ["7.500 ms", "-25.0%", "1.00 GiB", "yes"],
-        ["500.0 us", "95.8%", "1.00 GiB", "no"],
+    assert [row[2:7] for row in rows[1:]] == [
+        ["10.50 ms", "1.14", "12.5 % less", "1.00 GiB", "yes"],
+        ["7.500 ms", "1.60", "25.0 % more", "1.00 GiB", "yes"],
+        ["500.0 us", "24.00", "95.8 % less", "1.00 GiB", "no"],
     ]
 
 

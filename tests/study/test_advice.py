@@ -43,6 +43,7 @@ def test_batch_and_chips_are_priced_as_the_larger_step_is():
     anew = prices_of(wide, program, autoshard.load_machine("h100-16"))
     assert chips.step_seconds == evaluate(anew, plan.decisions, ("x",)).estimate.step_seconds
     assert chips.saved(plan) < 0  # ranks behind what saves something
+    assert all(one.seconds < plan.estimate.step_seconds for one in told.values())
     ranks = [one.saved(plan) for one in told.values()]
     assert ranks == sorted(ranks, reverse=True)
     other = find("mlp:tiny,batch=64,layers=3")
