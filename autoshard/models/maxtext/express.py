@@ -55,7 +55,7 @@ OTHER_STEPS = ("diloco", "stage")
 """Axes that make another step of it: with several models, and with a pipeline."""
 AGAIN = 4
 """So many of the best splits are priced again with other microbatches and saved tensors."""
-SECONDS, GAP = 20.0, 0.005
+SECONDS, GAP = 20.0, 0.001
 """Of the search of one split: the most seconds, and how close to its best."""
 LONGEST = 200
 """Letters of a reason why a choice has no plan."""
