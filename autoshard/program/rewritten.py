@@ -79,7 +79,8 @@ def loops_in_parts(program: Program, parts: Mapping[str, Sequence[int]]) -> Prog
         further part begins. Each part may then save other values.
 
     Raises:
-      TraceError: there are no such loops or turns, or the step has loops in parts already.
+      TraceError: there are no such loops or turns, the step has loops in parts already, or its
+        `while` loops have a trip count each.
     """
     if "parts" in program.options:
         raise TraceError(
@@ -87,8 +88,8 @@ def loops_in_parts(program: Program, parts: Mapping[str, Sequence[int]]) -> Prog
         )
     chosen = ("saved", "offloaded")
     options = {key: value for key, value in program.options.items() if key not in chosen}
-    closed, told = divided(program.written, parts)
     counts, rules = options.get("trip_counts", ()), program.user_rules
+    closed, told = divided(program.written, parts, counts)
     made = laid_out(closed, program.input_paths, program.output_paths, counts, rules)
     options = {**options, **told, **rules_option(rules)}
     return replace(program, options=options, jaxpr=closed, written=closed, **made)
@@ -142,12 +143,7 @@ def in_parts(
     """The step in `count` microbatches, and how the options of a trace say so."""
     if count == 1:
         return written, {}
-    counts = checked(trip_counts)
-    if counts and not isinstance(counts, int):
-        raise TraceError(
-            "a step in microbatches has its loops in another order: give one trip count for all, "
-            f"not {counts}"
-        )
+    _check_one_count("a step in microbatches has its loops in another order", trip_counts)
     try:
         state = {position for position, _ in ties}
         closed = with_microbatches(written, count, state=state, user_rules=user_rules)
@@ -156,12 +152,20 @@ def in_parts(
     return closed, {"microbatches": count}
 
 
+def _check_one_count(why: str, trip_counts: TripCounts) -> None:
+    """Refuse trip counts of loops by their place. Raises TraceError."""
+    counts = checked(trip_counts)
+    if counts and not isinstance(counts, int):
+        raise TraceError(f"{why}: give one trip count for all, not {counts}")
+
+
 def divided(
-    written: Any, parts: Mapping[str, Sequence[int]]
+    written: Any, parts: Mapping[str, Sequence[int]], trip_counts: TripCounts
 ) -> tuple[Any, dict[str, dict[str, list[int]]]]:
     """The step with loops in these parts, and how the options of a trace say so."""
     if not parts:
         return written, {}
+    _check_one_count("loops in the parts of a loop are there several times", trip_counts)
     try:
         closed = with_parts(written, find_residuals(written), parts)
     except KeepError as error:

@@ -134,7 +134,7 @@ def trace(
     as_written, kept = held_where_named(as_written, host, ties, _paths(abstract), names)
     as_written, there = of_platforms(as_written, platforms)
     in_turns, cut = in_parts(as_written, microbatches, ties, user_rules, trip_counts)
-    written, closed, told = _kept_as_told(in_turns, parts, saved, offloaded)
+    written, closed, told = _kept_as_told(in_turns, parts, saved, offloaded, trip_counts)
     made = laid_out(closed, _paths(abstract), _paths(traced.out_info), trip_counts, user_rules)
     return Program(
         name=name or _name_of(fn),
@@ -162,9 +162,10 @@ def _kept_as_told(
     parts: Mapping[str, Sequence[int]],
     saved: Collection[str] | None,
     offloaded: Collection[str],
+    trip_counts: TripCounts,
 ) -> tuple[Any, Any, dict[str, Any]]:
     """A step with loops in parts, the same that saves what is told, and how options say both."""
-    written, apart = divided(written, parts)
+    written, apart = divided(written, parts, trip_counts)
     closed, told = saving(written, saved, offloaded)
     return written, closed, {**apart, **told}
 

@@ -9,12 +9,14 @@ turns' backward pass comes first, so that what they save is alive for the shorte
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from autoshard.program.keep import Residuals
+from autoshard.program.keep import Residuals, find_residuals
 from autoshard.program.keep.levels import Level, Pair
 from autoshard.program.keep.names import turns_index
+from autoshard.program.rewritten import loops_in_parts
+from autoshard.program.trace import Program, TraceError
 from autoshard.search.keep.priced import Rates, cost_of
 from autoshard.search.keep.proposals import Proposal, around
 
@@ -58,12 +60,20 @@ class Division:
             yield from (name + turns_index(begin, end) for name in names & self.mine)
         yield from self.less - self.mine
 
-    def proposal(self, known: Collection[str]) -> Proposal | None:
-        """The choice, if the values of the step with the loop in two parts are `known` by name."""
-        saved = frozenset(self.saved)
-        last = self.turns - self.start
+    def applied(self, step: Program) -> tuple[Program, Proposal] | None:
+        """The step with the loop in two parts, and the choice of what it saves.
+
+        None where that cannot be: the loop has others in it that are told apart by their place, or
+        what is in it has other names then.
+        """
+        try:
+            cut = loops_in_parts(step, {self.loop: [self.start]})
+        except TraceError:
+            return None
+        saved, last = frozenset(self.saved), self.turns - self.start
         title = f"more in the last {last} of the {self.turns} turns of {self.loop}"
-        return Proposal(title, saved) if saved <= set(known) else None
+        known = saved <= set(find_residuals(cut.written).homes)
+        return (cut, Proposal(title, saved)) if known else None
 
     def beginning(self, tried: Mapping[int, float | None], limit: float) -> Division | None:
         """This with another turn to begin the second part, the next to try; None if there is none.

@@ -27,7 +27,7 @@ from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.plan.records import KeptValue
 from autoshard.program.keep import Residuals, find_residuals
-from autoshard.program.rewritten import loops_in_parts, resaved
+from autoshard.program.rewritten import resaved
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.assemble import prices_of
@@ -213,10 +213,10 @@ class _Search:
                 return
             if now - cost_of(residuals, rates, division.less) + division.gain <= least:
                 return
-            step = loops_in_parts(best.base, {division.loop: [division.start]})
-            choice = division.proposal(find_residuals(step.written).homes)
-            if choice is None:
+            made = division.applied(best.base)
+            if made is None:
                 return
+            step, choice = made
             self._tried([(Base(step, None, ()), choice)], [best.explored.shape], PARTS)
             plan = self.trials[-1].plan
             tried.setdefault(division.turns, needed_bytes(best.plan.estimate))

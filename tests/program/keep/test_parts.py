@@ -92,3 +92,10 @@ def test_requirements_on_a_scope_are_on_all_parts_and_a_loop_is_cut_once():
     assert [len(one) for one in found] == [1, 2]
     with pytest.raises(TraceError, match="no loop has a backward one and is called moon"):
         trace(step, *args, parts={"moon": [1]})
+
+
+def test_loops_in_parts_of_a_loop_have_one_trip_count():
+    fn, args = PROGRAMS["mlp"](CHECKPOINTS["checkpoint"])
+    assert trace(fn, *args, parts={"loop": [1]}, trip_counts=3).options["trip_counts"] == 3
+    with pytest.raises(TraceError, match="several times: give one trip count for all"):
+        trace(fn, *args, parts={"loop": [1]}, trip_counts=[3, 4])
