@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from autoshard.machine.compiler import Compiler
 from autoshard.program.keep import Residuals, find_residuals
 from autoshard.program.keep.levels import Level, Pair
 from autoshard.program.keep.names import turns_index
@@ -96,13 +97,21 @@ class Division:
         return replace(self, start=max(start, 1)) if too_many < start < first else None
 
 
-def divided(residuals: Residuals, rates: Rates) -> Division | None:
+def divided(residuals: Residuals, rates: Rates, compiler: Compiler) -> Division | None:
     """The best division of one loop at the prices of a plan; None where there is none.
+
+    For XLA:TPU there is none. Llama-3-8B on v5p-8, of which 16 of 32 layers save one product more,
+    was to take 0.13 s less, and took 0.03 s more: 6.043 -> 6.076 s, JAX 0.12.0.1. Products took
+    0.16 s less, and copies that no line of the step makes 0.13 s more. XLA:GPU keeps what is
+    predicted (2.676 -> 2.641 s on h100-8).
 
     Args:
       residuals: the candidates of the step, which has no loop in parts.
       rates: what they cost in the plan.
+      compiler: of the machine.
     """
+    if compiler.name == "xla:tpu":
+        return None
     less, more = around(residuals, rates.save, rates.again, rates.bytes, rates.free_bytes)
     if more is None:
         return None

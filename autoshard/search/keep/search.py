@@ -205,7 +205,8 @@ class _Search:
         if best.plan is None or best.explored is None or "offloaded" in best.program.options:
             return
         residuals, rates = self._rates(best)
-        division, tried = divided(residuals, rates), dict[int, float | None]()
+        division = divided(residuals, rates, self.machine.chip.compiler)
+        tried: dict[int, float | None] = {}
         now = cost_of(residuals, rates, saved_by(best.program, residuals))
         least = self.asked.gap * best.objective
         while len(tried) <= DIVISIONS:
@@ -213,8 +214,7 @@ class _Search:
                 return
             if now - cost_of(residuals, rates, division.less) + division.gain <= least:
                 return
-            made = division.applied(best.base)
-            if made is None:
+            if (made := division.applied(best.base)) is None:
                 return
             step, choice = made
             self._tried([(Base(step, None, ()), choice)], [best.explored.shape], PARTS)
