@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.cost.combined import Settlement, settled_seconds, settlements
 from autoshard.cost.corrections import NONE, Corrections
+from autoshard.cost.free_ops import moves_nothing
 from autoshard.cost.kernels import kernel_seconds, longest_parts
 from autoshard.cost.ragged import flops_in_windows, mask_seconds, masked_bytes, times_computed
 from autoshard.cost.reordering import transposing
@@ -40,21 +41,12 @@ from autoshard.program.graph import is_free
 from autoshard.program.layout import shards_of
 from autoshard.program.strategies import Strategies, project_assignment
 from autoshard.program.trace import Op, Program
-from autoshard.program.vocabulary import RESHARDS, TRANSFERS, UPDATES
+from autoshard.program.vocabulary import UPDATES
 
 Floats = NDArray[np.float64]
 PARTIAL = frozenset({"gather", "scan_stack", *UPDATES})
 EXPONENTIALS = "gpu.functions-are-multiples", "gpu.exponentials-of-hopper"
 """What a compiler is expected to reckon with where a chip states what an exponential takes."""
-MOVES_NOTHING = frozenset(
-    {
-        *("enter", "carry", "yield", "join", "return"),
-        *("shard_alike", "optimization_barrier", *RESHARDS),
-        # Bitcasts, and slices, unless they are copied (`Facts.copied`).
-        *("reshape", "squeeze", "expand_dims", "scan_slice", "dynamic_slice"),
-        *TRANSFERS,  # over another link, see `autoshard.cost.transfers`
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,7 +149,7 @@ class StepPrices:
             busy = kernel_seconds(self.machine.chip, op.kernel, strategies.shards, longest)
             return (busy + ring_seconds(self, op, strategies)) * self.corrections.factor(op)
         transposed = op.index in self.dataflow.transposed
-        if self._moves_nothing(op) and not transposed:
+        if moves_nothing(self.program, self.dataflow, op) and not transposed:
             return np.zeros(len(strategies))
         traffic = self._traffic(op, strategies)
         if transposed:
@@ -204,7 +196,7 @@ class StepPrices:
                 groups.setdefault(key, []).append(member)
         for members in groups.values():
             op = self.program.ops[members[0]]
-            if self._moves_nothing(op) or is_free(op, self.program.values):
+            if moves_nothing(self.program, self.dataflow, op) or is_free(op, self.program.values):
                 continue
             if op.index in self.dataflow.rows:
                 continue
@@ -288,7 +280,7 @@ class StepPrices:
     def _traffic(self, op: Op, strategies: Strategies) -> Floats:
         flow = self.dataflow
         touched = np.zeros(len(strategies))
-        if self._moves_nothing(op):
+        if moves_nothing(self.program, self.dataflow, op):
             return touched
         if op.index in flow.copied:
             return 2.0 * self._bytes(op.outputs[0], strategies, "written")
@@ -319,14 +311,6 @@ class StepPrices:
         settled = strategies.reduced.any(axis=1) & ~strategies.pending
         stored = self._bytes(op.outputs[0], strategies, "stored")
         return np.where(settled, written + 3.0 * stored, 2.0 * written)
-
-    def _moves_nothing(self, op: Op) -> bool:
-        flow = self.dataflow
-        if op.index in flow.accumulated:
-            return True  # the product does it
-        if op.primitive == "scan_stack" and self.program.values[op.outputs[0]].host:
-            return True  # the transfer does it
-        return op.primitive in MOVES_NOTHING and op.index not in flow.copied
 
     def is_filled(self, op: Op) -> bool:
         """Whether it updates a buffer that is filled with a constant before."""
