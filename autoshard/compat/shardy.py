@@ -313,7 +313,8 @@ def shardy_sharding_of(value: Any) -> Any | None:
         if owner.name in ("sdy.sharding_constraint", "sdy.reshard"):
             return attributes["sharding"]
         number = ir.OpResult(value).result_number
-        return _sharding_of_number(attributes, number, sdy)
+        key = "out_shardings" if owner.name == "sdy.manual_computation" else "sdy.sharding"
+        return _sharding_of_number(attributes, key, number, sdy)
     number = ir.BlockArgument(value).arg_number
     parent = owner.owner
     if parent.operation.name == "func.func":
@@ -321,13 +322,13 @@ def shardy_sharding_of(value: Any) -> Any | None:
             return None
         facts = ir.DictAttr(ir.ArrayAttr(parent.attributes["arg_attrs"])[number])
         return facts["sdy.sharding"] if "sdy.sharding" in facts else None  # noqa: SIM401
-    return _sharding_of_number(parent.attributes, number, sdy)
+    return _sharding_of_number(parent.attributes, "sdy.sharding", number, sdy)
 
 
-def _sharding_of_number(attributes: Any, number: int, sdy: Any) -> Any | None:
-    if "sdy.sharding" not in attributes:
+def _sharding_of_number(attributes: Any, key: str, number: int, sdy: Any) -> Any | None:
+    if key not in attributes:
         return None
-    shardings = list(sdy.TensorShardingPerValueAttr(attributes["sdy.sharding"]).shardings)
+    shardings = list(sdy.TensorShardingPerValueAttr(attributes[key]).shardings)
     return shardings[number] if number < len(shardings) else None
 
 

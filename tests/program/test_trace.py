@@ -229,7 +229,7 @@ def test_a_program_describes_itself() -> None:
         name="two layers",
     )
     assert str(program) == (
-        "program two layers: 7 ops, 10 values, 3 inputs (0.00 GiB, 2 of them state), 1 regions"
+        "program two layers: 7 ops, 10 values, 3 inputs (0.00 GiB, 2 of them state), 1 region"
     )
     assert [str(program.values[value]) for value in program.inputs] == [
         "f32[1024]",

@@ -111,7 +111,7 @@ def test_the_plan_says_what_it_keeps(program: Program):
     (verdict,) = found.plan.requirements
     assert verdict["kept"]
     assert not any(found.plan.specs["inputs"]["[0]['down']"])
-    assert "keeps 1 of 1 requirements, whatever the machine proves to be" in str(found)
+    assert "keeps 1 of 1 requirement, whatever the machine proves to be" in str(found)
     with pytest.raises(RequirementError, match=r"nothing\.there"):
         autoshard.robust(program, "v5e-8", spread=0.2, requirements=["pin nothing.there [None]"])
 

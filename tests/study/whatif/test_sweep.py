@@ -237,7 +237,7 @@ def test_the_command_line_sweeps(tmp_path: Path, capsys: pytest.CaptureFixture[s
     csv = ["--csv", str(tmp_path / "rows.csv"), "-o", str(tmp_path / "rows.json")]
     assert main([*words, "--sweep", "bat=64", *kept, *csv]) == 0
     out = capsys.readouterr()
-    assert out.out.startswith("tests.study.whatif.programs:step: 1 rows, 1 with a plan")
+    assert out.out.startswith("tests.study.whatif.programs:step: 1 row, 1 with a plan")
     assert (tmp_path / "rows.csv").read_text().startswith("batch,chip,")
     assert json.loads((tmp_path / "rows.json").read_text())["answers"]["best"] == "v5e-4 batch=64"
     assert main([*words, "--sweep", "limit=1KiB", *kept]) == 3
