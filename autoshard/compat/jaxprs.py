@@ -72,9 +72,12 @@ def called_jaxpr(equation: Any) -> tuple[Any, Sequence[Any]]:
 def called_jaxpr_of(parameters: Mapping[str, Any]) -> tuple[Any, Sequence[Any]]:
     """Like `called_jaxpr`, of the parameters of a call."""
     body: Any = next((parameters[name] for name in BODIES_OF_CALLS if name in parameters), None)
-    if hasattr(body, "consts"):
-        return body.jaxpr, body.consts
-    return body, ()
+    return opened(body)
+
+
+def opened(body: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr and its constants, which it has if it is closed."""
+    return getattr(body, "jaxpr", body), getattr(body, "consts", ())
 
 
 def scan_counts(parameters: Mapping[str, Any]) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from autoshard import compat
 from autoshard.lower.facts.module_layouts import ModuleLayouts, number_of
 from autoshard.lower.facts.platforms import platform_to_read
+from autoshard.lower.inlined import run_call
 from autoshard.lower.merged import walk_in
 from autoshard.plan.plan import MeshShape
 from autoshard.problem.requirements.from_program import Constraint
@@ -112,11 +113,7 @@ class _Numbered:
     def _equation(self, equation: Any, operands: Sequence[Any]) -> list[Any]:
         name = equation.primitive.name
         if name in INLINED:
-            body, consts = compat.called_jaxpr(equation)
-            again = name in compat.REMAT and equation.params["differentiated"]
-            if again and equation.params["prevent_cse"] and operands:
-                operands = jax.lax.optimization_barrier(tuple(operands))
-            return run_equations(body, consts, operands, self._equation)
+            return run_call(equation, operands, self._equation)
         if name in ("scan", "while"):
             return self._loop(equation, operands)
         if name == "cond":

@@ -47,7 +47,7 @@ class _Graph:
           given: nodes of its inputs; None for its own ones.
           depth: of how many loops it is the body.
         """
-        jaxpr, consts = getattr(body, "jaxpr", body), getattr(body, "consts", ())
+        jaxpr, consts = compat.opened(body)
         if given is None:
             given = [self._node(("input", depth, k)) for k in range(len(jaxpr.invars))]
         here = dict(zip(jaxpr.constvars, map(self._value, consts), strict=True))

@@ -46,7 +46,7 @@ class Constants:
         self._made: dict[tuple[Any, ...], _Made] = {}
         self._of: dict[Any, _Made | None] = {}
         self._values: dict[_Made, np.ndarray[Any, Any]] = {}
-        self._walk_body(closed, [None] * len(closed.jaxpr.invars))
+        self._walk(*compat.opened(closed), [None] * len(closed.jaxpr.invars))
 
     def of(self, atom: Any) -> np.ndarray[Any, Any] | None:
         """The value of a variable or a literal; None if an input decides it, or it is too large.
@@ -72,10 +72,10 @@ class Constants:
                 self._values[made] = np.asarray(results[made.position])
         return self._values[made]
 
-    def _walk_body(self, body: Any, given: Sequence[_Made | None]) -> list[_Made | None]:
+    def _walk(
+        self, jaxpr: Any, consts: Sequence[Any], given: Sequence[_Made | None]
+    ) -> list[_Made | None]:
         """Note the variables of a body that is given these; its results."""
-        consts = [self._given(one) for one in getattr(body, "consts", ())]
-        jaxpr = getattr(body, "jaxpr", body)
         here: dict[Any, _Made | None] = {}
 
         def note(var: Any, made: _Made | None) -> None:
@@ -85,7 +85,9 @@ class Constants:
         def read(atom: Any) -> _Made | None:
             return self._given(compat.literal(atom)) if compat.is_literal(atom) else here.get(atom)
 
-        for var, made in zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *given), strict=True):
+        for var, made in zip(
+            (*jaxpr.constvars, *jaxpr.invars), (*map(self._given, consts), *given), strict=True
+        ):
             note(var, made)
         for equation in jaxpr.eqns:
             results = self._results(equation, [read(atom) for atom in equation.invars])
@@ -100,11 +102,11 @@ class Constants:
         if name in INLINED:
             body, consts = compat.called_jaxpr(equation)
             fits = len(body.invars) == len(operands) and len(body.constvars) == len(consts)
-            return self._walk_body(compat.closed(body, consts), operands) if fits else unknown
+            return self._walk(body, consts, operands) if fits else unknown
         if name == "shard_map":
             return self._of_parts(equation, operands)
         for body, given in compat.loop_bodies(equation, operands):
-            self._walk_body(body, given)
+            self._walk(*compat.opened(body), given)
         found = [one for one in operands if one is not None]
         if len(found) < len(operands) or not runs_alone(equation):
             return unknown
@@ -118,7 +120,7 @@ class Constants:
         """Of a `shard_map`: a value is the same in all parts where no axis cuts it."""
         sizes = dict(equation.params["mesh"].shape)
         given = _whole(operands, equation.params["in_specs"], sizes)
-        results = self._walk_body(equation.params["jaxpr"], given)
+        results = self._walk(*compat.opened(equation.params["jaxpr"]), given)
         return _whole(results, equation.params["out_specs"], sizes)
 
 
