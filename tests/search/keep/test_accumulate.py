@@ -14,6 +14,7 @@ from autoshard.program.rewritten import in_microbatches
 from autoshard.program.trace import TraceError, trace
 from autoshard.search.search import search
 from tests.helpers import toy_machine
+from tests.search.keep.stacked import stacked_arguments
 
 BATCH, WIDTH = 2048, 32
 OPTIONS = {"mesh": {"x": 8}, "baselines": False}
@@ -29,10 +30,7 @@ def step(params, x):
 
 
 def arguments():
-    dice = np.random.default_rng(0)
-    up = dice.standard_normal((WIDTH, 4 * WIDTH)).astype(np.float32) / 8
-    down = dice.standard_normal((4 * WIDTH, WIDTH)).astype(np.float32) / 8
-    return {"up": up, "down": down}, dice.standard_normal((BATCH, WIDTH)).astype(np.float32)
+    return stacked_arguments((), BATCH, WIDTH, 4 * WIDTH)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
 
@@ -16,6 +15,7 @@ from autoshard.program.trace import TraceError, trace
 from autoshard.search.keep.otherwise import keep_choices
 from autoshard.search.search import InfeasibleError, search
 from tests.helpers import toy_machine
+from tests.search.keep.stacked import stacked_arguments
 
 LAYERS, BATCH, WIDTH = 8, 2048, 32
 OPTIONS = {"mesh": {"x": 8}, "baselines": False}
@@ -35,10 +35,7 @@ def step(params, x):
 
 
 def arguments():
-    dice = np.random.default_rng(0)
-    up = dice.standard_normal((LAYERS, WIDTH, 2 * WIDTH)).astype(np.float32) / 8
-    down = dice.standard_normal((LAYERS, 2 * WIDTH, WIDTH)).astype(np.float32) / 8
-    return {"up": up, "down": down}, dice.standard_normal((BATCH, WIDTH)).astype(np.float32)
+    return stacked_arguments((LAYERS,), BATCH, WIDTH, 2 * WIDTH)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from autoshard.program.rewritten import resaved
 from autoshard.program.trace import TraceError, trace
 from autoshard.search.search import InfeasibleError, search
 from tests.helpers import toy_machine
+from tests.search.keep.stacked import stacked_arguments
 
 LAYERS, BATCH, WIDTH = 4, 128, 32
 
@@ -35,10 +36,7 @@ def step(params, x):
 
 
 def arguments():
-    dice = np.random.default_rng(0)
-    up = dice.standard_normal((LAYERS, WIDTH, 2 * WIDTH)).astype(np.float32) / 8
-    down = dice.standard_normal((LAYERS, 2 * WIDTH, WIDTH)).astype(np.float32) / 8
-    return {"up": up, "down": down}, dice.standard_normal((BATCH, WIDTH)).astype(np.float32)
+    return stacked_arguments((LAYERS,), BATCH, WIDTH, 2 * WIDTH)
 
 
 @pytest.fixture(scope="module")
