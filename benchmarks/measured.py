@@ -6,6 +6,7 @@ Every row of the table is one run (`autoshard.study.measured.table` has the colu
     ratio                 predicted over measured
     GiB                   predicted, of one device
     ours                  seconds of our own plan of the same program and machine
+    compiled              our plan's compiled seconds over those of the run's own configuration
     status                `priced` and what was taken to be so, or why the run cannot be priced
 
 Rows are priced by one child process (`benchmarks/measured_row.py`), which is begun anew where a row
@@ -28,8 +29,8 @@ from pathlib import Path
 from typing import Any
 
 ROW = Path(__file__).with_name("measured_row.py")
-COLUMNS = ("id", "chip", "parallelism", "measured", "predicted", "ratio", "GiB", "ours")
-WIDTHS = (42, 10, 26, 9, 9, 6, 7, 8)
+COLUMNS = ("id", "chip", "parallelism", "measured", "predicted", "ratio", "GiB", "ours", "compiled")
+WIDTHS = (42, 10, 26, 9, 9, 6, 7, 8, 8)
 
 
 def chosen(runs: list[Any], patterns: str | None) -> list[Any]:
@@ -50,8 +51,9 @@ def chosen(runs: list[Any], patterns: str | None) -> list[Any]:
 class Pricer:
     """A child that prices one row after another."""
 
-    def __init__(self, *, ours: float, time_limit: float) -> None:
-        self.ours, self.time_limit = ours, time_limit
+    def __init__(self, *, ours: float, compiles: float, time_limit: float) -> None:
+        self.ours, self.compiles, self.time_limit = ours, compiles, time_limit
+        self.limit = time_limit + ours + 2 * compiles
         self.child: subprocess.Popen[bytes] | None = None
 
     def price(self, cells: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +67,12 @@ class Pricer:
                 env={**os.environ, "JAX_PLATFORMS": "cpu"},
             )
         assert self.child.stdin is not None
-        asked = {"run": cells, "ours": self.ours, "time_limit": self.time_limit}
+        asked = {
+            "run": cells,
+            "ours": self.ours,
+            "compiles": self.compiles,
+            "time_limit": self.time_limit,
+        }
         self.child.stdin.write(json.dumps(asked).encode() + b"\n")
         self.child.stdin.flush()
         line = self._line()
@@ -75,8 +82,7 @@ class Pricer:
         self.close()
         from autoshard.study.measured.summary import LATE
 
-        limit = self.time_limit + self.ours
-        reason = f"{LATE} {limit:g} s" if code is None else f"its process ended: {code}"
+        reason = f"{LATE} {self.limit:g} s" if code is None else f"its process ended: {code}"
         known = ("id", "model", "chip", "chips")
         return {**{name: cells[name] for name in known}, "status": f"unreachable: {reason}"}
 
@@ -86,7 +92,7 @@ class Pricer:
         assert self.child.stdout is not None
         with selectors.DefaultSelector() as ready:
             ready.register(self.child.stdout, selectors.EVENT_READ)
-            if not ready.select(self.time_limit + self.ours):
+            if not ready.select(self.limit):
                 return b""
         return self.child.stdout.readline()
 
@@ -110,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
     kept = _kept(options.csv) if options.resume else {}
     rows, answers = Rows(COLUMNS, WIDTHS), []
     options.told = answers
-    pricer = Pricer(ours=options.ours, time_limit=options.time_limit)
+    pricer = Pricer(ours=options.ours, compiles=options.compiled, time_limit=options.time_limit)
     interrupted = False
     try:
         for one in options.runs:
@@ -149,6 +155,8 @@ def _shown(answer: Mapping[str, Any]) -> dict[str, Any]:
 
     measured, predicted = number("measured_seconds"), number("predicted_seconds")
     both = isinstance(measured, float) and isinstance(predicted, float)
+    own, better = number("own_compiled"), number("ours_compiled")
+    judged = isinstance(own, float) and isinstance(better, float)
     return {
         **{name: answer.get(name, "") for name in ("id", "chip", "parallelism")},
         "measured": measured,
@@ -156,6 +164,7 @@ def _shown(answer: Mapping[str, Any]) -> dict[str, Any]:
         "ratio": predicted / measured if both else "",  # type: ignore[operator]
         "GiB": number("predicted_gib"),
         "ours": number("ours_seconds"),
+        "compiled": better / own if judged else "",  # type: ignore[operator]
     }
 
 

@@ -19,7 +19,12 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         run = Run(**asked["run"])
-        told = answer(run, ours=asked["ours"], time_limit=asked["time_limit"] / 10)
+        told = answer(
+            run,
+            ours=asked["ours"],
+            compiles=asked["compiles"],
+            time_limit=asked["time_limit"] / 10,
+        )
         print(json.dumps({**asdict(told), "version": version()}), file=out, flush=True)
 
 

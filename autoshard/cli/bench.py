@@ -123,6 +123,8 @@ def measured_command(options: argparse.Namespace) -> int:
         require_writable(path)
     if options.resume and options.csv is None:
         raise CommandError("--resume needs --csv FILE, where rows are kept")
+    if options.compiled and not options.ours:
+        raise CommandError("--compiled compares our own plan; give it time by --ours SECONDS")
     benchmark = load_benchmark("measured")
     try:
         options.runs = benchmark.chosen(read_table(options.table), options.rows)

@@ -232,10 +232,20 @@ def splash(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
     return jnp.swapaxes(out, 1, 2)
 
 
-def cudnn(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
-    """Attention by cuDNN; heads of a group read the same keys and values."""
+def cudnn(queries: jax.Array, keys: jax.Array, values: jax.Array, *, window: int = 0) -> jax.Array:
+    """Attention by cuDNN; heads of a group read the same keys and values.
+
+    Args:
+      queries, keys, values: as of `plain`.
+      window: tokens that a query looks back at; 0 for all.
+    """
     return jax.nn.dot_product_attention(
-        queries, keys, values, is_causal=True, implementation="cudnn"
+        queries,
+        keys,
+        values,
+        is_causal=True,
+        implementation="cudnn",
+        local_window_size=(window, 0) if window and window < queries.shape[1] else None,
     )
 
 

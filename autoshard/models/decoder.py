@@ -8,7 +8,8 @@
 
     attention   "plain": scores written out (`attention.plain`); "flash": the kernel of
                 `autoshard.models.splash`, forward and backward, in
-                blocks of up to 1,024, with masked blocks left out
+                blocks of up to 1,024, with masked blocks left out; "cudnn": cuDNN's kernel, for
+                NVIDIA GPUs
     remat       "none": all is kept that the backward pass reads; "full": of a layer its input
                 alone; or names among `NAMES`, which are kept beside it
     products    "bfloat16", or "float8_e4m3fn": operands of the layers' products with weights are

@@ -17,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from autoshard.models import training, transformer
 from autoshard.models.annotate import constrain
-from autoshard.models.attention import plain
+from autoshard.models.attention import cudnn, plain
 from autoshard.models.decoder_sizes import Decoder
 from autoshard.models.narrow_products import project_in
 from autoshard.models.splash import splash
@@ -40,7 +40,7 @@ NAMES = (
 )
 """Of what a layer computes: products with weights, what attention or a state-space mixer returns
 (`context`), and tokens as experts get them and as they come back (`expert_in`, `expert_out`)."""
-Attention = Literal["plain", "flash"]
+Attention = Literal["plain", "flash", "cudnn"]
 
 
 def layer_weights(config: Decoder, kind: str) -> dict[str, Any]:
@@ -167,10 +167,12 @@ class Layer:
         queries = constrain(queries, "batch", "length", "heads", "head_size")
         keys = constrain(keys, "batch", "kv_length", kv_heads, "head_size")
         values = constrain(values, "batch", "kv_length", kv_heads, "head_size")
+        everywhere = kind != "local_layers" and config.full_every
+        window = 0 if everywhere else config.window
         if self.attention == "flash":
-            everywhere = kind != "local_layers" and config.full_every
-            window = 0 if everywhere else config.window
             out = splash(queries, keys, values, window=window, block=self.block)
+        elif self.attention == "cudnn":
+            out = checkpoint_name(cudnn(queries, keys, values, window=window), "context")
         else:
             out = checkpoint_name(plain(queries, keys, values), "context")
         out = constrain(out, "batch", "length", "heads", "head_size")

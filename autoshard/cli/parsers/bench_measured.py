@@ -29,11 +29,19 @@ def add_measured(kinds: Any) -> None:
         help="also search for our own plan of each, so many seconds (default: not)",
     )
     measured.add_argument(
+        "--compiled",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=0.0,
+        help="with --ours: also compile the run's own configuration and our plan, without "
+        "devices, so many seconds for each (default: not)",
+    )
+    measured.add_argument(
         "--time-limit",
         metavar="S",
         type=cli_arguments.seconds,
         default=300.0,
-        help="seconds for each row, beside those of --ours (default 300)",
+        help="seconds for each row, beside those of --ours and --compiled (default 300)",
     )
     measured.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
     measured.add_argument("--markdown", metavar="FILE", help="also write a page of all figures")

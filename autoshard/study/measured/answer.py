@@ -18,7 +18,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from autoshard.machine.machine import Machine
 from autoshard.models.annotate import RulesError
+from autoshard.models.training import Step
 from autoshard.plan.fits import needed_bytes
 from autoshard.plan.plan import Plan
 from autoshard.program.trace import Program, trace
@@ -27,7 +29,14 @@ from autoshard.search.assemble import prices_of
 from autoshard.search.options import Remat as Keep
 from autoshard.search.prepare import MeshError
 from autoshard.search.search import search
-from autoshard.study.measured.completed import ANY, completed, free_step, ruled_program
+from autoshard.study.measured.compiled import compiled
+from autoshard.study.measured.completed import (
+    ANY,
+    completed,
+    free_step,
+    ruled_program,
+    ruled_step,
+)
 from autoshard.study.measured.eager import eager_bytes, eager_seconds
 from autoshard.study.measured.question import (
     Question,
@@ -53,6 +62,8 @@ class Answer:
       own_seconds: of the run's own configuration, where `ours_seconds` is held to it.
       ours_seconds: of our own plan.
       ours_mesh: of our own plan.
+      own_compiled, ours_compiled: seconds of a step of these two, by the compiler of the machine.
+      own_compiled_gib, ours_compiled_gib: of one device, likewise.
       status: `priced`, or why it is not; and what was taken to be so, after semicolons.
     """
 
@@ -68,15 +79,22 @@ class Answer:
     own_seconds: float | None = None
     ours_seconds: float | None = None
     ours_mesh: str = ""
+    own_compiled: float | None = None
+    ours_compiled: float | None = None
+    own_compiled_gib: float | None = None
+    ours_compiled_gib: float | None = None
     status: str = ""
 
 
-def answer(run: Run, *, ours: float = 0.0, time_limit: float = 60.0) -> Answer:
+def answer(
+    run: Run, *, ours: float = 0.0, compiles: float = 0.0, time_limit: float = 60.0
+) -> Answer:
     """What is predicted of a run; whatever stands against it is its status.
 
     Args:
       run: of a table.
       ours: seconds for the search of our own plan; 0 for none.
+      compiles: seconds for compiling each of the run's own configuration and our plan; 0 for none.
       time_limit: seconds for completing the run's own configuration.
     """
     told = Answer(
@@ -86,6 +104,10 @@ def answer(run: Run, *, ours: float = 0.0, time_limit: float = 60.0) -> Answer:
         asked = question(run)
     except UnreachableError as error:
         return replace(told, measured_seconds=run.step_seconds, status=f"unreachable: {error}")
+    if compiles and asked.attention == "flash" and asked.machine.chip.compiler.name == "xla:gpu":
+        # The kernel by which runs are priced is one of TPUs, which no compiler of GPUs takes.
+        notes = (*asked.notes, "attention by cuDNN")
+        asked = replace(asked, attention="cudnn", notes=notes)
     seconds, how = measured_seconds(run, asked)
     notes = [*asked.notes, *([how] if how else [])]
     told = replace(told, parallelism=describe(asked), measured_seconds=seconds)
@@ -105,10 +127,10 @@ def answer(run: Run, *, ours: float = 0.0, time_limit: float = 60.0) -> Answer:
         predicted_gib=needed / 2**30,
         status="; ".join(["priced", *notes]),
     )
-    return _beaten(told, asked, price, ours) if ours else told
+    return _beaten(told, asked, price, ours, compiles) if ours else told
 
 
-def _beaten(told: Answer, asked: Question, price: _Price, ours: float) -> Answer:
+def _beaten(told: Answer, asked: Question, price: _Price, ours: float, compiles: float) -> Answer:
     """The answer with our own plan of the same program and machine."""
     machine = asked.machine if asked.pipeline is None else asked.pipeline.machine
     limit = max(price.needed_bytes, machine.chip.usable_bytes + asked.offloaded)
@@ -120,7 +142,7 @@ def _beaten(told: Answer, asked: Question, price: _Price, ours: float) -> Answer
         mesh = dict(asked.rules.mesh)
         ruled = ruled_program(asked, price.remat)
         asks = [(ruled, mesh, "respect"), (free, mesh, "search"), *asks]
-    found, faults = price.plan, []
+    found, origin, faults = price.plan, None, []
     for program, mesh, remat in asks:
         try:
             plan = search(
@@ -138,11 +160,38 @@ def _beaten(told: Answer, asked: Question, price: _Price, ours: float) -> Answer
             faults.append(_line(error))
             continue
         if found is None or plan.estimate.expected_seconds < found.estimate.expected_seconds:
-            found = plan
+            found, origin = plan, program
     if found is None:
         return replace(told, status=f"{told.status}; our own plan: {faults[0]}")
     mesh = str(found.mesh)
-    return replace(told, ours_seconds=found.estimate.expected_seconds, ours_mesh=mesh)
+    told = replace(told, ours_seconds=found.estimate.expected_seconds, ours_mesh=mesh)
+    if not compiles:
+        return told
+    if price.plan is None:
+        return replace(told, status=f"{told.status}; not compiled: its configuration is a pipeline")
+    own = (price.plan, ruled_step(asked, price.remat))
+    best = (found, step if origin is free else own[1])
+    return _judged(told, own, best, machine, compiles)
+
+
+def _judged(
+    told: Answer,
+    own: tuple[Plan, Step],
+    ours: tuple[Plan, Step],
+    machine: Machine,
+    time_limit: float,
+) -> Answer:
+    """The answer with what the compiler says of the run's own configuration and of our plan."""
+    of = {}
+    for name, (plan, step) in (("own", own), ("ours", ours)):
+        found = compiled(plan, step, machine, time_limit=time_limit)
+        if isinstance(found, str):
+            return replace(told, status=f"{told.status}; {name} is not compiled: {found}")
+        of |= {
+            f"{name}_compiled": found.seconds,
+            f"{name}_compiled_gib": found.peak_bytes / 2**30,
+        }
+    return replace(told, **of)
 
 
 _PRICES: dict[str, _Price | ValueError] = {}

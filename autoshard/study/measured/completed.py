@@ -76,6 +76,12 @@ def ruled_program(asked: Question, remat: Remat) -> Program:
 
 
 def _traced(asked: Question, remat: Remat) -> Program:
+    step = ruled_step(asked, remat)
+    return trace(step.fn, *step.args, **step.options)
+
+
+def ruled_step(asked: Question, remat: Remat) -> Step:
+    """The step of a question under the rules of its mesh."""
     step, rules = free_step(asked, remat), asked.rules
     mesh = rules.make_mesh()
 
@@ -87,4 +93,4 @@ def _traced(asked: Question, remat: Remat) -> Program:
     loss = jax.ShapeDtypeStruct((), jnp.float32)  # see `training.adamw_step`
     returned = shardings((loss, *step.args[:2]), LOGICAL_AXES, rules, mesh)
     jitted = jax.jit(ruled, in_shardings=given, out_shardings=returned)
-    return trace(jitted, *step.args, **step.options)
+    return step._replace(fn=jitted)

@@ -85,7 +85,7 @@ def page(rows: Sequence[Mapping[str, Any]], plot: str) -> str:
         lines += ["## Memory", "", f"Peaks of devices: {memory}, within 10 %: {memory.close:.0%}."]
         lines += ["", "| run | mesh | measured GiB | predicted GiB | ratio |"]
         lines += ["|---|---|---|---|---|", *_memory(rows), ""]
-    lines += [*_ours(priced)]
+    lines += [*_ours(priced), *_compiled(priced)]
     lines += ["## Not priced", "", "| runs | reason |", "|---|---|"]
     lines += [f"| {count} | {_cell(why)} |" for why, count in reasons(rows).most_common()]
     lines += ["", "## All priced runs", "", *_rows(priced), ""]
@@ -194,6 +194,32 @@ def _ours(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"| {row['id']} | {row['parallelism']} | {_cell(row['ours_mesh'])} | "
             f"{own:.4g} | {float(row['ours_seconds']):.4g} | "
             f"{ratios[row['id']]:.2f} |"
+        )
+    yield ""
+
+
+def _compiled(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Runs whose own configuration and our plan were compiled: which is faster, by whom."""
+    judged = [row for row in rows if row.get("own_compiled") and row.get("ours_compiled")]
+    if not judged:
+        return
+    ratios = beaten(judged)
+    said = {row["id"]: float(row["ours_compiled"]) / float(row["own_compiled"]) for row in judged}
+    agree = sum((ratios[name] < 1) == (ratio < 1) for name, ratio in said.items())
+    yield from ("### As compilers say", "")
+    yield (
+        f"Both lowered and compiled without devices: of {len(said)} runs the compiler's schedule "
+        f"agrees in {agree} on which is faster; ours takes "
+        f"{statistics.median(said.values()):.2f} of its compiled seconds in the median."
+    )
+    yield from ("", "| run | chip | its own s | ours s | ratio | predicted | GiB | ours GiB |")
+    yield "|---|---|---|---|---|---|---|---|"
+    for row in judged:
+        own, ours = float(row["own_compiled"]), float(row["ours_compiled"])
+        memory = [float(row[name]) for name in ("own_compiled_gib", "ours_compiled_gib")]
+        yield (
+            f"| {row['id']} | {row['chip']} | {own:.4g} | {ours:.4g} | {ours / own:.2f} | "
+            f"{ratios[row['id']]:.2f} | {memory[0]:.1f} | {memory[1]:.1f} |"
         )
     yield ""
 
