@@ -22,6 +22,7 @@ import fnmatch
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -78,22 +79,24 @@ class Pricer:
         line = self._line()
         if line:
             return json.loads(line)
-        code = self.child.poll()
-        self.close()
         from autoshard.study.measured.summary import LATE
 
-        reason = f"{LATE} {self.limit:g} s" if code is None else f"its process ended: {code}"
+        reason = f"{LATE} {self.limit:g} s"
+        if line is not None:
+            code = self.child.wait()
+            reason = f"its process ended: {signal.Signals(-code).name if code < 0 else code}"
+        self.close()
         known = ("id", "model", "chip", "chips")
         return {**{name: cells[name] for name in known}, "status": f"unreachable: {reason}"}
 
-    def _line(self) -> bytes:
-        """What the child says, or nothing where it ends or takes too long."""
+    def _line(self) -> bytes | None:
+        """What the child says, empty where it ends; None where it takes too long."""
         assert self.child is not None
         assert self.child.stdout is not None
         with selectors.DefaultSelector() as ready:
             ready.register(self.child.stdout, selectors.EVENT_READ)
             if not ready.select(self.limit):
-                return b""
+                return None
         return self.child.stdout.readline()
 
     def close(self) -> None:

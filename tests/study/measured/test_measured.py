@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from autoshard.compiler.target import why_missing
 from autoshard.models.decoder_sizes import Decoder
 from autoshard.study.measured import (
     Run,
@@ -176,7 +177,9 @@ def test_the_page_says_halves_and_what_is_beaten():
     rows = [
         {**row, "id": "a", "model": "m", "chip": "c", "parallelism": "pipeline=2,fsdp=4",
          "measured_seconds": 1.0, "predicted_seconds": 1.2, "own_seconds": 1.5,
-         "ours_seconds": 1.2, "measured_gib": 10.0, "predicted_gib": 8.0, "version": "1"},
+         "ours_seconds": 1.2, "measured_gib": 10.0, "predicted_gib": 8.0, "version": "1",
+         "own_compiled": 1.4, "ours_compiled": 1.26, "own_compiled_gib": 9.0,
+         "ours_compiled_gib": 9.5},
         {**row, "id": "b", "model": "n", "chip": "c", "parallelism": "fsdp=8",
          "measured_seconds": 1.0, "predicted_seconds": 0.9, "ours_seconds": 0.9, "jax": "yes"},
         {**row, "id": "c", "model": "n", "chip": "c", "parallelism": "",
@@ -197,6 +200,8 @@ def test_the_page_says_halves_and_what_is_beaten():
         "model: 4 of one that is not known, 1 of 1."
     ) in text
     assert "| a | pipeline=2,fsdp=4 | 10.0 | 8.0 | 0.80 |" in text
+    assert "of 1 runs the compiler's schedule agrees in 1 on which is faster" in text
+    assert "| a | c | 1.4 | 1.26 | 0.90 | 0.80 | 9.0 | 9.5 |" in text
 
 
 def test_runs_of_one_configuration_have_one_place_in_the_order():
@@ -212,3 +217,19 @@ def test_a_published_run_is_predicted_and_beaten():
     assert told.predicted_seconds == pytest.approx(3.443, rel=0.15)
     assert told.predicted_gib is not None
     assert 20 < told.predicted_gib < 32
+
+
+@pytest.mark.skipif(bool(why_missing("gpu")), reason=why_missing("gpu") or "installed")
+def test_a_run_and_our_plan_of_it_are_compiled():
+    small = run(
+        model="mpt-125m", framework="MaxText", chips=8, fsdp=8, batch=64, sequence=2048,
+        step_seconds=0.1,
+    )  # fmt: skip
+    told = answer(small, ours=10.0, compiles=300.0)
+    assert "attention by cuDNN" in told.status
+    assert told.own_compiled is not None
+    assert told.ours_compiled is not None
+    assert told.own_seconds == pytest.approx(told.own_compiled, rel=0.3)
+    assert told.predicted_gib == pytest.approx(told.own_compiled_gib, rel=0.2)
+    piped = answer(replace(small, dp=1, fsdp=None, pp=8, batch=8), ours=10.0, compiles=300.0)
+    assert "not compiled: its configuration is a pipeline" in piped.status
