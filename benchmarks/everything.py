@@ -241,7 +241,7 @@ def _write(
     about: Mapping[str, Any],
     worse: Sequence[str],
 ) -> None:
-    from autoshard.cli.search import write_files
+    from autoshard.cli.outputs import write_files
     from autoshard.show.figures import figures_markdown, figures_page
 
     compared = worse if options.compare is not None else None

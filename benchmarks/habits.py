@@ -119,6 +119,7 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
     from autoshard.cli.common import FAILED, CommandError
     from autoshard.cli.rows import Rows
     from autoshard.study.worth import TOGETHER, worth
+    from autoshard.units import counted
 
     if options.kept is None:
         raise CommandError(
@@ -159,7 +160,7 @@ def _worth(options: argparse.Namespace, habits: list[Habit]) -> int:
     counts = Counter(worth(name, effects).verdict for name in names)
     groups = len({effect.group for effect in effects})
     said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    print(f"\nof {len(names)} habits over {groups} groups: {said}")
+    print(f"\nof {counted(len(names), 'habit')} over {groups} groups: {said}")
     for error in errors:
         print(f"autoshard: {error}", file=sys.stderr)
     return FAILED if errors else 0

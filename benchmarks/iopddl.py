@@ -126,10 +126,12 @@ def judged(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     """One line: the mean ratio as the contest scores it, and how much is proven."""
+    from autoshard.units import counted
+
     scored = [row for row in rows if row.get("contest") is not None]
     solved = sum(row.get("objective") is not None for row in rows)
     optimal = sum(row["status"] == "optimal" for row in rows)
-    line = f"{len(rows)} instances, {solved} with a plan, {optimal} proven optimal"
+    line = f"{counted(len(rows), 'instance')}, {solved} with a plan, {optimal} proven optimal"
     if not scored:
         return line
     mean = sum(row.get("ratio", 0.0) for row in scored) / len(scored)

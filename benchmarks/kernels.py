@@ -25,6 +25,8 @@ RIGHT = "agrees", "whole"
 
 def run(options: argparse.Namespace) -> int:
     """Judge all kernels, print outcomes and faults; return 5 if there are any faults."""
+    from autoshard.units import counted
+
     options.told = found = numbered.judged(CHILD, options)
     outcomes = collections.Counter(
         one["said"] if one["said"] in RIGHT else "faults" for one in found
@@ -35,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     for one in faults:
         print(f"{one['number']}: {one.get('words', '')}\n    {one['said']}")
     cuts = sum(one.get("cuts", 0) for one in found)
-    print(f"{len(found)} kernels, {cuts} cuts, {len(faults)} faults")
+    print(f"{counted(len(found), 'kernel')}, {cuts} cuts, {counted(len(faults), 'fault')}")
     return 5 if faults else 0
 
 

@@ -140,7 +140,7 @@ def run(options: argparse.Namespace) -> int:
     ]
     print("", *(paragraph(line, hanging=2) for line in summary(answers).splitlines()), sep="\n")
     if options.markdown or options.svg:
-        from autoshard.cli.search import write_files
+        from autoshard.cli.outputs import write_files
         from autoshard.study.measured import page as pages
 
         name = Path(options.svg).name if options.svg else "measured.svg"

@@ -32,6 +32,8 @@ DEAD = 60.0
 
 def run(options: argparse.Namespace) -> int:
     """Run all inputs, print a table and the faults; return 5 where there are any."""
+    from autoshard.units import counted
+
     kinds = options.kinds or [kind.name for kind in KINDS]
     with tempfile.TemporaryDirectory() as own:
         folder = Path(options.files or own)
@@ -48,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     faults = [one for one in found if one["fault"]]
     for one in faults:
         print(f"{one['number']}: autoshard {one['command']}\n    {one['how']}\n    {one['fault']}")
-    print(f"{len(found)} inputs, {len(faults)} faults")
+    print(f"{counted(len(found), 'input')}, {counted(len(faults), 'fault')}")
     if options.json:
         Path(options.json).write_text(json.dumps(found, indent=1))
     return 5 if faults else 0

@@ -52,10 +52,13 @@ def _by_hand(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, 
     from autoshard.models.annotate import lower
     from autoshard.models.by_hand import HAND_MADE, chips_of_a_host
     from autoshard.plan.plan import MeshShape
+    from autoshard.units import counted
 
     (plan,) = (one for one in HAND_MADE if one.name == row["plan"])
     if machine.chips % (row["degree"] or 1):
-        return {"note": f"an axis of {row['degree']} does not divide {machine.chips} chips"}
+        return {
+            "note": f"an axis of {row['degree']} does not divide {counted(machine.chips, 'chip')}"
+        }
     rules = plan.rules(machine.chips, chips_of_a_host(machine), row["degree"])
     mesh = MeshShape(tuple(rules.mesh), tuple(rules.mesh.values()))
     target = target_of(machine, mesh, kind_of(machine))
@@ -73,9 +76,12 @@ def _auto(row: Mapping[str, Any], step: Step, machine: Machine) -> dict[str, Any
     from autoshard.compiler.compiled import compile_lowered
     from autoshard.compiler.target import kind_of, target_of
     from autoshard.plan.plan import MeshShape
+    from autoshard.units import counted
 
     if machine.chips % row["degree"]:
-        return {"note": f"an axis of {row['degree']} does not divide {machine.chips} chips"}
+        return {
+            "note": f"an axis of {row['degree']} does not divide {counted(machine.chips, 'chip')}"
+        }
     mesh = MeshShape(("x", "y"), (machine.chips // row["degree"], row["degree"]))
     target = target_of(machine, mesh, kind_of(machine))
     question = question_of(row, step, machine, mesh)

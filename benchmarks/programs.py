@@ -57,6 +57,8 @@ def _tell_faults(one: dict[str, Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Judge all programs, print outcomes and faults; return 5 if there are any faults."""
+    from autoshard.units import counted
+
     found = numbered.judged(
         CHILD, options, [options.limit], limit=options.limit + DEAD, tell=_teller(options.keep)
     )
@@ -64,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     for said, count in outcomes.most_common():
         print(f"{count:>6}  {said}")
     faults = [one for one in found if is_fault(one["said"])]
-    print(f"{len(found)} programs, {len(faults)} faults")
+    print(f"{counted(len(found), 'program')}, {counted(len(faults), 'fault')}")
     return 5 if faults else 0
 
 

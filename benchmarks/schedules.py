@@ -194,17 +194,15 @@ def _line(row: dict[str, Any]) -> str:
         text = "" if value is None else value if isinstance(value, str) else form.format(value)
         return text.rjust(width)
 
-    from autoshard.terminal import shorten
+    from autoshard.cli.rows import line
 
-    whole = "  ".join(
-        (
-            str(row["instance"]).ljust(25), cell("limit", "", 5), cell("objective", "", 9),
-            cell("ours", "{:.12g}", 10), cell("bound", "{:.12g}", 10), cell("gap", "{:.3%}", 8),
-            cell("peer", "{:.12g}", 10), cell("change", "{:+.3%}", 9), cell("seconds", "{:.1f}", 7),
-            str(row.get("by", row.get("status", ""))),
-        )
+    cells = (
+        str(row["instance"]).ljust(25), cell("limit", "", 5), cell("objective", "", 9),
+        cell("ours", "{:.12g}", 10), cell("bound", "{:.12g}", 10), cell("gap", "{:.3%}", 8),
+        cell("peer", "{:.12g}", 10), cell("change", "{:+.3%}", 9), cell("seconds", "{:.1f}", 7),
+        str(row.get("by", row.get("status", ""))),
     )  # fmt: skip
-    return shorten(whole.rstrip())
+    return line(cells, (25, 5, 9, 10, 10, 8, 10, 9, 7, 0))
 
 
 def _save(path: str | None, rows: Sequence[dict[str, Any]]) -> None:

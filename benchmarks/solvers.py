@@ -98,6 +98,7 @@ def problems(named: Sequence[str]) -> list[str]:
 def _program_faults(word: str) -> list[str]:
     from autoshard.machine.load import load
     from autoshard.models import find as reference
+    from autoshard.units import counted
 
     parts = word.split("@")
     if len(parts) != 3 or not re.fullmatch(r"\d+(x\d+){0,2}", parts[2]):
@@ -109,7 +110,9 @@ def _program_faults(word: str) -> list[str]:
         except ValueError as error:
             faults.append(f"{word}: {error}")
     if not faults and math.prod(map(int, parts[2].split("x"))) != (chips := load(parts[1]).chips):
-        faults.append(f"{word}: mesh {parts[2]} does not use the {chips} chips of {parts[1]}")
+        faults.append(
+            f"{word}: mesh {parts[2]} does not use the {counted(chips, 'chip')} of {parts[1]}"
+        )
     return faults
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
 
+import autoshard
 from autoshard.units import counted, format_number, visible
 
 
@@ -50,3 +56,57 @@ def test_nouns_agree_with_their_numbers(number, noun, text):
 
 def test_counted_numbers_take_a_form():
     assert counted(12345, "row", ",") == "12,345 rows"
+
+
+COUNTS = ("count", "counts", "chips", "devices", "rows", "stages", "size", "rank", "ndim", "needed")
+"""Last parts of names of numbers that may be 1."""
+SEVERAL = {
+    "microbatches", "parts", "merges", "layouts",  # of which there is one in no message
+    "is", "was", "has", "as", "this", "its", "does", "holds", "times", "others", "us", "ms",
+    "needs",
+}  # fmt: skip
+AT_LEAST_TWO = {
+    "autoshard/cli/parsers/arguments.py": "has more than {len(AXES)} axes: three",
+    "autoshard/compiler/hlo/groups.py": "an odd number of devices, which is told of pairs",
+    "autoshard/machine/load.py": "dimensions of a torus",
+    "autoshard/models/maxtext/own_file.py": "one of {len(mine)} inputs",
+    "autoshard/models/maxtext/serve.py": "constraints of a model: hundreds",
+    "autoshard/models/maxtext/step.py": "constraints of a model: hundreds",
+    "autoshard/plan/types/op_types.py": "elements that an axis does not divide",
+    "autoshard/problem/requirements/demands.py": "arrays of a program that is completed",
+    "autoshard/problem/requirements/records.py": "count {self.count} and bytes",
+    "autoshard/program/rules/record.py": "one of {len(names)} factors",
+    "autoshard/lower/mpmd/cut/stages.py": "a number that was asked for, and is more than there is",
+    "autoshard/lower/numbers/numeric.py": "elements that differ, of many",
+    "autoshard/search/meshes/choices.py": "meshes that do not share layers",
+    "autoshard/search/prepare.py": "an axis size that divides nothing",
+    "autoshard/solve/problem.py": "choices of an edge, rows by columns",
+    "autoshard/show/sweep/verdict.py": "so many of {len(sweep.rows)} rows",
+    "autoshard/study/measured/page.py": "so many of many runs",
+    "autoshard/study/measured/question.py": "devices of published runs",
+    "autoshard/study/refine.py": "none of the compiled plans",
+}
+
+
+def unagreed():
+    """Numbers in texts before a noun in the plural, though they may be 1."""
+    root = Path(autoshard.__file__).parents[1]
+    for file in sorted((root / "autoshard").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.JoinedStr):
+                continue
+            for number, text in pairwise(node.values):
+                if isinstance(number, ast.FormattedValue) and isinstance(text, ast.Constant):
+                    noun = re.match(r" (?:[a-z-]+ )?([a-z]+s)\b", str(text.value))
+                    said = ast.unparse(number.value)
+                    plain = isinstance(number.value, ast.Name | ast.Attribute)
+                    named = plain and re.split(r"[._]", said)[-1] in COUNTS
+                    may = said.startswith("len(") or named
+                    if noun and noun[1] not in SEVERAL and may:
+                        yield str(file.relative_to(root)), f"{{{said}}}{text.value}"
+
+
+def test_nouns_agree_with_numbers_that_may_be_one():
+    found = list(unagreed())
+    assert [one for one in found if one[0] not in AT_LEAST_TWO] == []
+    assert {file for file, _ in found} == set(AT_LEAST_TWO)

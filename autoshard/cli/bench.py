@@ -18,7 +18,8 @@ import msgspec
 
 import autoshard
 from autoshard.cli.common import CommandError
-from autoshard.cli.search import find_machine, require_writable
+from autoshard.cli.outputs import DRAWING, MARKDOWN, PAGE, require_outputs, table
+from autoshard.cli.search import find_machine
 
 
 def bench_command(options: argparse.Namespace) -> int:
@@ -48,27 +49,27 @@ def _run(benchmark: Any, options: argparse.Namespace) -> int:
 
 def layers_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench layers`."""
-    require_writable(options.csv)
+    require_outputs(options, csv=table("model", "layers", "form"))
     return _run(load_benchmark("layers"), options)
 
 
 def iopddl_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench iopddl`."""
-    require_writable(options.csv)
+    require_outputs(options, csv=table("path", "objective"))
     options.paths = contest_files(options.paths)
     return _run(load_benchmark("iopddl"), options)
 
 
 def solvers_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench solvers`."""
-    require_writable(options.csv)
+    require_outputs(options, csv=table("problem", "solver"))
     options.problems = _problems(options.problems)
     return _run(load_benchmark("solvers"), options)
 
 
 def resolve_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench resolve`."""
-    require_writable(options.csv)
+    require_outputs(options, csv=table("problem", "cold", "warm"))
     benchmark = load_benchmark("resolve")
     options.problems = _problems(options.problems or benchmark.default_problems())
     return _run(benchmark, options)
@@ -76,8 +77,7 @@ def resolve_command(options: argparse.Namespace) -> int:
 
 def habits_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench habits`."""
-    require_writable(options.csv)
-    require_writable(options.markdown)
+    require_outputs(options, csv=table("habit"), markdown=MARKDOWN)
     return _run(load_benchmark("habits"), options)
 
 
@@ -88,14 +88,13 @@ def kernels_command(options: argparse.Namespace) -> int:
 
 def fidelity_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench fidelity`."""
-    require_writable(options.csv)
-    require_writable(options.svg)
+    require_outputs(options, csv=table("program", "machine", "plan"), svg=DRAWING)
     return _run(load_benchmark("fidelity"), options)
 
 
 def plans_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench plans`."""
-    require_writable(options.csv)
+    require_outputs(options, csv=table("program", "machine", "plan"))
     benchmark = load_benchmark("plans")
     try:
         machines = [name for name in options.machines.split(",") if name]
@@ -119,8 +118,7 @@ def measured_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench measured`."""
     from autoshard.study.measured.table import TableError, read_table
 
-    for path in (options.csv, options.markdown, options.svg):
-        require_writable(path)
+    require_outputs(options, csv=table("id", "status"), markdown=MARKDOWN, svg=DRAWING)
     if options.resume and options.csv is None:
         raise CommandError("--resume needs --csv FILE, where rows are kept")
     if options.compiled and not options.ours:
@@ -137,7 +135,7 @@ def measured_command(options: argparse.Namespace) -> int:
 
 def schedules_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench schedules`."""
-    require_writable(options.csv)
+    require_outputs(options, csv=table("instance", "bound"))
     benchmark = load_benchmark("schedules")
     if not options.instances and not options.large:
         raise CommandError("name a file of instances, or give --large")
@@ -155,8 +153,7 @@ def schedules_command(options: argparse.Namespace) -> int:
 
 def all_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench all`."""
-    for path in (options.csv, options.output, options.markdown):
-        require_writable(path)
+    require_outputs(options, csv=table("part", "figure"), output=PAGE, markdown=MARKDOWN)
     if options.time_limit is None:
         options.time_limit = 10.0 if options.quick else 60.0
     if options.compare is not None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import CommandError
+from autoshard.cli.outputs import MACHINE, TIMES, require_outputs, say_written, write_file
 from autoshard.cli.progress import ProgressLine
-from autoshard.cli.search import find_machine, require_output
+from autoshard.cli.search import find_machine
 from autoshard.units import counted
 
 if TYPE_CHECKING:
@@ -77,8 +78,7 @@ def _check(options: argparse.Namespace) -> None:
         raise CommandError(
             "--table is where --device and --compiled write their times; there is neither"
         )
-    require_output(options.output, "machine file", overwrite=options.overwrite)
-    require_output(options.times, "table of times", overwrite=options.overwrite)
+    require_outputs(options, output=MACHINE, times=TIMES)
 
 
 def _compile(options: argparse.Namespace, machine: Machine) -> pd.DataFrame:
@@ -192,15 +192,8 @@ def _dates(table: pd.DataFrame) -> str:
 
 
 def _write(path: str, text: str, options: argparse.Namespace) -> None:
-    from autoshard.files import write_whole
-
-    data = text.encode()
     target = Path(path)
-    if target.is_file() and target.read_bytes() == data:
+    if target.is_file() and target.read_bytes() == text.encode():
         return
-    try:
-        write_whole(path, data)
-    except OSError as error:
-        raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
-    if not options.quiet:
-        print(f"autoshard: wrote {path}", file=sys.stderr)
+    write_file(path, text)
+    say_written(path, quiet=options.quiet)

@@ -342,6 +342,7 @@ def _add_solve(commands: Any) -> None:
     parser.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
     parser.add_argument("--gap", metavar="SHARE", type=cli_arguments.fraction, default=0.0)
     parser.add_argument("-o", "--output", metavar="FILE", help="write the solution to this file")
+    cli_arguments.add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print the solution as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 

@@ -10,6 +10,7 @@ is over is finished where nothing can be said without it; `Phases` says which ph
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -48,6 +49,7 @@ class ProgressLine:
         self.terminal = is_terminal(self.stream) and os.environ.get("TERM") != "dumb"
         self.shown = -float("inf")
         self.group = ""
+        self.began = self.limit = float("nan")
         self._line: Live | None = None
 
     def __enter__(self) -> ProgressLine:
@@ -55,6 +57,14 @@ class ProgressLine:
 
     def __exit__(self, *_: object) -> None:
         self.clear()
+
+    def within(self, limit: float, began: float | None = None) -> None:
+        """Say from now on how many seconds have passed, and how many of a limit are left.
+
+        They are counted from `began`, by default from now.
+        """
+        self.began = time.monotonic() if began is None else began
+        self.limit = limit
 
     def show(self, text: str, *, group: str) -> None:
         """Show `text` if enough time has passed; less is needed if `group` (the phase) is new."""
@@ -68,6 +78,9 @@ class ProgressLine:
         if now - self.shown < pause:
             return
         self.group, self.shown = group, now
+        if not math.isnan(self.limit):
+            passed = now - self.began
+            text = f"[{passed:.1f} s, {max(self.limit - passed, 0):.0f} s left] {text}"
         if self.terminal:
             self._redraw(text)
         else:

@@ -10,15 +10,10 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from autoshard.cli import outputs
 from autoshard.cli.common import CommandError, program_of
 from autoshard.cli.kinds.pages import is_plan_file, other_files, read_verification, two_plans
-from autoshard.cli.search import (
-    find_machine,
-    find_program,
-    load_plan,
-    require_writable,
-    write_files,
-)
+from autoshard.cli.search import find_machine, find_program, load_plan
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine
@@ -28,27 +23,31 @@ if TYPE_CHECKING:
     from autoshard.study.advice import Advice
     from autoshard.study.robust.record import Robust
 
-FILES = ("output", "trace", "model_explorer", "node_data", "rules", "shardings")
+FILES = {
+    "output": outputs.PAGE,
+    "trace": outputs.TRACE,
+    "model_explorer": outputs.GRAPH,
+    "node_data": outputs.NODE_DATA,
+    "rules": outputs.RULES,
+    "shardings": outputs.SHARDINGS,
+}
 NEED_PROGRAM = ("trace", "model_explorer", "node_data")
 LEFT_OUT = "memory over time, compute and sensitivity"
 
 
 def report_command(options: argparse.Namespace) -> int:
     """Run `autoshard report`."""
-    from autoshard.files import write_whole
-
     paths = {name: getattr(options, name) for name in FILES if getattr(options, name) is not None}
     if not paths:
         words = ", ".join(f"--{name.replace('_', '-')}" for name in FILES)
         raise CommandError(f"nothing to write: name a file with -o, or with one of {words}")
-    for path in paths.values():
-        require_writable(path)
+    outputs.require_outputs(options, **FILES)
     if options.program is not None and is_plan_file(options.program):
-        write_files(two_plans(options, paths), quiet=False)
+        outputs.write_files(two_plans(options, paths), quiet=False)
         _say(paths, (), options)
         return 0
     if (files := other_files(options, paths)) is not None:
-        write_files(files, quiet=False)
+        outputs.write_files(files, quiet=False)
         _say(paths, (), options)
         return 0
     plan = load_plan(options.plan)
@@ -65,11 +64,8 @@ def report_command(options: argparse.Namespace) -> int:
     for why in missing:
         print(f"autoshard: warning: left out: {LEFT_OUT}: {why}", file=sys.stderr)
     for name, path in paths.items():
-        try:
-            write_whole(path, _text(name, plan, step, found, options, verdicts, missing).encode())
-        except OSError as error:
-            raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
-        print(f"autoshard: wrote {path}", file=sys.stderr)
+        outputs.write_file(path, _text(name, plan, step, found, options, verdicts, missing))
+        outputs.say_written(path, quiet=False)
     _say(paths, missing, options)
     return 0
 

@@ -9,14 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
+from autoshard.cli.outputs import PLAN, RANGES, require_outputs, table, written
 from autoshard.cli.progress import ProgressLine
-from autoshard.cli.search import (
-    find_machine,
-    find_program,
-    require_writable,
-    requirements_of_words,
-    write_files,
-)
+from autoshard.cli.search import find_machine, find_program, requirements_of_words
 from autoshard.files import csv_text
 
 if TYPE_CHECKING:
@@ -25,22 +20,17 @@ if TYPE_CHECKING:
 
 def robust_command(options: argparse.Namespace) -> int:
     """Run `autoshard robust`."""
-    for path in (options.output, options.csv, options.record):
-        require_writable(path)
+    require_outputs(options, output=PLAN, csv=table("low", "high"), record=RANGES)
     with ProgressLine(quiet=options.quiet) as line:
         found = _found(options, line)
-    write_files(
-        {
-            # Store the machine as the user named it, so that its file can be found again.
-            options.output: lambda: json.dumps(
-                replace(found.plan, machine=options.machine).to_json()
-            ),
-            options.csv: lambda: csv_text(found.records()),
-            options.record: lambda: json.dumps(found.to_json()),
-        },
-        quiet=options.quiet,
-    )
-    print(json.dumps(found.to_json()) if options.json else str(found).rstrip("\n"))
+    texts = {
+        # Store the machine as the user named it, so that its file can be found again.
+        options.output: lambda: json.dumps(replace(found.plan, machine=options.machine).to_json()),
+        options.csv: lambda: csv_text(found.records()),
+        options.record: lambda: json.dumps(found.to_json()),
+    }
+    with written(texts, quiet=options.quiet):
+        print(json.dumps(found.to_json()) if options.json else str(found).rstrip("\n"))
     if found.limit_hit == "interrupted":
         print("autoshard: interrupted; this is what is known so far", file=sys.stderr)
     return 0
@@ -56,6 +46,7 @@ def _found(options: argparse.Namespace, line: ProgressLine) -> Robust:
     machine = find_machine(options.machine)
     line.show(f"tracing {options.program}", group="trace")
     found, program = find_program(options.program, machine=machine)
+    line.within(options.time_limit)
     try:
         return robust(
             program,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -17,7 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autoshard.terminal import shorten
+from autoshard.terminal import GAP, is_terminal, page_width, paragraph, shorten
+
+INDENT = 4
+"""Columns before what belongs to the row above."""
 
 
 def measure(script: str, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,12 +56,24 @@ def measure(script: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """One row, aligned to the right, and cut where a terminal is not as wide: files have it all.
+    """One row, aligned to the right; where a terminal is not as wide, it goes on in further lines.
 
-    Widths are given, as a row is printed when it is measured, before those that come later.
+    Widths are given, as a row is printed when it is measured, before those that come later. They
+    say which cells stand in which line, so that those of all rows stand below their headings.
     """
-    pairs = zip(cells, widths, strict=True)
-    return shorten("  ".join(cell.rjust(width) for cell, width in pairs).rstrip())
+    most = page_width() if is_terminal() else math.inf
+    lines: list[list[str]] = [[]]
+    used = 0
+    for cell, width in zip(cells, widths, strict=True):
+        if lines[-1] and used + GAP + width > most:
+            lines.append([" " * (INDENT - GAP)])
+            used = INDENT - GAP
+        used += width + (GAP if lines[-1] else 0)
+        lines[-1].append(cell.rjust(width))
+    texts = [shorten((" " * GAP).join(one).rstrip()) for one in lines]
+    while len(texts) > 1 and not texts[-1]:
+        texts.pop()
+    return "\n".join(texts)
 
 
 class Rows:
@@ -74,7 +90,7 @@ class Rows:
         self.kept.append(dict(row))
         self._print([_cell(row.get(column, "")) for column in self.columns])
         if row.get("error"):
-            print(f"    {row['error']}", flush=True)
+            print(paragraph(str(row["error"]), indent=INDENT), flush=True)
 
     def write(self, path: str | None, *, quiet: bool = False) -> None:
         """Write all rows so far to a CSV file, and print a message unless `quiet`."""

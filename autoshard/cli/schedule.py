@@ -11,12 +11,13 @@ import json
 import math
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli.kinds.text import schedule_text
+from autoshard.cli.outputs import DRAWING, SCHEDULE, TRACE, require_outputs, written
 from autoshard.cli.progress import ProgressLine
-from autoshard.cli.search import require_writable, write_files
 
 if TYPE_CHECKING:
     from autoshard.solve.schedule.instance import Instance
@@ -26,24 +27,23 @@ if TYPE_CHECKING:
 
 def schedule_command(options: argparse.Namespace) -> int:
     """Run `autoshard schedule`."""
-    for path in (options.output, options.svg, options.trace):
-        require_writable(path)
+    require_outputs(options, output=SCHEDULE, svg=DRAWING, trace=TRACE)
     deadline = time.monotonic() + options.time_limit
     instances = {path: read_limited(path, options.memory_limit) for path in options.files}
     with ProgressLine(quiet=options.quiet) as line:
         choice = _solve(instances, options, line, deadline)
     outcome = choice.best
-    if options.json:
-        from autoshard.solve.schedule.optimise.outcome_json import choice_to_json
+    with written(_texts(choice, options), quiet=options.quiet):
+        if options.json:
+            from autoshard.solve.schedule.optimise.outcome_json import choice_to_json
 
-        print(json.dumps(choice_to_json(choice)))
-    else:
-        several = len(choice.outcomes) + len(choice.infeasible) > 1
-        reason = choice.reason if several else ""
-        print(schedule_text(outcome, choice.name, reason, options.columns), end="")
-    if outcome.limit_hit == "interrupted":
-        print("autoshard: interrupted; this is the best schedule so far", file=sys.stderr)
-    _write(choice, options)
+            print(json.dumps(choice_to_json(choice)))
+        else:
+            several = len(choice.outcomes) + len(choice.infeasible) > 1
+            reason = choice.reason if several else ""
+            print(schedule_text(outcome, choice.name, reason, options.columns), end="")
+        if outcome.limit_hit == "interrupted":
+            print("autoshard: interrupted; this is the best schedule so far", file=sys.stderr)
     return 0
 
 
@@ -113,16 +113,18 @@ def _solve(
     return choice
 
 
-def _write(choice: PlacementChoice, options: argparse.Namespace) -> None:
+def _texts(
+    choice: PlacementChoice, options: argparse.Namespace
+) -> dict[str | None, Callable[[], str]]:
+    """What is written to each file."""
     from autoshard.solve.schedule.drawing import draw_svg
     from autoshard.solve.schedule.optimise.outcome_json import choice_to_json
     from autoshard.solve.schedule.trace import chrome_trace
 
     instance, timeline = choice.best.instance, choice.best.timeline
     assert timeline is not None
-    texts = {
+    return {
         options.output: lambda: json.dumps(choice_to_json(choice)),
         options.svg: lambda: draw_svg(instance, timeline),
         options.trace: lambda: json.dumps(chrome_trace(instance, timeline)),
     }
-    write_files(texts, quiet=options.quiet)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
-from autoshard.cli.parsers.arguments import why_unwritable
+from autoshard.cli.outputs import OWN_FILE, PLAN, require_outputs, write_file, written
 from autoshard.cli.progress import Phases, ProgressLine
-from autoshard.compat.interrupts import acknowledge
 
 if TYPE_CHECKING:
     from autoshard.machine.machine import Machine
@@ -38,7 +35,7 @@ def search_command(options: argparse.Namespace) -> int:
     alone = ("stages", "microbatches", "svg", "trace")
     if given := [f"--{name}" for name in alone if getattr(options, name) is not None]:
         raise CommandError(f"{', '.join(given)}: only with --meshes")
-    require_output(options.output, "plan", overwrite=options.overwrite)
+    require_outputs(options, output=PLAN)
     machine = find_machine(options.machine)
     phases = Phases()
     phases.enter("trace")
@@ -52,18 +49,15 @@ def search_command(options: argparse.Namespace) -> int:
     finally:
         if said := phases.beyond(options.time_limit):
             print(f"autoshard: {said}", file=sys.stderr)
-    if options.output is not None:
-        _save(plan, options.output)
-    if options.json:
-        print(json.dumps(plan.to_json()))
-    else:
-        from autoshard.plan.text.page import format_plan
+    with written({options.output: lambda: json.dumps(plan.to_json())}, quiet=options.quiet):
+        if options.json:
+            print(json.dumps(plan.to_json()))
+        else:
+            from autoshard.plan.text.page import format_plan
 
-        print(format_plan(plan), end="")
-    if plan.proof.limit_hit == "interrupted":
-        print("autoshard: interrupted; this is the best plan so far", file=sys.stderr)
-    if options.output is not None:
-        say_written(options.output, quiet=options.quiet)
+            print(format_plan(plan), end="")
+        if plan.proof.limit_hit == "interrupted":
+            print("autoshard: interrupted; this is the best plan so far", file=sys.stderr)
     return 0
 
 
@@ -72,83 +66,18 @@ def _write_own_file(options: argparse.Namespace) -> int:
     from autoshard.cli.own_file import best_own_file, refuse_what_no_file_says
 
     refuse_what_no_file_says(options)
-    require_output(options.output, "file of a framework", overwrite=options.overwrite)
+    require_outputs(options, output=OWN_FILE)
     machine = find_machine(options.machine)
     with ProgressLine(quiet=options.quiet) as line:
         found = best_own_file(options, machine, line)
-    write_files({options.output: lambda: found.text}, quiet=options.quiet)
-    if options.json:
-        print(json.dumps({"plan": found.plan.to_json(), "file": found.text}))
-    elif options.output is None:
-        print(found.text, end="")
-    else:
-        print("\n".join(found.summary))
+    with written({options.output: lambda: found.text}, quiet=options.quiet):
+        if options.json:
+            print(json.dumps({"plan": found.plan.to_json(), "file": found.text}))
+        elif options.output is None:
+            print(found.text, end="")
+        else:
+            print("\n".join(found.summary))
     return 0
-
-
-def _save(plan: Plan, path: str) -> None:
-    try:
-        try:
-            plan.save(path)
-        except KeyboardInterrupt as interrupt:  # the plan is there: it is not lost now
-            acknowledge(interrupt)
-            plan.save(path)
-    except OSError as error:
-        raise CommandError(f"cannot write {path!r}: {error.strerror}") from error
-
-
-def require_writable(path: str | None) -> None:
-    """Reject an unwritable output path before any work is done."""
-    if path is not None and (why := why_unwritable(path)):
-        raise CommandError(f"cannot write {path!r}: {why}")
-
-
-_MARKS = {
-    "plan": '{"',
-    "machine file": "[chip]",
-    "table of times": "seconds",
-    "file of a framework": "# autoshard:",
-}
-"""What a file of each kind holds."""
-
-
-def require_output(path: str | None, kind: str, *, overwrite: bool) -> None:
-    """Reject an output path that cannot be written, or where something else is already.
-
-    A file of the kind that would be written, or an empty one, is replaced; another one is replaced
-    only if asked.
-    """
-    require_writable(path)
-    if path is None or overwrite or not os.path.exists(path):
-        return
-    with open(path, "rb") as file:
-        held = file.read().decode("utf-8", errors="replace")
-    if held.strip() and _MARKS[kind] not in held:
-        raise CommandError(
-            f"{path!r} is there already, and is no {kind}; name another file, or give --overwrite"
-        )
-
-
-def write_files(texts: Mapping[str | None, Callable[[], str]], *, quiet: bool) -> None:
-    """Write the text of each requested file, completely or not at all."""
-    from autoshard.files import write_whole
-
-    for path, text in texts.items():
-        if path is None:
-            continue
-        try:
-            write_whole(path, text().encode())
-        except OSError as error:
-            raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error
-        say_written(path, quiet=quiet)
-
-
-def say_written(path: str, *, quiet: bool) -> None:
-    """Print where a file went; of a symbolic link always, since another file was replaced."""
-    if os.path.islink(path):
-        print(f"autoshard: wrote {os.path.realpath(path)}, which {path} links to", file=sys.stderr)
-    elif not quiet:
-        print(f"autoshard: wrote {path}", file=sys.stderr)
 
 
 def find_machine(name: str) -> Machine:
@@ -251,13 +180,17 @@ def _search(
     except InfeasibleError as error:
         text = str(error)
         if error.plan is not None and options.output is not None:
-            _save(replace(error.plan, machine=options.machine), options.output)
+            write_file(options.output, json.dumps(_as_named(error.plan, options).to_json()))
             text += f"\n  {options.output} has the plan that needs least"
         raise CommandError(text, INFEASIBLE) from error
     except NoPlanError as error:
         raise CommandError(str(error), TIME_LIMIT) from error
-    # Store the machine as the user named it, so that `verify` can find its file again.
-    return replace(plan, machine=options.machine, notes=(*plan.notes, *found.notes))
+    return _as_named(replace(plan, notes=(*plan.notes, *found.notes)), options)
+
+
+def _as_named(plan: Plan, options: argparse.Namespace) -> Plan:
+    """The plan with the machine as the user named it, so that `verify` can find its file again."""
+    return replace(plan, machine=options.machine)
 
 
 def _rewrites(options: argparse.Namespace) -> str:

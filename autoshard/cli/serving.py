@@ -6,14 +6,14 @@ import argparse
 import json
 
 from autoshard.cli.common import INFEASIBLE, CommandError
-from autoshard.cli.search import write_files
+from autoshard.cli.outputs import SERVING, written
 from autoshard.cli.sweep import say_interrupted, sweeping
 from autoshard.files import csv_text
 
 
 def serving_command(options: argparse.Namespace) -> int:
     """Run `autoshard serving`."""
-    with sweeping(options) as keywords:
+    with sweeping(options, SERVING) as keywords:
         from autoshard.study.whatif.serving import serving
 
         found = serving(
@@ -26,14 +26,12 @@ def serving_command(options: argparse.Namespace) -> int:
             largest=not options.no_largest,
             **keywords,
         )
-    write_files(
-        {
-            options.csv: lambda: csv_text(found.records()),
-            options.output: lambda: json.dumps(found.to_json(), indent=1),
-        },
-        quiet=options.quiet,
-    )
-    print(json.dumps(found.to_json()) if options.json else str(found).rstrip("\n"))
+    texts = {
+        options.csv: lambda: csv_text(found.records()),
+        options.output: lambda: json.dumps(found.to_json(), indent=1),
+    }
+    with written(texts, quiet=options.quiet):
+        print(json.dumps(found.to_json()) if options.json else str(found).rstrip("\n"))
     if found.decode.interrupted:
         say_interrupted(found.decode.ended)
     if not found.within(found.latency):

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import FAILED, INFEASIBLE, TIME_LIMIT, CommandError
 from autoshard.cli.kinds.text import solution_text
+from autoshard.cli.outputs import SOLUTION, require_outputs, written
 from autoshard.cli.progress import ProgressLine
-from autoshard.cli.search import require_writable
 from autoshard.units import counted
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def solve_command(options: argparse.Namespace) -> int:
     """Run `autoshard solve`."""
     from autoshard.solve import Status
 
-    require_writable(options.output)
+    require_outputs(options, output=SOLUTION)
     started = time.monotonic()
     deadline = started + options.time_limit
     with ProgressLine(quiet=options.quiet) as line:
@@ -56,13 +56,10 @@ def solve_command(options: argparse.Namespace) -> int:
         )
     answer = _answer(instance, outcome, time.monotonic() - started)
     report = outcome.report
-    print(json.dumps(answer) if options.json else solution_text(answer, options.file))
-    if report.limit_hit == "interrupted":
-        print("autoshard: interrupted; this is the best solution so far", file=sys.stderr)
-    if options.output is not None:
-        _write(options.output, answer)
-        if not options.quiet:
-            print(f"autoshard: wrote {options.output}", file=sys.stderr)
+    with written({options.output: lambda: json.dumps(answer)}, quiet=options.quiet):
+        print(json.dumps(answer) if options.json else solution_text(answer, options.file))
+        if report.limit_hit == "interrupted":
+            print("autoshard: interrupted; this is the best solution so far", file=sys.stderr)
     return 0
 
 
@@ -168,12 +165,3 @@ def _number(value: float) -> int | float | None:
     if not math.isfinite(value):
         return None
     return int(value) if float(value).is_integer() else float(value)
-
-
-def _write(path: str, answer: dict[str, Any]) -> None:
-    from autoshard.files import write_whole
-
-    try:
-        write_whole(path, json.dumps(answer).encode())
-    except OSError as error:
-        raise CommandError(f"cannot write {path!r}: {error.strerror or error}") from error

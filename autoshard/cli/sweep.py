@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import CommandError
+from autoshard.cli.outputs import Kind, require_outputs, table
 from autoshard.cli.progress import ProgressLine
-from autoshard.cli.search import require_writable
 from autoshard.units import counted
 
 if TYPE_CHECKING:
@@ -19,16 +19,15 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def sweeping(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def sweeping(options: argparse.Namespace, output: Kind) -> Iterator[dict[str, Any]]:
     """Yield the keyword arguments of a sweep, as read by `autoshard.cli.parsers.whatif.add_sweep`.
 
-    While the context is open, a progress line shows the rows as they are computed. Errors of sweeps
-    and programs become errors of the command line.
+    `output` is the kind of file that -o writes. While the context is open, a progress line shows
+    the rows as they are computed. Errors of sweeps and programs become errors of the command line.
     """
     from autoshard.models.trusted import remember
 
-    for path in (options.csv, options.output):
-        require_writable(path)
+    require_outputs(options, csv=table("step_seconds"), output=output)
     remember(options.program)
     workers = options.workers or len(os.sched_getaffinity(0))
     with ProgressLine(quiet=options.quiet) as line, _told():

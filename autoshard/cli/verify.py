@@ -232,13 +232,17 @@ def _numbers(
         line.show(f"running the step on {counted(devices, 'fake device')}", group="numbers")
         answer = child_json("autoshard.cli.numbers", words, fake_devices(devices))
     if isinstance(answer, str):
-        return Verdict("numbers", False, f"the step does not run on {devices} devices: {answer}")
+        return Verdict(
+            "numbers", False, f"the step does not run on {counted(devices, 'device')}: {answer}"
+        )
     if answer["skipped"]:
         return Verdict("numbers", None, answer["skipped"])
     if answer["differences"]:
         return Verdict("numbers", False, answer["differences"])
     return Verdict(
-        "numbers", True, f"on {devices} fake devices as unsharded, within the dtypes' tolerance"
+        "numbers",
+        True,
+        f"on {counted(devices, 'fake device')} as unsharded, within the dtypes' tolerance",
     )
 
 
@@ -298,7 +302,7 @@ def _too_large(plan: Plan, program: Program) -> str:
 
     devices = math.prod(plan.mesh.sizes)
     if devices > MOST_DEVICES:
-        return f"the mesh has {devices} devices; at most {MOST_DEVICES} are imitated"
+        return f"the mesh has {counted(devices, 'device')}; at most {MOST_DEVICES} are imitated"
     size = plan.estimate.peak_bytes * devices
     if size > MOST_BYTES:
         return (

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
+from autoshard.cli.outputs import FRONTIER, SWEEP, require_outputs, written
 from autoshard.cli.progress import ProgressLine
-from autoshard.cli.search import find_machine, find_program, require_writable, write_files
+from autoshard.cli.search import find_machine, find_program
 from autoshard.cli.sweep import say_interrupted, sweeping
 
 
 def whatif_command(options: argparse.Namespace) -> int:
     """Run `autoshard whatif`."""
-    with sweeping(options) as keywords:
+    with sweeping(options, SWEEP) as keywords:
         from autoshard.study.whatif.sweep import whatif
 
         found = whatif(
@@ -25,14 +27,12 @@ def whatif_command(options: argparse.Namespace) -> int:
             scheduler=options.scheduler,
             **keywords,
         )
-    write_files(
-        {
-            options.csv: found.to_csv,
-            options.output: lambda: json.dumps(found.to_json(), indent=1) + "\n",
-        },
-        quiet=options.quiet,
-    )
-    print(json.dumps(found.to_json()) if options.json else str(found).rstrip("\n"))
+    texts = {
+        options.csv: found.to_csv,
+        options.output: lambda: json.dumps(found.to_json(), indent=1) + "\n",
+    }
+    with written(texts, quiet=options.quiet):
+        print(json.dumps(found.to_json()) if options.json else str(found).rstrip("\n"))
     if found.interrupted:
         say_interrupted(found.ended)
     if found.best is None:
@@ -56,11 +56,12 @@ def frontier_command(options: argparse.Namespace) -> int:
     from autoshard.search.search import InfeasibleError, MeshError, NoPlanError
     from autoshard.study.frontier import frontier
 
-    require_writable(options.output)
+    require_outputs(options, output=FRONTIER)
     machine = find_machine(options.machine)
     with ProgressLine(quiet=options.quiet) as line:
         line.show(f"tracing {options.program}", group="trace")
         _, program = find_program(options.program, machine=machine)
+        line.within(options.time_limit)
         try:
             found = frontier(
                 program,
@@ -71,7 +72,7 @@ def frontier_command(options: argparse.Namespace) -> int:
                 time_limit=options.time_limit,
                 remat=options.remat,
                 accumulate=options.accumulate,
-                heard=lambda news: line.show(news, group=news),
+                heard=lambda news: line.show(news, group=news.partition(":")[0]),
             )
         except (MeshError, RequirementError, TraceError) as error:
             raise CommandError(str(error)) from error
@@ -80,6 +81,8 @@ def frontier_command(options: argparse.Namespace) -> int:
         except NoPlanError as error:
             raise CommandError(str(error), TIME_LIMIT) from error
     text = json.dumps(found.to_json(), indent=1) + "\n"
-    write_files({options.output: lambda: text}, quiet=options.quiet)
-    print(text if options.json else found, end="" if options.json else "\n")
+    with written({options.output: lambda: text}, quiet=options.quiet):
+        print(text if options.json else found, end="" if options.json else "\n")
+        if found.interrupted:
+            print("autoshard: interrupted; these are the plans so far", file=sys.stderr)
     return 0

@@ -27,6 +27,7 @@ from autoshard.compiler.target import Kind, target_of, why_missing
 from autoshard.machine.compiler import LOST, installed_release, lost, with_flags
 from autoshard.machine.load import load
 from autoshard.plan.plan import MeshShape
+from autoshard.units import counted
 from autoshard.xla import Habit, Kernel, Probe
 
 Status = Literal["holds", "lost", "broken", "no probe", "not installed"]
@@ -140,13 +141,13 @@ def _lowered(probe: Probe, platform: str) -> Any:
 
     if len(probe.inputs) != len(leaves):
         raise ValueError(
-            f"the probe on {probe.machine} has {len(leaves)} arguments, but {len(probe.inputs)} "
-            "shardings of inputs; give one for each"
+            f"the probe on {probe.machine} has {counted(len(leaves), 'argument')}, but "
+            f"{counted(len(probe.inputs), 'sharding')} of inputs; give one for each"
         )
     if len(probe.outputs) != results.num_leaves:
         raise ValueError(
             f"the probe on {probe.machine} has {results.num_leaves} results, but "
-            f"{len(probe.outputs)} shardings of outputs; give one for each"
+            f"{counted(len(probe.outputs), 'sharding')} of outputs; give one for each"
         )
     jitted = jax.jit(
         step,

@@ -52,6 +52,7 @@ from autoshard.cost.shortest_paths import paid_along, shortest_distances
 from autoshard.cost.states import ReshardError, State, StateGraph, state_graph, state_of
 from autoshard.machine.chip import Chip
 from autoshard.program.layout import Layout, canonical, format_state, local_shape
+from autoshard.units import counted
 
 TICKS_PER_SECOND = 2.0**40
 
@@ -331,7 +332,7 @@ class ReshardCache:
     _tables: dict[object, ReshardTable] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"ReshardCache({len(self._tables)} tables, {self.topology})"
+        return f"ReshardCache({counted(len(self._tables), 'table')}, {self.topology})"
 
     def table(
         self,

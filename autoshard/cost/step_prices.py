@@ -42,6 +42,7 @@ from autoshard.program.layout import shards_of
 from autoshard.program.strategies import Strategies, project_assignment
 from autoshard.program.trace import Op, Program
 from autoshard.program.vocabulary import UPDATES
+from autoshard.units import counted
 
 Floats = NDArray[np.float64]
 PARTIAL = frozenset({"gather", "scan_stack", *UPDATES})
@@ -376,7 +377,8 @@ def step_prices(
     if math.prod(shape) != machine.chips:
         raise ValueError(
             f"mesh {'x'.join(map(str, shape))} has {math.prod(shape)} devices, but {machine.name} "
-            f"has {machine.chips} chips; give axes whose sizes multiply to {machine.chips}"
+            f"has {counted(machine.chips, 'chip')}; give axes whose sizes multiply to "
+            f"{machine.chips}"
         )
     topology = MeshTopology(machine, shape)
     if reshards is None or reshards.topology != topology:

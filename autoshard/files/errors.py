@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from autoshard.units import counted
+
 MOST_SHOWN = 60
 
 
@@ -18,7 +20,7 @@ def shown(value: object) -> str:
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     if isinstance(value, dict):
-        return f"an object of {len(value)} entries"
+        return f"an object of {counted(len(value), 'entry')}"
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, int) and value.bit_length() > 128:

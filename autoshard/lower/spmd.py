@@ -116,7 +116,7 @@ class Lowered:
         """
         if len(arguments) > len(self.in_shardings):
             raise TypeError(
-                f"{self.program.name} takes {len(self.in_shardings)} arguments, not "
+                f"{self.program.name} takes {counted(len(self.in_shardings), 'argument')}, not "
                 f"{len(arguments)}; leave out the others, or search for a plan of a step with them"
             )
         arguments = hold(arguments)

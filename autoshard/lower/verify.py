@@ -30,6 +30,7 @@ from autoshard.lower.numbers.unsharded import (
 )
 from autoshard.lower.spmd import Lowered, lower
 from autoshard.plan.plan import Plan
+from autoshard.units import counted
 
 __all__ = [
     "DOUBLE_FLOOR",
@@ -122,6 +123,6 @@ def verify(
     if concrete is None:
         return Verification(comparison, None, "no concrete arguments were given")
     if devices is None and len(jax.devices()) != needed:
-        skipped = f"the mesh needs {needed} devices, JAX sees {len(jax.devices())}"
+        skipped = f"the mesh needs {counted(needed, 'device')}, JAX sees {len(jax.devices())}"
         return Verification(comparison, None, skipped)
     return Verification(comparison, tuple(numeric_differences(lowered, fn, concrete)))

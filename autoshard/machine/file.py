@@ -274,7 +274,7 @@ class _Faults:
             self.found.append(f"{prefix}size is missing; only the outermost switch may be open")
         wraps, rank = table.get("wraps"), table.get("rank")
         if isinstance(wraps, list) and len(wraps) != rank:
-            self.found.append(f"{prefix}wraps has {len(wraps)} entries for rank {rank}")
+            self.found.append(f"{prefix}wraps has {counted(len(wraps), 'entry')} for rank {rank}")
 
     def check_compiler(self, table: object) -> None:
         if not isinstance(table, dict):

@@ -23,6 +23,7 @@ from autoshard.machine.chip import Chip
 from autoshard.machine.file import MachineError
 from autoshard.machine.host import Host
 from autoshard.machine.network import Level, Network, Switch
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,8 @@ def submachine(machine: Machine, chips: int) -> Machine:
     if left != 1:
         shape = " then ".join(map(str, machine.network))
         raise MachineError(
-            f"{machine.name} ({shape}) has no part of {chips} chips; take a divisor of its levels"
+            f"{machine.name} ({shape}) has no part of {counted(chips, 'chip')}; take a divisor "
+            "of its levels"
         )
     kept = [number for number, level in enumerate(levels) if level.chips > 1] or [0]
     return replace(

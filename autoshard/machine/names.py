@@ -28,6 +28,7 @@ import msgspec
 from autoshard.files import toml_of
 from autoshard.files.typed import typed
 from autoshard.machine.level_rules import MOST_CHIPS
+from autoshard.units import counted
 
 CORES = {"v4": 2, "v5p": 2}
 """Cores of a chip that is one device to JAX, where Google's names count cores."""
@@ -119,7 +120,8 @@ def two_meanings(name: str) -> str | None:
     slices, family, size = found[1] or "", found[2], count_of(found[3])
     google = f"{slices}{family}-{CORES[family] * size}"
     return (
-        f"{name} is {size} chips{' a slice' if slices else ''} here, which Google calls {google}; "
+        f"{name} is {counted(size, 'chip')}{' a slice' if slices else ''} here, which Google "
+        f"calls {google}; "
         f"Google's {name} is {slices}{family}-{size}-cores here"
     )
 

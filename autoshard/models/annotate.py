@@ -41,6 +41,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from autoshard.models.training import Step
+from autoshard.units import counted
 
 __all__ = ["LogicalAxes", "Rules", "RulesError", "active", "constrain", "lower", "shardings"]
 
@@ -180,7 +181,8 @@ def constrain(x: jax.Array, *names: str) -> jax.Array:
         return x
     if len(names) != x.ndim:
         raise ValueError(
-            f"{x.aval} has {x.ndim} dimensions, but {len(names)} names: {names}; give one for each"
+            f"{x.aval} has {counted(x.ndim, 'dimension')}, but {counted(len(names), 'name')}: "
+            f"{names}; give one for each"
         )
     try:
         spec = here.rules.spec(here.rules.activations, names, x.shape)

@@ -41,6 +41,7 @@ from autoshard.models.attention import kernel_of
 from autoshard.models.providers import ProgramError, Target
 from autoshard.near import did_you_mean, hint
 from autoshard.program.trace import TraceError, donated_positions
+from autoshard.units import counted
 
 __all__ = ["Found", "ProgramError", "call", "find", "is_builtin", "size_names", "target_of"]
 
@@ -282,7 +283,7 @@ def _checked(reference: str, result: Any) -> Found:
     if not isinstance(result, tuple | list) or len(result) not in (2, 3):
         what = f"a value of type {type(result).__name__!r}"
         if isinstance(result, tuple | list):
-            what = f"{len(result)} values"
+            what = counted(len(result), "value")
         elif callable(result):
             form += ": the function that trains or runs it, and the arguments of that"
         raise ProgramError(f"{reference} returned {what}; {form}")

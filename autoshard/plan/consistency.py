@@ -40,9 +40,8 @@ def check(prices: StepPrices, decisions: Decisions) -> None:
     if any(len(a) != len(b) for a, b in zip(*sizes, strict=True)):
         raise InconsistentPlanError(
             f"the decisions are for {counted(len(decisions.stored), 'value')} and "
-            f"{len(decisions.assignment)} "
-            f"ops, but {program.name} has {len(program.values)} and {len(program.ops)}: search "
-            "again"
+            f"{counted(len(decisions.assignment), 'op')}, but {program.name} has "
+            f"{len(program.values)} and {len(program.ops)}: search again"
         )
     for value in program.values:
         if (decisions.stored[value.index] is None) != value.free:

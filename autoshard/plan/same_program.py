@@ -76,7 +76,7 @@ def renumbered(decisions: Decisions, program: Program) -> Decisions:
     if (len(stored), len(placed)) != (len(values), len(ops)):
         raise PlanError(
             f"the plan is damaged: it decides {counted(len(stored), 'value')} and "
-            f"{len(placed)} ops of "
+            f"{counted(len(placed), 'op')} of "
             f"{program.name!r}, which has {len(values)} and {len(ops)}"
         )
     sizes = len(program.values), len(program.ops)

@@ -15,6 +15,7 @@ from autoshard.files import Count, NotNegative
 from autoshard.plan.decisions import Decisions, Reshard, WrittenDecisions
 from autoshard.plan.records import Baseline, Estimate, KeptValue, Move, Proof, Transfer
 from autoshard.program.dim_order import ProductOrder
+from autoshard.units import counted
 
 MOST_DEVICES = 2**24
 
@@ -153,7 +154,10 @@ class WrittenPlan:
         if kind is None:
             yield f"{side} {path}: it has no type"
         elif len(spec) > (rank := kind.count(",") + (not kind.endswith("[]"))):
-            yield f"{side} {path}: a layout of {len(spec)} dimensions for the {rank} of {kind}"
+            yield (
+                f"{side} {path}: a layout of {counted(len(spec), 'dimension')} for the {rank} "
+                f"of {kind}"
+            )
 
     def partition_specs(self) -> dict[str, dict[str, PartitionSpec]]:
         """The layouts of inputs and outputs."""

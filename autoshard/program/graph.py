@@ -169,7 +169,8 @@ class Program:
         state = len(self.ties)
         size = sum(self.values[i].bytes for i in self.inputs)
         return (
-            f"program {self.name}: {len(self.ops)} ops, {counted(len(self.values), 'value')}, "
+            f"program {self.name}: {counted(len(self.ops), 'op')}, "
+            f"{counted(len(self.values), 'value')}, "
             f"{counted(len(self.inputs), 'input')} ({size / 2**30:.2f} GiB, {state} of "
             "them state), "
             f"{counted(len(self.regions) - 1, 'region')}"

@@ -56,7 +56,8 @@ def shard_counts(rank: int, layout: Layout, mesh_shape: Sequence[int]) -> tuple[
     """
     if len(layout) != len(mesh_shape):
         raise LayoutError(
-            f"layout {layout} has {len(layout)} entries but the mesh {tuple(mesh_shape)} has "
+            f"layout {layout} has {counted(len(layout), 'entry')} but the mesh "
+            f"{tuple(mesh_shape)} has "
             f"{counted(len(mesh_shape), 'axis')}; give one dimension (or -1) per mesh axis"
         )
     counts = [1] * rank
@@ -304,7 +305,9 @@ def from_partition_spec(spec: PartitionSpec, axis_names: Sequence[str], rank: in
     problems: list[str] = []
     layout = [REPLICATED] * len(axis_names)
     if len(spec) > rank:
-        problems.append(f"it has {len(spec)} entries for a value of rank {rank}; remove the rest")
+        problems.append(
+            f"it has {counted(len(spec), 'entry')} for a value of rank {rank}; remove the rest"
+        )
     for dimension, entry in enumerate(tuple(spec)[:rank]):
         if entry is None:
             continue

@@ -8,7 +8,7 @@ from autoshard.program.flops import is_known
 from autoshard.program.graph import Op, Program
 from autoshard.program.rules.record import FactorKind
 from autoshard.program.select import shown_path
-from autoshard.units import format_bytes
+from autoshard.units import counted, format_bytes
 
 
 def unknown_arithmetic(ops: Sequence[Op]) -> tuple[str, ...]:
@@ -81,7 +81,8 @@ def dead_code(program: Program) -> str:
     if unread:
         first = shown_path(program, unread[0])
         parts.append(
-            f"{len(unread):,} of its {len(program.inputs):,} inputs ({format_bytes(lost)} of "
+            f"{len(unread):,} of its {counted(len(program.inputs), 'input', ',')} "
+            f"({format_bytes(lost)} of "
             f"{format_bytes(given)}; the first is {first})"
         )
     return (

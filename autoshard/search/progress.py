@@ -20,7 +20,9 @@ class SearchProgress:
     seconds: float
     seconds_left: float
 
-    def __str__(self) -> str:
+    @property
+    def words(self) -> str:
+        """What is done, and what is known by now."""
         known = "no plan yet"
         if math.isfinite(self.objective):
             known = f"best {format_seconds(self.objective)}"
@@ -28,5 +30,8 @@ class SearchProgress:
             known += f", bound {format_seconds(self.bound)}"
         if math.isfinite(self.gap):
             known += f", gap {format_gap(self.gap)}"
+        return f"mesh {self.mesh}: {self.phase}: {known}"
+
+    def __str__(self) -> str:
         left = f"{self.seconds:.1f} s, {self.seconds_left:.0f} s left"
-        return f"[{left}] mesh {self.mesh}: {self.phase}: {known}"
+        return f"[{left}] {self.words}"

@@ -14,6 +14,7 @@ from autoshard.show.html import Cell, Column, Markup, element, table
 from autoshard.show.sections import facts
 from autoshard.show.verdict import Answer
 from autoshard.study.figures import Figure
+from autoshard.units import counted
 
 Figures = Sequence[Figure]
 
@@ -83,7 +84,7 @@ def surroundings(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Date, processor, memory, load, versions, and how was measured."""
     found = [
         ("date", _today()),
-        ("processor", f"{_processor()}, {len(os.sched_getaffinity(0))} cores"),
+        ("processor", f"{_processor()}, {counted(len(os.sched_getaffinity(0)), 'core')}"),
         ("memory", f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB"),
         ("load when written", f"{os.getloadavg()[1]:.1f} over 5 minutes"),
         ("system", platform.platform()),

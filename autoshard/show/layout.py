@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec
 from autoshard import terminal
 from autoshard.program.layout import LayoutError, format_state
 from autoshard.show.html import Markup, element
+from autoshard.units import counted
 
 MOST_ROWS, MOST_COLUMNS = 16, 12
 """Cells that are drawn down and across; the middle of what is longer is left out."""
@@ -218,7 +219,7 @@ def _axes(
     ]
     faults = []
     if len(entries) > len(shape):
-        faults.append(f"{len(entries)} entries for {len(shape)} dimensions")
+        faults.append(f"{counted(len(entries), 'entry')} for {counted(len(shape), 'dimension')}")
     entries += [()] * (len(shape) - len(entries))
     named = [axis for axes in entries for axis in axes]
     faults += [f"no axis {axis!r} in the mesh" for axis in named if axis not in mesh]

@@ -14,6 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from autoshard.solve.problem import Integers, Node, Problem, Usage
+from autoshard.units import counted
 
 
 def components(problem: Problem) -> list[Integers]:
@@ -68,8 +69,8 @@ def component(problem: Problem, nodes: Integers) -> Problem:
     if out:
         names = [f"{problem.nodes[e.u].name} - {problem.nodes[e.v].name}" for e in out[:8]]
         raise ValueError(
-            f"{len(out)} edges lead out of the nodes given: {', '.join(names)}; give whole "
-            "components"
+            f"{counted(len(out), 'edge')} out of the nodes given: {', '.join(names)}; give "
+            "whole components"
         )
     kept = [problem.nodes[node] for node in number]
     edges = [replace(edge, u=number[edge.u], v=number[edge.v]) for edge in inside]

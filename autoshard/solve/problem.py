@@ -68,7 +68,7 @@ class Node:
             )
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.costs.size} choices, from {self.costs.min():.6g}"
+        return f"{self.name}: {counted(self.costs.size, 'choice')}, from {self.costs.min():.6g}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -218,7 +218,8 @@ class Problem:
             elif usage.amounts.size != sizes[usage.node]:
                 problems.append(
                     f"usage {position} ({self.nodes[usage.node].name}) has "
-                    f"{usage.amounts.size} amounts; the node has {sizes[usage.node]} choices"
+                    f"{counted(usage.amounts.size, 'amount')}; the node has {sizes[usage.node]} "
+                    "choices"
                 )
         if self.limit is not None and not self.limit >= 0:
             problems.append(f"limit is {self.limit}; give bytes >= 0, or None for no limit")
@@ -227,7 +228,9 @@ class Problem:
         if problems:
             shown = "\n  - ".join(problems[:20])
             more = f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
-            raise ProblemError(f"a problem of {count} nodes contradicts itself:\n  - {shown}{more}")
+            raise ProblemError(
+                f"a problem of {counted(count, 'node')} contradicts itself:\n  - {shown}{more}"
+            )
 
     def __str__(self) -> str:
         choices = sum(node.costs.size for node in self.nodes)
@@ -337,7 +340,10 @@ def check_choices(problem: Problem, choices: Sequence[int]) -> Integers:
     """The choices as an array; raises ProblemError naming every node whose choice is absent."""
     picked = np.asarray(choices, dtype=np.int64)
     if picked.shape != (len(problem.nodes),):
-        raise ProblemError(f"{picked.size} choices for {len(problem.nodes)} nodes; give one each")
+        raise ProblemError(
+            f"{counted(picked.size, 'choice')} for {counted(len(problem.nodes), 'node')}; give "
+            "one each"
+        )
     sizes = np.array([node.costs.size for node in problem.nodes], dtype=np.int64)
     bad = np.flatnonzero((picked < 0) | (picked >= sizes))
     if bad.size:

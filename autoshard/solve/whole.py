@@ -38,6 +38,7 @@ from autoshard.solve.reduce.trail import InfeasibleError
 from autoshard.solve.state import OPTIMAL_GAP, DoneError, Search
 from autoshard.solve.support import drop_unsupported, silence
 from autoshard.solve.unlimited import solve_unlimited
+from autoshard.units import counted
 
 COMPARISONS = 20_000_000
 """Below this many pairs of choices of one node, in all, presolve is quicker than messages."""
@@ -280,7 +281,8 @@ def ascent_of(
         return ascent, times
     if duals.messages.size != ascent.messages.size:
         raise ProblemError(
-            f"warm_duals hold {duals.messages.size} messages; the edges of this problem need "
+            f"warm_duals hold {counted(duals.messages.size, 'message')}; the edges of this "
+            "problem need "
             f"{ascent.messages.size}; give duals of a problem with the same edges and tables "
             "of the same shape"
         )

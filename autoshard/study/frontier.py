@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoshard.compat.interrupts import acknowledge
 from autoshard.files import NotNegative, typed
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
@@ -55,6 +56,7 @@ class WrittenFrontier:
     points: tuple[WrittenPoint, ...]
     nothing_within: NotNegative = 0.0
     no_time_for: tuple[NotNegative, ...] = ()
+    interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,13 @@ class Frontier:
       plans: the one that takes most memory and least time first.
       nothing_within: the largest limit in bytes within which no plan fits; 0.0 if there is none.
       no_time_for: limits for which the time passed before a plan was found.
+      interrupted: whether an interrupt ended it before all limits were planned for.
     """
 
     plans: tuple[Plan, ...]
     nothing_within: float = 0.0
     no_time_for: tuple[float, ...] = ()
+    interrupted: bool = False
 
     def price(self, place: int) -> float | None:
         """Seconds a step that one GiB per device is worth between a plan and the next smaller one.
@@ -97,6 +101,7 @@ class Frontier:
             ],
             "nothing_within": self.nothing_within,
             "no_time_for": list(self.no_time_for),
+            "interrupted": self.interrupted,
         }
 
     @classmethod
@@ -111,7 +116,7 @@ class Frontier:
         if not written.points:
             raise PlanError(f"{name}: it has no points; run `autoshard frontier` again")
         plans = tuple(Plan.from_json(point.plan) for point in written.points)
-        return cls(plans, written.nothing_within, written.no_time_for)
+        return cls(plans, written.nothing_within, written.no_time_for, written.interrupted)
 
     def __str__(self) -> str:
         first = self.plans[0]
@@ -163,7 +168,7 @@ def frontier(
       mesh, remat, accumulate: as of `autoshard.search`.
       memory_limit: the largest, in bytes per device; by default the chip's memory less its reserve.
       time_limit: seconds for all searches together.
-      heard: is told of each plan.
+      heard: is told what is being done. An interrupt (Ctrl-C) ends with the plans so far.
 
     Raises:
       MeshError, InfeasibleError, NoPlanError, TraceError: as `autoshard.search`, of the largest
@@ -171,9 +176,13 @@ def frontier(
     """
     machine = load(machine) if isinstance(machine, str) else machine
     started = time.monotonic()
+    tell = heard or (lambda words: None)
 
     def plan_within(limit: float | None, left: int) -> Plan:
         rest = time_limit - (time.monotonic() - started)
+        place = f"plan {points - left + 1} of at most {points}"
+        within = "" if limit is None else f", within {format_bytes(limit)}"
+        tell(f"{place}{within}")
         return search(
             program,
             machine,
@@ -183,19 +192,17 @@ def frontier(
             baselines=False,
             remat=remat,
             accumulate=accumulate,
+            progress=lambda news: tell(f"{place}{within}: {news.words}"),
         )
 
     found = [plan_within(memory_limit, points)]
     low = sum(program.values[v].bytes for v in program.inputs) / machine.chips
-    attained, nothing, late = False, 0.0, []
+    attained, nothing, late, interrupted = False, 0.0, [], False
     for left in range(points - 1, 0, -1):
         high = min(needed_bytes(plan.estimate) for plan in found)
         limit = high - (high - low) / (left if attained else left + 1)
         if high - limit < CLOSE * high or found[-1].proof.limit_hit is LimitHit.INTERRUPTED:
             break
-        if heard is not None:
-            last = found[-1].estimate
-            heard(f"{format_bytes(needed_bytes(last))}: {format_seconds(last.step_seconds)}")
         try:
             found.append(plan_within(limit, left))
         except InfeasibleError as error:
@@ -206,7 +213,12 @@ def frontier(
         except NoPlanError:
             late.append(limit)
             low, attained = limit, False
-    return Frontier(_front(found), nothing, tuple(late))
+        except KeyboardInterrupt as interrupt:  # before this limit had any plan
+            acknowledge(interrupt)
+            interrupted = True
+            break
+    interrupted = interrupted or found[-1].proof.limit_hit is LimitHit.INTERRUPTED
+    return Frontier(_front(found), nothing, tuple(late), interrupted)
 
 
 def _front(plans: Sequence[Plan]) -> tuple[Plan, ...]:

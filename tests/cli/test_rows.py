@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from autoshard.cli.rows import measure
+from autoshard.cli.rows import line, measure
 
 
 @pytest.mark.parametrize(
-    ("line", "error"),
+    ("code", "error"),
     [
         ("raise ValueError('no such plan')", "ValueError: no such plan"),
         ("sys.exit(3)", "exit code 3"),
@@ -18,9 +18,9 @@ from autoshard.cli.rows import measure
         ("print('a warning', file=sys.stderr); os.kill(os.getpid(), 15)", "ended by SIGTERM"),
     ],
 )
-def test_why_a_child_has_no_answer(line: str, error: str, tmp_path: Path):
+def test_why_a_child_has_no_answer(code: str, error: str, tmp_path: Path):
     script = tmp_path / "child.py"
-    script.write_text(f"import os, signal, sys\n{line}\n")
+    script.write_text(f"import os, signal, sys\n{code}\n")
     assert measure(str(script), {})["error"] == error
 
 
@@ -30,3 +30,14 @@ def test_the_answer_is_the_last_line(tmp_path: Path):
     answer = measure(str(script), {"size": 3})
     assert answer["size"] == 3
     assert answer["peak_gib"] > 0
+
+
+def test_a_row_goes_on_where_the_terminal_ends(monkeypatch):
+    monkeypatch.setattr("autoshard.cli.rows.is_terminal", lambda: True)
+    monkeypatch.setattr("autoshard.cli.rows.page_width", lambda: 20)
+    widths = (8, 6, 9, 4)
+    assert line(("name", "a", "bb", "c"), widths) == "    name       a\n           bb     c"
+    assert line(("one", "1", "", ""), widths) == "     one       1"
+    assert line(("one", "1", "", "4"), widths) == "     one       1\n                  4"
+    monkeypatch.setattr("autoshard.cli.rows.is_terminal", lambda: False)
+    assert line(("name", "a", "bb", "c"), widths) == "    name       a         bb     c"

@@ -23,7 +23,7 @@ AFTER_A_PLAN = [
     ("autoshard.search.schemes_priced", "evaluate"),
     ("autoshard.search.finish", "forecasted"),
     ("autoshard.search.finish", "assemble"),
-    ("autoshard.plan.plan", "write_whole"),
+    ("autoshard.files", "write_whole"),
 ]
 BEFORE_ANY = [
     ("autoshard.program.rewritten", "Flattener"),

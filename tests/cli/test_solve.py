@@ -148,7 +148,7 @@ def solver_that(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
 def test_solve_believes_no_wrong_answer(capsys, monkeypatch):
     contest("small.json")
     Path("out.json").write_text("precious")
-    words = "solve small.json --quiet -o out.json"
+    words = "solve small.json --quiet -o out.json --overwrite"
     with monkeypatch.context() as patch:
         solver_that(patch, lambda found: replace(found, solution=Solution((1, 0))))
         assert refused(capsys, words, code=5) == (
@@ -173,7 +173,7 @@ def test_solve_without_a_solution_in_time(capsys, monkeypatch):
 
         return change
 
-    words = "solve small.json --quiet -o out.json --time-limit 9"
+    words = "solve small.json --quiet -o out.json --overwrite --time-limit 9"
     with monkeypatch.context() as patch:
         solver_that(patch, nothing("time"))
         assert refused(capsys, words, code=4) == (

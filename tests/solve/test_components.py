@@ -64,6 +64,6 @@ def test_edges_that_lead_out_are_named():
     nodes = [Node(name, np.zeros(2)) for name in ("a", "b", "c")]
     edges = [Edge.dense(0, 1, np.eye(2)), Edge.dense(2, 1, np.eye(2))]
     with pytest.raises(
-        ValueError, match=r"^1 edges lead out of the nodes given: c - b; give whole components$"
+        ValueError, match=r"^1 edge out of the nodes given: c - b; give whole components$"
     ):
         component(Problem(nodes, edges), np.array([0, 1]))

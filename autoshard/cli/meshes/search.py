@@ -6,9 +6,11 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import INFEASIBLE, TIME_LIMIT, CommandError
+from autoshard.cli.outputs import DRAWING, PLAN, TRACE, require_outputs, written
 from autoshard.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
@@ -21,11 +23,7 @@ MICROBATCHES = (8, 16, 32)
 
 def search_meshes_command(options: argparse.Namespace) -> int:
     """Run `autoshard search` for several meshes."""
-    from autoshard.cli.search import require_output, require_writable
-
-    require_output(options.output, "plan", overwrite=options.overwrite)
-    for path in (options.svg, options.trace):
-        require_writable(path)
+    require_outputs(options, output=PLAN, svg=DRAWING, trace=TRACE)
     refused = {
         "--mesh": options.mesh,
         "--require": options.require,
@@ -39,13 +37,13 @@ def search_meshes_command(options: argparse.Namespace) -> int:
     started = time.monotonic()
     with ProgressLine(quiet=options.quiet) as line:
         plan = _found(options, line, started)
-    _write(plan, options)
-    if options.json:
-        print(json.dumps(plan.to_json()))
-    else:
-        from autoshard.search.meshes.report import format_pipeline
+    with written(_texts(plan, options), quiet=options.quiet):
+        if options.json:
+            print(json.dumps(plan.to_json()))
+        else:
+            from autoshard.search.meshes.report import format_pipeline
 
-        print(format_pipeline(plan), end="")
+            print(format_pipeline(plan), end="")
     if plan.limit_hit == "interrupted":
         print("autoshard: interrupted; this is the best plan so far", file=sys.stderr)
     return 0
@@ -69,6 +67,7 @@ def _found(options: argparse.Namespace, line: ProgressLine, started: float) -> P
         cluster = load_cluster(options.meshes)
         target = Target.of_all(cluster.meshes)
         steps, whole = _steps(options, target)
+        line.within(options.time_limit, started)
         return search_meshes(
             steps,
             cluster,
@@ -143,14 +142,14 @@ def _steps(options: argparse.Namespace, target: Target) -> tuple[dict[int, Any],
     return steps, step(None)
 
 
-def _write(plan: PipelinePlan, options: argparse.Namespace) -> None:
-    from autoshard.cli.search import write_files
+def _texts(plan: PipelinePlan, options: argparse.Namespace) -> dict[str | None, Callable[[], str]]:
+    """What is written to each file."""
     from autoshard.search.meshes.problem import TICK
     from autoshard.solve.schedule.drawing import draw_svg
     from autoshard.solve.schedule.trace import chrome_trace
     from autoshard.units import format_seconds
 
-    texts = {
+    return {
         options.output: lambda: json.dumps(plan.to_json()),
         options.svg: lambda: draw_svg(
             plan.instance, plan.timeline, written=lambda time: format_seconds(time * TICK)
@@ -159,4 +158,3 @@ def _write(plan: PipelinePlan, options: argparse.Namespace) -> None:
             chrome_trace(plan.instance, plan.timeline, microseconds=1e6 * TICK)
         ),
     }
-    write_files(texts, quiet=options.quiet)

@@ -24,6 +24,7 @@ from autoshard.cli.common import (
     program_of,
     too_much_work,
 )
+from autoshard.cli.outputs import TRACE, require_outputs
 from autoshard.units import counted
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def verdicts_of(options: argparse.Namespace) -> list[Verdict]:
     refused = [name for name, value in (given | {"--compile": options.compile}).items() if value]
     if refused:
         raise CommandError(f"{', '.join(refused)}: not for a plan for several meshes; leave out")
+    require_outputs(options, trace=TRACE)
     try:
         plan = PipelinePlan.load(options.plan)
     except PlanError as error:
@@ -135,7 +137,9 @@ def _numbers(plan: PipelinePlan, options: argparse.Namespace) -> Verdict:
     words = [options.plan, reference, *([options.trace] if options.trace else [])]
     answer = child_json("autoshard.cli.meshes.numbers", words, fake_devices(devices))
     if isinstance(answer, str):
-        return Verdict("numbers", False, f"the step does not run on {devices} devices: {answer}")
+        return Verdict(
+            "numbers", False, f"the step does not run on {counted(devices, 'device')}: {answer}"
+        )
     if answer["skipped"]:
         return Verdict("numbers", None, answer["skipped"])
     if answer["differences"]:

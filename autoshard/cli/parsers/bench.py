@@ -46,6 +46,7 @@ def _add_layers(kinds: Any) -> None:
     layers.add_argument("--time-limit", metavar="S", type=cli_arguments.seconds, default=60.0)
     layers.add_argument("--gap", metavar="SHARE", type=cli_arguments.fraction, default=0.001)
     layers.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    cli_arguments.add_overwrite(layers)
 
 
 def _add_iopddl(kinds: Any) -> None:
@@ -61,6 +62,7 @@ def _add_iopddl(kinds: Any) -> None:
         help="seconds for each, or `contest` for what the contest gave it (default 60)",
     )
     contest.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    cli_arguments.add_overwrite(contest)
 
 
 def _add_solvers(kinds: Any) -> None:
@@ -96,6 +98,7 @@ def _add_solvers(kinds: Any) -> None:
     )
     solvers.add_argument("--threads", metavar="N", type=cli_arguments.count, default=2)
     solvers.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    cli_arguments.add_overwrite(solvers)
 
 
 def _add_resolve(kinds: Any) -> None:
@@ -121,6 +124,7 @@ def _add_resolve(kinds: Any) -> None:
     )
     again.add_argument("--seed", metavar="N", type=int, default=0)
     again.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    cli_arguments.add_overwrite(again)
 
 
 def _add_habits(kinds: Any) -> None:
@@ -169,6 +173,7 @@ def _add_habits(kinds: Any) -> None:
         help="leave a habit that is worth it in one group out of those that come later",
     )
     habits.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    cli_arguments.add_overwrite(habits)
     habits.add_argument(
         "--markdown", metavar="FILE", help="with --without: write what each buys as a page"
     )
@@ -208,6 +213,7 @@ def _add_fidelity(kinds: Any) -> None:
         help="keep the plans there; those that are there are priced anew",
     )
     fidelity.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    cli_arguments.add_overwrite(fidelity)
     fidelity.add_argument("--svg", metavar="FILE", help="draw predicted against compiled")
 
 
@@ -287,6 +293,7 @@ def _add_plans(kinds: Any) -> None:
         help="seconds for each of its plans (default 3600)",
     )
     plans.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    cli_arguments.add_overwrite(plans)
 
 
 def _add_schedules(kinds: Any) -> None:
@@ -330,3 +337,4 @@ def _add_schedules(kinds: Any) -> None:
         "--cold", action="store_true", help="solve each row from nothing but the named schedules"
     )
     schedules.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    cli_arguments.add_overwrite(schedules)

@@ -44,4 +44,5 @@ def add_all(kinds: Any) -> None:
     parser.add_argument("--csv", metavar="FILE", help="write the figures to this file")
     parser.add_argument("-o", "--output", metavar="FILE", help="write them as an HTML page")
     parser.add_argument("--markdown", metavar="FILE", help="write them as Markdown")
+    cli_arguments.add_overwrite(parser)
     parser.add_argument("--compare", metavar="OLD.csv", help="show what got worse since then")

@@ -44,6 +44,7 @@ def add_measured(kinds: Any) -> None:
         help="seconds for each row, beside those of --ours and --compiled (default 300)",
     )
     measured.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    cli_arguments.add_overwrite(measured)
     measured.add_argument("--markdown", metavar="FILE", help="also write a page of all figures")
     measured.add_argument(
         "--svg", metavar="FILE", help="also write a plot of predicted over measured seconds"

@@ -47,6 +47,7 @@ def add_frontier(commands: Any) -> None:
         help="seconds for all searches together (default 300)",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the plans to this file")
+    cli_arguments.add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print the plans as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 

@@ -55,4 +55,5 @@ def add_report(commands: Any) -> None:
         ("--shardings", "layouts of all inputs and outputs, as JSON for NamedSharding"),
     ):
         parser.add_argument(option, metavar="FILE", help=summary)
+    cli_arguments.add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print what was written as JSON")

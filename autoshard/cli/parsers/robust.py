@@ -61,6 +61,7 @@ def add_robust(commands: Any) -> None:
         "--record", metavar="FILE", help="write the answer as JSON, for `autoshard report --robust`"
     )
     parser.add_argument("--csv", metavar="FILE", help="write a line per number")
+    cli_arguments.add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 

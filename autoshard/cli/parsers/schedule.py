@@ -56,4 +56,5 @@ def add_schedule(commands: Any) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="write the schedule as JSON")
     parser.add_argument("--svg", metavar="FILE", help="draw it")
     parser.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto or Chrome")
+    cli_arguments.add_overwrite(parser)
     parser.add_argument("--quiet", action="store_true", help="show no progress")

@@ -48,6 +48,13 @@ def add_verify(commands: Any) -> None:
         metavar="FILE",
         help="of a plan for several meshes: write the run on fake devices as a Chrome trace",
     )
+    cli_arguments.add_overwrite(parser)
+    _add_compile(parser)
+    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
+
+
+def _add_compile(parser: Any) -> None:
+    """Add the options of the real compiler."""
     parser.add_argument(
         "--compile",
         choices=("tpu", "gpu", "cpu"),
@@ -69,4 +76,3 @@ def add_verify(commands: Any) -> None:
         help="seconds for the compiler (default 1800)",
     )
     parser.add_argument("--no-cache", action="store_true", help="compile again, and keep no answer")
-    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")

@@ -102,5 +102,6 @@ def add_sweep(parser: Any) -> None:
     parser.add_argument("--no-cache", action="store_true", help="keep no rows, and look for none")
     parser.add_argument("--csv", metavar="FILE", help="write the rows to this file")
     parser.add_argument("-o", "--output", metavar="FILE", help="write rows and answers as JSON")
+    cli_arguments.add_overwrite(parser)
     parser.add_argument("--json", action="store_true", help="print rows and answers as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")

@@ -15,6 +15,7 @@ from autoshard.compiler.hlo.events import kind_between_slices
 from autoshard.compiler.hlo.groups import joined, parse_groups, parse_pairs
 from autoshard.compiler.hlo.module import Instruction, Module
 from autoshard.plan.plan import MeshShape
+from autoshard.units import counted
 
 
 class Partitions:
@@ -42,7 +43,8 @@ class Partitions:
             self.members = tuple(n for n, place in enumerate(slices) if place == slices[0])
         if module.devices != len(self.members):
             raise ValueError(
-                f"module {module.name!r} is for {module.devices} devices, the mesh ({fine.mesh}) "
+                f"module {module.name!r} is for {counted(module.devices, 'device')}, the mesh "
+                f"({fine.mesh}) "
                 f"has {len(self.members)}"
             )
 

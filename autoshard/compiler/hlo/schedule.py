@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from autoshard.compiler.hlo.module import Instruction
+from autoshard.units import counted
 
 COLLECTIVE_CLASS = 5e-3
 """Seconds from the start of what runs beside kernels to its done, where the compiler knows nothing
@@ -151,7 +152,8 @@ def read_schedule(text: str) -> Schedule:
         found[name] = computation
     if not found:
         raise ValueError(
-            f"no schedule of a computation in a text of {len(lines)} lines; give what XLA dumps as "
+            f"no schedule of a computation in a text of {counted(len(lines), 'line')}; give "
+            "what XLA dumps as "
             "a schedule"
         )
     return Schedule(found)

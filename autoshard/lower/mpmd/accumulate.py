@@ -22,6 +22,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from autoshard.units import counted
+
 LOOP = "accumulate_grads_over_microbatches"
 """Name of the marked call that holds the scan over microbatches."""
 MICROBATCH = "value_and_grad_of_microbatch"
@@ -124,7 +126,9 @@ def _with(args: Sequence[Any], part: Mapping[int, Any]) -> list[Any]:
 def _position(number: int, count: int, name: str) -> int:
     position = number + count if number < 0 else number
     if not 0 <= position < count:
-        raise ValueError(f"{name} holds {number}, but the function is given {count} arguments")
+        raise ValueError(
+            f"{name} holds {number}, but the function is given {counted(count, 'argument')}"
+        )
     return position
 
 
@@ -156,7 +160,7 @@ def _check_batch(batch: Mapping[int, Any], microbatches: int) -> None:
             else:
                 sizes.setdefault(aval.shape[0], name)
     if len(sizes) > 1:
-        faults += [f"{name} has {size} examples" for size, name in sizes.items()]
+        faults += [f"{name} has {counted(size, 'example')}" for size, name in sizes.items()]
     if faults or not sizes:
         listed = "".join(f"\n  * {fault}" for fault in faults or ["it holds no arrays"])
         raise MicrobatchError(

@@ -25,6 +25,7 @@ from autoshard.program.layout import format_type
 from autoshard.program.layout_pattern import Dimension, LayoutPattern, fitting_order
 from autoshard.program.select import RequirementError, find_values, ops_inside, shown_path
 from autoshard.program.trace import Program
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,7 +177,7 @@ def _logical(program: Program, requirement: LogicalRules) -> Bound:
         for value in find_values(program, target):
             if len(names) != _rank(program, value):
                 raise RequirementError(
-                    f"{requirement}: {target} has {len(names)} names, but "
+                    f"{requirement}: {target} has {counted(len(names), 'name')}, but "
                     f"{shown_value(program, value)} has {_rank(program, value)} dimensions"
                 )
             named.setdefault(value, names)

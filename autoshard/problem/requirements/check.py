@@ -24,6 +24,7 @@ from autoshard.program.layout import REPLICATED, Layout
 from autoshard.program.layout_pattern import LayoutPattern
 from autoshard.program.select import group_path, is_inside, named_path
 from autoshard.program.trace import Program
+from autoshard.units import counted
 
 
 def broken(
@@ -54,7 +55,7 @@ def broken(
         return [f"{found:.0f} {unit}"] if over else []
     if isinstance(requirement, ChangeLimit):
         found = changed(program, bound, mesh, decisions)
-        return [f"{len(found)} changes"] if len(found) > requirement.count else []
+        return [counted(len(found), "change")] if len(found) > requirement.count else []
     if isinstance(requirement, LogicalRules) and bound.names:
         return _without_rules(bound, mesh, decisions)
     faults: list[str] = []

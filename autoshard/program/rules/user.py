@@ -17,6 +17,7 @@ from jax.extend.core import JaxprEqn
 
 from autoshard import compat
 from autoshard.program.rules.record import Factor, FactorKind, Rule
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ def _labelled(
     where = f"{name} of shape {tuple(shape)}"
     labels = _labels(tuple(dimensions), len(shape))
     if len(labels) != len(shape):
-        wrong.append(f"{where} has {len(labels)} dimensions in the rule")
+        wrong.append(f"{where} has {counted(len(labels), 'dimension')} in the rule")
         return []
     for one in dimensions[:1]:
         if isinstance(one, str) and one.startswith(BATCHING):

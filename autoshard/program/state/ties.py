@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+from autoshard.units import counted
+
 
 class TraceError(ValueError):
     """The function cannot be traced, or the program holds something that cannot be planned."""
@@ -36,7 +38,8 @@ def donated_positions(donate_argnums: Any, count: int) -> tuple[int, ...]:
     for number in numbers:
         if not -count <= number < count:
             raise TraceError(
-                f"donate_argnums holds {number}, but the function is given {count} arguments"
+                f"donate_argnums holds {number}, but the function is given "
+                f"{counted(count, 'argument')}"
             )
     return tuple(dict.fromkeys(number % count for number in numbers))
 

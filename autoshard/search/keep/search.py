@@ -56,7 +56,7 @@ from autoshard.search.mesh_axes import AXIS_NAMES
 from autoshard.search.options import SearchOptions, WarmStart
 from autoshard.search.prepare import prepare
 from autoshard.solve.limit_hit import LimitHit
-from autoshard.units import format_seconds
+from autoshard.units import counted, format_seconds
 
 FIRST, OTHERS, TRIALS, PARTS = 0.35, 0.5, 0.6, 0.75
 """Until which fractions of the time limit the first two choices are planned, the other proposals
@@ -390,9 +390,9 @@ class _Search:
         if self.saves and not self.notes:
             notes.append(
                 f"what is saved for the backward pass: {best.title}, the best of "
-                f"{len(self.trials)} choices (the others: {titles or 'none'}); no choice between "
-                "them was tried, and the bound holds for the others on the mesh on which they were "
-                "planned"
+                f"{counted(len(self.trials), 'choice')} (the others: {titles or 'none'}); no "
+                "choice between them was tried, and the bound holds for the others on the mesh on "
+                "which they were planned"
             )
         if self.large:
             titles = ", ".join(self.large)

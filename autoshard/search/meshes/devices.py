@@ -67,7 +67,7 @@ def machines_of(
         given = machine
     if len(given) != len(meshes):
         raise LoweringError(
-            f"there are {len(given)} machines for {counted(len(meshes), 'mesh')}; give "
+            f"there are {counted(len(given), 'machine')} for {counted(len(meshes), 'mesh')}; give "
             "one for all, or "
             "each one"
         )

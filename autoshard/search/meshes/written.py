@@ -13,6 +13,7 @@ from autoshard.plan.written import AxisSize, Entry
 from autoshard.search.meshes.stage_program import SHARED, Argument, Mode
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.schedule.task import WrittenOrder
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +115,14 @@ class WrittenPipeline:
             "peak_bytes",
         ):
             if len(getattr(self, name)) != meshes:
-                yield f"{name} has {len(getattr(self, name))} entries for {meshes} machines"
+                yield (
+                    f"{name} has {counted(len(getattr(self, name)), 'entry')} for {meshes} machines"
+                )
         for name in ("mesh_of", "shardings"):
             if len(getattr(self, name)) != stages:
-                yield f"{name} has {len(getattr(self, name))} entries for {stages} stages"
+                yield (
+                    f"{name} has {counted(len(getattr(self, name)), 'entry')} for "
+                    f"{counted(stages, 'stage')}"
+                )
         if any(mesh >= meshes for mesh in self.mesh_of):
             yield f"mesh_of is {list(self.mesh_of)}; the meshes are 0 to {meshes - 1}"

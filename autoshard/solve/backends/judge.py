@@ -15,6 +15,7 @@ import numpy as np
 
 from autoshard.solve.backends.linear import LinearModel
 from autoshard.solve.backends.task import Answer, Verdict, largest_coefficients
+from autoshard.units import counted
 
 TOLERANCE = 1e-6
 """By how much values may miss whole numbers and rows their sides, rows being divided by their
@@ -94,9 +95,9 @@ def rounded(model: LinearModel, values: np.ndarray) -> np.ndarray:
 def faults(model: LinearModel, values: np.ndarray, *, relax: bool = False) -> str:
     """How values break a model, or an empty string: every kind of fault, and the worst of each."""
     if values.shape != (model.size,):
-        return f"values of shape {values.shape} for {model.size} variables"
+        return f"values of shape {values.shape} for {counted(model.size, 'variable')}"
     if not np.isfinite(values).all():
-        return f"{int((~np.isfinite(values)).sum())} values are not finite"
+        return f"values that are not finite: {int((~np.isfinite(values)).sum())} of {values.size}"
     found = []
     outside = np.maximum(-values, values - model.top) / np.maximum(model.top, 1.0)
     if outside.max(initial=0.0) > TOLERANCE:
@@ -122,8 +123,8 @@ def faults(model: LinearModel, values: np.ndarray, *, relax: bool = False) -> st
     if broken.any():
         worst = int(np.where(broken, over / np.maximum(allowed, 1e-300), 0.0).argmax())
         found.append(
-            f"{int(broken.sum())} rows are broken: row {worst} sums to {sums[worst]:.12g} instead "
-            f"of {model.lower[worst]:.12g} to {model.upper[worst]:.12g}"
+            f"{counted(int(broken.sum()), 'broken row')}: row {worst} sums to {sums[worst]:.12g} "
+            f"instead of {model.lower[worst]:.12g} to {model.upper[worst]:.12g}"
         )
     return "; ".join(found)
 

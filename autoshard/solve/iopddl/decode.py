@@ -21,6 +21,7 @@ import numpy as np
 
 from autoshard.solve.iopddl.tables import Faults, Rows, Tables
 from autoshard.solve.problem import Floats, Integers, ProblemError
+from autoshard.units import counted
 
 LISTS = {"nodes": ("intervals", "costs", "usages"), "edges": ("nodes", "costs")}
 
@@ -81,7 +82,8 @@ def _unpacked(raw: bytes, source: str) -> bytes:
         return gzip.decompress(raw)
     except EOFError as error:
         raise ProblemError(
-            f"{source} is truncated: its gzip data break off after {len(raw):,} bytes; copy or "
+            f"{source} is truncated: its gzip data break off after "
+            f"{counted(len(raw), 'byte', ',')}; copy or "
             "download it again"
         ) from error
     except (OSError, zlib.error) as error:
@@ -101,7 +103,8 @@ def _plain(text: bytes, source: str) -> Any:
         at_end = error.pos >= len(error.doc.rstrip())
         if text.lstrip()[:1] == b"{" and (at_end or text.rstrip()[-1:] != b"}"):
             raise ProblemError(
-                f"{source} is truncated: its JSON breaks off after {len(text):,} bytes; copy or "
+                f"{source} is truncated: its JSON breaks off after "
+                f"{counted(len(text), 'byte', ',')}; copy or "
                 "download it again"
             ) from error
         raise ProblemError(

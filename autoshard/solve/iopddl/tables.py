@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from autoshard.solve.problem import Floats, Integers, ProblemError
+from autoshard.units import counted
 
 FORBIDDEN = 1e18
 SHOWN = 20
@@ -129,7 +130,8 @@ def _check_nodes(tables: Tables, sizes: Integers, faults: Faults) -> None:
     faults.add_all(
         np.flatnonzero(sizes != usages.sizes()),
         lambda i: (
-            f"node {i} has {costs[i].size} costs but {usages[i].size} usages; give one of each "
+            f"node {i} has {counted(costs[i].size, 'cost')} but "
+            f"{counted(usages[i].size, 'usage')}; give one of each "
             "per choice"
         ),
     )
@@ -171,7 +173,8 @@ def _check_edges(tables: Tables, sizes: Integers, faults: Faults) -> None:
     faults.add_all(
         np.flatnonzero(there & (pairs.sizes() != rows * columns)),
         lambda e: (
-            f"{_edge(tables, e)}: {pairs[e].size} costs for {rows[e]} x {columns[e]} choices; "
+            f"{_edge(tables, e)}: {counted(pairs[e].size, 'cost')} for {rows[e]} x {columns[e]} "
+            "choices; "
             f"give {rows[e] * columns[e]}, row by row"
         ),
     )

@@ -8,6 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from autoshard.files.errors import shown
+from autoshard.units import counted
 
 if TYPE_CHECKING:
     from autoshard.solve.schedule.instance import Instance
@@ -50,7 +51,7 @@ def _sizes(instance: Instance) -> Iterator[str]:
             continue
         if len(values) != instance.stages:
             yield (
-                f"{name} has {len(values)} entries and F has {instance.stages}; "
+                f"{name} has {counted(len(values), 'entry')} and F has {instance.stages}; "
                 "give one for each stage"
             )
         else:
@@ -59,7 +60,9 @@ def _sizes(instance: Instance) -> Iterator[str]:
     limit = () if instance.memory_limit is None else instance.memory_limit
     for name, values in (("dev_scale", instance.time_scale), ("mem_limit", limit)):
         if len(values) != meshes and not (name == "mem_limit" and not values):
-            yield f"{name} has {len(values)} entries; give one for each of {meshes} meshes"
+            yield (
+                f"{name} has {counted(len(values), 'entry')}; give one for each of {meshes} meshes"
+            )
         yield from _no_numbers(name, values)
     if len(instance.transfer) != meshes or any(len(row) != meshes for row in instance.transfer):
         yield f"comm is no matrix of {meshes} x {meshes}; give that, or one number"

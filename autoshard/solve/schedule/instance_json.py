@@ -23,6 +23,7 @@ from typing import Any
 from autoshard.files.errors import shown
 from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance, chain
+from autoshard.units import counted
 
 REQUIRED = ("p", "m", "F", "B", "W")
 KNOWN = (
@@ -57,7 +58,10 @@ def instance_from_json(written: Any) -> Instance:
         raise ScheduleError(_what(written), faults)
     stages, meshes = _stages(written), written["p"]
     if stages * written["m"] > MOST_TASKS:
-        fault = f"{stages:,} stages for {written['m']:,} microbatches are too many tasks; the most"
+        fault = (
+            f"{counted(stages, 'stage', ',')} for {written['m']:,} microbatches are too "
+            "many tasks; the most"
+        )
         raise ScheduleError(_what(written), [f"{fault} are {MOST_TASKS:,} pairs"])
     comm = written.get("comm", 0)
     if not isinstance(comm, list):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from autoshard.solve.schedule.faults import ScheduleError
 from autoshard.solve.schedule.instance import Instance, Number
 from autoshard.solve.schedule.task import Order, Task
+from autoshard.units import counted
 
 
 class Run(NamedTuple):
@@ -125,7 +126,7 @@ def peak(instance: Instance, tasks: tuple[Task, ...]) -> Number:
 def _misplaced(instance: Instance, order: Order) -> Iterator[str]:
     """Tasks that are not there exactly once, on their mesh."""
     if len(order) != instance.meshes:
-        yield f"it has {len(order)} meshes and the instance {instance.meshes}"
+        yield f"it has {counted(len(order), 'mesh')} and the instance {instance.meshes}"
         return
     seen: dict[tuple[int, int], list[str]] = {}
     for mesh, tasks in enumerate(order):

@@ -34,6 +34,7 @@ from autoshard.solve.problem import (
     ProblemError,
     Progress,
 )
+from autoshard.units import counted
 
 Pins = Mapping[int, Sequence[int] | np.ndarray]
 MARGIN = 1e-15
@@ -216,12 +217,14 @@ def _pins_are_kept(problem: Problem, old: Pins, new: Pins) -> bool:
 def _check_near(before: Problem, after: Problem) -> None:
     bad = []
     if len(before.nodes) != len(after.nodes):
-        bad.append(f"{len(before.nodes)} nodes before, {len(after.nodes)} after")
+        bad.append(f"{counted(len(before.nodes), 'node')} before, {len(after.nodes)} after")
     if len(before.edges) != len(after.edges):
-        bad.append(f"{len(before.edges)} edges before, {len(after.edges)} after")
+        bad.append(f"{counted(len(before.edges), 'edge')} before, {len(after.edges)} after")
     for old, new in zip(before.nodes, after.nodes, strict=False):
         if old.costs.size != new.costs.size:
-            bad.append(f"{new.name}: {old.costs.size} choices before, {new.costs.size} after")
+            bad.append(
+                f"{new.name}: {counted(old.costs.size, 'choice')} before, {new.costs.size} after"
+            )
     for number, (old, new) in enumerate(zip(before.edges, after.edges, strict=False)):
         if old is not new and not _is_same_edge(old, new):
             bad.append(

@@ -20,6 +20,7 @@ from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.machine.numbers import numbers, with_numbers
 from autoshard.study.measured.table import Run
+from autoshard.units import counted
 
 DEVICES = {"TPU7x": 2}
 """Devices of one chip as JAX counts them, where it is not one."""
@@ -126,7 +127,9 @@ def machine_of(run: Run) -> tuple[Machine, tuple[str, ...]]:
     devices = run.chips * DEVICES.get(run.chip, 1)
     slices = run.units or 1 if known.preset.startswith("v") else 1
     if devices % slices:
-        raise MachineError(f"{devices} devices of {run.chip} are no {slices} equal slices")
+        raise MachineError(
+            f"{counted(devices, 'device')} of {run.chip} are no {slices} equal slices"
+        )
     times = f"{slices}x" if slices > 1 else ""
     machine = load(f"{times}{known.preset}-{devices // slices}")
     values = dict(known.other)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from autoshard.files import Count, NotNegative, typed
 from autoshard.plan.plan import Plan
 from autoshard.solve.limit_hit import LimitHit
+from autoshard.units import counted
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -213,7 +214,9 @@ class Robust:
         written = typed(data, WrittenRobust, name=name, error=ValueError)
         for field in ("taken", "least"):
             if getattr(written, field) >= len(written.plans):
-                raise ValueError(f"{name}: {field} names none of its {len(written.plans)} plans")
+                raise ValueError(
+                    f"{name}: {field} names none of its {counted(len(written.plans), 'plan')}"
+                )
         rest = {one.name: getattr(written, one.name) for one in fields(WrittenRobust)}
         del rest["schema_version"]
         rest["program"] = rest.pop("robust")

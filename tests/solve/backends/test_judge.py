@@ -18,17 +18,17 @@ def test_values_that_break_rows_are_reported_and_not_believed(knapsack):
     result = judged(knapsack, lie, None)
     assert (result.verdict, result.values) == (Verdict.BROKEN, None)
     assert (result.objective, result.bound) == (math.inf, -math.inf)
-    assert result.note == "2 rows are broken: row 0 sums to 2 instead of -inf to 1"
+    assert result.note == "2 broken rows: row 0 sums to 2 instead of -inf to 1"
 
 
 def test_every_kind_of_fault_is_named(knapsack):
     assert faults(knapsack, np.array([1.0, 0.0])) == ""
     assert faults(knapsack, np.array([0.5, 0.5]), relax=True) == ""
     assert faults(knapsack, np.zeros(3)) == "values of shape (3,) for 2 variables"
-    assert faults(knapsack, np.array([np.nan, 0.0])) == "1 values are not finite"
+    assert faults(knapsack, np.array([np.nan, 0.0])) == "values that are not finite: 1 of 2"
     assert faults(knapsack, np.array([0.25, 2.0])) == (
         "variable 1 is 2, outside of 0 to 1; variable 0 is 0.25, not a whole number; "
-        "1 rows are broken: row 0 sums to 2 instead of -inf to 1"
+        "1 broken row: row 0 sums to 2 instead of -inf to 1"
     )
 
 

@@ -16,6 +16,7 @@ from autoshard import compat
 from autoshard.lower.mpmd.accumulate import MICROBATCH
 from autoshard.lower.mpmd.cut.flat import graph_of
 from autoshard.lower.mpmd.cut.graph import Graph, Node, needed
+from autoshard.units import counted
 
 
 class LoopError(ValueError):
@@ -79,7 +80,8 @@ def find_loop(closed: Any) -> MicrobatchedStep:
             "autoshard.accumulate_grads(loss_fn, microbatches=m) in place of "
             "jax.value_and_grad(loss_fn)"
             if not loops
-            else f"the step has {len(loops)} microbatch loops ({where}), and one is pipelined: "
+            else f"the step has {counted(len(loops), 'microbatch loop')} ({where}), and one is "
+            "pipelined: "
             "join them into one loss"
         )
     number = loops[0]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from autoshard.lower.mpmd.cut.blocks import Block, find_blocks, layer_scans, path_of
 from autoshard.lower.mpmd.cut.graph import Graph
 from autoshard.near import hint
+from autoshard.units import counted
 
 _ITERATIONS = re.compile(r"^(.*)\[(\d+)(?::(\d+))?\]$")
 Part = tuple[int, int, int]
@@ -52,7 +53,8 @@ def counted_stages(graph: Graph, counts: Sequence[int]) -> Stages:
     if sum(counts) != len(blocks) or min(counts, default=0) < 1:
         raise StageError(
             f"stages of {', '.join(map(str, counts))} blocks were asked for, but the program has "
-            f"{len(blocks)} repeated blocks: give every stage one or more, {len(blocks)} in all"
+            f"{counted(len(blocks), 'repeated block')}: give every stage one or more, "
+            f"{len(blocks)} in all"
         )
     stops = list(itertools.accumulate(counts))
     runs = list(zip([0, *stops], stops, strict=False))
@@ -74,12 +76,15 @@ def even_stages(graph: Graph, count: int, speeds: Sequence[float] | None = None)
     """
     speeds = (1.0,) * count if speeds is None else tuple(speeds)
     if len(speeds) != count or not all(speed > 0 for speed in speeds):
-        raise StageError(f"speeds {speeds} are not one positive number for each of {count} stages")
+        raise StageError(
+            f"speeds {speeds} are not one positive number for each of {counted(count, 'stage')}"
+        )
     blocks = find_blocks(graph)
     if count < 1 or count > len(blocks):
         found = ", ".join(block.name for block in blocks) or "none"
         raise StageError(
-            f"{count} stages were asked for, but the program has {len(blocks)} repeated blocks "
+            f"{count} stages were asked for, but the program has "
+            f"{counted(len(blocks), 'repeated block')} "
             f"({found}): ask for {'1 to ' if len(blocks) > 1 else ''}{max(len(blocks), 1)} stages, "
             "or name the scopes of every stage"
         )

@@ -27,6 +27,7 @@ from autoshard.solve.schedule.optimise.cp_sat_memory import limit_memory
 from autoshard.solve.schedule.optimise.cp_sat_order import TaskOrder
 from autoshard.solve.schedule.optimise.cp_sat_work import share_time
 from autoshard.solve.schedule.optimise.question import Question
+from autoshard.units import counted
 
 EFFORT, MORE_EFFORT = 5.0, 2.0
 """Deterministic seconds of CP-SAT, about those of one core, for a part; the factor for more."""
@@ -102,7 +103,8 @@ def _part(question: Question, effort: float, tell: Tell, share: float) -> _Part:
     status = solver.Solve(model, Listener())
     if status == cp_model.MODEL_INVALID:
         raise ValueError(
-            f"CP-SAT does not accept the model of {len(starts)} tasks; give times of fewer digits"
+            f"CP-SAT does not accept the model of {counted(len(starts), 'task')}; give times of "
+            "fewer digits"
         )
     if status == cp_model.INFEASIBLE:
         return _Part(question.most + 1, 0, None)
