@@ -26,6 +26,7 @@ from autoshard import compat
 from autoshard.lower.explicit import manual_step
 from autoshard.lower.facts.platforms import calls_of_code, check_platforms, platform_to_read
 from autoshard.lower.interpret import Interpreter, LoweringError, Readable
+from autoshard.lower.placed import placed
 from autoshard.plan.plan import Plan
 from autoshard.plan.same_program import for_program
 from autoshard.plan.types.plan_check import check_plan
@@ -111,6 +112,8 @@ class Lowered:
     def shard(self, *arguments: Any) -> Any:
         """Lay out the first arguments of the step as planned; one alone is returned by itself.
 
+        An array that stands twice among them is copied where the step would overwrite it.
+
         Raises:
           TypeError: the step has fewer arguments, or one of another structure.
         """
@@ -123,14 +126,17 @@ class Lowered:
         for name, one, wanted in zip(
             self.program.argument_names, arguments, self.in_shapes, strict=False
         ):
-            given, planned = jax.tree.structure(one), jax.tree.structure(wanted)
-            if given != planned:
+            found, planned = jax.tree.structure(one), jax.tree.structure(wanted)
+            if found != planned:
                 raise TypeError(
-                    f"{name} was planned for {planned}, but got {given}; give arguments of this "
+                    f"{name} was planned for {planned}, but got {found}; give arguments of this "
                     "structure, or search for a plan of the new one"
                 )
-        placed = release(jax.device_put(arguments, self.in_shardings[: len(arguments)]))
-        return placed[0] if len(placed) == 1 else placed
+        leaves, tree = jax.tree.flatten(arguments)
+        wanted = jax.tree.leaves(self.in_shardings[: len(arguments)])
+        donated = [k for k in self.program.donated if k < len(leaves)]
+        given = release(jax.tree.unflatten(tree, placed(leaves, wanted, donated)))
+        return given[0] if len(given) == 1 else given
 
     def lower(self, *, platforms: Sequence[str] | None = None) -> Any:
         """The `jax.stages.Lowered` of the step; needs no devices when `platforms` are given.
@@ -194,6 +200,7 @@ class InPlace:
     """A jitted step that changes its arguments as the step does that was planned.
 
     Objects get other arrays, and `jax.Ref`s other contents. Buffers of what changes are donated.
+    Arguments may lie anywhere, and an array may stand twice among them.
     """
 
     def __init__(self, lowered: Lowered, options: Mapping[str, Any]) -> None:
@@ -208,6 +215,7 @@ class InPlace:
                 f"{program.name} changes its arguments in place, so that its plan alone says "
                 f"{', '.join(sorted(given))}; give others to `functional`"
             )
+        self.into = into
         self.jitted = jax.jit(
             self._flat,
             in_shardings=tuple(into),
@@ -224,8 +232,9 @@ class InPlace:
         if tree not in self.trees:
             _check_paths(program, arguments)
             self.trees.add(tree)
-        results, arrays = self.jitted(*flat)
-        positions = [given for given, _ in self.objects]
+        given = placed(flat, self.into, program.donated - program.refs)
+        results, arrays = self.jitted(*given)
+        positions = [position for position, _ in self.objects]
         write_back(arguments, dict(zip(positions, arrays, strict=True)))
         return release(jax.tree.unflatten(program.out_tree.children()[0], results))
 

@@ -10,8 +10,8 @@
 Each combination of shapes, dtypes, tree structures and static arguments has a plan of its own;
 weak types share that of strong ones where the step is the same otherwise.
 Plans are kept in the user's cache folder, by the program, the machine and what was asked, so that a
-program that starts again plans nothing anew. Arguments that lie elsewhere are laid out as planned
-at the first call; what a step returns already lies where the next one reads it.
+program that starts again plans nothing anew. Arguments that lie elsewhere are laid out as planned;
+what a step returns already lies where the next one reads it. A step is compiled once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from typing import Any
 import jax
 
 from autoshard.files.cache import cache_folder
-from autoshard.lower.spmd import Lowered, lower
+from autoshard.lower.placed import placed
+from autoshard.lower.spmd import InPlace, Lowered, Releasing, lower
 from autoshard.machine.load import load, presets
 from autoshard.machine.machine import Machine
 from autoshard.plan.plan import Plan, PlanError
@@ -51,10 +52,21 @@ class _Step:
     Attributes:
       lowered: the plan, written into the step.
       run: the `jax.jit` function; it takes what is not static.
+      wanted: where the leaves of its arguments lie, in order.
     """
 
     lowered: Lowered
     run: Any
+    wanted: tuple[Any, ...]
+
+    def __call__(self, *dynamic: Any) -> Any:
+        """Run the step on arguments that lie anywhere."""
+        if isinstance(self.run, InPlace):  # it lays out by itself, and keeps the objects
+            return self.run(*dynamic)
+        given = hold(dynamic) if isinstance(self.run, Releasing) else dynamic
+        leaves, tree = jax.tree.flatten(given)
+        laid = placed(leaves, self.wanted, self.lowered.program.donated)
+        return self.run(*jax.tree.unflatten(tree, laid))
 
 
 class PlannedJit:
@@ -82,7 +94,7 @@ class PlannedJit:
         self._keep, self._asked = keep, asked
         self._steps: dict[Hashable, _Step] = {}
         self._lowered: dict[Hashable, Lowered] = {}
-        self._only: Callable[..., Any] | None = None
+        self._only: _Step | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step. Raises what `autoshard.trace`, `search` and `lower` raise, at first."""
@@ -90,13 +102,9 @@ class PlannedJit:
             try:
                 return self._only(*args)
             except (_OtherArgumentsError, TypeError, ValueError):
-                pass  # of other shapes, or not yet where they are to lie: seen below
+                pass  # of other shapes: seen below
         step, dynamic = self._step_of(args, kwargs)
-        try:
-            return step.run(*dynamic)
-        except ValueError:  # committed to other devices, or to another layout
-            placed = jax.device_put(dynamic, step.lowered.in_shardings)
-        return step.run(*placed)
+        return step(*dynamic)
 
     def planned(self, *args: Any, **kwargs: Any) -> Lowered:
         """The step as planned for these arguments, or for `jax.ShapeDtypeStruct`s in their place.
@@ -142,9 +150,10 @@ class PlannedJit:
         if key not in self._steps:
             lowered = self._planned_for(call)
             wanted = [_kind(leaf) for leaf in jax.tree.leaves(dynamic)]
-            self._steps[key] = _Step(lowered, _jitted(lowered, wanted))
+            layouts = tuple(jax.tree.leaves(lowered.in_shardings))
+            self._steps[key] = _Step(lowered, _jitted(lowered, wanted), layouts)
             alone = len(self._steps) == 1 and not self._static
-            self._only = self._steps[key].run if alone else None
+            self._only = self._steps[key] if alone else None
         return self._steps[key], dynamic
 
     def _planned_for(self, call: _Call) -> Lowered:

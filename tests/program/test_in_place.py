@@ -141,6 +141,24 @@ def test_one_object_in_two_places_is_refused() -> None:
         trace(plain_step, model, optimizer, BATCH)
 
 
+def averaging_step(weights, averaged, x):
+    for weight, average in zip(weights, averaged, strict=True):
+        weight[...] = weight[...] + x
+        average[...] = 0.9 * average[...] + 0.1 * weight[...]
+
+
+def test_averaged_weights_that_are_the_objects_of_the_weights_are_refused_in_a_few_lines() -> None:
+    many = [nnx.Param(f(8)) for _ in range(20)]
+    with pytest.raises(TraceError) as caught:
+        trace(averaging_step, many, many, f(8))
+    lines = str(caught.value).split("\n")
+    assert lines[1] == "  weights.0 and averaged.0 are one object"
+    assert lines[-2] == "  and 8 more"
+    assert lines[-1].startswith("give one of the two objects of its own, as `jax.tree.map(lambda")
+    apart = [nnx.Param(f(8)) for _ in range(20)]
+    assert len(trace(averaging_step, many, apart, f(8)).changed) == 40
+
+
 def test_a_function_that_returns_its_changes_leaves_its_arguments_alone() -> None:
     average = Average(jnp.ones(8), (jnp.zeros(()), jnp.ones(())))
     state, weights = refs()

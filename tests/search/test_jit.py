@@ -181,6 +181,39 @@ def test_arguments_that_lie_elsewhere_are_laid_out_as_planned():
         np.testing.assert_allclose(loss, train(*arguments())[0], rtol=1e-5)
 
 
+def test_a_step_is_compiled_once_though_its_first_arguments_lie_on_one_device(caplog):
+    planned = autoshard.jit(train, machine=MACHINE, mesh={"data": 8}, donate_argnums=0)
+    weights, batch = arguments()
+    assert not weights["up"].committed
+    traced = []
+    with jax.log_compiles():
+        for _ in range(3):
+            caplog.clear()
+            _, weights = planned(weights, batch)
+            traced.append(sum("Compiling jit(train)" in one.message for one in caplog.records))
+    assert traced == [1, 0, 0]
+
+
+def test_an_array_that_stands_twice_is_copied_where_it_is_overwritten():
+    def step(weights, averaged, batch):
+        loss, weights = train(weights, batch)
+        return loss, weights, jax.tree.map(lambda a, w: 0.9 * a + 0.1 * w, averaged, weights)
+
+    planned = autoshard.jit(step, machine=MACHINE, mesh={"data": 8}, donate_argnums=(0, 1))
+    weights, batch = arguments()
+    averaged, expected = weights, [jax.tree.map(jnp.copy, weights)] * 2
+    for _ in range(2):
+        _, weights, averaged = planned(weights, averaged, batch)
+        expected = step(*expected, batch)[1:]
+    for made, wanted in zip((weights, averaged), expected, strict=True):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4), made, wanted)
+
+    weights, batch = arguments()
+    lowered = planned.planned(weights, weights, batch)
+    loss, _, averaged = lowered.jit()(*lowered.shard(weights, weights, batch))
+    np.testing.assert_allclose(loss, train(*arguments())[0], rtol=1e-5)
+
+
 def test_it_can_be_lowered_and_differentiated_as_jax_jit_can():
     @autoshard.jit(machine=MACHINE)
     def total(x, w):
@@ -214,6 +247,30 @@ def test_a_loop_over_objects_that_change_in_place():
     planned = autoshard.jit(step, machine=MACHINE, mesh={"data": 2, "model": 4})
     np.testing.assert_allclose(losses(planned), losses(nnx.jit(step)), rtol=1e-4)
     np.testing.assert_allclose(losses(autoshard.jit(nnx.jit(step), machine=MACHINE))[-1], 0, atol=1)
+
+
+def test_averaged_weights_of_objects_may_begin_as_the_arrays_of_the_weights():
+    nnx = pytest.importorskip("flax.nnx")
+
+    def step(model, averaged, x):
+        loss, gradients = nnx.value_and_grad(lambda model: jnp.mean((model(x) - x) ** 2))(model)
+        weights = nnx.state(model, nnx.Param)
+        nnx.update(model, jax.tree.map(lambda w, g: w - 0.1 * g, weights, gradients))
+        averaged = jax.tree.map(
+            lambda a, w: 0.9 * a + 0.1 * w, averaged, nnx.state(model, nnx.Param)
+        )
+        return loss, averaged
+
+    def last(step):
+        model = nnx.Linear(16, 16, rngs=nnx.Rngs(0))
+        averaged = jax.tree.map(lambda leaf: leaf, nnx.state(model, nnx.Param))
+        for _ in range(3):
+            loss, averaged = step(model, averaged, jnp.ones((8, 16)))
+        return float(loss), np.asarray(averaged["kernel"][...])
+
+    planned, plain = last(autoshard.jit(step, machine=MACHINE, mesh={"data": 8})), last(step)
+    np.testing.assert_allclose(planned[0], plain[0], rtol=1e-5)
+    np.testing.assert_allclose(planned[1], plain[1], rtol=1e-5)
 
 
 def test_the_preset_without_its_size_is_for_the_devices_that_are_there():

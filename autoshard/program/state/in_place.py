@@ -36,6 +36,13 @@ HOW = (
     "hand the state in as arrays and return them, as in `graphdef, state = nnx.split(model)`, "
     "`step(state, batch)` and `return loss, nnx.state(model)`"
 )
+SAME = "are one object"
+COPY = (
+    "give one of the two objects of its own, as `jax.tree.map(lambda leaf: leaf, "
+    "nnx.state(model))` has; or " + HOW
+)
+MOST = 12
+"""Lines of a message that name places."""
 
 
 class InPlaceError(ValueError):
@@ -116,7 +123,7 @@ class Returning:
         return ".".join([first, *(keystr((key,), simple=True) for key in path[1:])])
 
     def _same(self, first: KeyPath, again: KeyPath) -> str:
-        return f"{self.place(first)} and {self.place(again)} are one object"
+        return f"{self.place(first)} and {self.place(again)} {SAME}"
 
     def hint(self) -> str:
         """What may be wrong with the arguments of a step that fails; empty if nothing is known."""
@@ -135,7 +142,10 @@ class Returning:
             ]
         if faults:
             heading = f"{getattr(self.fn, '__name__', 'it')} changes objects, but"
-            raise InPlaceError("\n".join([heading, *dict.fromkeys(faults), HOW]))
+            shown = [*dict.fromkeys(faults)]
+            more = [f"  and {len(shown) - MOST} more"] if len(shown) > MOST else []
+            twice = any(one.endswith(SAME) for one in shown)
+            raise InPlaceError("\n".join([heading, *shown[:MOST], *more, COPY if twice else HOW]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
