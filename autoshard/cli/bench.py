@@ -26,7 +26,7 @@ def bench_command(options: argparse.Namespace) -> int:
     """Never called: the parser requires a benchmark."""
     raise CommandError(
         "name a benchmark: layers, iopddl, solvers, resolve, fidelity, habits, kernels, plans, "
-        "measured, schedules or all"
+        "measured, served, schedules or all"
     )
 
 
@@ -131,6 +131,24 @@ def measured_command(options: argparse.Namespace) -> int:
     except (TableError, ValueError) as error:
         raise CommandError(str(error)) from error
     return _run(benchmark, options)
+
+
+def served_command(options: argparse.Namespace) -> int:
+    """Run `autoshard bench served`."""
+    from autoshard.study.measured.table import TableError
+    from autoshard.study.served.table import read_points
+
+    require_outputs(options, csv=table("id", "status"), markdown=MARKDOWN, svg=DRAWING)
+    if options.resume and options.csv is None:
+        raise CommandError("--resume needs --csv FILE, where rows are kept")
+    chosen = load_benchmark("measured").chosen
+    try:
+        options.points = chosen(read_points(options.table), options.rows)
+    except OSError as error:
+        raise CommandError(f"cannot read {options.table!r}: {error.strerror}") from error
+    except (TableError, ValueError) as error:
+        raise CommandError(str(error)) from error
+    return _run(load_benchmark("served.points"), options)
 
 
 def schedules_command(options: argparse.Namespace) -> int:

@@ -10,7 +10,8 @@ parts more to compute than others, all wait for the longest one.
 Products of blocks that are narrower than the matrix units leave part of them idle: with heads of
 128, units of 256 x 256 work at half their rate (`Arithmetic.on`).
 
-Where it was measured what kernels reach of the rate of bfloat16 products (`Chip.kernel_share`),
+Where it was measured what kernels of attention reach of the rate of bfloat16 products
+(`Chip.kernel_share`), kernels that take exponentials beside their products are priced by it:
 elementwise work is part of that and not counted beside it, and all dtypes are at one rate:
 
     seconds = launch + max( products / (share x matrix rate),  bytes / bandwidth )
@@ -53,7 +54,7 @@ def kernel_seconds(
     """
     done, nothing = work.arithmetic, np.zeros(len(shards))
     share = longest / shards
-    measured = chip.kernel_share
+    measured = chip.kernel_share if done.exponentials else None
     flops = done.on(chip.matrix_side) * share
     if measured is not None:
         return np.asarray(op_seconds(chip, flops / measured, work.bytes / shards, "bfloat16"))

@@ -32,6 +32,7 @@ class Reached:
       memory: share of its bandwidth that copies of large arrays reach; None for the preset's.
       attention: share of the peak that kernels reach, by their kind, with the scores that a causal
         mask hides not counted; by their products and elementwise work where not said.
+      typical: share of that which products of a model's own sizes reach.
       source: of all.
     """
 
@@ -39,19 +40,22 @@ class Reached:
     float8: float | None = None
     memory: float | None = None
     attention: Mapping[Attention, float] = field(default_factory=dict)
+    typical: float = 1.0
     source: str
 
 
 _MATMUL = "github.com/stas00/ml-engineering at b9e2972, compute/accelerator: maximum achievable"
 _BLACKWELL = Reached(
-    products=((8192, 0.776 * TYPICAL),),
+    products=((8192, 0.776),),
+    typical=TYPICAL,
     attention={"cudnn": 0.55},
     source=f"{_MATMUL}; arxiv.org/abs/2603.05451: FlashAttention-4 reaches 1,613 TFLOP/s "
     "on a B200, 1.3 times what cuDNN 9.13 does",
 )
 _HOPPER = Reached(
-    products=((8192, 0.803 * TYPICAL),),
-    float8=0.709 * TYPICAL,
+    products=((8192, 0.803),),
+    typical=TYPICAL,
+    float8=0.709,
     attention={"cudnn": 0.505, "flash-2": 0.315, "flash-1": 0.158},
     source=f"{_MATMUL}; arxiv.org/abs/2407.08608, figures 5 and 6, heads of 128, 4,096 tokens: "
     "cuDNN 518 TFLOP/s forward with a causal mask, 499 backward; FlashAttention-2 319 and 310; "
@@ -71,7 +75,8 @@ REACHED: Mapping[str, Reached] = {
         "of 8192 cubed; copies of 32 MiB)",
     ),
     "A100 SXM 80GB": Reached(
-        products=((8192, 0.859 * TYPICAL),),
+        products=((8192, 0.859),),
+        typical=TYPICAL,
         attention={"cudnn": 0.6, "flash-2": 0.6, "flash-1": 0.33},
         source=f"{_MATMUL}; arxiv.org/abs/2307.08691, abstract: FlashAttention-2 reaches 50 to "
         "73 % of the peak of an A100, the first 25 to 40 %",
@@ -93,21 +98,24 @@ REACHED: Mapping[str, Reached] = {
 """By the name of the chip. Of an H200 no figures are published: its dies are those of an H100."""
 
 
-def as_measured(machine: Machine, attention: Attention = "cudnn") -> Machine:
+def as_measured(machine: Machine, attention: Attention = "cudnn", *, best: bool = False) -> Machine:
     """The machine with what its chip reaches by micro-benchmarks; itself where none are known.
 
     Args:
       attention: the kernels of the programs that run on it.
+      best: whether products reach what those of the best size do, as a bound has them, not what
+        is typical.
     """
     chip = machine.chip
     found = REACHED.get(chip.name)
     if found is None:
         return machine
-    most = max(share for _, share in found.products)
+    typical = 1.0 if best else found.typical
+    most = typical * max(share for _, share in found.products)
     peaks = dict(chip.peak_flops)
     if found.float8 is not None:
-        peaks["float8"] *= found.float8 / most
-    shares = tuple((size, share / most) for size, share in found.products)
+        peaks["float8"] *= typical * found.float8 / most
+    shares = tuple((size, typical * share / most) for size, share in found.products)
     kernels = found.attention.get(attention)
     chip = replace(
         chip,

@@ -11,6 +11,7 @@ import functools
 import json
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -96,6 +97,16 @@ class Prices:
         pass
 
 
+def bounded(point: Any, **_: Any) -> Any:
+    """What bounds a published point."""
+    from autoshard.study.served.answer import Bound
+
+    told = Bound(id=point.id, model=point.model, chip=point.chip, chips=point.chips)
+    if point.id != "7b":
+        return replace(told, status=f"unreachable: no published dimensions of {point.model!r}")
+    return replace(told, mesh="tensor=1", tpot_ms=5.0, memory_gb=13.6, status="priced")
+
+
 def judged(_: Path, __: Any) -> list[dict[str, Any]]:
     """What the cuts of three kernels came to."""
     said = ("agrees", "whole", "another sum over rows")
@@ -127,6 +138,10 @@ def write_files() -> None:
     Path("instances.json").write_text(json.dumps([instance_to_json(INSTANCE)]))
     Path("times.csv").write_text(TABLE)
     Path("runs.csv").write_text("id,model,chip,chips\n8b,llama3.1-8b,v6e,8\n")
+    Path("points.csv").write_text(
+        "id,model,chip,chips,batch,input,output,tpot_ms\n7b,llama2-7b,H100,1,1,128,128,6.76\n"
+        "9b,llama9-9b,H100,1,1,128,128,6.76\n"
+    )
 
 
 def _fewest() -> Fewest:
@@ -196,6 +211,7 @@ def known_answers() -> Iterator[None]:
         "autoshard.cli.solve._answer": lambda *_: SOLUTION,
         "autoshard.cli.schedule._solve": lambda *_: _schedule(),
         "autoshard.cli.rows.measure": measured,
+        "autoshard.study.served.answer.answer": bounded,
         "autoshard.study.habits.ask": asked,
         "autoshard.cli.bench.load_benchmark": functools.partial(_benchmark, bench.load_benchmark),
     }

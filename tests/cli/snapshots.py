@@ -56,6 +56,7 @@ COMMANDS = (
     "bench kernels --count 3",
     "bench plans --rows llama3-8b:8x4096@h100-8@4",
     "bench measured runs.csv",
+    "bench served points.csv",
     "bench schedules instances.json",
     "bench all --parts iopddl",
     "completion bash",

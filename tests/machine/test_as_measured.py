@@ -37,17 +37,24 @@ def test_attention_takes_what_its_kernels_were_measured_to():
     chip = as_measured(load("h100-8")).chip
     peak = chip.matmul_flops("bfloat16")
     assert peak == load("h100-8").chip.matmul_flops("bfloat16")
-    work = KernelWork("k", (1,), Arithmetic(1e15), "bfloat16", 1.0, False, ())
+    work = KernelWork("k", (1,), Arithmetic(1e15, exponentials=1.0), "bfloat16", 1.0, False, ())
     seconds = kernel_seconds(chip, work, np.ones(1))[0] - chip.launch_seconds
     assert 1e15 / seconds / peak == pytest.approx(0.505, rel=1e-4)
     older = as_measured(load("h100-8"), "flash-1").chip
     assert 1e15 / (kernel_seconds(older, work, np.ones(1))[0]) / peak == pytest.approx(
         0.158, rel=1e-3
     )
+    products = KernelWork("k", (1,), Arithmetic(1e15), "float8_e4m3fn", 1.0, False, ())
     narrow = op_seconds(chip, 1e15, 0.0, "float8_e4m3fn")
+    assert kernel_seconds(chip, products, np.ones(1))[0] == narrow  # attention alone is so slow
     assert 1e15 / narrow / chip.peak_flops["float8"] == pytest.approx(0.803 * TYPICAL, rel=1e-3)
     shares = 1e15 / narrow / load("h100-8").chip.peak_flops["float8"]
     assert shares == pytest.approx(0.709 * TYPICAL, rel=1e-3)
+    best = as_measured(load("h100-8"), best=True).chip
+    assert best.matmul_efficiency == pytest.approx(0.803)
+    assert best.matmul_flops("float8") * 0.803 == pytest.approx(0.709 * 1.979e15)
+    seconds = kernel_seconds(best, work, np.ones(1))[0] - best.launch_seconds
+    assert 1e15 / seconds / peak == pytest.approx(0.505, rel=1e-4)
 
 
 def test_flags_of_recipes_hide_collectives_and_are_told_to_the_compiler():

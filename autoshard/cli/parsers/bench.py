@@ -8,6 +8,7 @@ from autoshard.cli.common import command
 from autoshard.cli.parsers import arguments as cli_arguments
 from autoshard.cli.parsers.bench_all import add_all
 from autoshard.cli.parsers.bench_measured import add_measured
+from autoshard.cli.parsers.bench_served import add_served
 
 
 def add_bench(commands: Any) -> None:
@@ -24,6 +25,7 @@ def add_bench(commands: Any) -> None:
         _add_kernels,
         _add_plans,
         add_measured,
+        add_served,
         _add_schedules,
         add_all,
     )

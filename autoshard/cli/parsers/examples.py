@@ -67,6 +67,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "bench kernels": ("autoshard bench kernels",),
     "bench plans": ("autoshard bench plans --rows llama3-8b:64x4096@h100-64@4,8",),
     "bench measured": ("autoshard bench measured runs.csv --rows 'mt-v5e-*' --ours 60",),
+    "bench served": ("autoshard bench served benchmarks/served/points.csv --rows 'nim-*'",),
     "bench schedules": ("autoshard bench schedules instances.json --peers best.json",),
     "bench all": ("autoshard bench all --quick --markdown results.md",),
 }

@@ -54,6 +54,11 @@ CHIPS = {
     "A100-80GB": Known("a100"),
     "H100": Known("h100"),
     "H200": Known("h200"),
+    "GH200-96GB": Known(
+        "h100",
+        {"chip.memory_bytes": 96e9, "chip.memory_bandwidth": 4e12},
+        "nvidia.com/en-us/data-center/grace-hopper-superchip",
+    ),
     "B200": Known("b200"),
     "B300": Known(
         "b200",

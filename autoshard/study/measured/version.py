@@ -16,10 +16,14 @@ SHOWING = ("page.py", "summary.py")
 
 
 @functools.cache
-def version() -> str:
-    """A checksum of the sources by which runs are priced, eight digits."""
+def version(*more: str) -> str:
+    """A checksum of the sources by which runs are priced, eight digits.
+
+    Args:
+      more: folders of the package beside `PRICING`.
+    """
     found = 0
-    for package in PRICING:
+    for package in (*PRICING, *more):
         root = resources.files("autoshard") / package
         with resources.as_file(root) as folder:
             paths = sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".toml"))

@@ -1,0 +1,1 @@
+"""Published points of serving engines: the table, and the benchmark that bounds them."""
