@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 
@@ -46,8 +47,23 @@ Plans = tuple[Plan, Plan]
 def _faster(plans: Plans) -> Answer:
     steps = [plan.estimate.step_seconds for plan in plans]
     said = _less(steps, "takes the same time as", "is faster")
-    detail = " and ".join(map(format_seconds, steps))
-    return Answer("Which is faster?", said, f"{detail} a step")
+    if max(steps) > 2 * min(steps) > 0:
+        said = f"{NAMES[steps.index(min(steps))]} is {max(steps) / min(steps):.2f} times as fast"
+    detail = f"{' and '.join(map(format_seconds, steps))} a step"
+    chips = list(map(_chips, plans))
+    if chips[0] != chips[1]:
+        work = _less(_chip_seconds(plans), "takes as many chip-seconds as", "takes less of them")
+        spent = " and ".join(map(format_seconds, _chip_seconds(plans)))
+        detail += f", on {chips[0]:,} and {chips[1]:,} chips: {spent} of chips; {work}"
+    return Answer("Which is faster?", said, detail)
+
+
+def _chips(plan: Plan) -> int:
+    return math.prod(plan.mesh.sizes)
+
+
+def _chip_seconds(plans: Plans) -> list[float]:
+    return [plan.estimate.step_seconds * _chips(plan) for plan in plans]
 
 
 def _smaller(plans: Plans) -> Answer:
@@ -87,6 +103,7 @@ def _figures(plans: Plans) -> Markup:
     estimates = [plan.estimate for plan in plans]
     timed = {
         "step": [one.step_seconds for one in estimates],
+        "step, of all chips together": _chip_seconds(plans),
         "proven bound": [plan.proof.bound for plan in plans],
         "compute": [one.compute_seconds for one in estimates],
         "collectives": [one.collective_seconds for one in estimates],
@@ -110,6 +127,7 @@ def _figures(plans: Plans) -> Markup:
             ("program", lambda plan: plan.program),
             ("machine", lambda plan: plan.machine),
             ("mesh", lambda plan: str(plan.mesh)),
+            ("chips", lambda plan: f"{_chips(plan):,}"),
         )
     ]
     columns = [Column(""), *(Column(name, words=True) for name in NAMES)]

@@ -1,10 +1,12 @@
 """A plan in one line, in the words of this field: `FSDP over 64 (x, y)`, `TP over 8 (y)`.
 
 What an axis is for is read off the products of the forward pass that have weights: values that
-depend on state alone. An axis that cuts rows, which the weights do not have, is data parallel; with
-the state cut by it too, it is FSDP. One that cuts what only weights and results have, or what is
-summed, is tensor parallel; one that cuts what all three have is expert parallel, as is one that
-sends rows to their groups. One that cuts none of these products has replicas that compute the same.
+depend on state alone. The state of a step that serves is a cache; there weights are the argument of
+most arrays of those of which it gives none back. An axis that cuts rows, which the weights do not
+have, is data parallel; with the state cut by it too, it is FSDP. One that cuts what only weights
+and results have, or what is summed, is tensor parallel; one that cuts what all three have is expert
+parallel, as is one that sends rows to their groups. One that cuts none of these products has
+replicas that compute the same.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from autoshard.program.flops import is_matrix_op
-from autoshard.program.graph import Op
+from autoshard.program.graph import Op, Program
 from autoshard.program.rules.record import FactorKind
 from autoshard.show.profile import Profile
 from autoshard.units import counted
@@ -90,9 +92,8 @@ def _use(op: Op, weights: int, factor: int) -> str:
 def _weighted_products(found: Profile) -> Iterator[tuple[Op, int]]:
     """Products of the forward pass with one operand of state alone, and which operand that is."""
     program = found.program
-    state = {program.inputs[position] for position, _ in program.ties}
-    given = [value not in state for value in program.inputs]
-    depends = dict(zip(program.inputs, given, strict=True))
+    weights = {program.inputs[position] for position in _weights(program)}
+    depends = {value: value not in weights for value in program.inputs}
     for op in program.ops:
         inside = any(depends.get(value, False) for value in op.inputs)
         depends.update(dict.fromkeys(op.outputs, inside))
@@ -102,12 +103,25 @@ def _weighted_products(found: Profile) -> Iterator[tuple[Op, int]]:
                 yield op, free[0]
 
 
+def _weights(program: Program) -> list[int]:
+    """Positions of the inputs that are trained, or, in a step that serves, of its weights."""
+    tied = {position for position, _ in program.ties}
+    if any(op.backward for op in program.ops):
+        return sorted(tied)
+    spans: defaultdict[str, list[int]] = defaultdict(list)
+    for position, path in enumerate(program.input_paths):
+        spans[path.split("]")[0]].append(position)
+    read = [span for span in spans.values() if tied.isdisjoint(span)]
+    size = lambda at: program.values[program.inputs[at]].bytes  # noqa: E731
+    return max(read, key=lambda span: (len(span), sum(map(size, span))), default=[])
+
+
 def _state_cut(found: Profile) -> list[float]:
-    """The share of the state's bytes that every axis cuts."""
+    """The share of the bytes of the weights, and of their optimizer's, that every axis cuts."""
     program, stored = found.program, found.plan.decisions.stored
     held = [0.0] * len(found.plan.mesh.names)
     total = 0.0
-    for position, _ in program.ties:
+    for position in _weights(program):
         value = program.inputs[position]
         total += program.values[value].bytes
         for axis, dimension in enumerate(stored[value] or ()):

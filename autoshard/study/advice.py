@@ -242,10 +242,10 @@ def _kept(plan: Plan, prices: StepPrices) -> Iterator[Advice]:
     except (InfeasibleError, NoPlanError, TraceError):
         return
     before, after = (
-        format_bytes(sum(rates.bytes[name] for name in residuals.on_stacks(names)))
-        for names in (now, chosen)
+        sum(rates.bytes[name] for name in residuals.on_stacks(names)) for names in (now, chosen)
     )
-    what = f"{after} per device saved for the backward pass in place of {before}"
+    than = f"not {format_bytes(before)}" if before else "not computed again there"
+    what = f"{format_bytes(after)} per device saved for the backward pass, {than}"
     told = _told(plan, best.estimate, what, "--remat search")
     yield replace(told, priced=SEARCHED)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from autoshard.cli.main import main
@@ -23,6 +24,20 @@ def test_what_differs_stands_side_by_side():
     assert figures["machine"] == ["v5e-8", "v5p-8"]
     assert figures["all_gather@data"] == ["400.0 us", "200.0 us", "-200.0 us"]
     assert "None: all inputs and outputs lie alike." in text
+
+
+def test_plans_on_other_numbers_of_chips_are_held_to_chip_seconds():
+    first = toy()
+    chips = math.prod(first.mesh.sizes)
+    wide = replace(first.mesh, sizes=(4 * first.mesh.sizes[0], *first.mesh.sizes[1:]))
+    quicker = replace(first.estimate, step_seconds=0.004)
+    found = read(compared(first, toy(estimate=quicker, mesh=wide, machine="v5e-32")))
+    figures = {row[0]: row[1:] for rows in found.tables for row in rows}
+    assert figures["chips"] == [f"{chips}", f"{4 * chips}"]
+    said = found.all_text()
+    assert "B is 3.00 times as fast; " in said
+    assert f"12.00 ms and 4.000 ms a step, on {chips} and {4 * chips} chips: 96.00 ms and" in said
+    assert "A takes less of them, by 25.0 %" in said
 
 
 def test_a_layout_that_differs_is_listed():

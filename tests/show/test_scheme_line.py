@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autoshard.machine.load import load
+from autoshard.models.find import find
 from autoshard.program.trace import trace
 from autoshard.search.search import search
 from autoshard.show.profile import profile
@@ -53,3 +54,11 @@ def test_what_no_axis_cuts_is_replicated():
     machine = load("v5e-8")  # on which collectives take longer than these products
     plan = search(program, machine, mesh={"x": 2, "y": 4}, baselines=False)
     assert scheme_line(profile(plan, program, machine)) == "replicated over 8 (x, y)"
+
+
+def test_the_weights_of_a_step_that_serves_are_not_its_cache():
+    machine, name = load("h100-8"), "llama3-1b-decode,batch=1"  # one row, which no axis cuts
+    step = find(name, machine=machine)
+    program = trace(step.fn, *step.args, name=name, **step.options)
+    plan = search(program, machine, mesh={"x": 8}, time_limit=10.0, baselines=False)
+    assert scheme_line(profile(plan, program, machine)) == "TP over 8 (x)"

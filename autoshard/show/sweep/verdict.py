@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autoshard.show.verdict import Answer, Verdict, near_best
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.table import WhatIf
@@ -19,7 +21,10 @@ def sweep_verdict(sweep: WhatIf) -> Verdict:
     fits = _fits(sweep)
     if best is None:
         return Verdict(f"{_counted(sweep)}: none can be recommended.", (fits,))
-    answers = (fits, _fast(sweep, best), _sure(best), _binds(sweep, best), helps(best))
+    least = float("inf") if sweep.latency is None else sweep.latency
+    fastest = sweep.objective == "step"  # others may do more work a chip-second; else none does
+    quick = [row for row in sweep.rows if fastest and (row.step_seconds or 0.0) <= least]
+    answers = (fits, _fast(sweep, best), _sure(best), _binds(sweep, best), helps(best, quick))
     line = f"{_counted(sweep)}; best by {sweep.objective}: {best}, {answers[1].said} a step"
     cost = sweep.cost_per_million_tokens(best)
     if cost is not None:
@@ -86,11 +91,17 @@ def _binds(sweep: WhatIf, best: Row) -> Answer:
     return Answer("What binds?", best.binds or "not known", f"over all rows: {others}")
 
 
-def helps(best: Row) -> Answer:
-    """What a tenth more of a resource, or a byte more of memory, saves in a row."""
+def helps(best: Row, rows: Sequence[Row] = ()) -> Answer:
+    """What would help a row most: another row that differs in one size, or more of a resource.
+
+    Args:
+      best: the row.
+      rows: that may be recommended in its place.
+    """
     question, step = "What would help most?", best.step_seconds or 0.0
     shares = {name: seconds / step for name, seconds in best.saved_seconds.items() if step > 0}
     ranked = sorted(shares, key=lambda name: -shares[name])
+    more = [f"{_more(name)} ({100 * shares[name]:.1f} %)" for name in ranked[:2]]
     memory = (
         f"; memory is full to {100 * (best.peak_bytes or 0) / best.limit_bytes:.0f} %"
         if best.limit_bytes > 0
@@ -100,9 +111,45 @@ def helps(best: Row) -> Answer:
         memory += (
             f", {format_bytes(2**30)} more saves at most {format_seconds(best.seconds_per_gib)}"
         )
-    if not ranked or shares[ranked[0]] < NOTHING:
+    nothing = not ranked or shares[ranked[0]] < NOTHING
+    other = max(_neighbours(best, rows), key=_rate, default=None)
+    if other is not None and _rate(other) > (1 + CLOSE) * _rate(best) > 0:
+        said = ", ".join(f"{name}={value}" for name, value in _apart(best, other))
+        detail = (
+            f"{_rate(other) / _rate(best):.2f} times the tokens/s of a chip, "
+            f"{format_seconds(other.step_seconds or 0.0)} a step"
+        )
+        if not nothing:
+            detail += f"; of the machine, with the plan as it is, {more[0]}"
+        return Answer(question, said, detail + memory)
+    if nothing:
         return Answer(question, "no part of the machine by itself", memory.removeprefix("; "))
     detail = f"saves {100 * shares[ranked[0]]:.1f} % of the step with the plan as it is"
     if ranked[1:] and shares[ranked[1]] >= NOTHING:
-        detail += f"; then {ranked[1]} ({100 * shares[ranked[1]]:.1f} %)"
-    return Answer(question, f"10 % more {ranked[0]}", detail + memory)
+        detail += f"; then {more[1]}"
+    return Answer(question, _more(ranked[0]), detail + memory)
+
+
+def _more(resource: str) -> str:
+    """A tenth more of a resource, in words."""
+    return f"{resource} 10 % faster" if resource.startswith("the ") else f"10 % more {resource}"
+
+
+def _rate(row: Row) -> float:
+    return row.tokens_per_second_per_chip or 0.0
+
+
+def _asked(row: Row) -> dict[str, object]:
+    return {"limit": format_bytes(row.limit_bytes), **row.sizes}
+
+
+def _apart(first: Row, second: Row) -> list[tuple[str, object]]:
+    """In what the second row differs, and what it has there."""
+    here = _asked(first)
+    return [(name, value) for name, value in _asked(second).items() if here.get(name) != value]
+
+
+def _neighbours(best: Row, rows: Sequence[Row]) -> list[Row]:
+    """Rows with a plan on the same machine that differ from one in one size."""
+    alike = [row for row in rows if row.fits and row.machine == best.machine]
+    return [row for row in alike if len(_apart(best, row)) == 1]

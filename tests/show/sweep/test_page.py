@@ -11,6 +11,7 @@ import pytest
 from autoshard.cli.main import main
 from autoshard.show.sweep.file import SweepFileError, is_sweep, read_sweep
 from autoshard.show.sweep.page import sweep_page
+from autoshard.show.sweep.verdict import sweep_verdict
 from autoshard.study.whatif.prices import ChipPrice, Prices
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.table import WhatIf
@@ -89,6 +90,21 @@ def test_the_first_screen_and_the_tables():
     assert [line[1] for line in even[1:]] == ["v5p", "h100"]
     assert [line[0] for line in unfit[1:]] == ["v5p-16", "h100-16"]
     assert found.tags.count("svg") == 2
+
+
+def test_the_fastest_row_is_advised_another_size_that_does_more_work():
+    rows = tuple(row(*asked, step) for asked, step in STEPS.items())
+    rows = tuple(replace(one, machine="h100-32") if one.chips == 32 else one for one in rows)
+    rows += (row("h100", 32, 128, 3.2), row("h100", 32, 256, 9.0))
+    quick = replace(sweep(), rows=rows, objective="step", latency=3.5)
+    told = sweep_verdict(quick).answers[-1]
+    assert told.said == "batch=128"
+    assert told.detail.startswith("1.25 times the tokens/s of a chip, 3.200 s a step; of the ")
+    assert sweep_verdict(replace(quick, latency=1.5)).answers[-1].said == "10 % more compute"
+    unit = replace(rows[3], saved_seconds={"the matrix unit": 0.1})
+    assert sweep_verdict(replace(quick, rows=(unit,))).answers[-1].said == (
+        "the matrix unit 10 % faster"
+    )
 
 
 def test_without_prices_tokens_or_plans():
