@@ -58,10 +58,10 @@ def reasons(plan: PipelinePlan) -> Iterator[str]:
         )
         share = abs(plan.step_seconds / one.step_seconds - 1)
         if plan.loses:
-            yield f"{text}: pipelining LOSES, by {share:.1%}"
+            yield f"{text}: pipelining LOSES, by {100 * share:.1f} %"
             yield f"  better: --machine {one.machine}"
         else:
-            yield f"{text}: pipelining wins, {share:.1%} less"
+            yield f"{text}: pipelining wins, {100 * share:.1f} % less"
 
 
 def _header(plan: PipelinePlan) -> str:

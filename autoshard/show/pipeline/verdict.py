@@ -1,4 +1,4 @@
-"""A plan for several meshes in five answers, as one for one mesh (`autoshard.show.verdict`)."""
+"""A plan for several meshes in six answers, as one for one mesh (`autoshard.show.verdict`)."""
 
 from __future__ import annotations
 
@@ -27,20 +27,40 @@ def pipeline_verdict(
       verification: what `autoshard verify --json` printed, if it was run.
     """
     answers = (
+        _which(plan),
         _fits(plan),
         _fast(plan),
         verified(_sure(plan), verification),
         _binds(plan),
         _helps(plan, gains),
     )
-    fits, fast, sure, binds, helps = answers
-    memory = "Fits" if fits.good else "Does not fit"
-    line = f"{memory}; {fast.said} a step; {sure.said}; bound by {binds.said}"
+    which, fits, fast, sure, binds, helps = answers
+    memory = "fits" if fits.good else "does not fit"
+    line = f"{which.said}: {memory}; {fast.said} a step; {sure.said}; bound by {binds.said}"
     if plan.loses:
         line += "; all chips as one mesh would be faster"
     elif gains and _saved(plan, gains[0].step_seconds) >= NOTHING:
         line += f"; {helps.said} would save {_percent(plan, gains[0].step_seconds)}"
     return Verdict(f"{line}.", answers)
+
+
+def _which(plan: PipelinePlan) -> Answer:
+    """What the pipeline is, and what it gains over all chips as one mesh."""
+    stages, meshes = len(plan.stages), len(plan.machines)
+    said = f"{counted(stages, 'stage')} on {counted(meshes, 'mesh')}"
+    one, step = plan.one_mesh, plan.step_seconds
+    if one is None:
+        return Answer("Which plan?", said, "all chips as one mesh were not tried")
+    if one.step_seconds is None or step <= 0:
+        return Answer("Which plan?", said, f"all chips as one mesh have no plan: {one.note}", True)
+    ratio = one.step_seconds / step
+    words = f"{100 * (ratio - 1):.1f} % faster than"
+    if ratio < 1:
+        words = f"takes {100 * (1 / ratio - 1):.1f} % longer than"
+    elif ratio > 1.1:
+        words = f"{ratio:.2f} times as fast as"
+    detail = f"{words} the best plan of all chips as one mesh ({one.machine}, {one.mesh})"
+    return Answer("Which plan?", said, detail, ratio > 1)
 
 
 def _fits(plan: PipelinePlan) -> Answer:

@@ -88,10 +88,13 @@ def test_the_page_of_a_pipeline():
     ]  # fmt: skip
     # Mesh 1 waits for its first microbatch 12 ms, works 180 ms, and the last gradient takes 22 ms.
     assert plan.step_seconds == pytest.approx(0.22)
-    assert "Fits; 220.0 ms a step; within 9.09 % of the best; bound by the work of mesh 1;" in text
+    assert (
+        "2 stages on 2 meshes: fits; 220.0 ms a step; within 9.09 % of the best; bound by the work "
+        "of mesh 1;" in text
+    )
     assert "the fullest is mesh 1 (a100-8): 10.0 GiB of 10.0 GiB per device (100.0 %)" in text
     assert "One mesh of all chips (h100-16, x=16, 3 microbatches) takes 250.0 ms" in text
-    assert "pipelining wins, 12.0% less" in text
+    assert "pipelining wins, 12.0 % less" in text
     assert "backward of stage 1, microbatch 2: " in text
     assert "weight gradient" not in text
     meshes = next(rows for rows in found.tables if rows[0][:3] == ["mesh", "machine", "shape"])
@@ -119,7 +122,7 @@ def test_what_would_help_is_what_the_simulator_says():
             LINKS: (4 / 1.1 + 216) * 1e-3,
         }
     )
-    answer = pipeline_verdict(pipeline(), pipeline_gains(pipeline())).answers[4]
+    answer = pipeline_verdict(pipeline(), pipeline_gains(pipeline())).answers[5]
     assert answer.said == "10 % faster: mesh 1 (a100-8)"
     assert answer.detail.startswith("saves 7.7 % of the step, the order as it is; then")
 
@@ -128,8 +131,11 @@ def test_one_mesh_that_is_faster_is_what_would_help():
     plan = pipeline(one_mesh=OneMesh("h100-16", 0.11, 7.0 * GIB, "x=16", None))
     told = pipeline_verdict(plan, pipeline_gains(plan))
     assert told.line.endswith("; all chips as one mesh would be faster.")
-    assert told.answers[4].said == "all chips as one mesh"
-    assert told.answers[4].detail.startswith("--machine h100-16 saves 50.0 %; then 10 % faster")
+    assert told.answers[0].detail == (
+        "takes 100.0 % longer than the best plan of all chips as one mesh (h100-16, x=16)"
+    )
+    assert told.answers[5].said == "all chips as one mesh"
+    assert told.answers[5].detail.startswith("--machine h100-16 saves 50.0 %; then 10 % faster")
     assert "autoshard search toy --machine h100-16" in read(pipeline_page(plan)).all_text()
 
 
