@@ -88,6 +88,14 @@ AT_LEAST_TWO = {
 }
 
 
+def is_plural(text):
+    """Whether a noun in the plural comes first, or after one other word."""
+    first, second = (*re.findall(r"[a-z-]+", text.split("\n")[0][:40]), "", "")[:2]
+    if not text.startswith(f" {first}") or first in SEVERAL:
+        return False
+    return first.endswith("s") or (second.endswith("s") and second not in SEVERAL)
+
+
 def unagreed():
     """Numbers in texts before a noun in the plural, though they may be 1."""
     root = Path(autoshard.__file__).parents[1]
@@ -97,12 +105,11 @@ def unagreed():
                 continue
             for number, text in pairwise(node.values):
                 if isinstance(number, ast.FormattedValue) and isinstance(text, ast.Constant):
-                    noun = re.match(r" (?:[a-z-]+ )?([a-z]+s)\b", str(text.value))
                     said = ast.unparse(number.value)
                     plain = isinstance(number.value, ast.Name | ast.Attribute)
                     named = plain and re.split(r"[._]", said)[-1] in COUNTS
                     may = said.startswith("len(") or named
-                    if noun and noun[1] not in SEVERAL and may:
+                    if may and is_plural(str(text.value)):
                         yield str(file.relative_to(root)), f"{{{said}}}{text.value}"
 
 

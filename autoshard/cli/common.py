@@ -160,10 +160,22 @@ def fake_devices(count: int) -> dict[str, str]:
     return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
 
 
-def child_json(module: str, words: list[str], environment: dict[str, str]) -> dict[str, Any] | str:
-    """Return the JSON that a child process prints last, or in words why there is none."""
+def child_json(
+    module: str,
+    words: list[str],
+    environment: dict[str, str],
+    *,
+    time_limit: float | None = None,
+) -> dict[str, Any] | str:
+    """Return the JSON that a child process prints last, or in words why there is none.
+
+    After so many seconds it is ended, and the answer has only `skipped`: why, and what to do.
+    """
     from autoshard.compiler.ask import NoAnswer, ask
 
     # Unfiltered, so that the error's own line is the last.
-    answer = ask(module, words, {**environment, "JAX_TRACEBACK_FILTERING": "off"})
+    environment = {**environment, "JAX_TRACEBACK_FILTERING": "off"}
+    answer = ask(module, words, environment, time_limit=time_limit)
+    if isinstance(answer, NoAnswer) and answer.late:
+        return {"skipped": f"{answer.why}; give it longer by --numbers-limit{SMALLER}"}
     return answer.why if isinstance(answer, NoAnswer) else answer

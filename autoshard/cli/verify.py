@@ -75,9 +75,9 @@ def verify_command(options: argparse.Namespace) -> int:
         if dead := dead_code(program):
             verdicts.insert(0, Verdict("program", False, dead))
         if typed:  # a plan with wrong types cannot be lowered
-            verdicts += [_collectives(plan, found), _numbers(plan, program, found, options.plan)]
+            verdicts += [_collectives(plan, found), _numbers(plan, program, found, options)]
             if options.explicit:
-                verdicts.append(_explicit(plan, program, found, options.plan))
+                verdicts.append(_explicit(plan, program, found, options))
             if options.compile is not None:
                 verdicts += _compiled(plan, found, options)
     except PlanError as error:
@@ -203,7 +203,7 @@ def _collectives(plan: Plan, found: Found) -> Verdict:
     return Verdict("collectives", comparison.agrees, text)
 
 
-def _explicit(plan: Plan, program: Program, found: Found, path: str) -> Verdict:
+def _explicit(plan: Plan, program: Program, found: Found, options: argparse.Namespace) -> Verdict:
     from autoshard.lower.spmd import LoweringError, lower
     from autoshard.lower.verify import verify_written
 
@@ -214,23 +214,34 @@ def _explicit(plan: Plan, program: Program, found: Found, path: str) -> Verdict:
     text = str(comparison).removeprefix("collectives: ")
     if not comparison.agrees:
         return Verdict("explicit", False, text)
-    numbers = _numbers(plan, program, found, path, explicit=True)
+    numbers = _numbers(plan, program, found, options, explicit=True)
     return Verdict(
         "explicit", numbers.agrees is not False, f"{text.splitlines()[0]}; {numbers.text}"
     )
 
 
 def _numbers(
-    plan: Plan, program: Program, found: Found, path: str, *, explicit: bool = False
+    plan: Plan,
+    program: Program,
+    found: Found,
+    options: argparse.Namespace,
+    *,
+    explicit: bool = False,
 ) -> Verdict:
     why = _too_large(plan, program)
     if why:
         return Verdict("numbers", None, why)
     devices = math.prod(plan.mesh.sizes)
-    words = [path, found.reference, *(["explicit"] if explicit else [])]
+    words = [options.plan, found.reference, *(["explicit"] if explicit else [])]
     with ProgressLine(quiet=not is_terminal(sys.stderr)) as line:
+        line.within(options.numbers_limit)
         line.show(f"running the step on {counted(devices, 'fake device')}", group="numbers")
-        answer = child_json("autoshard.cli.numbers", words, fake_devices(devices))
+        answer = child_json(
+            "autoshard.cli.numbers",
+            words,
+            fake_devices(devices),
+            time_limit=options.numbers_limit,
+        )
     if isinstance(answer, str):
         return Verdict(
             "numbers", False, f"the step does not run on {counted(devices, 'device')}: {answer}"

@@ -18,10 +18,12 @@ class NoAnswer:
     Attributes:
       why: in words.
       aborted: whether a signal ended it.
+      late: whether the time limit ended it.
     """
 
     why: str
     aborted: bool = False
+    late: bool = False
 
 
 def ask(
@@ -49,7 +51,7 @@ def ask(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return NoAnswer(f"no answer in {time_limit:g} s")
+        return NoAnswer(f"no answer in {time_limit:g} s", late=True)
     if child.returncode < 0:
         return NoAnswer(f"killed by {signal.Signals(-child.returncode).name}", aborted=True)
     if child.returncode:

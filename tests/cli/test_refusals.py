@@ -50,7 +50,7 @@ def test_functions_that_do_not_give_a_step(folder, capsys):
         "and the arguments of that"
     )
     assert refused(capsys, SEARCH.format("steps:one")) == (
-        "steps:one returned 1 values; it must return (fn, args) or (fn, args, options)"
+        "steps:one returned 1 value; it must return (fn, args) or (fn, args, options)"
     )
     assert refused(capsys, SEARCH.format("steps.py:wrong")) == (
         "steps.py:wrong: it must return (fn, args) or (fn, args, options):\n"
@@ -81,7 +81,7 @@ def test_a_function_that_does_not_trace(folder, capsys):
 def test_an_op_without_a_rule(folder, capsys):
     message = refused(capsys, SEARCH.format("steps.py:foreign"))
     assert message.startswith(
-        "no sharding rule for 1 equation(s):\n"
+        "no sharding rule for 1 equation:\n"
         "  - ffi_call 'double': (float32[32,8]) -> (float32[32,8]) at "
     )
     assert 'user_rules={\n    "double": UserRule(' in message

@@ -12,6 +12,7 @@ from autoshard.cli.main import main
 from autoshard.plan.plan import Plan
 from autoshard.problem.requirements import demands
 from tests.cli.helpers import refused
+from tests.kept import write_kinds
 
 
 def test_verify_agrees(plan_file, capsys):
@@ -196,3 +197,13 @@ def test_fake_devices_wait_for_each_other_and_obey_the_users_flags(monkeypatch):
     waits = [flag for flag in flags if "terminate_timeout" in flag]
     assert [flag.partition("=")[2] for flag in waits] == ["3600", "7"]  # the last one counts
     assert flags[-1] == "--xla_force_host_platform_device_count=8"
+
+
+def test_numbers_that_take_too_long_are_not_waited_for(tmp_path, capsys):
+    write_kinds(tmp_path)
+    plan = str(tmp_path / "plan.json")
+    assert main(["verify", plan, "mlp:tiny", "--numbers-limit", "0.01"]) == 0
+    assert (
+        "numbers      not run  no answer in 0.01 s; give it longer by --numbers-limit: a plan of "
+        "fewer examples or layers has its numbers compared\n"
+    ) in capsys.readouterr().out

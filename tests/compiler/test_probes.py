@@ -173,7 +173,7 @@ def test_a_program_that_does_not_fit_its_shardings_is_broken(tmp_path: Path) -> 
     assert given.probe is not None
     outcome = run_probe(replace(given, probe=replace(given.probe, inputs=())), cache=tmp_path)
     assert outcome.status == "broken"
-    assert "1 arguments, but 0 shardings" in outcome.detail
+    assert "1 argument, but 0 shardings" in outcome.detail
 
 
 def test_a_compiler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,7 @@ def test_leaves_without_names_are_named():
 def test_every_dimension_has_a_name():
     with (
         active(FSDP),
-        pytest.raises(ValueError, match=r"has 2 dimensions, but 1 names: \('batch',\)"),
+        pytest.raises(ValueError, match=r"has 2 dimensions, but 1 name: \('batch',\)"),
     ):
         jax.eval_shape(lambda x: constrain(x, "batch"), abstract(8, 8))
 

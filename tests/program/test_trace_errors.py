@@ -67,7 +67,7 @@ def test_an_op_without_a_rule_says_how_to_add_one() -> None:
         trace(rotated, f(8, 4), f(8, 4))
     line = lines_of(rotated)[2]
     assert str(caught.value) == (
-        "no sharding rule for 3 equation(s):\n"
+        "no sharding rule for 3 equations:\n"
         f"  - ffi_call 'rotate': (float32[8,4]) -> (float32[8,4]) at test_trace_errors.py:{line}: "
         "what it computes inside is opaque (2 times)\n"
         f"  - ffi_call 'fold': (float32[8,4]) -> (float32[8]) at test_trace_errors.py:{line}: "

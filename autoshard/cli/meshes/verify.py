@@ -135,7 +135,12 @@ def _numbers(plan: PipelinePlan, options: argparse.Namespace) -> Verdict:
     if why:
         return Verdict("numbers", None, why)
     words = [options.plan, reference, *([options.trace] if options.trace else [])]
-    answer = child_json("autoshard.cli.meshes.numbers", words, fake_devices(devices))
+    answer = child_json(
+        "autoshard.cli.meshes.numbers",
+        words,
+        fake_devices(devices),
+        time_limit=options.numbers_limit,
+    )
     if isinstance(answer, str):
         return Verdict(
             "numbers", False, f"the step does not run on {counted(devices, 'device')}: {answer}"

@@ -49,12 +49,19 @@ def add_verify(commands: Any) -> None:
         help="of a plan for several meshes: write the run on fake devices as a Chrome trace",
     )
     cli_arguments.add_overwrite(parser)
-    _add_compile(parser)
+    _add_long(parser)
     parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
 
 
-def _add_compile(parser: Any) -> None:
-    """Add the options of the real compiler."""
+def _add_long(parser: Any) -> None:
+    """Add the options of the judges that take long: the step on fake devices, and the compiler."""
+    parser.add_argument(
+        "--numbers-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=300.0,
+        help="seconds for the step on fake devices (default 300)",
+    )
     parser.add_argument(
         "--compile",
         choices=("tpu", "gpu", "cpu"),

@@ -136,8 +136,8 @@ def _bound(program: Program, requirement: Requirement) -> Bound:
             odd = [v for v in values if v not in ranked]
             shown = ", ".join(shown_value(program, v) for v in odd[:4])
             raise RequirementError(
-                f"{requirement}: a layout of {len(requirement.layout.dimensions)} dimensions does "
-                f"not fit {shown}{' and more' if len(odd) > 4 else ''}"
+                f"{requirement}: a layout of "
+                f"{counted(len(requirement.layout.dimensions), 'dimension')} does not fit {shown}{' and more' if len(odd) > 4 else ''}"
             )
         pairs = tuple((value, requirement.layout) for value in ranked)
         key = "pins" if isinstance(requirement, Pin) else "forbids"

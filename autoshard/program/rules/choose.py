@@ -24,6 +24,7 @@ from autoshard.program.rules.user import (
     tensors_of,
     text_of,
 )
+from autoshard.units import counted
 
 UserRules = Mapping[str, AnyUserRule | Sequence[AnyUserRule]]
 """Rules by the name of what they are for; several where it has several signatures."""
@@ -173,7 +174,7 @@ def no_rule_message(failed: Sequence[tuple[JaxprEqn, str]], rules: UserRules) ->
     ]
     return "\n".join(
         [
-            f"no sharding rule for {len(failed)} equation(s):",
+            f"no sharding rule for {counted(len(failed), 'equation')}:",
             *(f"  - {what}" + (f" ({n} times)" if n > 1 else "") for what, n in counts.items()),
             "Say for each which dimensions may be split, with one name per dimension and the same "
             "name where dimensions go together. With these every dimension stays whole until you "

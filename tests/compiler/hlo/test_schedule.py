@@ -72,5 +72,5 @@ def test_rough_classes_are_no_times():
 
 
 def test_a_schedule_of_nothing():
-    with pytest.raises(ValueError, match="no schedule of a computation in a text of 1 lines"):
+    with pytest.raises(ValueError, match="no schedule of a computation in a text of 1 line"):
         read_schedule("hlo_module {")

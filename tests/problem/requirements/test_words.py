@@ -172,7 +172,7 @@ def test_everything_that_does_not_fit_is_told_at_once():
     for words in (
         "'weights.upp' names no value of train_step; did you mean weights.up",
         "the mesh (data=2, model=4) has no axis modl; did you mean model?",
-        "a layout of 1 dimensions does not fit weights.up f32[256,1024]",
+        "a layout of 1 dimension does not fit weights.up f32[256,1024]",
         "they have different shapes: weights.up f32[256,1024], weights.down f32[1024,256]",
         "'scope mpl' names no value of train_step; did you mean scope mlp",
     ):

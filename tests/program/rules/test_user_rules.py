@@ -220,7 +220,7 @@ def test_equations_without_a_rule_are_all_listed() -> None:
         rules_for(equations_of(function, OPERAND))
     message = re.sub(r"at \S+:\d+", "at LINE", str(error.value))
     assert message == (
-        "no sharding rule for 2 equation(s):\n"
+        "no sharding rule for 2 equations:\n"
         "  - ffi_call 'my_target': (float32[8,6]) -> (float32[8,6]) at LINE: "
         "what it computes inside is opaque (2 times)\n"
         "Say for each which dimensions may be split, with one name per dimension and the same "

@@ -15,7 +15,7 @@ HEADLINE = "the data is no choice problem in the contest's format:\n"
 FAULTS = {
     "an edge of the wrong size": (
         {"edges_costs": [[0], [1] * 6, [0] * 8]},
-        "  - edge 0-1 (edges.nodes[0]): 1 costs for 3 x 2 choices; give 6, row by row\n"
+        "  - edge 0-1 (edges.nodes[0]): 1 cost for 3 x 2 choices; give 6, row by row\n"
         "  - edge 0-0 (edges.nodes[2]): 8 costs for 3 x 3 choices; give 9, row by row",
     ),
     "edges to nodes that are not there": (
@@ -49,7 +49,7 @@ FAULTS = {
         {"nodes_costs": [[5, 1], [0, 2], []], "edges_nodes": [], "edges_costs": []},
         "  - node 2 has no choices; give at least one cost\n"
         "  - node 0 has 2 costs but 3 usages; give one of each per choice\n"
-        "  - node 2 has 0 costs but 1 usages; give one of each per choice",
+        "  - node 2 has 0 costs but 1 usage; give one of each per choice",
     ),
     "a negative limit": (
         {"usage_limit": -1},

@@ -85,7 +85,7 @@ def test_all_faults_are_named_at_once():
         ({"comm": [[0, 1]]}, "comm is no matrix of 2 x 2; give that, or one number"),
         ({"dev_scale": [1, 1, 1]}, "dev_scale has 3 entries; give one for each of 2 meshes"),
         ({"dev_scale": [1, 0]}, "dev_scale[1] is 0; it must be more than 0"),
-        ({"mem_limit": [1]}, "mem_limit has 1 entries; give one for each of 2 meshes"),
+        ({"mem_limit": [1]}, "mem_limit has 1 entry; give one for each of 2 meshes"),
         ({"mem_B": 1}, "F takes memory (0 or more), B and W give it back (0 or less)"),
         ({"edges": [[0, 1], [1, 0]]}, "form a cycle; data flows one way"),
         ({"edges": [[0, 5]]}, "edges: [0, 5] is no pair of stages 0 to 1"),
