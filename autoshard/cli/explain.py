@@ -181,6 +181,7 @@ def annotate_command(options: argparse.Namespace) -> int:
     try:
         plan = for_program(plan, program, reference)
         with ProgressLine(quiet=options.quiet) as line:
+            line.within(options.time_limit)
 
             def heard(count: int, enough: bool) -> None:
                 nonlocal checks
@@ -189,7 +190,13 @@ def annotate_command(options: argparse.Namespace) -> int:
                 line.show(f"check {checks}: {counted(count, 'line')} {verdict}", group="annotate")
 
             lowered = lower(plan, found.fn, *found.args)
-            few = fewest(lowered, found.fn, machine=machine, heard=heard)
+            few = fewest(
+                lowered,
+                found.fn,
+                machine=machine,
+                heard=heard,
+                time_limit=options.time_limit,
+            )
     except (PlanError, LoweringError) as error:
         raise CommandError(str(error)) from error
     print(json.dumps(few.to_json()) if options.json else few)

@@ -290,6 +290,13 @@ def _add_annotate(commands: Any) -> None:
         "program", metavar="PROGRAM", nargs="?", help=f"{PROGRAM}; default: what the plan names"
     )
     parser.add_argument("--machine", metavar="MACHINE", help="default: what the plan names")
+    parser.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=cli_arguments.seconds,
+        default=300.0,
+        help="seconds for the search; then the best lines that were tried (default 300)",
+    )
     parser.add_argument("--json", action="store_true", help="print the lines as JSON")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 

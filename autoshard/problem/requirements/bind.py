@@ -137,7 +137,8 @@ def _bound(program: Program, requirement: Requirement) -> Bound:
             shown = ", ".join(shown_value(program, v) for v in odd[:4])
             raise RequirementError(
                 f"{requirement}: a layout of "
-                f"{counted(len(requirement.layout.dimensions), 'dimension')} does not fit {shown}{' and more' if len(odd) > 4 else ''}"
+                f"{counted(len(requirement.layout.dimensions), 'dimension')} does not fit "
+                f"{shown}{' and more' if len(odd) > 4 else ''}"
             )
         pairs = tuple((value, requirement.layout) for value in ranked)
         key = "pins" if isinstance(requirement, Pin) else "forbids"

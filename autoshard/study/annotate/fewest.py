@@ -16,6 +16,8 @@ are listed, take at most `TOLERANCE` of the step.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -51,6 +53,7 @@ class Fewest:
       left: collectives that are made otherwise than planned, where no set of lines makes the plan.
       products: how many matrix products are cut otherwise then.
       share: what these collectives take of the planned step, and these products of all.
+      ended: `time` or `interrupted` where that ended the search: fewer lines might do.
     """
 
     lines: tuple[Line, ...]
@@ -60,6 +63,7 @@ class Fewest:
     left: tuple[Tally, ...] = ()
     products: int = 0
     share: float = 0.0
+    ended: str = ""
 
     @property
     def exact(self) -> bool:
@@ -100,7 +104,8 @@ class Fewest:
         if self.enough and not self.exact:
             text.append(f"Otherwise than planned, {self.share:.2%} of the step, are:")
         elif not self.enough:
-            text.append("No more lines were found that help. Otherwise than planned are then:")
+            more = "" if self.ended else "No more lines were found that help. "
+            text.append(f"{more}Otherwise than planned are then:")
         if not self.exact:
             text += [
                 f"  {one.kind} over {','.join(one.axes)} of {format_bytes(one.bytes)}: "
@@ -109,6 +114,9 @@ class Fewest:
             ]
         if self.products:
             text.append(f"  {self.products} matrix products that are cut otherwise")
+        if self.ended:
+            why = "It was interrupted" if self.ended == "interrupted" else "The time is over"
+            text.append(f"{why}: fewer lines, or others, may make the plan.")
         return "\n".join(text)
 
     def to_json(self) -> dict[str, Any]:
@@ -123,6 +131,7 @@ class Fewest:
             "exact": self.exact,
             "enough": self.enough,
             "share": self.share,
+            "ended": self.ended,
             "products": self.products,
             "left": [asdict(one) for one in self.left],
         }
@@ -134,6 +143,7 @@ def fewest(
     *,
     machine: Machine | None = None,
     heard: Callable[[int, bool], None] | None = None,
+    time_limit: float = math.inf,
 ) -> Fewest:
     """Find the lines of a plan that cannot be left out.
 
@@ -142,6 +152,8 @@ def fewest(
       fn: the function that it was made from.
       machine: of the plan; None: of the name in the plan.
       heard: called after every check with the number of lines and whether they sufficed.
+      time_limit: seconds for the search; then, or on an interrupt (Ctrl-C), the best lines that
+        were tried are returned.
 
     Terms of a sum that the plan leaves unreduced are settled one by one here.
 
@@ -150,6 +162,7 @@ def fewest(
       LoweringError: the step is written for Explicit mesh axes, on which nothing is propagated, or
         calls `jax.shard_map`, whose specs no line can change.
     """
+    until = time.monotonic() + time_limit
     if lowered.program.explicit:
         raise LoweringError(
             f"{lowered.program.name} is written for Explicit mesh axes, where types say how arrays "
@@ -169,7 +182,7 @@ def fewest(
         lowered = _relowered(lowered, plan, fn)
     sites = sites_of(lowered.program, plan, lowered.mesh, fn, *lowered.in_shapes)
     checks = LineChecks(lowered, sites, fn, machine or load(plan.machine))
-    search = LineSearch(checks, sites, heard)
+    search = LineSearch(checks, sites, heard, until)
     chosen = search.found()
     found = search.checks.truth(chosen)
     return Fewest(
@@ -180,6 +193,7 @@ def fewest(
         found.tallies,
         found.products,
         found.share,
+        search.ended,
     )
 
 

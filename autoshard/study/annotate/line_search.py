@@ -17,9 +17,12 @@ left out, although another set might be smaller still.
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from autoshard.compat.interrupts import acknowledge
 from autoshard.study.annotate.function_lines import in_functions
 from autoshard.study.annotate.line_checks import LineChecks, Mismatch
 from autoshard.study.annotate.lines import Line
@@ -45,13 +48,26 @@ NEAR = 8
 """So many of the lines about what differs most are tried in pairs with others."""
 
 
+class _LateError(Exception):
+    """The time limit has passed."""
+
+
 class LineSearch:
-    """Adds and drops lines; remembers what every set of lines leaves."""
+    """Adds and drops lines; remembers what every set of lines leaves.
+
+    Attributes:
+      ended: `time` or `interrupted` where that ended it, so that fewer lines might do.
+    """
 
     def __init__(
-        self, checks: LineChecks, sites: Sites, heard: Callable[[int, bool], None] | None
+        self,
+        checks: LineChecks,
+        sites: Sites,
+        heard: Callable[[int, bool], None] | None,
+        until: float = math.inf,
     ) -> None:
         self.checks, self.sites, self.heard = checks, sites, heard
+        self.until, self.ended = until, ""
         self.known: dict[frozenset[Line], Mismatch] = {}
         self.plain = tuple(
             line
@@ -69,6 +85,8 @@ class LineSearch:
         """What these lines leave otherwise than planned."""
         key = frozenset(lines)
         if key not in self.known:
+            if self.known and time.monotonic() > self.until:
+                raise _LateError
             self.known[key] = self.checks.mismatch(key)
             if self.heard is not None:
                 self.heard(len(key), self.known[key].none)
@@ -79,7 +97,30 @@ class LineSearch:
         return self.mismatch(lines).share
 
     def found(self) -> list[Line]:
-        """Lines of which none can be left out, and which leave the least that was found."""
+        """Lines of which none can be left out, and which leave the least that was found.
+
+        When the time is over, or on an interrupt (Ctrl-C), they are the best that were tried.
+        """
+        try:
+            return self._found()
+        except _LateError:
+            self.ended = "time"
+        except KeyboardInterrupt as interrupt:
+            acknowledge(interrupt)
+            if not self.known:
+                raise
+            self.ended = "interrupted"
+        return self._best_known()
+
+    def _best_known(self) -> list[Line]:
+        """Of all sets that were tried and can be written, the one of which least is left."""
+        every = (*self.sites.lines, *self.sites.planned, *self.sites.scoped)
+        order = {line: number for number, line in reversed([*enumerate(every)])}
+        said = (key for key in self.known if not any(line.inward for line in key))
+        known = (sorted(key, key=order.__getitem__) for key in said)
+        return min(known, key=self.left, default=[])
+
+    def _found(self) -> list[Line]:
         large = self.checks.operations > LARGE
         chosen = self.from_planned() if large else None
         if chosen is not None and self.few(chosen):

@@ -75,3 +75,26 @@ def test_products_cut_otherwise_and_dear_collectives_do_not_make_the_plan():
     ]
     assert not replace(found, share=2 * TOLERANCE).enough
     assert not replace(found, products=1).enough
+
+
+def test_when_the_time_is_over_the_best_lines_that_were_tried_are_there():
+    plan = plan_of(train_program(), *BY_HAND)
+    lowered = lower(plan, train_step, *ARGUMENTS)
+    whole = fewest(lowered, train_step, machine=toy_machine())
+    assert (whole.ended, whole.to_json()["ended"]) == ("", "")
+    found = fewest(lowered, train_step, machine=toy_machine(), time_limit=1e-9)
+    assert (found.lines, found.ended, found.exact) == ((), "time", False)
+    assert str(found).endswith("The time is over: fewer lines, or others, may make the plan.")
+    assert "No more lines were found" not in str(found)
+    heard = []
+
+    def interrupt(count, enough):
+        heard.append(count)
+        if heard.count(2) == 2:  # after all single lines, and some with another one
+            raise KeyboardInterrupt
+
+    some = fewest(lowered, train_step, machine=toy_machine(), heard=interrupt)
+    assert some.ended == "interrupted"
+    assert len(some.lines) in (1, 2)
+    assert whole.share <= some.share < found.share
+    assert str(some).endswith("It was interrupted: fewer lines, or others, may make the plan.")
