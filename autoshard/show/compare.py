@@ -89,8 +89,8 @@ def _less(values: list[float], same: str, better: str) -> str:
     return f"{NAMES[values.index(low)]} {better}{share}"
 
 
-def _columns(what: str, *, code: bool = False) -> list[Column]:
-    return [Column(what, code=code), *(Column(name, True) for name in NAMES), Column("B - A", True)]
+def _columns(what: str, *, name: bool = False) -> list[Column]:
+    return [Column(what, name=name), *(Column(name, True) for name in NAMES), Column("B - A", True)]
 
 
 def _row(name: str, values: list[float], cell: Callable[[float], Cell]) -> tuple[str | Cell, ...]:
@@ -158,7 +158,7 @@ def _collectives(plans: Plans) -> Markup:
     ranked = sorted(sums.items(), key=lambda one: -max(one[1]))
     rows = [_row(name, values, seconds_cell) for name, values in ranked]
     said = element("p", "Exposed seconds of a step, by kind and mesh axes.", class_="soft")
-    return join(said, table(_columns("collective"), rows, sorts=True))
+    return join(said, table(_columns("collective", name=True), rows, sorts=True))
 
 
 def _layouts(plans: Plans) -> Markup:

@@ -31,6 +31,7 @@ from autoshard.show.sweep.serving_page import serving_page
 from autoshard.solve.schedule.optimise import solve
 from autoshard.study.advice import advice
 from autoshard.study.robust.record import Robust
+from autoshard.study.whatif.table import WhatIf
 from tests.kept import FOLDER, VERDICTS
 from tests.show.pipeline.test_page import INSTANCE, pipeline
 
@@ -93,6 +94,26 @@ def of_plans(kinds: Mapping[str, tuple[str, str, dict[str, Any]]]) -> dict[str, 
     return {what: searched(*asked) for what, asked in kinds.items()}
 
 
+def full_rows() -> WhatIf:
+    """The kept sweep as if its rows were of large machines, with much to say of each."""
+    found = read_sweep((FOLDER / "sweep.json").read_text())
+    told = {
+        "machine": "h100-1024",
+        "binds": "memory bandwidth",
+        "mesh": "x=16, y=8, z=8",
+        "layouts": "53 % [-, x], 30 % [-, -, x], 10 % [-, -, -, x]",
+        "tokens_per_second_per_chip": 16075.0,
+        "utilisation": 0.4,
+    }
+    return replace(found, rows=tuple(replace(r, **told) if r.fits else r for r in found.rows))
+
+
+def other_moves(plan: Plan) -> Plan:
+    """The plan as if each collective went over both axes, and took long."""
+    moves = [replace(move, axes=plan.mesh.names, exposed_seconds=0.1234) for move in plan.moves]
+    return replace(plan, moves=tuple(moves), machine="h100-8")
+
+
 def pages() -> dict[str, str]:
     """Pages by what they are of."""
     plan = kept_plan()
@@ -107,9 +128,10 @@ def pages() -> dict[str, str]:
     return {
         "a plan": page(whole),
         "a plan alone": page(Material(long_names(plan), missing=("the program is gone",))),
-        "two plans": compared(plan, replace(long_names(plan), machine="h100-8")),
+        "two plans": compared(plan, other_moves(long_names(plan))),
         "a plan for several meshes": pipeline_page(pipeline(), VERDICTS),
         "a schedule": schedule_page(solve(INSTANCE, time_limit=20.0), ()),
         "a sweep": sweep_page(read_sweep((FOLDER / "sweep.json").read_text())),
+        "a sweep of full rows": sweep_page(full_rows()),
         "serving": serving_page(read_serving((FOLDER / "serving.json").read_text())),
     }

@@ -70,17 +70,16 @@ def _rows(sweep: WhatIf) -> Markup | None:
         Column("step", True),
         Column("bound", True),
         Column("gap", True),
-        Column("tokens/s/chip", True),
+        Column("tokens/s a chip", True),
         Column("MFU", True),
         Column("memory", True),
-        Column("limit", True),
         *([Column(f"{money}/Mtok", True)] if priced else []),
         *([Column("J/token", True)] if powered else []),
         *([Column("days", True)] if running else []),
         *([Column(f"run, {money}", True)] if running and priced else []),
         Column("binds"),
         Column("mesh"),
-        Column("layouts"),
+        Column("layouts", code=True),
     ]
     lines = [
         (
@@ -94,14 +93,13 @@ def _rows(sweep: WhatIf) -> Markup | None:
             number_cell(row.tokens_per_second_per_chip, "{:,.0f}"),
             number_cell(None if row.utilisation is None else 100 * row.utilisation, "{:.1f} %"),
             bytes_cell(row.peak_bytes),
-            bytes_cell(row.limit_bytes),
             *([number_cell(sweep.cost_per_million_tokens(row))] if priced else []),
             *([number_cell(sweep.joules_per_token(row))] if powered else []),
             *([number_cell(sweep.days(row), "{:,.1f}")] if running else []),
             *([number_cell(sweep.run_cost(row), "{:,.0f}")] if running and priced else []),
-            _unbroken(row.binds),
-            _unbroken(row.mesh),
-            _unbroken(row.layouts),
+            row.binds or "",
+            row.mesh or "",
+            row.layouts or "",
         )
         for row in ranked
     ]
@@ -110,11 +108,6 @@ def _rows(sweep: WhatIf) -> Markup | None:
     if slow:
         said += f" Left out: {counted(slow, 'row')} slower than {sweep.latency:g} s a step."
     return join(element("p", said, class_="soft"), table(columns, lines, sorts=True))
-
-
-def _unbroken(text: str | None) -> str:
-    """Text that stays on one line, so that the rows of a table that scrolls stay low."""
-    return (text or "").replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _size(value: Any) -> Cell:

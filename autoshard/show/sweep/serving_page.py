@@ -103,21 +103,25 @@ def _curves(found: Serving) -> Markup | None:
 def _rows(found: Serving) -> Markup:
     chosen = {id(one) for one in found.within(found.latency)}
     names = [name for name in found.rows[0].row.sizes if name != "batch"]
+    priced = any(one.cost_per_million_tokens is not None for one in found.rows)
     columns = [
         Column("best"),
         Column("machine", name=True),
         *(Column(name, True) for name in names),
         *(Column(name, True) for name in ("batch", "a token", "tokens/s", "tokens/s/chip")),
         *(Column(name, True) for name in ("memory", "gap", "first token", "requests/s")),
-        Column(f"{found.decode.prices.currency}/Mtok", True),
+        *([Column(f"{found.decode.prices.currency}/Mtok", True)] if priced else []),
         Column("binds"),
         Column("mesh"),
     ]
-    rows = [_row(one, names, id(one) in chosen) for one in found.rows if one.row.fits]
+    machines = list(dict.fromkeys(one.row.machine for one in found.rows))
+    fit = [one for one in found.rows if one.row.fits]
+    fit.sort(key=lambda one: (machines.index(one.row.machine), others(one.row)))
+    rows = [_row(one, names, id(one) in chosen, priced) for one in fit]
     return table(columns, rows, sorts=True)
 
 
-def _row(one: Served, names: list[str], best: bool) -> tuple[Cell | str, ...]:
+def _row(one: Served, names: list[str], best: bool, priced: bool) -> tuple[Cell | str, ...]:
     row = one.row
 
     def size(value: Any) -> Cell:
@@ -135,7 +139,7 @@ def _row(one: Served, names: list[str], best: bool) -> tuple[Cell | str, ...]:
         Cell(format_gap(row.gap or 0.0), row.gap),
         seconds_cell(one.first_seconds),
         number_cell(one.requests_per_second),
-        number_cell(one.cost_per_million_tokens),
+        *([number_cell(one.cost_per_million_tokens)] if priced else []),
         row.binds or "",
         row.mesh or "",
     )
