@@ -2,6 +2,6 @@
 
 import sys
 
-from autoshard.cli.main import main
+from autoshard.cli.entry import main
 
 sys.exit(main())

@@ -6,13 +6,16 @@ import contextlib
 import importlib
 import os
 import signal
+import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autoshard.cli import entry
 from autoshard.cli.main import main
 from autoshard.plan.plan import Plan
 
@@ -78,3 +81,25 @@ def test_without_a_plan_it_ends(folder, temporary, capsys, monkeypatch, module, 
     assert capsys.readouterr().err == "autoshard: interrupted before any plan was found\n"
     assert not Path("plan.json").exists()
     assert os.listdir(temporary) == []
+
+
+class Interrupting:
+    """A finder of modules that is interrupted where the commands are imported."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name == "autoshard.cli.main":
+            raise KeyboardInterrupt
+
+
+def test_while_it_is_imported_it_ends_cleanly(capsys, monkeypatch):
+    monkeypatch.delitem(sys.modules, "autoshard.cli.main")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert entry.main() == 130
+    assert capsys.readouterr().err == "autoshard: interrupted before it had begun\n"
+
+
+def test_that_is_how_it_is_begun():
+    root = Path(entry.__file__).parents[2]
+    written = tomllib.loads((root / "pyproject.toml").read_text())
+    assert written["project"]["scripts"] == {"autoshard": "autoshard.cli.entry:main"}
+    assert "from autoshard.cli.entry import main" in (root / "autoshard/__main__.py").read_text()
