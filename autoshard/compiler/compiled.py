@@ -148,6 +148,8 @@ def compile_plan(
     """
     mesh = lowered.plan.mesh
     target = target_of(machine, mesh, kind or kind_of(machine))
+    if target.kind == "gpu":
+        target = replace(target, options={**target.options, **lowered.compiler_options})
     try:
         stage = lowered.lower(platforms=(target.platform,))
     except LoweringError as error:

@@ -243,6 +243,7 @@ def _gpu(machine: Machine, coordinates: np.ndarray) -> Target:
         "xla_dump_latency_hiding_schedule": True,
         # Sums within a host by NCCL: of those by a kernel of its own its timeline knows no time.
         "xla_gpu_experimental_use_collective_kernels": "",
+        **machine.chip.compiler.options,
     }
     known = compat.known_flags(compiler)
     return Target("gpu", options, _rows(numbers[:, None]), known, flags=_network(machine))

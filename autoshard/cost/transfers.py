@@ -1,9 +1,11 @@
 """Seconds of transfers between the memories of chips and of their hosts.
 
 Each device moves its own part over the link of `autoshard.machine.host`, which neither kernels nor
-collectives need. Where a compiler lets transfers run beside them, there is a stream for each
-direction: a transfer starts as soon as its array is there and its stream is free, kernels wait for
-what comes from the host where they read it, and for all else where the region ends (`HostLink`).
+collectives need. What is moved is read from the device's memory or written there, in which time
+kernels have that much less of it: no transfer costs less (`memory_share`). Where a compiler lets
+transfers run beside them, there is a stream for each direction: a transfer starts as soon as its
+array is there and its stream is free, kernels wait for what comes from the host where they read it,
+and for all else where the region ends (`HostLink`).
 
 For the solver all plans expose the same share of a direction's seconds in a region: that of a step
 in which products and transfers are cut into as many equal parts as there are chips, and nothing
@@ -63,6 +65,11 @@ def transfer_seconds(prices: StepPrices, op: Op, strategies: Strategies) -> Floa
     return host.latency_seconds + size / host.rate(direction)
 
 
+def memory_share(prices: StepPrices, direction: Direction) -> float:
+    """Seconds in which the device's memory is busy with a transfer, over those of the transfer."""
+    return min(1.0, host_of(prices).rate(direction) / prices.machine.chip.memory_rate)
+
+
 @dataclass(slots=True)
 class HostLink:
     """The transfers of one run of a region; seconds are from its begin.
@@ -112,8 +119,9 @@ class _Ideal:
         self.waited: dict[tuple[int, str], float] = {}
 
     def shares(self) -> Mapping[tuple[int, str], float]:
+        least = {key: memory_share(self.prices, cast("Direction", key[1])) for key in self.moved}
         return {
-            key: min(1.0, self.waited.get(key, 0.0) / seconds)
+            key: min(1.0, max(self.waited.get(key, 0.0) / seconds, least[key]))
             for key, seconds in self.moved.items()
         }
 

@@ -23,6 +23,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from autoshard import compat
+from autoshard.lower.compiler_options import compiler_options
 from autoshard.lower.explicit import manual_step
 from autoshard.lower.facts.platforms import calls_of_code, check_platforms, platform_to_read
 from autoshard.lower.interpret import Interpreter, LoweringError, Readable
@@ -95,7 +96,16 @@ class Lowered:
             "in_shardings": self.in_shardings,
             "out_shardings": self.out_shardings,
             "donate_argnums": tuple(donated),
+            "compiler_options": self.compiler_options or None,
         }
+
+    @property
+    def compiler_options(self) -> dict[str, int]:
+        """What XLA is told besides its defaults (`autoshard.lower.compiler_options`)."""
+        arguments = zip(
+            jax.tree.leaves(self.in_shapes), jax.tree.leaves(self.in_shardings), strict=True
+        )
+        return compiler_options(self.plan, arguments)
 
     @property
     def in_abstract(self) -> Any:
@@ -222,7 +232,7 @@ class InPlace:
             out_shardings=(out[: self.results], [out[k] for _, k in self.objects]),
             # JAX writes into the buffer of a Ref by itself.
             donate_argnums=tuple(program.donated - program.refs),
-            **options,
+            **{"compiler_options": lowered.compiler_options or None, **options},
         )
 
     def __call__(self, *arguments: Any) -> Any:

@@ -60,6 +60,7 @@ class TraceOptions(TypedDict, total=False):
     join_sums: bool
     saved: list[str]
     offloaded: list[str]
+    prefetch: bool
     microbatches: Count
     parts: dict[str, list[Count]]
     host: list[str]

@@ -99,7 +99,7 @@ class Region:
     kind: str
 
 
-REWRITES = ("saved", "offloaded", "microbatches", "parts", "host", "platforms")
+REWRITES = ("saved", "offloaded", "prefetch", "microbatches", "parts", "host", "platforms")
 """Options of a trace by which the step is another than the function's own."""
 
 

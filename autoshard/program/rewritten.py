@@ -27,7 +27,11 @@ from autoshard.program.trip_counts import TripCounts, checked
 
 
 def resaved(
-    program: Program, saved: Collection[str] | None, offloaded: Collection[str] = ()
+    program: Program,
+    saved: Collection[str] | None,
+    offloaded: Collection[str] = (),
+    *,
+    prefetch: bool = False,
 ) -> Program:
     """The same step, saving other values for its backward pass.
 
@@ -36,13 +40,14 @@ def resaved(
       saved: names of `autoshard.program.keep.find_residuals(program.written)`, or None for what the
         step saves as it is written.
       offloaded: those stacks of loops that wait on the host, by name.
+      prefetch: whether they move a turn late there, and come a turn early.
 
     Raises:
       TraceError: there are no such values, or others must be saved.
     """
-    chosen = ("saved", "offloaded")
+    chosen = ("saved", "offloaded", "prefetch")
     options = {key: value for key, value in program.options.items() if key not in chosen}
-    closed, names = saving(program.written, saved, offloaded)
+    closed, names = saving(program.written, saved, offloaded, prefetch)
     counts = options.get("trip_counts", ())
     paths = program.input_paths, program.output_paths
     made = laid_out(closed, *paths, counts, program.user_rules)
@@ -56,7 +61,7 @@ def in_microbatches(program: Program, microbatches: int) -> Program:
     Raises:
       TraceError: it cannot be cut so, or it is already, or it was told what to save.
     """
-    chosen = ("microbatches", "parts", "saved", "offloaded")
+    chosen = ("microbatches", "parts", "saved", "offloaded", "prefetch")
     told = [key for key in chosen if key in program.options]
     if told:
         raise TraceError(
@@ -86,7 +91,7 @@ def loops_in_parts(program: Program, parts: Mapping[str, Sequence[int]]) -> Prog
         raise TraceError(
             f"{program.name} was traced with parts of loops already: give it as it is without"
         )
-    chosen = ("saved", "offloaded")
+    chosen = ("saved", "offloaded", "prefetch")
     options = {key: value for key, value in program.options.items() if key not in chosen}
     counts, rules = options.get("trip_counts", ()), program.user_rules
     closed, told = divided(program.written, parts, counts)
@@ -110,7 +115,12 @@ def on_platforms(program: Program, platforms: Sequence[str]) -> Program:
     written, there = of_platforms(program.written, () if "platforms" in options else platforms)
     if not there:
         return program
-    closed, told = saving(written, options.get("saved"), options.get("offloaded", ()))
+    closed, told = saving(
+        written,
+        options.get("saved"),
+        options.get("offloaded", ()),
+        options.get("prefetch", False),
+    )
     paths = program.input_paths, program.output_paths
     rules = program.user_rules
     laid = laid_out(closed, *paths, options.get("trip_counts", ()), rules)
@@ -174,17 +184,20 @@ def divided(
 
 
 def saving(
-    written: Any, saved: Collection[str] | None, offloaded: Collection[str]
-) -> tuple[Any, dict[str, list[str]]]:
+    written: Any, saved: Collection[str] | None, offloaded: Collection[str], prefetch: bool
+) -> tuple[Any, dict[str, Any]]:
     """The step with these values saved and offloaded, and how the options of a trace say so."""
     if saved is None and not offloaded:
         return written, {}
     try:
         residuals = find_residuals(written)
         wanted = residuals.saved_as_written() if saved is None else saved
-        closed = with_saved(written, residuals, wanted, offloaded)
+        closed = with_saved(written, residuals, wanted, offloaded, prefetch=prefetch)
         told = {"saved": list(residuals.on_stacks(wanted))}
-        return closed, {**told, "offloaded": sorted(offloaded)} if offloaded else told
+        if not offloaded:
+            return closed, told
+        told["offloaded"] = sorted(offloaded)
+        return closed, {**told, "prefetch": True} if prefetch else told
     except KeepError as error:
         raise TraceError(str(error)) from error
 

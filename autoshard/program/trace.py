@@ -69,6 +69,7 @@ def trace(
     user_rules: UserRules | None = None,
     saved: Collection[str] | None = None,
     offloaded: Collection[str] = (),
+    prefetch: bool = False,
     microbatches: int = 1,
     parts: Mapping[str, Sequence[int]] = MappingProxyType({}),
     host: Sequence[str] = (),
@@ -93,6 +94,8 @@ def trace(
         again (`autoshard.program.keep`); by default, what the function itself saves.
       offloaded: names of stacks of loops that wait for the backward pass in the memory of the host
         (`autoshard.program.keep.Residuals.stacks`).
+      prefetch: whether they move a turn late to the host and come a turn early, so that a transfer
+        has a whole turn to run beside, for two more turns' parts on the device.
       microbatches: how many equal parts of the batch the step works on, one after another
         (`autoshard.program.microbatches`).
       parts: loops that run in parts, which may save other values: by a loop's name
@@ -134,7 +137,9 @@ def trace(
     as_written, kept = held_where_named(as_written, host, ties, _paths(abstract), names)
     as_written, there = of_platforms(as_written, platforms)
     in_turns, cut = in_parts(as_written, microbatches, ties, user_rules, trip_counts)
-    written, closed, told = _kept_as_told(in_turns, parts, saved, offloaded, trip_counts)
+    written, closed, told = _kept_as_told(
+        in_turns, parts, (saved, offloaded, prefetch), trip_counts
+    )
     made = laid_out(closed, _paths(abstract), _paths(traced.out_info), trip_counts, user_rules)
     return Program(
         name=name or _name_of(fn),
@@ -160,13 +165,12 @@ def trace(
 def _kept_as_told(
     written: Any,
     parts: Mapping[str, Sequence[int]],
-    saved: Collection[str] | None,
-    offloaded: Collection[str],
+    keeps: tuple[Collection[str] | None, Collection[str], bool],
     trip_counts: TripCounts,
 ) -> tuple[Any, Any, dict[str, Any]]:
     """A step with loops in parts, the same that saves what is told, and how options say both."""
     written, apart = divided(written, parts, trip_counts)
-    closed, told = saving(written, saved, offloaded)
+    closed, told = saving(written, *keeps)
     return written, closed, {**apart, **told}
 
 

@@ -242,7 +242,12 @@ def compile_all(row: Row) -> None:
         said = old.options
         program = row.program
         if "saved" in said:
-            program = resaved(program, said["saved"], said.get("offloaded", ()))
+            program = resaved(
+                program,
+                said["saved"],
+                said.get("offloaded", ()),
+                prefetch=said.get("prefetch", False),
+            )
         facts = analyse(program, row.machine.chip)
         prices = step_prices(program, facts, row.machine, old.mesh.sizes)
         plan = priced_anew(old, prices)

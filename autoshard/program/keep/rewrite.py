@@ -11,7 +11,9 @@ the same to the last bit. The two computations are in different loops, or the se
 `jax.checkpoint`, so that XLA does not merge them. What nobody reads any more is dropped.
 
 A stack may lie in the memory of the host: each turn of the forward loop puts its part there, and
-each turn of the backward loop fetches it.
+each turn of the backward loop fetches it. With `prefetch` a turn puts there what the turn before it
+made, and fetches what the next one reads, so that a transfer has a whole turn to run beside: one
+more carry holds what is on its way. The last turn's part stays on the device.
 """
 
 from __future__ import annotations
@@ -20,18 +22,24 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
 from autoshard import compat
 from autoshard.program.keep.levels import Level, Maker, Pair
-from autoshard.program.keep.residuals import Demand, Residuals, demand_of
+from autoshard.program.keep.residuals import Demand, Residuals, demand_of, variable_of
 
 _AGAIN = "rematted_computation"
 """The scope under which JAX computes again, by which traced ops are told apart."""
 
 
 def with_saved(
-    closed: Any, residuals: Residuals, saved: Collection[str], offloaded: Collection[str] = ()
+    closed: Any,
+    residuals: Residuals,
+    saved: Collection[str],
+    offloaded: Collection[str] = (),
+    *,
+    prefetch: bool = False,
 ) -> Any:
     """The closed jaxpr of a step with the same results that saves the values named in `saved`.
 
@@ -40,6 +48,7 @@ def with_saved(
       residuals: its candidates, from `find_residuals(closed)`.
       saved: names of candidates. Of these, the ones that nothing needs then are not saved.
       offloaded: names of stacks (`Residuals.stacks`) that wait in the memory of the host.
+      prefetch: whether they move a turn late there, and come a turn early.
 
     Raises:
       KeepError: a name is of no candidate or stack, or a value that must be saved is not named.
@@ -54,13 +63,18 @@ def with_saved(
         return demand_of(pair, residuals.numbers(pair, saved))
 
     def run(*arrays: Any) -> list[Any]:
-        return _Rewriter(demand, away).run(residuals.level, arrays)
+        return _Rewriter(demand, away, prefetch).run(residuals.level, arrays)
 
     return compat.drop_dead_code(jax.make_jaxpr(run)(*shapes))
 
 
 class _Body:
-    """The arrays of one level while it is traced: by variable, and what pairs hand on by number."""
+    """The arrays of one level while it is traced: by variable, and what pairs hand on by number.
+
+    Attributes:
+      stacks: by the place of a forward loop, arrays by number.
+      last: likewise, of stacks on the host what the last turn made, on the device.
+    """
 
     def __init__(self, level: Level, arrays: Sequence[Any]) -> None:
         jaxpr, consts = level.closed.jaxpr, level.closed.consts
@@ -68,6 +82,7 @@ class _Body:
         self.arrays: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
         self.arrays.update(zip(jaxpr.invars, arrays, strict=True))
         self.stacks: dict[int, dict[int, Any]] = {}
+        self.last: dict[int, dict[int, Any]] = {}
 
     def read(self, atom: Any) -> Any:
         return atom.val if compat.is_literal(atom) else self.arrays[atom]
@@ -86,7 +101,7 @@ class _BackwardBody(_Body):
         self.level = pair.backward.body
         self.pair, self.known = pair, known
         self.numbers = pair.backward.numbers
-        self.stacks = {}
+        self.stacks, self.last = {}, {}
 
     def read(self, atom: Any) -> Any:
         return atom.val if compat.is_literal(atom) else self.known[self.numbers[atom]]
@@ -100,9 +115,12 @@ class _Rewriter:
     """One trace of a step with the choices made; `away` are the numbers of stacks on the host."""
 
     def __init__(
-        self, demand: Callable[[Pair], Demand], away: Mapping[Pair, Collection[int]]
+        self,
+        demand: Callable[[Pair], Demand],
+        away: Mapping[Pair, Collection[int]],
+        prefetch: bool,
     ) -> None:
-        self.demand, self.away = demand, away
+        self.demand, self.away, self.prefetch = demand, away, prefetch
 
     def run(self, level: Level, arrays: Sequence[Any]) -> list[Any]:
         """The results of a level."""
@@ -148,21 +166,28 @@ class _Rewriter:
         away = self.away.get(pair, ())
         handed = {n: k for k, n in reversed(pair.stacks.items()) if n not in away}
         new = [number for number in self.demand(pair).stacks if number not in handed]
-        _, carries = compat.scan_counts(equation.params)
+        fixed, carries = compat.scan_counts(equation.params)
+        sent = [n for n in new if n in away and self.prefetch]
+        begun = fixed + carries
 
         def turn(arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            before, arrays = _split(arrays, begun, len(sent))
             body = self._run(level, arrays)
             results = body.results()
             known = self._known(pair, body.arrays, new)
+            stacked = known | dict(zip(sent, before, strict=True))
             extra = [
-                jax.device_put(known[n], jax.memory.Space.Host) if n in away else known[n]
+                jax.device_put(stacked[n], jax.memory.Space.Host) if n in away else stacked[n]
                 for n in new
             ]
-            return results[:carries], [*results[carries:], *extra]
+            return [*results[:carries], *(known[n] for n in sent)], [*results[carries:], *extra]
 
         operands = [(outside.read(atom), atom.aval) for atom in equation.invars]
-        results = loop_of(equation, operands, [], [], turn)
+        empty = [_zeros(pair, n) for n in sent]
+        results = loop_of(equation, operands, [], [], turn, carried=empty)
+        last, results = _split(results, carries, len(sent))
         count = len(equation.outvars)
+        outside.last[pair.forward.place] = dict(zip(sent, last, strict=True))
         outside.stacks[pair.forward.place] = {
             **{number: results[k] for number, k in handed.items()},
             **dict(zip(new, results[count:], strict=True)),
@@ -195,23 +220,28 @@ class _Rewriter:
         stacks = outside.stacks[front.place]
         slices += [(n, stacks[n], jax.typeof(stacks[n])) for n in demand.stacks]
         gone = set(pair.stacks.values()) - set(pair.shared.values()) - set(demand.stacks)
-        away = self.away.get(pair, ())
+        last, away = outside.last[front.place], self.away.get(pair, ())
+        begun = len(consts) + sum(compat.scan_counts(equation.params))
 
         def turn(arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+            here, arrays = _split(arrays, begun, len(last))
             given = [*(n for n, _, _ in consts), *back.given, *(n for n, _, _ in slices)]
             known = {n: array for n, array in zip(given, arrays, strict=True) if n not in gone}
             known.update((n, jax.device_put(known[n], jax.memory.Space.Device)) for n in away)
+            coming = [known[n] for n in last]
+            known.update(zip(last, here, strict=True))
             for side in (front, back):
                 closed = side.body.closed
                 numbers = (side.numbers[var] for var in closed.jaxpr.constvars)
                 known.update(zip(numbers, closed.consts, strict=True))
             results = self._backward_body(pair, demand, known)
-            return results[:carries], results[carries:]
+            return [*results[:carries], *coming], results[carries:]
 
         operands = [(outside.read(atom), atom.aval) for atom in equation.invars]
-        return loop_of(
-            equation, operands, [pair[1:] for pair in consts], [p[1:] for p in slices], turn
-        )
+        first = [(array, jax.typeof(array)) for array in last.values()]
+        more = [pair[1:] for pair in consts], [pair[1:] for pair in slices]
+        results = loop_of(equation, operands, *more, turn, carried=first)
+        return _split(results, carries, len(first))[1]
 
     def _checkpointed(self, outside: _Body, pair: Pair) -> list[Any]:
         """A checkpoint that is given what is saved, and first makes what is not."""
@@ -268,6 +298,18 @@ class _Rewriter:
         body.numbers = back.numbers
 
 
+def _zeros(pair: Pair, number: int) -> tuple[Any, Any]:
+    """An array of zeros like a forward value, and its abstract value."""
+    aval = variable_of(pair, number).aval
+    array = jnp.zeros(aval.shape, aval.dtype)
+    return array, jax.typeof(array)
+
+
+def _split(arrays: Sequence[Any], begin: int, count: int) -> tuple[list[Any], list[Any]]:
+    """The `count` arrays from `begin` on, and the others."""
+    return list(arrays[begin : begin + count]), [*arrays[:begin], *arrays[begin + count :]]
+
+
 def _made_later(pair: Pair, numbers: Sequence[int]) -> list[int]:
     """Places of the backward body's equations that make these numbers of forward values."""
     todo, places = list(numbers), set[int]()
@@ -299,17 +341,20 @@ def loop_of(
     slices: Sequence[tuple[Any, Any]],
     turn: Callable[[Sequence[Any]], tuple[list[Any], list[Any]]],
     *,
+    carried: Sequence[tuple[Any, Any]] = (),
     length: int | None = None,
 ) -> list[Any]:
     """A loop like that of `equation`, with more constants before its operands and stacks behind.
 
     Operands are arrays with their abstract values; `turn` takes what enters one turn, in order, and
-    returns what it carries and what it hands out. There are `length` turns, by default as many.
+    returns what it carries and what it hands out. What is `carried` besides comes after what the
+    loop carries. There are `length` turns, by default as many.
     """
     params = equation.params
     fixed, carries = compat.scan_counts(params)
-    whole = [*consts, *operands, *slices]
-    fixed += len(consts)
+    begun = fixed + carries
+    whole = [*consts, *operands[:begun], *carried, *operands[begun:], *slices]
+    fixed, carries = fixed + len(consts), carries + len(carried)
     options = {key: params[key] for key in ("_split_transpose",) if params.get(key)}
 
     def loop(*arrays: Any) -> Any:
@@ -319,10 +364,10 @@ def loop_of(
         start, stacks = list(arrays[fixed : fixed + carries]), list(arrays[fixed + carries :])
         turns, unroll = length or params["length"], params["unroll"]
         reverse = params["reverse"]
-        carried, out = jax.lax.scan(
+        end, out = jax.lax.scan(
             step, start, stacks, turns, reverse=reverse, unroll=unroll, **options
         )
-        return [*carried, *out]
+        return [*end, *out]
 
     shapes = [compat.shape_struct(aval) for _, aval in whole]
     return jaxpr_as_fun(jax.make_jaxpr(loop)(*shapes))(*(array for array, _ in whole))

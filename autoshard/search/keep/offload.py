@@ -4,16 +4,20 @@ Where stacks do not fit a device, some of them may lie on the host: as few as it
 first, since each one has a transfer in every turn of its loop. Where all fit at best, layouts may
 still leave too little room, so that everything on the host is tried with them too. What transfers
 cost is not asked here: a plan of the choice prices them, and hides them behind kernels.
+
+Where a plan was found, the host is more room (`beside`): what moves there while the forward pass
+runs costs no time, so that as much may be saved besides what fits the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from autoshard.machine.host import Host
 from autoshard.program.graph import Program
 from autoshard.program.keep import Residuals, find_residuals
+from autoshard.search.keep.priced import Rates, cheapest
 from autoshard.search.keep.proposals import Proposal
 from autoshard.units import counted, format_bytes
 
@@ -56,6 +60,49 @@ def offloaded(
             title = f"{choice.title}, {len(away)} of {counted(len(sizes), 'stack')} on the host"
             found.append(replace(choice, title=title, offloaded=frozenset(away)))
     return found[:MOST]
+
+
+def beside(
+    residuals: Residuals, rates: Rates, host: Host, chips: int, share: float
+) -> Proposal | None:
+    """The cheapest choice with so much on the host as moves there beside the forward pass.
+
+    None where all that is cheapest fits the device.
+
+    Args:
+      residuals: the candidates of the program.
+      rates: what they cost in a plan with none on the host.
+      host: of the machine.
+      chips: how many there are; what a loop carries is cut into as many parts at best.
+      share: of the seconds of the forward pass, how much transfers may take.
+    """
+    forward = sum(rates.again.values())
+    room = min(share * forward * host.rate("to_host"), host.bytes_per_chip)
+    saved = cheapest(residuals.values, replace(rates, free_bytes=rates.free_bytes + room), ())
+    if saved is None:
+        return None
+    stacks = residuals.stacks(saved)
+    more = sum(rates.bytes.get(name, 0.0) for name in stacks) - rates.free_bytes
+    away = _least({n: rates.bytes.get(n, size / chips) for n, size in stacks.items()}, more)
+    if not away:
+        return None
+    title = f"cheapest with {counted(len(away), 'stack')} on the host"
+    return Proposal(title, saved, frozenset(away), prefetch=True)
+
+
+def _least(sizes: Mapping[str, float], wanted: float) -> list[str]:
+    """Few stacks that take so many bytes together, and hardly more."""
+    found: list[str] = []
+    left = wanted
+    for name in sorted(sizes, key=lambda one: -sizes[one]):
+        if left > 0.0:
+            found.append(name)
+            left -= sizes[name]
+    for name in list(found):
+        if left + sizes[name] <= 0.0:
+            found.remove(name)
+            left += sizes[name]
+    return found
 
 
 def waiting(program: Program) -> list[str]:

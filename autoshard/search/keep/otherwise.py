@@ -113,7 +113,8 @@ def otherwise(
     found = KeptOtherwise(value, "computed again" if value.saved else "saved")
     try:
         away = set(_away(program)) & set(residuals.stacks(saved))
-        step = resaved(program, saved, sorted(away))
+        early = program.options.get("prefetch", False)
+        step = resaved(program, saved, sorted(away), prefetch=early)
     except TraceError as error:
         return replace(found, why=str(error))
     sizes = dict(zip(plan.mesh.names, plan.mesh.sizes, strict=True))

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 from autoshard.machine.compiler import Compiler
 from autoshard.program.keep import Residuals, find_residuals
@@ -37,6 +39,8 @@ class Division:
       mine: names of values of the loop.
       turn_bytes: per device, of what a turn saves more in the second part.
       seconds: that a turn takes less there.
+      away: names of stacks on the host, in both parts.
+      prefetch: whether these move a turn late there, and come a turn early.
     """
 
     loop: str
@@ -47,6 +51,8 @@ class Division:
     mine: frozenset[str]
     turn_bytes: float
     seconds: float
+    away: frozenset[str] = frozenset()
+    prefetch: bool = False
 
     @property
     def gain(self) -> float:
@@ -56,10 +62,12 @@ class Division:
     @property
     def saved(self) -> Iterator[str]:
         """The names of what is saved, in the step with the loop in two parts."""
-        ends = (0, self.start, self.less), (self.start, self.turns, self.more)
-        for begin, end, names in ends:
+        yield from self._in_parts(self.less, self.more)
+
+    def _in_parts(self, less: frozenset[str], more: frozenset[str]) -> Iterator[str]:
+        for begin, end, names in (0, self.start, less), (self.start, self.turns, more):
             yield from (name + turns_index(begin, end) for name in names & self.mine)
-        yield from self.less - self.mine
+        yield from less - self.mine
 
     def applied(self, step: Program) -> tuple[Program, Proposal] | None:
         """The step with the loop in two parts, and the choice of what it saves.
@@ -73,8 +81,12 @@ class Division:
             return None
         saved, last = frozenset(self.saved), self.turns - self.start
         title = f"more in the last {last} of the {self.turns} turns of {self.loop}"
-        known = saved <= set(find_residuals(cut.written).homes)
-        return (cut, Proposal(title, saved)) if known else None
+        residuals = find_residuals(cut.written)
+        if not saved <= set(residuals.homes):
+            return None
+        stacks = frozenset(residuals.stacks(saved))
+        away = stacks.intersection(self._in_parts(self.away, self.away))
+        return cut, Proposal(title, saved, away, self.prefetch)
 
     def beginning(self, tried: Mapping[int, float | None], limit: float) -> Division | None:
         """This with another turn to begin the second part, the next to try; None if there is none.
@@ -97,7 +109,12 @@ class Division:
         return replace(self, start=max(start, 1)) if too_many < start < first else None
 
 
-def divided(residuals: Residuals, rates: Rates, compiler: Compiler) -> Division | None:
+def divided(
+    residuals: Residuals,
+    rates: Rates,
+    compiler: Compiler,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Division | None:
     """The best division of one loop at the prices of a plan; None where there is none.
 
     For XLA:TPU there is none. Llama-3-8B on v5p-8, of which 16 of 32 layers save one product more,
@@ -109,6 +126,7 @@ def divided(residuals: Residuals, rates: Rates, compiler: Compiler) -> Division 
       residuals: the candidates of the step, which has no loop in parts.
       rates: what they cost in the plan.
       compiler: of the machine.
+      options: of the trace that the plan is of: they say what lies on the host.
     """
     if compiler.name == "xla:tpu":
         return None
@@ -132,7 +150,9 @@ def divided(residuals: Residuals, rates: Rates, compiler: Compiler) -> Division 
         inner = {pair, *_inside(pair)}
         mine = frozenset(name for name, (home, _) in residuals.homes.items() if home in inner)
         parts = loop, pair.turns, pair.turns - last, less, both, mine
-        found.append(Division(*parts, extra / pair.turns, gain / pair.turns))
+        host = frozenset(options.get("offloaded", ())), "prefetch" in options
+        rest = extra / pair.turns, gain / pair.turns, *host
+        found.append(Division(*parts, *rest))
     return max(found, key=lambda one: one.gain, default=None)
 
 

@@ -77,6 +77,7 @@ def rates_of(
     plan: Plan,
     prices: StepPrices,
     anew: Collection[Place] | None = None,
+    away: Collection[str] = (),
 ) -> Rates:
     """What choices cost in a plan.
 
@@ -90,6 +91,8 @@ def rates_of(
       plan: the plan.
       prices: of its program, on its mesh.
       anew: as `written_anew` says of the step; asked by default.
+      away: the stacks that lie on the host, by name: they take nothing of a device, and what is
+        moved runs beside kernels.
     """
     if anew is None:
         anew = written_anew(prices.program, residuals, prices.machine.chip)
@@ -105,6 +108,7 @@ def rates_of(
         first, second = made[place], remade[place]
         held = [_held(one, op, plan, prices) for op in (*first, *second)]
         size = one.turns * _mean(held) if held else one.bytes / prices.machine.chips
+        size = 0.0 if one.name in away else size
         sizes[one.name] = size
         save[one.name] = 2.0 * size / prices.machine.chip.memory_rate
         again[one.name] = 0.0

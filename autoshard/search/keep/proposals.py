@@ -37,11 +37,15 @@ _HALVINGS = 24
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A choice: what it is called, the names of what it saves, and of its stacks on the host."""
+    """A choice: what it is called, the names of what it saves, and of its stacks on the host.
+
+    With `prefetch` these move a turn late there, and come a turn early.
+    """
 
     title: str
     saved: frozenset[str]
     offloaded: frozenset[str] = frozenset()
+    prefetch: bool = False
 
 
 def proposals(

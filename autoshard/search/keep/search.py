@@ -37,8 +37,8 @@ from autoshard.search.keep.accumulate import (
     cut_steps,
     microbatches_of,
 )
-from autoshard.search.keep.kept_values import kept_values, stacked_bytes
-from autoshard.search.keep.offload import offloaded, waiting
+from autoshard.search.keep.kept_values import kept_values
+from autoshard.search.keep.offload import beside, offloaded, waiting
 from autoshard.search.keep.parts import divided
 from autoshard.search.keep.priced import (
     Place,
@@ -50,7 +50,17 @@ from autoshard.search.keep.priced import (
     written_anew,
 )
 from autoshard.search.keep.proposals import Proposal, proposals
-from autoshard.search.keep.trials import Base, Trial, bound_below, named, saved_by
+from autoshard.search.keep.trials import (
+    Base,
+    Trial,
+    bound_below,
+    by_number,
+    device_bytes,
+    hosted_by,
+    named,
+    proof_of_all,
+    saved_by,
+)
 from autoshard.search.memory_loop import explore_fitting
 from autoshard.search.mesh_axes import AXIS_NAMES
 from autoshard.search.options import SearchOptions, WarmStart
@@ -61,6 +71,8 @@ from autoshard.units import counted, format_seconds
 FIRST, OTHERS, TRIALS, PARTS = 0.35, 0.5, 0.6, 0.75
 """Until which fractions of the time limit the first two choices are planned, the other proposals
 are, those at the prices of a plan are, and those with a loop in two parts are."""
+SHARES = (1.0, 0.6)
+"""Of the seconds of the forward pass, how much of them transfers to the host may take."""
 DIVISIONS = 4
 """So many turns are tried at which the second part of a loop may begin."""
 ROOM = (1.0, 1.5)
@@ -128,22 +140,19 @@ class _Search:
         self._tried(todo, shapes, OTHERS)
         if known:
             self._refined(bases, shapes)
+            self._beside()
             self._in_two_parts()
         # Where nothing fits, more microbatches and fewer stacks need less memory.
         return self._concluded(
             min(
                 self.trials,
-                key=lambda one: (one.objective, -one.microbatches, self._stacked_bytes(one)),
+                key=lambda one: (
+                    one.objective,
+                    -one.microbatches,
+                    self.saves and device_bytes(one),
+                ),
             )
         )
-
-    def _stacked_bytes(self, trial: Trial) -> float:
-        """Bytes of the stacks that a choice keeps on devices, of all devices."""
-        if not self.saves:
-            return 0.0
-        away = set(trial.program.options.get("offloaded", ()))
-        residuals = find_residuals(trial.base.written)
-        return stacked_bytes(residuals, saved_by(trial.program, residuals), away)
 
     def _in_order(self, base: Base) -> Sequence[Proposal]:
         """Its other choices, by their cost at the prices of the best plan there is of it.
@@ -165,7 +174,8 @@ class _Search:
         saved, anew = saved_by(trial.program, residuals), self.anew.get(trial.base)
         if anew is None:
             anew = self.anew[trial.base] = written_anew(trial.base, residuals, self.machine.chip)
-        return residuals, rates_of(residuals, saved, trial.plan, prices, anew)
+        away = hosted_by(trial.program)
+        return residuals, rates_of(residuals, saved, trial.plan, prices, anew, away)
 
     def _tried(
         self,
@@ -199,28 +209,42 @@ class _Search:
                 again = min(self.trials, key=lambda one: one.objective) is best
                 vain = vain + 1 if again else 0
 
+    def _beside(self) -> None:
+        """Plan choices with as much on the host as moves there beside the forward pass."""
+        whole = (one for one in self.trials if not hosted_by(one.program))
+        best = min(whole, key=lambda one: one.objective)
+        host = self.machine.host if self.offloads else None
+        if host is None or best.plan is None or best.explored is None:
+            return
+        known, base = self._rates(best), Base(best.base, None, ())
+        made = (beside(*known, host, self.machine.chips, share) for share in SHARES)
+        choices = [(base, choice) for choice in dict.fromkeys(made) if choice is not None]
+        self._tried(choices, [best.explored.shape], PARTS)
+
     def _in_two_parts(self) -> None:
         """Plan choices that save more in the last turns of a loop, on the mesh of the best plan."""
         best = min(self.trials, key=lambda one: one.objective)
-        if best.plan is None or best.explored is None or "offloaded" in best.program.options:
+        if best.plan is None or best.explored is None:
             return
         residuals, rates = self._rates(best)
-        division = divided(residuals, rates, self.machine.chip.compiler)
+        compiler, program = self.machine.chip.compiler, best.program
+        division = divided(residuals, rates, compiler, program.options)
         tried: dict[int, float | None] = {}
-        now = cost_of(residuals, rates, saved_by(best.program, residuals))
+        now = cost_of(residuals, rates, saved_by(program, residuals))
         least = self.asked.gap * best.objective
         while len(tried) <= DIVISIONS:
             if division is None or self._used() >= PARTS or self._interrupted():
                 return
-            if now - cost_of(residuals, rates, division.less) + division.gain <= least:
-                return
-            if (made := division.applied(best.base)) is None:
+            gain = now - cost_of(residuals, rates, division.less) + division.gain
+            if gain <= least or (made := division.applied(best.base)) is None:
                 return
             step, choice = made
             self._tried([(Base(step, None, ()), choice)], [best.explored.shape], PARTS)
             plan = self.trials[-1].plan
+            # Where the limit binds hard there may be a plan whose layouts cost what is gained.
+            fits = plan is not None and self.trials[-1].objective < best.objective
             tried.setdefault(division.turns, needed_bytes(best.plan.estimate))
-            tried[division.start] = None if plan is None else needed_bytes(plan.estimate)
+            tried[division.start] = needed_bytes(plan.estimate) if plan and fits else None
             division = division.beginning(tried, best.plan.memory_limit)
 
     def _priced(self, best: Trial, room: float) -> Proposal | None:
@@ -235,7 +259,7 @@ class _Search:
         beaten = cost_of(residuals, rates, saved_by(best.program, residuals))
         known, large = [], []
         for one in self.trials:
-            if one.base is best.base and "offloaded" not in one.program.options:
+            if one.base is best.base and not hosted_by(one.program):
                 names = saved_by(one.program, residuals)
                 known.append(residuals.on_stacks(names))
                 # It has no plan that is better, but would be better if it fitted.
@@ -265,25 +289,23 @@ class _Search:
     def _alone(self, step: Program) -> list[Plan]:
         """The plans of the only choice that there is."""
         found = self._everywhere(step, self._options(1.0))
-        notes = [*self.notes]
-        if self.numbers:
-            notes += chosen_microbatches(step, {}, self.refused)
-        return [replace(plan, notes=(*plan.notes, *notes)) for plan in found]
+        more = chosen_microbatches(step, {}, self.refused) if self.numbers else []
+        return [replace(plan, notes=(*plan.notes, *self.notes, *more)) for plan in found]
 
     def _coarse_shapes(self) -> list[MeshShape]:
         """The mesh that was asked for, or those of two axes."""
         if self.asked.mesh is not None:
             return prepare(self.steps[0], self.machine, self.asked)[1]
-        found = candidate_meshes(self.machine, axes=2)
-        return [MeshShape(AXIS_NAMES[: len(sizes)], sizes) for sizes in found]
+        meshes = candidate_meshes(self.machine, axes=2)
+        return [MeshShape(AXIS_NAMES[: len(sizes)], sizes) for sizes in meshes]
 
     def _used(self) -> float:
         """The fraction of the time limit that is over."""
         return (time.monotonic() - self.started) / self.asked.time_limit
 
     def _interrupted(self) -> bool:
-        hits = [trial.explored.limit_hit for trial in self.trials if trial.explored is not None]
-        return LimitHit.INTERRUPTED in hits
+        found = (trial.explored for trial in self.trials if trial.explored is not None)
+        return any(one.limit_hit is LimitHit.INTERRUPTED for one in found)
 
     def _options(self, until: float) -> SearchOptions:
         """The options of a part that lasts until this fraction of the time limit."""
@@ -299,11 +321,12 @@ class _Search:
     ) -> None:
         """Plan one choice on some mesh shapes, if it can beat the best so far."""
         asked = replace(self._options(until), baselines=False, count=1)
-        facts = base.facts if choice is None else None
+        facts = None if choice else base.facts
         known = WarmStart(facts=facts, only_better=bool(self.trials), seeks_limit=False)
-        program = (
-            base.step if choice is None else resaved(base.step, choice.saved, choice.offloaded)
-        )
+        program = base.step
+        if choice is not None:
+            away = choice.offloaded
+            program = resaved(program, choice.saved, away, prefetch=choice.prefetch)
         searcher, _ = prepare(program, self.machine, asked, known)
         cutoff = min((one.objective for one in self.trials), default=float("inf"))
         searcher.cutoff = cutoff
@@ -350,20 +373,7 @@ class _Search:
     def _proven(self, plan: Plan, best: Trial) -> Plan:
         """The plan with the least bound of all choices, and a note of what that covers."""
         others = [one for one in self.trials if one is not best]
-        bound = min([plan.proof.bound, *(one.bound for one in others)])
-        objective = plan.proof.objective
-        gap = max(objective - bound, 0.0) / objective if objective > 0 else 0.0
-        status = plan.proof.status if gap <= 1e-8 else "feasible"
-        seconds = time.monotonic() - self.started
-        hit = plan.proof.limit_hit or (LimitHit.GAP if status == "feasible" else None)
-        proof = replace(
-            plan.proof,
-            bound=bound,
-            gap=gap,
-            status=status,
-            seconds=seconds,
-            limit_hit=hit,
-        )
+        proof = proof_of_all(plan.proof, others, time.monotonic() - self.started)
         notes = (*plan.notes, *self._notes(best, others))
         kept = self._kept(best) if self.saves and not self.notes else ()
         return replace(plan, proof=proof, notes=notes, kept=kept)
@@ -371,22 +381,13 @@ class _Search:
     def _kept(self, best: Trial) -> tuple[KeptValue, ...]:
         """What a choice saves, and the products that it computes again."""
         residuals = find_residuals(best.base.written)
-        away = set(best.program.options.get("offloaded", ()))
-        return kept_values(residuals, saved_by(best.program, residuals), away)
-
-    def _by_number(self) -> dict[int, str]:
-        """What became of each number of microbatches, in words."""
-        found: dict[int, list[Trial]] = {}
-        for one in self.trials:
-            found.setdefault(one.microbatches, []).append(one)
-        best = {k: min(trials, key=lambda one: one.objective) for k, trials in found.items()}
-        return {k: one.why or f"{format_seconds(one.objective)} a step" for k, one in best.items()}
+        return kept_values(residuals, saved_by(best.program, residuals), hosted_by(best.program))
 
     def _notes(self, best: Trial, others: Sequence[Trial]) -> list[str]:
         titles = ", ".join(one.title for one in others)
         notes = [*self.notes, *waiting(best.program)]
         if self.numbers:
-            notes += chosen_microbatches(best.base, self._by_number(), self.refused)
+            notes += chosen_microbatches(best.base, by_number(self.trials), self.refused)
         if self.saves and not self.notes:
             notes.append(
                 f"what is saved for the backward pass: {best.title}, the best of "
@@ -395,6 +396,5 @@ class _Search:
                 "which they were planned"
             )
         if self.large:
-            titles = ", ".join(self.large)
-            notes.append(f"not tried, since their stacks alone do not fit: {titles}")
+            notes.append(f"not tried, as their stacks alone do not fit: {', '.join(self.large)}")
         return notes

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 
-from autoshard.plan.plan import Plan
+from autoshard.plan.plan import Plan, Proof
 from autoshard.program.facts import Facts
-from autoshard.program.keep import Residuals
+from autoshard.program.keep import Residuals, find_residuals
 from autoshard.program.trace import Program
 from autoshard.search.all_shapes import Explored
 from autoshard.search.keep.accumulate import microbatches_of
+from autoshard.search.keep.kept_values import stacked_bytes
 from autoshard.search.keep.proposals import Proposal
 from autoshard.search.one_shape import MeshSearcher
 from autoshard.solve import Status
+from autoshard.solve.limit_hit import LimitHit
+from autoshard.units import format_seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +60,38 @@ class Trial:
 def saved_by(program: Program, residuals: Residuals) -> Collection[str]:
     """The names of what a program saves, of its candidates as it is written."""
     return program.options.get("saved", residuals.saved_as_written())
+
+
+def hosted_by(program: Program) -> frozenset[str]:
+    """The names of the stacks that a program keeps on the host."""
+    return frozenset(program.options.get("offloaded", ()))
+
+
+def device_bytes(trial: Trial) -> float:
+    """Bytes of the stacks that a trial keeps on devices, of all devices together."""
+    residuals = find_residuals(trial.base.written)
+    saved = saved_by(trial.program, residuals)
+    return stacked_bytes(residuals, saved, hosted_by(trial.program))
+
+
+def by_number(trials: Iterable[Trial]) -> dict[int, str]:
+    """What became of each number of microbatches, in words."""
+    found: dict[int, list[Trial]] = {}
+    for one in trials:
+        found.setdefault(one.microbatches, []).append(one)
+    best = {k: min(tried, key=lambda one: one.objective) for k, tried in found.items()}
+    return {k: one.why or f"{format_seconds(one.objective)} a step" for k, one in best.items()}
+
+
+def proof_of_all(proof: Proof, others: Iterable[Trial], seconds: float) -> Proof:
+    """The proof of a choice's plan, with the least bound of all choices."""
+    bound = min([proof.bound, *(one.bound for one in others)])
+    objective = proof.objective
+    gap = max(objective - bound, 0.0) / objective if objective > 0 else 0.0
+    status = proof.status if gap <= 1e-8 else "feasible"
+    hit = proof.limit_hit or (LimitHit.GAP if status == "feasible" else None)
+    told = {"bound": bound, "gap": gap, "status": status, "limit_hit": hit}
+    return replace(proof, seconds=seconds, **told)
 
 
 def named(title: str, microbatches: int) -> str:

@@ -8,18 +8,21 @@ done.
 
 Transfers to the host's memory and from it have a stream for each direction, beside the others. One
 starts as soon as its array is there and its stream is free. Kernels wait for what comes from the
-host, and for all else at the end of the region.
+host where they read it, and for all else at the end of the region; meanwhile they have less of the
+device's memory (`autoshard.cost.transfers.memory_share`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from autoshard.cost.transfers import HostLink
+from autoshard.cost.transfers import HostLink, memory_share
+from autoshard.machine.host import Direction
 from autoshard.plan.evaluate import op_seconds
 from autoshard.plan.transfers import seconds_of_transfers
-from autoshard.program.graph import Region
+from autoshard.program.graph import Op, Region
 from autoshard.xla.forecast.planned_collectives import Decided
 from autoshard.xla.kernel_orders import Kernel
 from autoshard.xla.latency_hiding import Role, Task
@@ -67,20 +70,28 @@ def _of_region(
     values, link = decided.prices.program.values, HostLink()
     now = waited = free = 0.0
     done: dict[Task, float] = {}
+    coming: dict[int, float] = {}  # when values are there that come from the host
     for task in run.tasks:
         for number in task.kernels:
             kernel = run.kernels[number]
+            if coming:
+                ready = _arrival(ops, kernel, coming)
+                waited, now = waited + max(ready - now, 0.0), max(ready, now)
             if kernel.inner is None:
                 op = ops[kernel.first]
                 if op.index in transfers:
                     source = values[op.inputs[0]].producer if op.inputs[0] >= 0 else -1
                     until = link.send(op, source, transfers[op.index])
-                    if op.primitive == "from_host" and until > now:
-                        waited, now = waited + until - now, until
+                    direction = cast("Direction", op.primitive)
+                    busy = transfers[op.index] * memory_share(decided.prices, direction)
+                    waited, now = waited + busy, now + busy
+                    if op.primitive == "from_host":
+                        coming[op.outputs[0]] = until
                     continue
                 now += _kernel_seconds(decided, kernel)
                 if transfers:
-                    link.made.update(dict.fromkeys(range(kernel.first, kernel.last), now))
+                    made = (op.index for op in ops[kernel.first : kernel.last] if not op.boundary)
+                    link.made.update(dict.fromkeys(made, now))
                 continue
             seconds, waits = _of_region(decided, runs, kernel.inner, one_at_a_time, transfers)
             times = kernel.inner.trips / region.trips
@@ -96,6 +107,14 @@ def _of_region(
             now = max(ready, now)
     end = link.end(now)
     return end, waited + end - now
+
+
+def _arrival(ops: Sequence[Op], kernel: Kernel, coming: Mapping[int, float]) -> float:
+    """When all is there that a kernel, or the loop that it is, reads of what is `coming`."""
+    inner = kernel.inner
+    first, last = (kernel.first, kernel.last) if inner is None else (inner.start, inner.stop)
+    read = (value for op in ops[first:last] for value in op.inputs)
+    return max((coming[value] for value in read if value in coming), default=0.0)
 
 
 def _kernel_seconds(decided: Decided, kernel: Kernel) -> float:

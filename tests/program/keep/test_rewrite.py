@@ -232,16 +232,20 @@ def test_unrolled_layers_save_what_is_chosen_behind_their_barriers(checkpoint):
     assert ["tanh" in one for one in made] == [False, False, False]
 
 
+@pytest.mark.parametrize("prefetch", [False, True])
 @pytest.mark.parametrize("checkpoint", ["plain", "checkpoint", "names"])
 @pytest.mark.parametrize("name", ["mlp", "nested"])
-def test_stacks_on_the_host_have_the_same_numbers(name, checkpoint):
+def test_stacks_on_the_host_have_the_same_numbers(name, checkpoint, prefetch):
     closed, flat = traced(name, checkpoint)
     residuals = find_residuals(closed)
     saved = residuals.saved_as_written()
     stacks = residuals.stacks(saved)
     assert "carry" in stacks
-    changed = with_saved(closed, residuals, saved, offloaded=stacks)
+    changed = with_saved(closed, residuals, saved, offloaded=stacks, prefetch=prefetch)
     there, back = loops(changed)[0], loops(changed)[1]
+    for one, other in zip(loops(closed), (there, back), strict=False):
+        more = compat.scan_counts(other.params)[1] - compat.scan_counts(one.params)[1]
+        assert more == (len(stacks) if prefetch else 0)
     carries = compat.scan_counts(there.params)[1]
     handed = [var.aval for var in there.outvars[carries:]]
     away = [aval for aval in handed if compat.in_host(aval)]

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from autoshard.lower.spmd import lower
+from autoshard.machine.load import load
 from autoshard.plan.plan import Plan
 from autoshard.plan.written import TraceOptions
 from autoshard.program.graph import REWRITES
@@ -19,6 +21,7 @@ from autoshard.search.keep.offload import offloaded
 from autoshard.search.keep.proposals import Proposal
 from autoshard.search.search import InfeasibleError, search
 from tests.helpers import toy_machine
+from tests.search.keep.stacked import stacked_arguments
 
 LAYERS, BATCH, WIDTH = 6, 512, 8
 STACK = LAYERS * BATCH * WIDTH * 4
@@ -36,6 +39,29 @@ def program():
 
     shapes = jax.ShapeDtypeStruct((LAYERS, WIDTH, WIDTH), jnp.float32)
     return trace(jax.grad(loss), shapes, jax.ShapeDtypeStruct((BATCH, WIDTH), jnp.float32))
+
+
+def wide(params, x):
+    def layer(x, weights):
+        return x + jnp.tanh(x @ weights["up"]) @ weights["down"], None
+
+    return jnp.sum(jax.lax.scan(jax.checkpoint(layer), x, params)[0] ** 2)
+
+
+def weights(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((LAYERS, *shape), jnp.float32)
+
+
+WRITTEN = (
+    jax.grad(wide),
+    {"up": weights(2048, 8192), "down": weights(8192, 2048)},
+    jax.ShapeDtypeStruct((65536, 2048), jnp.float32),
+)
+
+
+def scanned_layers():
+    """Layers whose products take longer than what they are given takes to the host."""
+    return trace(*WRITTEN)
 
 
 OPTIONS = {"mesh": {"x": 2}, "baselines": False, "time_limit": 20.0}
@@ -62,6 +88,49 @@ def test_it_is_chosen_where_nothing_else_fits_and_not_in_ample_memory(program):
     assert again.fingerprint == read.fingerprint
     kinds = {(one.kind, one.count) for one in tight.transfers}
     assert kinds == {("to_host", LAYERS), ("from_host", LAYERS)}
+
+
+def test_more_is_saved_where_it_moves_to_the_host_beside_the_forward_pass():
+    step = trace(jax.grad(wide), *stacked_arguments((LAYERS,), 2048, 32, 64))
+    toy = toy_machine(2)
+    assert toy.host is not None
+    toy = replace(toy, host=replace(toy.host, to_bandwidth=1e5, from_bandwidth=1e5))
+    ample = search(step, toy, remat="search", **OPTIONS)
+    limit = 0.8 * ample.estimate.peak_bytes
+    device = search(step, toy, remat="search", memory_limit=limit, **OPTIONS)
+    host = search(step, toy, remat="offload", memory_limit=limit, **OPTIONS)
+    assert host.options["prefetch"] is True
+    assert host.estimate.peak_bytes <= limit
+    assert host.estimate.step_seconds < device.estimate.step_seconds
+    assert sum(one.exposed_seconds for one in host.transfers) < 0.1 * host.estimate.transfer_seconds
+    read = Plan.from_json(json.loads(json.dumps(host.to_json())))
+    again = resaved(step, read.options["saved"], read.options["offloaded"], prefetch=True)
+    assert again.fingerprint == host.fingerprint
+
+
+def test_what_is_fetched_a_turn_early_is_there_where_it_is_read():
+    machine = load("h100-2")
+    step = scanned_layers()
+    names = find_residuals(step.written).saved_as_written()
+    steps = [resaved(step, names, ["carry"], prefetch=early) for early in (False, True)]
+    late, early = (search(one, machine, **OPTIONS) for one in steps)
+    moved = late.estimate.transfer_seconds
+    assert early.estimate.transfer_seconds == pytest.approx(moved)
+    gained = late.estimate.scheduled_seconds - early.estimate.scheduled_seconds
+    assert gained > 0.3 * moved
+
+
+def test_xla_is_told_of_the_bytes_that_lie_on_the_host():
+    machine, step = load("h100-2"), scanned_layers()
+    names = find_residuals(step.written).saved_as_written()
+    plans = [search(resaved(step, names, away), machine, **OPTIONS) for away in ([], ["carry"])]
+    nothing, host = (lower(plan, *WRITTEN).compiler_options for plan in plans)
+    assert nothing == {}
+    (factor,) = host.values()
+    limit = plans[1].memory_limit
+    arguments = sum(one.bytes for one in map(step.values.__getitem__, step.inputs))
+    assert 100 * (limit + plans[1].estimate.host_bytes) <= factor * (0.8 * limit - arguments / 2)
+    assert list(host) == ["xla_gpu_memory_limit_slop_factor"]
 
 
 def test_what_hosts_cannot_hold_is_refused(program):
