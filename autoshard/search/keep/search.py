@@ -213,11 +213,10 @@ class _Search:
         """Plan choices with as much on the host as moves there beside the forward pass."""
         whole = (one for one in self.trials if not hosted_by(one.program))
         best = min(whole, key=lambda one: one.objective)
-        host = self.machine.host if self.offloads else None
-        if host is None or best.plan is None or best.explored is None:
+        if not self.offloads or best.plan is None or best.explored is None:
             return
         known, base = self._rates(best), Base(best.base, None, ())
-        made = (beside(*known, host, self.machine.chips, share) for share in SHARES)
+        made = (beside(*known, self.machine, share) for share in SHARES)
         choices = [(base, choice) for choice in dict.fromkeys(made) if choice is not None]
         self._tried(choices, [best.explored.shape], PARTS)
 
