@@ -116,8 +116,7 @@ def trace(
     compat.warn_if_untested()
     user_rules = heard(user_rules or {})
     donate = donated_positions(donate_argnums, len(args))
-    args = hold(args)
-    _check_arrays(args, fn)
+    args = _with_arrays(hold(args), fn)
     abstract = jax.tree.map(_abstract, args)
     step = Returning(fn, args)
     traced = _traced(step, abstract)
@@ -137,9 +136,8 @@ def trace(
     as_written, kept = held_where_named(as_written, host, ties, _paths(abstract), names)
     as_written, there = of_platforms(as_written, platforms)
     in_turns, cut = in_parts(as_written, microbatches, ties, user_rules, trip_counts)
-    written, closed, told = _kept_as_told(
-        in_turns, parts, (saved, offloaded, prefetch), trip_counts
-    )
+    keeps = saved, offloaded, prefetch
+    written, closed, told = _kept_as_told(in_turns, parts, keeps, trip_counts)
     made = laid_out(closed, _paths(abstract), _paths(traced.out_info), trip_counts, user_rules)
     return Program(
         name=name or _name_of(fn),
@@ -174,8 +172,8 @@ def _kept_as_told(
     return written, closed, {**apart, **told}
 
 
-def _check_arrays(args: Any, fn: Callable[..., Any]) -> None:
-    """Refuse leaves that JAX cannot trace. Raises TraceError."""
+def _with_arrays(args: Any, fn: Callable[..., Any]) -> Any:
+    """Arguments whose leaves JAX can trace. Raises TraceError for others."""
     faults = []
     for path, leaf in jax.tree.leaves_with_path(args):
         try:
@@ -187,6 +185,7 @@ def _check_arrays(args: Any, fn: Callable[..., Any]) -> None:
             "\n".join([f"{_name_of(fn)} is given what is no array of JAX:", *faults])
             + "\nmake it a static field of its class (metadata, aux_data), or close over it"
         )
+    return args
 
 
 def _nothing(fn: Returning, args: Any) -> str:
