@@ -139,7 +139,7 @@ def test_a_process_that_dies_is_a_row(capsys, monkeypatch):
     lines = capsys.readouterr().out.split("\n")
     assert lines[1].split() == ["b", "error", "0.50"]
     assert lines[2] == "    exit code -9"
-    assert lines[3] == "1 instances, 0 with a plan, 0 proven optimal"
+    assert lines[3] == "1 instance, 0 with a plan, 0 proven optimal"
 
 
 def test_an_interrupt_keeps_the_rows_so_far(capsys, monkeypatch):
@@ -155,6 +155,6 @@ def test_an_interrupt_keeps_the_rows_so_far(capsys, monkeypatch):
     monkeypatch.setattr("autoshard.cli.rows.measure", once)
     assert main(["bench", "iopddl", "b.json", "b.json", "--csv", "r.csv"]) == 130
     out, err = capsys.readouterr()
-    assert "1 instances, 1 with a plan, 0 proven optimal; mean ratio 1.00000" in out
+    assert "1 instance, 1 with a plan, 0 proven optimal; mean ratio 1.00000" in out
     assert err == "autoshard: wrote r.csv\nautoshard: interrupted after 1 of 2\n"
     assert len(Path("r.csv").read_text().strip().split("\n")) == 2

@@ -10,6 +10,7 @@ from typing import Any
 from autoshard.study.measured.page import plot as measured_plot
 from autoshard.study.measured.table import HALVES, half
 from autoshard.study.served.summary import MEASURES, Ratios, memory_ratios, ratio, ratios
+from autoshard.units import counted
 
 Row = Mapping[str, Any]
 TEXT = """Published points of serving engines, each bounded from below at
@@ -67,7 +68,7 @@ def page(rows: Sequence[Row], plot: str, made: str) -> str:
         "",
         f"![Predicted over measured seconds]({plot})",
         "",
-        f"Of {len(rows)} points {len(priced)} are priced.",
+        f"Of {counted(len(rows), 'point')} {len(priced)} are priced.",
         "",
         *_table("points", _halves(priced)),
         "",
@@ -125,9 +126,9 @@ def _ours(rows: Sequence[Row]) -> Iterator[str]:
     yield from ("## Our own plans", "")
     yield (
         f"Of a decode step with at most four layers of each kind, on the same chips, with mesh and "
-        f"layouts free: predicted faster in {faster} of {len(found)} points, the median takes "
-        f"{statistics.median(shares):.2f} of the point's own layout. Where the share is 1.00 the "
-        "engine's tensor parallelism is the best that the search knows."
+        f"layouts free: predicted faster in {faster} of {counted(len(found), 'point')}, the median "
+        f"takes {statistics.median(shares):.2f} of the point's own layout. Where the share is 1.00 "
+        "the engine's tensor parallelism is the best that the search knows."
     )
     yield from ("", "| point | its own mesh | our mesh | share |", "|---|---|---|---|")
     for row, share in zip(found, shares, strict=True):

@@ -26,6 +26,7 @@ from autoshard.study.measured.machines import CHIPS
 from autoshard.study.measured.remat import UnreachableError
 from autoshard.study.served.collectives import with_engine_collectives
 from autoshard.study.served.table import PRECISIONS, Point
+from autoshard.units import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ def question(point: Point) -> Question:
         raise UnreachableError(f"a model with {' and '.join(unknown)}, which no engine step has")
     if point.tp != point.chips:
         raise UnreachableError(
-            f"{point.chips} chips of which {point.tp} share a tensor: others than tensor-parallel "
-            "ranks are not expressed"
+            f"{counted(point.chips, 'chip')} of which {point.tp} share a tensor: others than "
+            "tensor-parallel ranks are not expressed"
         )
     if point.tp % point.ep:
         raise UnreachableError(f"ep {point.ep} does not divide tp {point.tp}")

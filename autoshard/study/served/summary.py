@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autoshard.units import counted
+
 MEASURES = {
     "ttft": "time to the first token",
     "tpot": "time of each further token",
@@ -49,7 +51,7 @@ class Ratios:
 
     def __str__(self) -> str:
         return (
-            f"{self.count} points, of which the bound holds for {self.holding}; median "
+            f"{counted(self.count, 'point')}, of which the bound holds for {self.holding}; median "
             f"{self.median:.2f}, {self.least:.2f} to {self.most:.2f}"
         )
 

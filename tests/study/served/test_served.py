@@ -183,7 +183,7 @@ def test_the_page_has_every_point_and_what_it_comes_to(rows: list[dict[str, Any]
     assert all(f"| {name} |" in text for name in (*SAMPLE, "lost"))
     assert "Made today." in text
     ours = page([{**rows[1], "ours": 0.5, "ours_mesh": "x=4"}], "served.svg", "")
-    assert "predicted faster in 1 of 1 points" in ours
+    assert "predicted faster in 1 of 1 point," in ours
     assert f"| {SAMPLE[1]} | tensor=4 | x=4 | 0.50 |" in ours
     assert plot(rows).count("<circle") >= len(SAMPLE)
 
