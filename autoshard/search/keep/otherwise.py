@@ -28,7 +28,7 @@ from autoshard.program.select import RequirementError
 from autoshard.program.trace import Program, TraceError
 from autoshard.search.all_shapes import InfeasibleError, NoPlanError
 from autoshard.search.keep.kept_values import kept_values
-from autoshard.search.keep.trials import saved_by
+from autoshard.search.keep.trials import hosted_by, saved_by
 from autoshard.search.options import SearchOptions
 from autoshard.search.search import candidates
 
@@ -80,7 +80,7 @@ def keep_choices(program: Program, plan: Plan, patterns: Sequence[str] = ()) -> 
     plan, program = as_planned_for(plan, program)
     residuals = find_residuals(program.written)
     found = kept_values(
-        residuals, saved_by(program, residuals), _away(program), every=bool(patterns)
+        residuals, saved_by(program, residuals), hosted_by(program), every=bool(patterns)
     )
     if not found:
         raise RequirementError(
@@ -112,7 +112,7 @@ def otherwise(
     saved = set(saved_by(program, residuals)) ^ {value.name}
     found = KeptOtherwise(value, "computed again" if value.saved else "saved")
     try:
-        away = set(_away(program)) & set(residuals.stacks(saved))
+        away = hosted_by(program).intersection(residuals.stacks(saved))
         early = program.options.get("prefetch", False)
         step = resaved(program, saved, sorted(away), prefetch=early)
     except TraceError as error:
@@ -146,7 +146,3 @@ def _fits(value: KeptValue, pattern: str) -> bool:
     bare = without_part(value.name)[0]
     named = pattern == value.name or fnmatchcase(bare, pattern)
     return named or fnmatchcase(value.label, pattern)
-
-
-def _away(program: Program) -> Sequence[str]:
-    return program.options.get("offloaded", ())

@@ -149,10 +149,12 @@ def divided(
             continue
         inner = {pair, *_inside(pair)}
         mine = frozenset(name for name, (home, _) in residuals.homes.items() if home in inner)
-        parts = loop, pair.turns, pair.turns - last, less, both, mine
-        host = frozenset(options.get("offloaded", ())), "prefetch" in options
-        rest = extra / pair.turns, gain / pair.turns, *host
-        found.append(Division(*parts, *rest))
+        one = Division(
+            loop, pair.turns, pair.turns - last, less, both, mine, extra / pair.turns,
+            gain / pair.turns, away=frozenset(options.get("offloaded", ())),
+            prefetch=options.get("prefetch", False),
+        )  # fmt: skip
+        found.append(one)
     return max(found, key=lambda one: one.gain, default=None)
 
 

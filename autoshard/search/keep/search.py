@@ -211,9 +211,9 @@ class _Search:
 
     def _beside(self) -> None:
         """Plan choices with as much on the host as moves there beside the forward pass."""
-        whole = (one for one in self.trials if not hosted_by(one.program))
-        best = min(whole, key=lambda one: one.objective)
-        if not self.offloads or best.plan is None or best.explored is None:
+        whole = (one for one in self.trials if self.offloads and not hosted_by(one.program))
+        best = min(whole, key=lambda one: one.objective, default=None)
+        if best is None or best.plan is None or best.explored is None:
             return
         known, base = self._rates(best), Base(best.base, None, ())
         made = (beside(*known, self.machine, share) for share in SHARES)
