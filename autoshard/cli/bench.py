@@ -10,7 +10,7 @@ import argparse
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,39 +116,39 @@ def plans_command(options: argparse.Namespace) -> int:
 
 def measured_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench measured`."""
-    from autoshard.study.measured.table import TableError, read_table
+    from autoshard.study.measured.table import read_table
 
-    require_outputs(options, csv=table("id", "status"), markdown=MARKDOWN, svg=DRAWING)
-    if options.resume and options.csv is None:
-        raise CommandError("--resume needs --csv FILE, where rows are kept")
+    _require_pages(options)
     if options.compiled and not options.ours:
         raise CommandError("--compiled compares our own plan; give it time by --ours SECONDS")
-    benchmark = load_benchmark("measured")
-    try:
-        options.runs = benchmark.chosen(read_table(options.table), options.rows)
-    except OSError as error:
-        raise CommandError(f"cannot read {options.table!r}: {error.strerror}") from error
-    except (TableError, ValueError) as error:
-        raise CommandError(str(error)) from error
-    return _run(benchmark, options)
+    options.runs = _published(options, read_table)
+    return _run(load_benchmark("measured"), options)
 
 
 def served_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench served`."""
-    from autoshard.study.measured.table import TableError
     from autoshard.study.served.table import read_points
 
+    _require_pages(options)
+    options.points = _published(options, read_points)
+    return _run(load_benchmark("served.points"), options)
+
+
+def _require_pages(options: argparse.Namespace) -> None:
+    """Refuse what a benchmark against published figures cannot write or go on with."""
     require_outputs(options, csv=table("id", "status"), markdown=MARKDOWN, svg=DRAWING)
     if options.resume and options.csv is None:
         raise CommandError("--resume needs --csv FILE, where rows are kept")
-    chosen = load_benchmark("measured").chosen
+
+
+def _published(options: argparse.Namespace, read: Callable[[str], list[Any]]) -> list[Any]:
+    """The rows of a table of published figures that are asked for."""
     try:
-        options.points = chosen(read_points(options.table), options.rows)
+        return load_benchmark("measured").chosen(read(options.table), options.rows)
     except OSError as error:
         raise CommandError(f"cannot read {options.table!r}: {error.strerror}") from error
-    except (TableError, ValueError) as error:
+    except ValueError as error:  # of which TableError is one
         raise CommandError(str(error)) from error
-    return _run(load_benchmark("served.points"), options)
 
 
 def schedules_command(options: argparse.Namespace) -> int:

@@ -130,6 +130,19 @@ def add_overwrite(parser: Any) -> None:
     )
 
 
+def add_pages_of_rows(parser: Any) -> None:
+    """Add what benchmarks against published figures write, and `--resume`."""
+    parser.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
+    add_overwrite(parser)
+    parser.add_argument("--markdown", metavar="FILE", help="also write a page of all figures")
+    parser.add_argument(
+        "--svg", metavar="FILE", help="also write a plot of predicted over measured seconds"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="keep the rows that are in the file of --csv"
+    )
+
+
 def add_meshes(parser: argparse.ArgumentParser, where: Any) -> None:
     """Add the options of `autoshard search` for several meshes; `--meshes` goes into `where`."""
     where.add_argument(

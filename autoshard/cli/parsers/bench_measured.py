@@ -43,12 +43,4 @@ def add_measured(kinds: Any) -> None:
         default=300.0,
         help="seconds for each row, beside those of --ours and --compiled (default 300)",
     )
-    measured.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
-    cli_arguments.add_overwrite(measured)
-    measured.add_argument("--markdown", metavar="FILE", help="also write a page of all figures")
-    measured.add_argument(
-        "--svg", metavar="FILE", help="also write a plot of predicted over measured seconds"
-    )
-    measured.add_argument(
-        "--resume", action="store_true", help="keep the rows that are in the file of --csv"
-    )
+    cli_arguments.add_pages_of_rows(measured)

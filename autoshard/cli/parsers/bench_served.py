@@ -29,12 +29,4 @@ def add_served(kinds: Any) -> None:
         default=0.0,
         help="also search for our own plan of each decode step, so many seconds (default: not)",
     )
-    served.add_argument("--csv", metavar="FILE", help="also write the rows to this file")
-    cli_arguments.add_overwrite(served)
-    served.add_argument("--markdown", metavar="FILE", help="also write a page of all figures")
-    served.add_argument(
-        "--svg", metavar="FILE", help="also write a plot of predicted over measured seconds"
-    )
-    served.add_argument(
-        "--resume", action="store_true", help="keep the rows that are in the file of --csv"
-    )
+    cli_arguments.add_pages_of_rows(served)

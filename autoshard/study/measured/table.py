@@ -134,13 +134,7 @@ def read_table(path: str) -> list[Run]:
       TableError: a needed column is missing, a cell cannot be read, or an id stands twice; the
         message has one line for each.
     """
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise TableError(f"{path} is no CSV file in UTF-8: {error}") from error
-    if not rows:
-        raise TableError(f"{path} has no rows; its first line names columns, each other is a run")
+    rows = read_rows(path, "run")
     missing = [name for name in NEEDED if name not in rows[0]]
     faults = [f"the column {name!r} is missing" for name in missing]
     runs = []
@@ -160,6 +154,25 @@ def read_table(path: str) -> list[Run]:
     if faults:
         raise TableError("\n  ".join([f"{path} cannot be read:", *faults]))
     return runs
+
+
+def read_rows(path: str, noun: str) -> list[dict[str, Any]]:
+    """The rows of a CSV file, each of which is a `noun`.
+
+    Raises:
+      OSError: the file cannot be read.
+      TableError: it is no CSV file, or has no rows.
+    """
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise TableError(f"{path} is no CSV file in UTF-8: {error}") from error
+    if not rows:
+        raise TableError(
+            f"{path} has no rows; its first line names columns, each other is a {noun}"
+        )
+    return rows
 
 
 def _cells(row: dict[str, str | None]) -> tuple[dict[str, Any], list[str]]:

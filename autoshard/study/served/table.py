@@ -7,13 +7,11 @@ each token after it, and tokens made in a second.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Literal
 
-from autoshard.study.measured.table import TableError
+from autoshard.study.measured.table import TableError, read_rows
 
 Arrival = Literal["together", "one by one"]
 ARRIVALS = ("together", "one by one")
@@ -121,13 +119,7 @@ def read_points(path: str) -> list[Point]:
       TableError: a needed column is missing, a cell cannot be read, nothing was measured, or an id
         stands twice; the message has one line for each.
     """
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise TableError(f"{path} is no CSV file in UTF-8: {error}") from error
-    if not rows:
-        raise TableError(f"{path} has no rows; its first line names columns, each other is a point")
+    rows = read_rows(path, "point")
     faults = [f"the column {name!r} is missing" for name in NEEDED if name not in rows[0]]
     points: dict[str, Point] = {}
     for number, row in enumerate(rows, start=1):
