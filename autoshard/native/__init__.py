@@ -86,9 +86,8 @@ def function(name: str, *kinds: Any, returns: Any = None) -> Callable[..., Any]:
 
     @functools.cache
     def found() -> Any:
-        loop = getattr(_library(), name)
-        loop.argtypes, loop.restype = kinds, returns
-        return loop
+        # A type of its own: an attribute of the library is one object for all who name the loop.
+        return ctypes.CFUNCTYPE(returns, *kinds)((name, _library()))
 
     def call(*arguments: Any) -> Any:
         return found()(*arguments)

@@ -49,6 +49,15 @@ def test_arrays_of_another_type_or_with_gaps_are_refused(wrong):
         loop(PAIR.struct, wrong, np.ones(1))
 
 
+def test_each_who_names_a_loop_keeps_his_own_kinds():
+    mine, other = function("word_fits", WORDS), function("word_fits", FLOATS)
+    for _ in range(2):
+        with pytest.raises(ctypes.ArgumentError, match="a loop takes contiguous <i8"):
+            mine(np.ones(3))
+        with pytest.raises(ctypes.ArgumentError, match="a loop takes contiguous <f8"):
+            other(np.arange(3))
+
+
 def test_without_a_compiler_the_repair_is_said(monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", "")
