@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from autoshard.files import read_json
 from autoshard.units import counted
 
 KEYS = (
@@ -219,9 +219,11 @@ def read_rows(path: str) -> list[dict[str, Any]]:
     """The objects of a JSON list.
 
     Raises:
-      ValueError: the file holds something else.
+      ValueError: the file cannot be read, or holds something else.
     """
-    rows = json.loads(Path(path).read_text(encoding="utf-8"))
+    rows = read_json(path, "the list")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{path!r} is no list of objects")
+        raise ValueError(
+            f"{path!r} is no list of objects; give a JSON list, an object for each row"
+        )
     return rows

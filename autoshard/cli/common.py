@@ -23,15 +23,19 @@ def command(
     A `quick` one needs no JAX.
     """
 
+    words = f"{commands._prog_prefix} {name}".split()[1:]
+
     def run(parsed: argparse.Namespace) -> int:
         import importlib
 
+        from autoshard.cli.kinds.reads import refuse_other_kinds
+
+        refuse_other_kinds(parsed, " ".join(words))
         if not quick:
             start_jax_quietly()
         module, function = handler.split(":")
         return getattr(importlib.import_module(f"autoshard.cli.{module}"), function)(parsed)
 
-    words = f"{commands._prog_prefix} {name}".split()[1:]
     options["epilog"] = epilog(" ".join(words), options.get("epilog", ""))
     parser = commands.add_parser(
         name,

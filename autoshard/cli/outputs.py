@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -33,15 +32,13 @@ def _with(*marks: str) -> Callable[[str], bool]:
 
 
 def _json(*kinds: str) -> Callable[[str], bool]:
-    """Whether a text is one of the kinds that `autoshard.cli.kinds.text` knows."""
+    """Whether a text is one of the kinds that `autoshard.cli.kinds.files` knows."""
 
     def is_one(text: str) -> bool:
-        from autoshard.cli.kinds.text import kind_of
+        from autoshard.cli.kinds.contents import contents_of
+        from autoshard.cli.kinds.files import kind_of
 
-        try:
-            kind = kind_of(json.loads(text))
-        except (ValueError, RecursionError):
-            return False
+        kind = kind_of(contents_of(text))
         return kind is not None and kind.what in kinds
 
     return is_one

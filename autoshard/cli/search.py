@@ -122,9 +122,7 @@ def load_plan(path: str) -> Plan:
     try:
         return Plan.load(path)
     except PlanError as error:
-        from autoshard.cli.kinds.text import instead_of_a_plan
-
-        raise CommandError(instead_of_a_plan(path) or str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 def _search(

@@ -20,6 +20,8 @@ Raised = Callable[[str], Exception]
 MOST_BYTES = 2**30
 AGAIN = "; copy it again, or make it anew"
 """What to do about a damaged file."""
+MOST_STANDING = 24
+"""Characters that are shown of what stands where no JSON does."""
 DEEPEST = 100
 LARGEST = 2**63 - 1
 """Whole numbers from there on are no count of anything."""
@@ -73,10 +75,7 @@ def json_of(text: str, name: str, *, error: Raised = FileError) -> Any:
     try:
         data = json.loads(text)
     except json.JSONDecodeError as failed:
-        raise error(
-            f"{name!r} is damaged: no JSON at line {failed.lineno}, column {failed.colno} "
-            f"({failed.msg}){AGAIN}"
-        ) from failed
+        raise error(f"{name!r} is damaged: no JSON {where_json_ends(failed)}{AGAIN}") from failed
     except RecursionError as failed:
         raise error(
             f"{name!r} is damaged: it is nested more than {DEEPEST} deep{AGAIN}"
@@ -85,6 +84,22 @@ def json_of(text: str, name: str, *, error: Raised = FileError) -> Any:
         raise error(f"{name!r} is damaged: a number has too many digits{AGAIN}") from failed
     _require_plain(data, name, error)
     return data
+
+
+def where_json_ends(failed: json.JSONDecodeError) -> str:
+    """The place from which a text is no JSON any more, and what stands there.
+
+    >>> try:
+    ...     json.loads('{"a": one}')
+    ... except json.JSONDecodeError as failed:
+    ...     where_json_ends(failed)
+    "at line 1, column 7, where 'one}' stands"
+    """
+    place = f"at line {failed.lineno}, column {failed.colno}"
+    rest = failed.doc[failed.pos :].lstrip()
+    if not rest:
+        return f"{place}, where the file ends"
+    return f"{place}, where {shown(rest.partition(chr(10))[0][:MOST_STANDING])} stands"
 
 
 def read_toml(path: Path, what: str, *, error: Raised = FileError) -> dict[str, Any]:

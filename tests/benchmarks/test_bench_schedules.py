@@ -54,8 +54,8 @@ def test_rows_and_summary(files, capsys):
 def test_refusals(files, capsys):
     for words, message in (
         ([], "name a file of instances, or give --large"),
-        (["gone.json"], "cannot read 'gone.json'"),
-        (["free.json", "--peers", "gone.json"], "cannot read 'gone.json'"),
+        (["gone.json"], "cannot read the list 'gone.json'"),
+        (["free.json", "--peers", "gone.json"], "cannot read the list 'gone.json'"),
     ):
         assert main(["bench", "schedules", *words]) == 2
         assert message in capsys.readouterr().err

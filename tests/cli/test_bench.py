@@ -73,7 +73,7 @@ def test_every_file_has_its_row(capfd):
 def test_folders_stand_for_their_files(capsys, monkeypatch):
     Path("in").mkdir()
     for name in ("b.json.gz", "a.json", "notes.txt", ".hidden.json"):
-        Path("in", name).touch()
+        Path("in", name).write_text("{}")
     Path("bare").mkdir()
     seen: list[Any] = []
     monkeypatch.setattr("autoshard.cli.bench.load_benchmark", lambda name: Fake(seen))

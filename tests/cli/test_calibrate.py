@@ -137,7 +137,7 @@ def test_faults_of_a_table_are_named(table, capsys):
     Path(table).write_text(TABLE.replace("4096,4096,4096", "4096,,4096").replace("3e9", "many"))
     assert main(["calibrate", table, "--machine", "h100-8", "-o", "mine.toml"]) == USAGE
     assert capsys.readouterr().err == (
-        "autoshard: error: the table has 2 faults:\n"
+        "autoshard: error: the table 'times.csv' has 2 faults:\n"
         "  * line 3, column n is empty; write a whole number from 1 on\n"
         "  * line 4, column bytes: 'many'; write a number from 0 on\n"
     )

@@ -96,7 +96,10 @@ def test_refusals(file, capsys):
     Path("list.json").write_text(json.dumps([PROBLEM]))
     assert "holds a list of 1; give a file with one" in refused(capsys, "list.json")
     Path("text.json").write_text("no json")
-    assert "'text.json' is damaged: no JSON at line 1" in refused(capsys, "text.json")
+    assert (
+        "'text.json' holds a text that begins with 'no json', and no schedule problem; give"
+        in refused(capsys, "text.json")
+    )
     Path("odd.json").write_text(json.dumps(PROBLEM | {"speed": 3, "F": [1]}))
     message = refused(capsys, "odd.json")
     assert "'speed' is no field" in message

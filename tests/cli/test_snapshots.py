@@ -9,7 +9,8 @@ import json
 import pytest
 
 from autoshard.cli import search
-from autoshard.cli.kinds.text import KINDS, kind_of
+from autoshard.cli.kinds.files import kind_of_file
+from autoshard.cli.kinds.text import PRINTERS
 from autoshard.cli.main import main, parser_of_commands
 from autoshard.cli.parsers.completion import SCRIPTS
 from autoshard.plan.plan import Plan
@@ -77,19 +78,22 @@ def test_every_kind_of_file_is_known_and_prints_as_json(tmp_path, capsys):
     names = set()
     for file in tmp_path.iterdir():
         data = json.loads(file.read_text())
-        kind = kind_of(data)
+        kind = kind_of_file(str(file))
         assert kind is not None, file.name
         names.add(kind.what)
         assert main(["show", str(file), "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == data
-    assert names == {kind.what for kind in KINDS}
-    assert kind_of({"kind": PIPELINE}) is KINDS[0]
-    assert kind_of({"kind": SCHEDULE}) is KINDS[1]
+    assert names == PRINTERS.keys()
+    for kind, what in ((PIPELINE, "a plan for several meshes"), (SCHEDULE, "a schedule")):
+        (tmp_path / "kind.json").write_text(json.dumps({"kind": kind}))
+        found = kind_of_file(str(tmp_path / "kind.json"))
+        assert found is not None
+        assert found.what == what
 
 
 def test_a_plan_is_asked_for_and_another_file_is_named(capsys):
     assert main(["verify", "sweep.json"]) == 2
-    said = "'sweep.json' is a sweep, as `autoshard whatif` writes it, and no plan for one mesh"
+    said = "'sweep.json' holds a sweep, which `autoshard whatif` writes, and no plan"
     assert capsys.readouterr().err == f"autoshard: error: {said}; `autoshard show` prints it\n"
 
 

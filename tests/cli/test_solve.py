@@ -88,7 +88,8 @@ def test_solve_refuses(capsys):
     assert refused(capsys, "solve .") == "cannot read '.': Is a directory"
     Path("steps.py").write_text("def f(): pass")
     assert refused(capsys, "solve steps.py") == (
-        "'steps.py' is no JSON: Expecting value at line 1, column 1; copy or download it again"
+        "'steps.py' holds Python, and no choice problem; name a function of it where PROGRAM "
+        "stands, as file.py:function"
     )
     contest("bad.json", edges={"nodes": [[0, 2]], "costs": [[0, 0, 10, 0]]})
     assert refused(capsys, "solve bad.json") == (

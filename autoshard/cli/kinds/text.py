@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.common import CommandError
@@ -16,23 +15,6 @@ if TYPE_CHECKING:
 
 COLUMNS = 100
 """Of the drawing of a schedule."""
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A kind of file.
-
-    Attributes:
-      what: it is, as `a sweep`.
-      command: that writes it.
-      is_one: whether data, as JSON has it, is of this kind.
-      text: the report of it, from its data, the path, and how many collectives to list.
-    """
-
-    what: str
-    command: str
-    is_one: Callable[[dict[str, Any]], bool]
-    text: Callable[[Any, str, int], str]
 
 
 def schedule_text(outcome: ScheduleOutcome, name: str, reason: str, columns: int) -> str:
@@ -153,49 +135,35 @@ def _solution(data: Any, path: str, moves: int) -> str:
     return solution_text(data, path)
 
 
-def _of_kind(kind: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda data: data.get("kind") == f"autoshard {kind}"
-
-
-def _has(*keys: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda data: all(key in data for key in keys)
-
-
-KINDS = (
-    Written(
-        "a plan for several meshes",
-        "search",
-        _of_kind("plan for several meshes"),
-        _pipeline,
-    ),
-    Written("a schedule", "schedule", _of_kind("schedule"), _schedule),
-    Written("an answer about serving", "serving", _has("serving", "rows"), _sweep),
-    Written("a sweep", "whatif", _has("rows"), _sweep),
-    Written("an answer about ranges", "robust", _has("robust"), _robust),
-    Written("a front of memory and time", "frontier", _has("points"), _frontier),
-    Written("verdicts", "verify", _has("verdicts"), _verdicts),
-    Written("a solution", "solve", _has("choices", "objective", "peak_usage"), _solution),
-    Written("a plan", "search", _has("schema_version"), _plan),
-)
-"""Every kind; the first that fits counts."""
-
-
-def kind_of(data: Any) -> Written | None:
-    """The kind of a file by its data, or None if no command writes such."""
-    return next((k for k in KINDS if isinstance(data, dict) and k.is_one(data)), None)
+PRINTERS: dict[str, Callable[[Any, str, int], str]] = {
+    "a plan": _plan,
+    "a plan for several meshes": _pipeline,
+    "a schedule": _schedule,
+    "a sweep": _sweep,
+    "an answer about serving": _sweep,
+    "an answer about ranges": _robust,
+    "a front of memory and time": _frontier,
+    "verdicts": _verdicts,
+    "a solution": _solution,
+}
+"""The report of each kind of file, from its data, the path, and how many collectives to list."""
 
 
 def show_command(options: argparse.Namespace) -> int:
     """Run `autoshard show`."""
+    from autoshard.cli.kinds.files import KINDS, kind_of_file
+
     data = _data(options.plan)
-    kind = kind_of(data)
+    kind = kind_of_file(options.plan)
     if kind is None:
-        known = ", ".join(dict.fromkeys(f"`autoshard {kind.command}`" for kind in KINDS))
-        raise CommandError(f"{options.plan!r} is no file of a command; show reads those of {known}")
+        makers = (f"`{kind.made}`" for kind in KINDS if kind.what in PRINTERS)
+        raise CommandError(
+            f"{options.plan!r} is no file of a command; show reads those of {', '.join(makers)}"
+        )
     if options.json:
         print(json.dumps(data))
     else:
-        print(kind.text(_visible(data), options.plan, options.moves).rstrip("\n"))
+        print(PRINTERS[kind.what](_visible(data), options.plan, options.moves).rstrip("\n"))
     return 0
 
 
@@ -215,8 +183,6 @@ def _data(path: str) -> Any:
 
     try:
         text = read_text(path, "the plan")
-        if text.lstrip().lower().startswith("<!doctype html"):
-            raise CommandError(f"{path!r} is a page of `autoshard report`; open it in a browser")
         return _rows(text) if _is_table(text) else json_of(text, path)
     except FileError as error:
         raise CommandError(str(error)) from error
@@ -233,17 +199,3 @@ def _rows(text: str) -> Any:
     from autoshard.show.sweep.file import read_sweep
 
     return read_sweep(text).to_json()
-
-
-def instead_of_a_plan(path: str) -> str:
-    """Says what a file is that should be a plan and is another thing; empty where it may be one."""
-    try:
-        kind = kind_of(_data(path))
-    except CommandError as error:
-        return str(error) if "`" in str(error) else ""
-    if kind is None or kind.what == "a plan":
-        return ""
-    return (
-        f"{path!r} is {kind.what}, as `autoshard {kind.command}` writes it, and no plan for one "
-        "mesh; `autoshard show` prints it"
-    )

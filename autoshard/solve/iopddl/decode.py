@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from autoshard.files import where_json_ends
 from autoshard.solve.iopddl.tables import Faults, Rows, Tables
 from autoshard.solve.problem import Floats, Integers, ProblemError
 from autoshard.units import counted
@@ -108,12 +109,17 @@ def _plain(text: bytes, source: str) -> Any:
                 "download it again"
             ) from error
         raise ProblemError(
-            f"{source} is no JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
+            f"{source} is no JSON {where_json_ends(error)}; copy or download it again"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ProblemError(
+            f"{source} is neither JSON nor gzip'ed JSON: byte {error.start + 1} is of no text; "
             "copy or download it again"
         ) from error
-    except (ValueError, RecursionError) as error:  # ValueError: no text, or endless digits
+    except (ValueError, RecursionError) as error:
+        what = "is nested too deeply" if isinstance(error, RecursionError) else "has endless digits"
         raise ProblemError(
-            f"{source} is neither JSON nor gzip'ed JSON: {error}; copy or download it again"
+            f"{source} is no problem: its JSON {what}; copy or download it again"
         ) from error
 
 

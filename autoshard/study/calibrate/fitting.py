@@ -91,7 +91,7 @@ def fit(table: pd.DataFrame, machine: Machine, *, source: str = "a table of time
         raise TableError("the table has no rows; there is nothing to fit to")
     priced, faults = laws(checked, machine)
     if faults:
-        raise TableError(message(faults))
+        raise TableError(message(faults, table))
     every = parameters(machine)
     scales = {parameter: _scale(priced, machine, parameter) for parameter in every}
     free = [parameter for parameter in every if _touched(priced, machine, parameter).any()]

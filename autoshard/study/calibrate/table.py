@@ -11,6 +11,7 @@ what the columns of each kind of row are.
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 import re
@@ -64,6 +65,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
         raise TableError(
             f"the table {str(path)!r} has no rows; give one with a kind and seconds in each"
         )
+    table.attrs["path"] = str(path)
     return table
 
 
@@ -80,7 +82,7 @@ def rows(table: pd.DataFrame) -> tuple[Row, ...]:
     if "kind" not in table:
         faults.insert(0, f"column kind is missing; write {_any_of(ROW_KINDS)} in each row")
     if faults:
-        raise TableError(message(faults))
+        raise TableError(message(faults, table))
     label = str(table.index.name or "row")
     found = []
     for position, cells in zip(table.index, table.to_dict("records"), strict=True):
@@ -90,30 +92,45 @@ def rows(table: pd.DataFrame) -> tuple[Row, ...]:
         if row is not None:
             found.append(row)
     if faults:
-        raise TableError(message(faults))
+        raise TableError(message(faults, table))
     return tuple(found)
 
 
-def message(faults: list[str]) -> str:
-    """Every fault on a line, under their number."""
-    count = counted(len(faults), "fault")
-    return f"the table has {count}:\n" + "\n".join(f"  * {fault}" for fault in faults)
+def message(faults: list[str], table: pd.DataFrame) -> str:
+    """Every fault on a line, under their number, with the file of the table if it has one."""
+    path = table.attrs.get("path")
+    name = "the table" if path is None else f"the table {path!r}"
+    return f"{name} has {counted(len(faults), 'fault')}:\n" + "\n".join(
+        f"  * {fault}" for fault in faults
+    )
 
 
 def _csv(text: str, name: str) -> pd.DataFrame:
-    try:
-        table = pd.read_csv(
-            io.StringIO(text), dtype=str, keep_default_na=False, skip_blank_lines=False
-        )
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        reason = str(error).strip().removeprefix("Error tokenizing data. C error: ")
-        raise TableError(f"{name} is no CSV table: {reason}") from error
+    if why := _not_csv(text):
+        raise TableError(f"{name!r} is no table: {why}; give CSV, or JSON lines")
+    table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False, skip_blank_lines=False)
     table.columns = [str(column).strip() for column in table.columns]
-    if not isinstance(table.index, pd.RangeIndex):
-        raise TableError(f"{name} is no CSV table: its rows have more cells than its heading")
     table.index = pd.RangeIndex(2, len(table) + 2, name="line")
     blank = (table.apply(lambda column: column.str.strip()) == "").all(axis=1)
     return table.loc[~blank]
+
+
+def _not_csv(text: str) -> str:
+    """Why a text is no table; empty where it is one."""
+    if not text.strip():
+        return "it is empty"
+    reader = csv.reader(io.StringIO(text), strict=True)
+    try:
+        heading = next(reader)
+        for cells in reader:
+            if len(cells) > len(heading):
+                return (
+                    f"its heading has {counted(len(heading), 'cell')}, and line {reader.line_num} "
+                    f"has {len(cells)}"
+                )
+    except csv.Error:
+        return f"a quotation that line {reader.line_num} begins does not end as it should"
+    return ""
 
 
 def _json_lines(text: str, name: str) -> pd.DataFrame:
@@ -131,9 +148,11 @@ def _json_lines(text: str, name: str) -> pd.DataFrame:
             continue
         records.append(record)
         lines.append(number)
+    table = pd.DataFrame(records, index=pd.Index(lines, name="line"), dtype=object)
     if faults:
-        raise TableError(message(faults).replace("the table", name, 1))
-    return pd.DataFrame(records, index=pd.Index(lines, name="line"), dtype=object)
+        table.attrs["path"] = name
+        raise TableError(message(faults, table))
+    return table
 
 
 def _row(given: dict[str, Any], where: str) -> tuple[Row | None, list[str]]:

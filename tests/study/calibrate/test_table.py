@@ -185,12 +185,13 @@ def test_groups_that_the_machine_does_not_have_are_named():
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "no CSV table: No columns"),
+        ("", "is no table: it is empty; give CSV, or JSON lines"),
         ("kind,seconds\n", "has no rows"),
         ("kind,secs\nlaunch,1\n", "column secs is not known; did you mean seconds?"),
         ("kin,seconds\nlaunch,1\n", "column kind is missing"),
-        ("kind,seconds\nlaunch,1,2\n", "no CSV table"),
-        ("kind,seconds\nlaunch,1\nlaunch,1,2,3\n", "no CSV table"),
+        ("kind,seconds\nlaunch,1,2\n", "its heading has 2 cells, and line 2 has 3"),
+        ("kind,seconds\nlaunch,1\nlaunch,1,2,3\n", "has 2 cells, and line 3 has 4"),
+        ('kind,seconds\nlaunch,"1\n', "line 2 begins does not end as it should"),
         ("kind,seconds\nlaunch,one\n", "line 2, column seconds: 'one'"),
         (
             '{"kind": "launch", "seconds": 1}\n{"kind"\n[1]',
