@@ -34,7 +34,8 @@ INLINED = frozenset(
 """Calls, in whose place their bodies stand."""
 FREE_PRIMITIVES = frozenset(
     {
-        *("iota", "full", "broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"),
+        *("iota", "full", "empty"),
+        *("broadcast_in_dim", "reshape", "squeeze", "expand_dims", "transpose"),
         *("rev", "slice", "split", "concatenate", "stack", "unstack", "pad", "copy"),
         *("stop_gradient", "square", "one_minus_square", "log2"),
         *("convert_element_type", "select_n", "clamp", "enter", "scan_slice"),

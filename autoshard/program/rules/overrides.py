@@ -216,9 +216,9 @@ def single_place(equation: JaxprEqn, rule: Rule) -> Rule:
     return Rule.build([first, *rule.operands[1:]], rule.results, factors)
 
 
-def _table() -> dict[str, Override]:
+def _families() -> list[tuple[str, Callable[[JaxprEqn], Rule], str]]:
     """The overrides, family by family: reason, builder, primitives."""
-    families: list[tuple[str, Callable[[JaxprEqn], Rule], str]] = [
+    return [
         (
             "lowers to loops, of which nothing is known, but acts on each element alone",
             elementwise,
@@ -233,6 +233,12 @@ def _table() -> dict[str, Override]:
         ("chlo.top_k has no rule in Shardy", along("axis"), "top_k"),
         ("lowers to one custom call for each of its two values", alike, "shard_alike"),
         ("is of types alone, and never lowered", elementwise, compat.RESHARD),
+        (
+            "lowers to a custom call, of which Shardy knows nothing; a part of what says nothing "
+            "says nothing either, and XLA's partitioner makes the part alone",
+            elementwise,
+            "empty",
+        ),
         (
             "lowers to a custom call, of which Shardy knows nothing, where a memory is named",
             each_moved,
@@ -270,14 +276,13 @@ def _table() -> dict[str, Override]:
         ("its grid, blocks and index maps say how it may be cut", kernel_rule, compat.PALLAS),
         ("chlo.ragged_dot has no rule in Shardy", ragged_rule, "ragged_dot_general"),
     ]
-    return {
-        primitive: Override(reason, build)
-        for reason, build, primitives in families
-        for primitive in primitives.split()
-    }
 
 
-OVERRIDES: Mapping[str, Override] = _table()
+OVERRIDES: Mapping[str, Override] = {
+    primitive: Override(reason, build)
+    for reason, build, primitives in _families()
+    for primitive in primitives.split()
+}
 
 AMENDMENTS: Mapping[str, Amendment] = {
     "dynamic_update_slice": Amendment(

@@ -9,6 +9,7 @@ back into it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,14 +29,22 @@ _OUTSIDE = frozenset(
 """What is not run to know a value, beside collectives."""
 
 
+_Cut = tuple[tuple[tuple[str, int], ...], ...]
+"""For each dimension that a spec names, the axes of more than one part that cut it, with sizes."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Made:
-    """A value: the `position`-th result of an equation on such values, or what it is itself."""
+    """A value: the `position`-th result of an equation on such values, or what it is itself.
+
+    With `cut` it is its one operand on each part of a mesh, put together.
+    """
 
     equation: Any
     position: int
     operands: tuple[_Made, ...]
     given: Any = None
+    cut: _Cut = ()
 
 
 class Constants:
@@ -64,7 +73,12 @@ class Constants:
 
     def _value(self, made: _Made) -> np.ndarray[Any, Any]:
         if made not in self._values:
-            if made.equation is None:
+            if made.cut:
+                (part,) = map(self._value, made.operands)
+                counts = [math.prod(size for _, size in axes) for axes in made.cut]
+                rank = np.ndim(part)
+                self._values[made] = np.tile(part, [*counts, *[1] * (rank - len(counts))])
+            elif made.equation is None:
                 self._values[made] = np.asarray(made.given)
             else:
                 operands = [self._value(one) for one in made.operands]
@@ -117,11 +131,23 @@ class Constants:
         ]
 
     def _of_parts(self, equation: Any, operands: list[_Made | None]) -> Sequence[_Made | None]:
-        """Of a `shard_map`: a value is the same in all parts where no axis cuts it."""
+        """Of a `shard_map`: a value is the same in all parts where no axis cuts it.
+
+        What the parts of one leave for those of another is cut by all axes: what JAX computes of
+        a body ahead of a loop, of which each part computes the same.
+        """
         sizes = dict(equation.params["mesh"].shape)
-        given = _whole(operands, equation.params["in_specs"], sizes)
+        specs = equation.params["in_specs"], equation.params["out_specs"]
+        asked, left = ([_cut(spec, sizes) for spec in side] for side in specs)
+        given = [_part(one, cut) for one, cut in zip(operands, asked, strict=True)]
         results = self._walk(*compat.opened(equation.params["jaxpr"]), given)
-        return _whole(results, equation.params["out_specs"], sizes)
+        return [self._put_together(one, cut) for one, cut in zip(results, left, strict=True)]
+
+    def _put_together(self, part: _Made | None, cut: _Cut) -> _Made | None:
+        """What is the same on all parts, of which a result is made."""
+        if part is None or not cut:
+            return part
+        return self._made.setdefault((id(part), cut), _Made(None, 0, (part,), cut=cut))
 
 
 def runs_alone(equation: Any) -> bool:
@@ -130,14 +156,22 @@ def runs_alone(equation: Any) -> bool:
     return not outside and not equation.effects
 
 
-def _whole(
-    made: Sequence[_Made | None], specs: Sequence[Any], sizes: Mapping[str, int]
-) -> list[_Made | None]:
-    def cut(spec: Any) -> bool:
-        names = (name for part in spec for name in (part if isinstance(part, tuple) else (part,)))
-        return any(sizes.get(name, 1) > 1 for name in names if name is not None)
+def _part(made: _Made | None, cut: _Cut) -> _Made | None:
+    """What each part is given of a value; None where they are given unlike ones."""
+    if made is None or not cut:
+        return made
+    return made.operands[0] if made.cut == cut else None
 
-    return [None if cut(spec) else one for one, spec in zip(made, specs, strict=True)]
+
+def _cut(spec: Any, sizes: Mapping[str, int]) -> _Cut:
+    """How a spec cuts a value; nothing where no axis of more than one part does."""
+    entries = (part if isinstance(part, tuple) else (part,) for part in spec)
+    cut = [
+        tuple((name, sizes[name]) for name in entry if sizes.get(name, 1) > 1) for entry in entries
+    ]
+    while cut and not cut[-1]:
+        cut.pop()
+    return tuple(cut)
 
 
 def without_constants(equation: Any, value: Callable[[Any], Any]) -> Any | None:

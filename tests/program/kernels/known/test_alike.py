@@ -120,3 +120,27 @@ def test_parts_of_a_shard_map_have_the_constants_that_no_axis_cuts() -> None:
     known = [constants.of(var) is not None for var in getattr(body, "jaxpr", body).invars]
     assert known == [False, True, False]
     assert constants.of(call.outvars[1]) is None
+
+
+def test_what_all_parts_leave_alike_is_known_to_those_that_are_given_it_so() -> None:
+    """And the whole of it to others; but not to parts that another axis cuts."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
+
+    def mapped(fn: Any, given: Any, left: Any) -> Any:
+        specs = {"in_specs": given, "out_specs": left}
+        return jax.shard_map(fn, mesh=mesh, check_vma=False, **specs)
+
+    def fn(x: Any) -> Any:
+        made = mapped(lambda x: jnp.arange(3) * 2, jax.P(), jax.P(("x", "y")))(x)
+        specs = jax.P(("x", "y")), jax.P(("y", "x")), jax.P()
+        return mapped(lambda *parts: [one.sum() for one in parts], specs, jax.P())(made, made, made)
+
+    closed = traced(fn)
+    constants = Constants(closed)
+    first, second = closed.jaxpr.eqns
+    np.testing.assert_array_equal(constants.of(first.outvars[0]), [0, 2, 4] * 4)
+    body = second.params["jaxpr"]
+    inside = [constants.of(var) for var in getattr(body, "jaxpr", body).invars]
+    np.testing.assert_array_equal(inside[0], [0, 2, 4])
+    assert inside[1] is None
+    np.testing.assert_array_equal(inside[2], [0, 2, 4] * 4)

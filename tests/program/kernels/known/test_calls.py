@@ -112,6 +112,24 @@ def test_what_is_computed_ahead_of_a_loop_is_no_operand(offset: int | None, know
     assert names == ["gmm"] * known + ["tgmm"]
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_what_the_parts_of_a_shard_map_compute_ahead_of_a_loop_is_none_either(parts: int) -> None:
+    """It leaves one `shard_map` for the next, cut by all axes of the mesh; all parts are alike."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:parts]), ("x",))
+
+    def layer(rows: Any, matrices: Any) -> tuple[Any, None]:
+        sizes = jnp.full(8, jnp.sum(rows > 0) // 512, jnp.int32)
+        return products(rows, matrices, sizes), None
+
+    def loss(stack: Any, rows: Any) -> Any:
+        specs = {"in_specs": (jax.P("x"), jax.P()), "out_specs": (jax.P("x"), None)}
+        mapped = jax.shard_map(layer, mesh=mesh, check_vma=False, **specs)
+        return jnp.sum(jax.lax.scan(mapped, rows, stack)[0] ** 2)
+
+    names = [name for name, _ in cut(jax.grad(loss), array(2, 8, 256, 256), GROUPED[0])]
+    assert names == ["gmm", "gmm", "tgmm"]
+
+
 def test_a_rule_of_the_user_goes_first() -> None:
     rule = "grid, lanes m, k n, a b -> a b"
     assert not cut(products, *GROUPED, user_rules={"gmm": rule})

@@ -23,6 +23,7 @@ if shard_alike is not None:
 
 
 case("iota", "iota", "()->([i, j]) {i=4, j=8}", lambda: lax.broadcasted_iota(jnp.int32, (4, 8), 1))
+case("empty", "empty", "()->([i, j]) {i=4, j=8}", lambda: lax.empty((4, 8), jnp.float32))
 case(
     "select_n",
     "select_n",
