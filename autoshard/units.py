@@ -51,14 +51,14 @@ def counted(number: int, noun: str, form: str = "") -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Four digits with a unit: `1.252 s`, `12.53 ms`, `3.100 us`."""
+    """Four digits with a unit: `1.252 s`, `12.53 ms`, `3.100 us`, `120.0 ns`."""
     if not math.isfinite(seconds):
         return "-"
     if abs(seconds) < 1e-12:  # what is left of rounding
         return "0 s"
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")):
         # The unit changes where four digits would round up to the next one.
-        if abs(seconds) >= scale * 0.99995 or unit == "us":
+        if abs(seconds) >= scale * 0.99995 or unit == "ns":
             number = float(f"{seconds / scale:.4g}")
             return f"{number:.{max(0, 3 - _magnitude(number))}f} {unit}"
     raise AssertionError

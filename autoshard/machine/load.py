@@ -14,6 +14,7 @@ vendors and SLURM, are in `autoshard.machine.names`.
 from __future__ import annotations
 
 import math
+import re
 from importlib import resources
 from pathlib import Path
 
@@ -112,8 +113,11 @@ def _unknown(text: str, family: str) -> str:
     lines = [f"no machine {shown(text)}"]
     if family in known:
         lines.append(f"  how many chips? write for example {family}-64")
+    sized = re.fullmatch(rf"({'|'.join(known)})[-_ x:]*(\d+)", text.strip().lower())
     asked = did_you_mean(family, (*known, *machine_types()))
-    if asked and family not in known:
+    if sized:
+        lines.append(f"  did you mean {sized[1]}-{sized[2]}?")
+    elif asked and family not in known:
         lines.append(f"  {asked}")
     lines.append(f"  presets, each with a number of chips: {', '.join(known)}")
     lines.append("  or hosts of a machine type, such as 4xa3-megagpu-8g: see `autoshard machines`")

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from autoshard.cli.main import main
+from autoshard.cli.main import main, parser_of_commands
 from autoshard.cli.parsers import arguments
 from tests.cli.helpers import SEARCH, line_of, refused
 
@@ -215,6 +215,36 @@ def test_words_that_mean_nothing(capsys, words, message):
 )
 def test_words_that_a_command_does_not_know(capsys, words, message):
     assert refused(capsys, words) == message
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "explain plan.json VALUE --program mlp:tiny",
+        "explain plan.json --program mlp:tiny VALUE",
+        "explain --program mlp:tiny plan.json VALUE",
+        "explain --json plan.json --line a.py:3 VALUE --time-limit 3",
+        "verify plan.json --trust VALUE",
+        "verify --json plan.json --explicit VALUE",
+        "check plan.json --machine v5e-8 VALUE",
+        "report plan.json -o plan.html VALUE --trust",
+        "annotate --quiet plan.json --trust VALUE",
+        "machines --json VALUE",
+    ],
+)
+def test_words_that_may_be_missing_stand_before_or_behind_options(words):
+    parsed = vars(parser_of_commands().parse_args(words.split()))
+    assert "VALUE" in (parsed.get("program"), *(parsed.get("value") or ()), parsed.get("machine"))
+
+
+def test_words_that_may_be_missing_are_missing(capsys):
+    for words in ("explain plan.json --json", "verify --trust plan.json --json", "machines --json"):
+        parsed = vars(parser_of_commands().parse_args(words.split()))
+        assert not parsed.get("value")
+        assert parsed.get("program") is None
+    assert refused(capsys, "verify plan.json a --trust b") == (
+        "autoshard verify takes no further word 'b'\n  see autoshard verify --help"
+    )
 
 
 @pytest.mark.parametrize(

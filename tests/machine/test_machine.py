@@ -131,6 +131,20 @@ def test_unknown_names_propose_near_ones():
     assert "no machine '???'" in refusal("???")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("v5p64", "v5p-64"),
+        ("h100_8", "h100-8"),
+        ("H100 16", "h100-16"),
+        ("gb200-nvl7272", "gb200-nvl72-72"),
+        ("v5ex4", "v5e-4"),
+    ],
+)
+def test_a_name_whose_number_is_not_set_apart(name, meant):
+    assert refusal(name).startswith(f"no machine {name!r}\n  did you mean {meant}?\n")
+
+
 def test_shapes_that_do_not_exist_propose_near_ones():
     assert refusal("v5p-100") == (
         "v5p-100: the hardware does not come as 100 chips in 3 dimensions; "

@@ -45,6 +45,18 @@ class Parser(argparse.ArgumentParser):
             self.error("" if options else f"{self.prog} takes no further {_listed(rest)}")
         return parsed, rest
 
+    def _match_arguments_partial(self, actions: Any, arg_strings_pattern: str) -> list[int]:
+        """Leave words that may be missing (`[PROGRAM]`, `[VALUE ...]`) for after the next option.
+
+        Until Python 3.13 argparse takes them for missing where an option comes before them, so that
+        `report plan.json -o plan.html PROGRAM` had a word too many.
+        """
+        counts = super()._match_arguments_partial(actions, arg_strings_pattern)
+        if "O" in arg_strings_pattern[sum(counts) :]:
+            while counts and counts[-1] == 0:
+                counts.pop()
+        return counts
+
     def error(self, message: str) -> NoReturn:
         """Raise a `CommandError` of the message, after all options that are not known."""
         lines = [*self._unknown_options(), *([message] if message else [])]

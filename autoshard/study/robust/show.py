@@ -159,7 +159,7 @@ def _plans(found: Robust) -> str:
         rows.append(
             [
                 marks,
-                row.mesh.replace(", ", " "),
+                row.mesh,
                 *(
                     format_seconds(s)
                     for s in (row.step_seconds, row.best_seconds, row.worst_seconds)

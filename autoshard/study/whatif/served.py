@@ -196,7 +196,7 @@ def _rows(found: Serving) -> str:
             cells.append(_number(one.requests_per_second))
         if priced:
             cells.append(_number(one.cost_per_million_tokens))
-        lines.append([*cells, row.binds or "", (row.mesh or "").replace(", ", " ")])
+        lines.append([*cells, row.binds or "", row.mesh or ""])
     if len(lines) == 1:
         return ""
     note = "\n* most tokens/s of its machine and sizes"

@@ -72,7 +72,7 @@ def _rows(sweep: WhatIf) -> str:
             line.append("-" if days is None else f"{days:,.1f}")
             cost = sweep.run_cost(row)
             line += [("-" if cost is None else f"{cost:,.0f}")] if priced else []
-        rows.append([*line, (row.mesh or "").replace(", ", " ")])
+        rows.append([*line, row.mesh or ""])
     if len(rows) == 1:
         return ""
     columns = [3, 4, 5, 6, 7, *range(9, len(head))]
