@@ -151,6 +151,18 @@ def test_an_answer_is_kept_and_found_again(cache, monkeypatch):
         compile_plan(low, load(CPU_MACHINE), cache=cache, use_cache=False)
 
 
+def test_an_answer_that_cannot_be_kept_is_given_with_a_warning(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    folder = tmp_path / "file" / "compiled"
+    with pytest.warns(UserWarning) as caught:
+        compiled = compile_plan(lowered("mlp", (8,)), load(CPU_MACHINE), cache=folder)
+    assert not compiled.from_cache
+    assert str(caught[0].message) == (
+        f"the compiler's answer is not kept: cannot write {str(folder)!r}: Not a directory; it is "
+        "asked again next time"
+    )
+
+
 def test_a_compile_that_takes_too_long(cache):
     with pytest.raises(CompileError) as caught:
         compile_plan(
