@@ -18,7 +18,17 @@ ROOT = Path(autoshard.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 LAYERS = (
-    ("compat", "units", "files", "trace_events", "extras", "near", "native", "terminal"),
+    (
+        "compat",
+        "units",
+        "files",
+        "trace_events",
+        "extras",
+        "near",
+        "native",
+        "terminal",
+        "interrupts",
+    ),
     ("machine",),
     ("program",),
     ("cost",),
@@ -185,6 +195,16 @@ def test_the_solver_knows_nothing_of_jax():
 def test_the_command_line_starts_without_jax(module):
     code = f"import sys, {module}; sys.exit(bool({{'jax', 'scipy.optimize'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_help_is_printed_without_numpy():
+    code = (
+        "import sys, autoshard.cli.main; autoshard.cli.main.main(['search', '--help']); "
+        "sys.exit(bool({'jax', 'numpy', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.PIPE)
+    assert done.returncode == 0
+    assert b"examples:" in done.stdout
 
 
 MOST_LINES, MOST_FILES, MOST_LINES_OF_A_FUNCTION = 400, 25, 60

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autoshard.cli.parsers.examples import epilog
-from autoshard.compat.quiet import start_jax_quietly
 from autoshard.units import format_unit
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ def command(
 
         refuse_other_kinds(parsed, " ".join(words))
         if not quick:
+            from autoshard.compat.quiet import start_jax_quietly
+
             start_jax_quietly()
         module, function = handler.split(":")
         return getattr(importlib.import_module(f"autoshard.cli.{module}"), function)(parsed)

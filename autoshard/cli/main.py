@@ -36,8 +36,8 @@ from autoshard.cli.parsers.schedule import add_schedule
 from autoshard.cli.parsers.serving import add_serving
 from autoshard.cli.parsers.verify import add_verify
 from autoshard.cli.parsers.whatif import add_whatif
-from autoshard.compat.interrupts import acknowledge, interrupts
 from autoshard.extras import MissingExtraError
+from autoshard.interrupts import acknowledge, interrupts
 from autoshard.units import visible
 
 PLANNERS = frozenset({"frontier", "robust", "schedule", "search", "serving", "solve", "whatif"})

@@ -162,8 +162,8 @@ def write_file(path: str, text: str) -> None:
     Raises:
       CommandError: it cannot be written.
     """
-    from autoshard.compat.interrupts import acknowledge
     from autoshard.files import write_whole
+    from autoshard.interrupts import acknowledge
 
     try:
         try:

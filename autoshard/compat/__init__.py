@@ -22,7 +22,6 @@ mpmd                Shardy:MPMD's passes inside of jaxlib
 primitives          the primitives that JAX knows
 versions            versions of jaxlib that are tested, and the flags that they know
 process_wide        what is changed of JAX for the whole process
-interrupts          signals, so that one which a callback of JAX swallows comes again
 quiet               JAX started without the words of a plugin for absent devices
 """
 

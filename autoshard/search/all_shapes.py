@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.compat.interrupts import acknowledge
+from autoshard.interrupts import acknowledge
 from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.fits import limit_for

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import NamedTuple
 
-from autoshard.compat.interrupts import acknowledge
+from autoshard.interrupts import acknowledge
 from autoshard.machine.names import two_meanings
 from autoshard.plan.consistency import InconsistentPlanError
 from autoshard.plan.evaluate import Evaluation, evaluate

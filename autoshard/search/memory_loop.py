@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from autoshard.compat.interrupts import acknowledge
+from autoshard.interrupts import acknowledge
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.fits import within
 from autoshard.plan.plan import MeshShape

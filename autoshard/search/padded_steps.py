@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from autoshard.compat.interrupts import acknowledge
+from autoshard.interrupts import acknowledge
 from autoshard.machine.machine import Machine
 from autoshard.plan.evaluate import evaluate
 from autoshard.plan.plan import Plan

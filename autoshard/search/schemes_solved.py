@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from autoshard.compat.interrupts import acknowledge
+from autoshard.interrupts import acknowledge
 from autoshard.problem.build import Built
 from autoshard.problem.schemes import SCHEMES, DoesNotApplyError, Pins, Scheme
 from autoshard.solve import Outcome, Status

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autoshard.compat.interrupts import acknowledge
+from autoshard.interrupts import acknowledge
 from autoshard.solve.conflict import lightest_peak, memory_conflict
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.flat_memo import FlatMemo

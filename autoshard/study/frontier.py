@@ -19,8 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autoshard.compat.interrupts import acknowledge
 from autoshard.files import NotNegative, typed
+from autoshard.interrupts import acknowledge
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine
 from autoshard.plan.fits import needed_bytes

@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autoshard.compat.interrupts import acknowledge
 from autoshard.compiler.compiled import Compiled, compile_plan
 from autoshard.compiler.target import CompileError, Kind, kind_of
 from autoshard.cost.corrections import NONE, Corrections
 from autoshard.cost.step_prices import step_prices
+from autoshard.interrupts import acknowledge
 from autoshard.lower.interpret import LoweringError
 from autoshard.lower.spmd import lower
 from autoshard.machine.load import load

@@ -154,7 +154,7 @@ def test_an_answer_is_kept_and_found_again(cache, monkeypatch):
 def test_an_answer_that_cannot_be_kept_is_given_with_a_warning(tmp_path):
     (tmp_path / "file").write_text("no folder")
     folder = tmp_path / "file" / "compiled"
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="the compiler's answer is not kept") as caught:
         compiled = compile_plan(lowered("mlp", (8,)), load(CPU_MACHINE), cache=folder)
     assert not compiled.from_cache
     assert str(caught[0].message) == (

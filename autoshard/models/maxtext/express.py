@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autoshard.compat.interrupts import acknowledge
+from autoshard.interrupts import acknowledge
 from autoshard.machine.machine import Machine
 from autoshard.machine.network import Torus
 from autoshard.models.maxtext.config import configured, keys, remat_keys

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from autoshard.compat.interrupts import acknowledge
+from autoshard.interrupts import acknowledge
 from autoshard.machine.cluster import Cluster
 from autoshard.search.meshes.bounds.bounding import Bounding
 from autoshard.search.meshes.bounds.ranking import Group, Ranked, Ranking

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from autoshard.compat.interrupts import acknowledge
+from autoshard.interrupts import acknowledge
 from autoshard.solve.evaluate import evaluate
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.pipeline import solve

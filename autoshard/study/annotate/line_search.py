@@ -22,7 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from autoshard.compat.interrupts import acknowledge
+from autoshard.interrupts import acknowledge
 from autoshard.study.annotate.function_lines import in_functions
 from autoshard.study.annotate.line_checks import LineChecks, Mismatch
 from autoshard.study.annotate.lines import Line

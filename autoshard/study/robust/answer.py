@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from autoshard.compat.interrupts import acknowledge
 from autoshard.cost.step_prices import step_prices
+from autoshard.interrupts import acknowledge
 from autoshard.machine.file import MachineError
 from autoshard.machine.load import load
 from autoshard.machine.machine import Machine, Range

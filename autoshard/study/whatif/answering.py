@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from autoshard.compat.interrupts import acknowledge
+from autoshard.interrupts import acknowledge
 from autoshard.study.whatif.cases import Case
 from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.solver import Answer

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from autoshard.compat.interrupts import acknowledge
+from autoshard.interrupts import acknowledge
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.problem import Status
 from autoshard.solve.schedule.faults import ScheduleError

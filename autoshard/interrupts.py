@@ -5,6 +5,10 @@ garbage collector, a finaliser or foreign code that clears errors, the exception
 the search runs on. So the handler here keeps a flag as well: an `Interrupt` that is gone before
 it was acknowledged was swallowed, and is raised again a moment later, until it is.
 
+While a library of C is loaded nothing is raised either: those of jaxlib end the process where their
+beginning is interrupted (in 7 of 90 tries in the first second of a search). The signal comes again
+a moment later.
+
     with interrupts():          # SIGINT and SIGTERM, in the main thread
         try:
             work()
@@ -20,6 +24,8 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
+from importlib.machinery import ExtensionFileLoader
+from types import FrameType
 from typing import Any
 
 LOOK_SECONDS = 0.05
@@ -64,6 +70,17 @@ def interrupts() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def loads_c(frame: FrameType | None) -> bool:
+    """Whether a frame runs for an extension module that is being loaded, which may call Python."""
+    while frame is not None:
+        if frame.f_code.co_name in ("create_module", "exec_module"):
+            loader = frame.f_locals.get("self")
+            if isinstance(loader, ExtensionFileLoader):
+                return True
+        frame = frame.f_back
+    return False
+
+
 class _Signals:
     """The handler of the signals, and what it waits for.
 
@@ -75,13 +92,15 @@ class _Signals:
         self.waiting: weakref.ref[Interrupt] | None = None
         self.said = sys.unraisablehook
 
-    def raise_interrupt(self, number: int, _: object) -> None:
-        """Raise an interrupt in the main thread, and look after it."""
+    def raise_interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Raise an interrupt in the main thread, and look after it; later where C is loaded."""
         interrupt = Interrupt(self)
         looked_after = self.waiting is not None
         self.waiting = weakref.ref(interrupt)
         if not looked_after:
             threading.Thread(target=self._look_after, args=(number,), daemon=True).start()
+        if loads_c(frame):
+            return  # the interrupt ends here as if it had been swallowed
         try:
             raise interrupt
         finally:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
+import importlib.util
 import os
 import signal
 import threading
 import time
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from types import ModuleType
 
 import pytest
 
-from autoshard.compat.interrupts import LOOK_SECONDS, Interrupt, acknowledge, interrupts
+from autoshard.interrupts import LOOK_SECONDS, Interrupt, acknowledge, interrupts
 
 PATIENCE = 20.0
 
@@ -69,6 +73,41 @@ def in_code_that_catches_all(number: int) -> None:
 
 def in_the_open(number: int) -> None:
     send(number)
+
+
+class Loader(ExtensionFileLoader):
+    """Loads a library of C; a signal arrives meanwhile, in Python that the library calls."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("_json", importlib.import_module("_json").__file__ or "")
+        self.number = number
+        self.whole = False
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        send_and_look_on(self.number)
+        self.whole = True
+        return super().create_module(spec)
+
+
+def send_and_look_on(number: int) -> None:
+    send(number)
+    for _ in range(4):
+        time.sleep(LOOK_SECONDS)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_libraries_of_c_are_loaded_whole(number):
+    loader = Loader(number)
+
+    def load() -> None:
+        spec = importlib.util.spec_from_loader("_json", loader)
+        assert spec is not None
+        importlib.util.module_from_spec(spec)
+        wait()
+
+    with interrupts(), pytest.raises(Interrupt):
+        load()
+    assert loader.whole
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
