@@ -95,10 +95,13 @@ def run(options: argparse.Namespace) -> int:
     rows = Rows(COLUMNS, WIDTHS)
     options.told = rows.kept
     counts: Counter[str] = Counter()
+    lacking: dict[str, None] = {}
     try:
         answers = chain(ask(habits), map(ask_fault, faults))
         for believed, found in zip((*habits, *faults), answers, strict=True):
             counts[found.status] += 1
+            if found.status == "not installed":
+                lacking[found.detail] = None
             rows.add(
                 {
                     "habit": believed.name, "status": found.status, "seconds": found.seconds,
@@ -112,6 +115,8 @@ def run(options: argparse.Namespace) -> int:
         print("\ninterrupted: what follows is of the rows above", file=sys.stderr)
     rows.write(options.csv)
     print("\n" + ", ".join(f"{count} {status}" for status, count in counts.items()))
+    for why in lacking:
+        print(f"autoshard: {why}", file=sys.stderr)
     return FAILED if counts["broken"] else 0
 
 

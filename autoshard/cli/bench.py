@@ -20,6 +20,7 @@ import autoshard
 from autoshard.cli.common import CommandError
 from autoshard.cli.outputs import DRAWING, MARKDOWN, PAGE, require_outputs, table
 from autoshard.cli.search import find_machine
+from autoshard.extras import require
 
 
 def bench_command(options: argparse.Namespace) -> int:
@@ -89,6 +90,8 @@ def kernels_command(options: argparse.Namespace) -> int:
 def fidelity_command(options: argparse.Namespace) -> int:
     """Run `autoshard bench fidelity`."""
     require_outputs(options, csv=table("program", "machine", "plan"), svg=DRAWING)
+    if options.svg is not None:
+        require("matplotlib", "plots", "A picture of fidelity")
     return _run(load_benchmark("fidelity"), options)
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,18 @@ def load(cache: Path, key: str) -> Answer | None:
     except (OSError, ValueError, EOFError):
         shutil.rmtree(folder, ignore_errors=True)
         return None
+
+
+def keep(cache: Path, key: str, answer: Answer) -> None:
+    """Store an answer, or warn that it cannot be."""
+    try:
+        store(cache, key, answer)
+    except OSError as error:
+        warnings.warn(
+            f"the compiler's answer is not kept: cannot write {str(cache)!r}: {error.strerror}; it "
+            "is asked again next time",
+            stacklevel=2,
+        )
 
 
 def store(cache: Path, key: str, answer: Answer) -> None:

@@ -17,7 +17,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -219,14 +218,7 @@ def ask(
     kept = answers.load(folder, key) if use_cache else None
     answer = kept or _compile(request, time_limit)
     if use_cache and kept is None:
-        try:
-            answers.store(folder, key, answer)
-        except OSError as error:
-            warnings.warn(
-                f"the compiler's answer is not kept: cannot write {str(folder)!r}: "
-                f"{error.strerror}; it is asked again next time",
-                stacklevel=2,
-            )
+        answers.keep(folder, key, answer)
     return Asked(answer, key, kept is not None)
 
 

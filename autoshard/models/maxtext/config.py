@@ -22,7 +22,7 @@ from autoshard.extras import install_line
 from autoshard.models.providers import ProgramError, Target
 from autoshard.near import did_you_mean
 
-INSTALL = install_line("maxtext")
+INSTALL = f"{install_line('maxtext')} (Python 3.12 or newer)"
 BUILD_ANYWHERE = {
     "base_output_directory": "maxtext_output",
     "dataset_type": "synthetic",
