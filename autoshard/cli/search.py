@@ -29,8 +29,15 @@ def search_command(options: argparse.Namespace) -> int:
     if options.meshes is not None:
         from autoshard.cli.meshes.search import search_meshes_command
 
-        if said := _rewrites(options):
-            raise CommandError(f"{said} goes with --machine, and not with --meshes")
+        if options.remat == "offload":
+            raise CommandError(
+                "--remat offload goes with --machine, and not with --meshes: stacks wait on the "
+                "host on one mesh alone; use --remat search"
+            )
+        if options.accumulate != (1,):
+            raise CommandError(
+                "--accumulate goes with --machine, and not with --meshes: use --microbatches"
+            )
         return search_meshes_command(options)
     alone = ("stages", "microbatches", "svg", "trace")
     if given := [f"--{name}" for name in alone if getattr(options, name) is not None]:

@@ -78,6 +78,7 @@ def _found(options: argparse.Namespace, line: ProgressLine, started: float) -> P
             time_limit=options.time_limit,
             gap=options.gap,
             compare=not options.no_baselines,
+            remat=options.remat,
             progress=lambda news: line.show(news, group=news),
             started=started,
         )

@@ -23,6 +23,7 @@ from autoshard.lower.mpmd.cut.inference import FLOPS_PER_BYTE
 from autoshard.lower.mpmd.cut.loop import LoopError, MicrobatchedStep, find_loop
 from autoshard.lower.mpmd.cut.meshes import Around, place_around
 from autoshard.lower.mpmd.cut.outer import Outer, outer_of
+from autoshard.lower.mpmd.cut.saving import Choice, Staged
 from autoshard.lower.mpmd.instructions import Script
 from autoshard.lower.mpmd.script import write_script
 from autoshard.program.shard_maps.in_place import run_shard_maps
@@ -221,12 +222,18 @@ class TracedStep:
         speeds: Sequence[float] | None = None,
         infer_transfers: bool = True,
         flops_per_byte: float = FLOPS_PER_BYTE,
+        saved: Callable[[Staged], Choice] | None = None,
     ) -> Partition:
-        """The step, cut into stages; arguments are those of `partition_step`.
+        """The step, cut into stages; arguments are those of `partition_step`, and what is `saved`.
+
+        Args:
+          saved: says what each stage saves for its backward pass; by default that is as the
+            program says.
 
         Raises:
           StageError: more stages than blocks, or a scope that no op bears.
           PlacementError: stages against the order of data, or a transfer that is forbidden.
+          KeepError: a stage has no such values to save, or must save others.
         """
         step = self.step
         summed = {result.output: result.initial is not None for result in step.results}
@@ -238,6 +245,7 @@ class TracedStep:
             shared=[not operand.sliced for operand in step.operands],
             infer_transfers=infer_transfers,
             flops_per_byte=flops_per_byte,
+            saved=saved,
         )
         return Partition(
             name=self.name,

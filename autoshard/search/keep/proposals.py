@@ -66,7 +66,7 @@ def proposals(
     large: list[Proposal] = []
     seen: set[tuple[str, ...]] = set()
     size = {one.name: one.bytes / chips for one in residuals.values}
-    for title, saved in _choices(residuals, chip, chips, free_bytes):
+    for title, saved in choices(residuals, chip, chips, free_bytes):
         stacks = residuals.on_stacks(saved | pinned)
         if stacks not in seen:
             seen.add(stacks)
@@ -75,9 +75,10 @@ def proposals(
     return fit, large
 
 
-def _choices(
+def choices(
     residuals: Residuals, chip: Chip, chips: int, free_bytes: float
 ) -> Iterator[tuple[str, frozenset[str]]]:
+    """All choices with their titles, always as many; arguments as for `proposals`."""
     values = residuals.values
     for fused, title in ((True, "cheapest"), (False, "cheapest with kernels of their own")):
         again = {one.name: _again_seconds(one, chip, chips, fused) for one in values}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from autoshard.lower.mpmd.partition import Partition
 from autoshard.machine.cluster import Cluster
 from autoshard.search.meshes.bounds.ranking import Ranked
+from autoshard.search.meshes.keep.saved import stage_saves
 from autoshard.search.meshes.plan import Choice, OneMesh, PipelinePlan, Sharding
 from autoshard.search.meshes.price import StagePrice
 from autoshard.search.meshes.problem import TICK, loop_seconds, runnable
@@ -28,6 +29,7 @@ class Candidate:
       prices: the price of every stage on its mesh.
       outer: seconds of the work that is done once a step, by mesh.
       dispatch: seconds that the controller takes to enqueue one program, by mesh.
+      titles: what the stages save; none where that is what the program says.
     """
 
     choice: Ranked
@@ -38,6 +40,7 @@ class Candidate:
     outer: tuple[float, ...]
     dispatch: tuple[float, ...]
     outcome: ScheduleOutcome
+    titles: tuple[str, ...] = ()
 
     @property
     def step_seconds(self) -> float:
@@ -65,12 +68,14 @@ def pipeline_plan(
     one_mesh: OneMesh | None,
     limit_hit: LimitHit | None,
     seconds: float,
+    notes: tuple[str, ...] = (),
 ) -> PipelinePlan:
     """Return the plan of a candidate that has an order.
 
     Args:
       limits: usable bytes per device, by mesh.
       ideal: a lower bound in seconds for all plans on the cluster.
+      notes: what a reader of the plan should know of the search.
     """
     order: Order | None = best.outcome.order
     assert order is not None
@@ -107,4 +112,6 @@ def pipeline_plan(
         one_mesh=one_mesh,
         limit_hit=limit_hit,
         seconds=seconds,
+        saves=stage_saves(best.partition, best.titles),
+        notes=notes,
     )

@@ -5,7 +5,8 @@
     loss, params, opt_state = lowered.run(params, opt_state, batch)
 
 The plan fixes the shardings of state, totals of gradients, each microbatch's data, and the values
-sent from stage to stage. Inside each program, XLA propagates shardings between these.
+sent from stage to stage. Inside each program, XLA propagates shardings between these. Where the
+plan says what stages save for their backward passes, each runs as it says.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from autoshard.lower.mpmd.cut.stages import StageError
 from autoshard.lower.mpmd.partition import Partition, trace_step
 from autoshard.lower.mpmd.place import LoweredMpmd, place_partition
 from autoshard.plan.plan import PlanError
+from autoshard.program.keep import KeepError
 from autoshard.search.meshes.layouts import slot_specs
 from autoshard.search.meshes.plan import PipelinePlan
 from autoshard.search.meshes.problem import TICK
@@ -59,9 +61,12 @@ def lower_plan(
     counts = [len(blocks) for blocks in plan.stages]
     traced = trace_step(fn, *args, donate_argnums=donate_argnums)
     try:
-        partition = traced.cut(counts)
+        saved = [one.names for one in plan.saves]
+        partition = traced.cut(counts, saved=(lambda _: saved) if saved else None)
     except StageError:  # the blocks differ; the error below names them
         partition = traced.cut(1)
+    except KeepError as error:
+        raise PlanError(f"the plan of {plan.program!r} is not for this step: {error}") from error
     arguments = _matching(plan, partition)
     return place_partition(
         partition,

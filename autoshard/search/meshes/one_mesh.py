@@ -11,6 +11,7 @@ from autoshard.machine.cluster import Cluster
 from autoshard.plan.plan import Plan
 from autoshard.program.trace import trace
 from autoshard.search.meshes.plan import OneMesh
+from autoshard.search.options import Remat
 from autoshard.search.search import InfeasibleError, NoPlanError, search
 from autoshard.solve.limit_hit import LimitHit
 
@@ -21,6 +22,7 @@ def plan_one_mesh(
     name: str,
     memory_limit: float | None,
     time_limit: float,
+    remat: Remat = "respect",
 ) -> OneMesh:
     """Return the best plan on all chips for the first of `steps` that fits.
 
@@ -30,6 +32,7 @@ def plan_one_mesh(
       name: the name of the program.
       memory_limit: bytes per device.
       time_limit: seconds.
+      remat: what the step saves for its backward pass: as it says, or what is best.
 
     Raises:
       KeyboardInterrupt: an interrupt came before a plan was found.
@@ -54,6 +57,7 @@ def plan_one_mesh(
                     memory_limit=memory_limit,
                     time_limit=left / (len(shapes) - at),
                     baselines=False,
+                    remat=remat,
                 )
             except (InfeasibleError, NoPlanError) as error:
                 count = "no" if microbatches is None else str(microbatches)

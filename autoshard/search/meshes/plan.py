@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from jax.sharding import PartitionSpec
@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec
 from autoshard.files import read_json, typed, write_whole
 from autoshard.files.errors import shown
 from autoshard.plan.plan import MeshShape, PlanError
+from autoshard.search.meshes.keep.saved import StageSaves
 from autoshard.search.meshes.problem import TICK, loop_seconds
 from autoshard.search.meshes.stage_program import Argument, Mode
 from autoshard.search.meshes.written import Choice, OneMesh, WrittenPipeline
@@ -60,6 +61,8 @@ class PipelinePlan:
       one_mesh: the plan on all chips as one mesh; None if it was not computed.
       limit_hit: what ended the search, or None.
       seconds: seconds spent on the search.
+      saves: what every stage saves for its backward pass, if the search chose that.
+      notes: what a reader should know of the search.
     """
 
     program: str
@@ -84,6 +87,8 @@ class PipelinePlan:
     one_mesh: OneMesh | None
     limit_hit: LimitHit | None
     seconds: float
+    saves: tuple[StageSaves, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def microbatches(self) -> int:
@@ -163,6 +168,8 @@ class PipelinePlan:
             "one_mesh": None if one is None else _fields(one),
             "limit_hit": self.limit_hit,
             "seconds": self.seconds,
+            "saves": [asdict(one) for one in self.saves],
+            "notes": list(self.notes),
         }
 
     @classmethod
@@ -216,6 +223,8 @@ class PipelinePlan:
             one_mesh=written.one_mesh,
             limit_hit=written.limit_hit,
             seconds=written.seconds,
+            saves=written.saves,
+            notes=written.notes,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -20,6 +20,7 @@ from autoshard.search.meshes.price import StagePrice
 from autoshard.search.meshes.stage_program import Mode
 from autoshard.solve.schedule.instance import Instance
 from autoshard.solve.schedule.merging import enqueued, paying_merges
+from autoshard.solve.schedule.optimise.variants import Variant
 from autoshard.solve.schedule.task import Order, Task
 from autoshard.solve.schedule.timeline import simulate
 from autoshard.units import format_bytes
@@ -73,28 +74,50 @@ def schedule_problem(
             )
     if faults:
         raise MemoryShortageError("\n  * ".join(["too little memory:", *faults]))
-    meshes = range(len(cluster.meshes))
-    sizes = sent_bytes(partition)
-    transfer = [[0] * len(meshes) for _ in meshes]
-    for (source, reader), size in sizes.items():
-        a, b = mesh_of[source], mesh_of[reader]
-        if a != b:
-            spent = _ticks(cluster.seconds(a, b, size))
-            transfer[a][b] = max(transfer[a][b], spent)
+    meshes = len(cluster.meshes)
     return Instance(
-        meshes=len(meshes),
+        meshes=meshes,
         microbatches=partition.microbatches,
-        forward=tuple(max(_ticks(prices[s].seconds.get("F", 0.0)), 1) for s in stages),
-        backward=tuple(_ticks(prices[s].seconds.get(backward, 0.0)) for s in stages),
-        weight=tuple(_ticks(prices[s].seconds.get("W", 0.0)) for s in stages),
+        forward=tuple(max(ticks(prices[s].seconds.get("F", 0.0)), 1) for s in stages),
+        backward=tuple(ticks(prices[s].seconds.get(backward, 0.0)) for s in stages),
+        weight=tuple(ticks(prices[s].seconds.get("W", 0.0)) for s in stages),
         placement=tuple(mesh_of),
-        transfer=tuple(map(tuple, transfer)),
-        time_scale=(1,) * len(meshes),
+        transfer=transfers(partition, mesh_of, cluster),
+        time_scale=(1,) * meshes,
         memory_forward=tuple(after_f),
         memory_backward=tuple(b - f for f, b in zip(after_f, after_b, strict=True)),
         memory_weight=tuple(-b for b in after_b),
         memory_limit=tuple(room),
         name=name,
+    )
+
+
+def transfers(
+    partition: Partition, mesh_of: Sequence[int], cluster: Cluster
+) -> tuple[tuple[int, ...], ...]:
+    """Return the ticks of a transfer from one mesh (row) to another (column)."""
+    meshes = range(len(cluster.meshes))
+    found = [[0] * len(meshes) for _ in meshes]
+    for (source, reader), size in sent_bytes(partition).items():
+        a, b = mesh_of[source], mesh_of[reader]
+        if a != b:
+            found[a][b] = max(found[a][b], ticks(cluster.seconds(a, b, size)))
+    return tuple(map(tuple, found))
+
+
+def variant_of(price: StagePrice, mode: Mode) -> Variant:
+    """Return a stage with this price as one of several ways to run it, in ticks and bytes."""
+    backward = "BW" if mode == "fused" else "B"
+    after_b = 0 if mode == "fused" else math.ceil(price.handed_bytes)
+    return Variant(
+        forward=max(ticks(price.seconds.get("F", 0.0)), 1),
+        backward=ticks(price.seconds.get(backward, 0.0)),
+        weight=ticks(price.seconds.get("W", 0.0)),
+        after_forward=max(math.ceil(price.kept_bytes), after_b),
+        after_backward=after_b,
+        resident=math.ceil(price.resident_bytes),
+        workspace=math.ceil(price.workspace_bytes),
+        once=ticks(price.update_seconds),
     )
 
 
@@ -173,5 +196,6 @@ def runnable(order: Order, mode: Mode) -> Order:
     )
 
 
-def _ticks(seconds: float) -> int:
+def ticks(seconds: float) -> int:
+    """Return seconds in the schedule problem's unit of time, rounded up."""
     return math.ceil(seconds / TICK)

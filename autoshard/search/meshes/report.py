@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from autoshard.search.meshes.plan import Choice, PipelinePlan
 from autoshard.solve.schedule.drawing import draw_text
@@ -20,6 +21,7 @@ def format_pipeline(plan: PipelinePlan, *, choices: int = CHOICES) -> str:
         _header(plan),
         "\n".join(["  why", *(paragraph(one, indent=4, hanging=2) for one in reasons(plan))]),
         _stages(plan),
+        _saves(plan),
         _meshes(plan),
         "  schedule (F forward, B input gradient, W weight gradient, X both)\n"
         + "".join(f"    {line}\n" for line in drawing),
@@ -40,6 +42,7 @@ def reasons(plan: PipelinePlan) -> Iterator[str]:
     if plan.waits_for_controller:
         each = max(plan.dispatch_seconds)
         yield f"the controller is late: to enqueue a program takes it {format_seconds(each)}"
+    yield from plan.notes
     one = plan.one_mesh
     if one is None:
         yield (
@@ -111,6 +114,25 @@ def _stages(plan: PipelinePlan) -> str:
             )
         )
     return "  stages: seconds and bytes of a device for one microbatch\n" + table(rows, indent=4)
+
+
+def _saves(plan: PipelinePlan) -> str:
+    """Return what stages save and compute again; those that save alike together."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for stage, one in enumerate(plan.saves):
+        values = tuple(replace(value, turns=1, bytes=0) for value in one.values)
+        alike.setdefault((one.title, values), []).append(stage)
+    lines = ["  for the backward pass"] if alike else []
+    for stages in alike.values():
+        one = plan.saves[stages[0]]
+        listed = ", ".join(map(str, stages))
+        lines.append(f"    {'stages' if len(stages) > 1 else 'stage'} {listed}: {one.title}")
+        rows = [
+            ("saved" if value.saved else "computed again", value.type, value.name, *value.lines[:1])
+            for value in one.values
+        ]
+        lines += table(rows, indent=6, heading=False).splitlines() if rows else []
+    return "\n".join(shorten(line) for line in lines)
 
 
 def _sharding(plan: PipelinePlan, stage: int) -> str:

@@ -26,6 +26,7 @@ from autoshard.machine.cluster import Cluster
 from autoshard.search.meshes.bounds.bounding import Bounding
 from autoshard.search.meshes.bounds.ranking import Group, Ranked, Ranking
 from autoshard.search.meshes.candidate import Candidate, pipeline_plan
+from autoshard.search.meshes.keep.promising import promising
 from autoshard.search.meshes.one_mesh import plan_one_mesh
 from autoshard.search.meshes.plan import Choice, OneMesh, PipelinePlan
 from autoshard.search.meshes.pricer import Pricer
@@ -33,6 +34,7 @@ from autoshard.search.meshes.request import Request, Step, request_of
 from autoshard.search.meshes.stage_prices import StagePrices
 from autoshard.search.meshes.stage_program import Mode
 from autoshard.search.meshes.trial import Trial
+from autoshard.search.options import Remat
 from autoshard.search.search import InfeasibleError, NoPlanError
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.schedule.optimise import solve
@@ -40,12 +42,19 @@ from autoshard.units import counted
 
 ONE_MESH_SHARE, BOUND_SHARE = 0.2, 0.3
 """Of the time, what one mesh of all chips gets, and the bounds of blocks; at most."""
+PROMISING_SHARE = 0.25
+"""Of the time, what finding the promising choices of what stages save gets, at most."""
 FEWEST_TRIALS = 4
 """One trial gets at most the remaining time divided by this number."""
 FINISH_SHARE, FINISH_PRICES = 0.15, 1.25
 """The time reserved for better prices and a better order of the best choice: a fraction of the
 time limit, and at least this many times the seconds of the slowest stage price."""
 POLISH_GAP = 0.0005
+NOTHING = (
+    "no loop over layers hands its backward pass anything, so that there is nothing to choose to "
+    "save: stages save what the program says"
+)
+TRIED = "the bound is the least of these choices of what a stage saves: "
 
 
 def search_meshes(
@@ -60,6 +69,7 @@ def search_meshes(
     time_limit: float = 120.0,
     gap: float = 0.01,
     compare: bool = True,
+    remat: Remat = "respect",
     progress: Callable[[str], None] | None = None,
     started: float | None = None,
 ) -> PipelinePlan:
@@ -78,6 +88,8 @@ def search_meshes(
       time_limit: seconds for the whole search.
       gap: stop when the plan is proven to be within this fraction of the optimum.
       compare: also plan all chips as one mesh, if the meshes are of the same kind.
+      remat: "respect" what the step saves for its backward pass, or "search" for what each stage
+        saves, together with the order of the tasks.
       progress: a callback that receives progress messages.
       started: the start of the time limit, in `time.monotonic`; by default now.
 
@@ -88,8 +100,14 @@ def search_meshes(
       InfeasibleError: no choice fits the memory. The message gives the reason for each, and what
         is needed.
       NoPlanError: the time limit passed before any plan was found.
+      ValueError: `remat` is neither; stacks on the host are for one mesh.
       KeyboardInterrupt: an interrupt came before any plan was found.
     """
+    if remat not in ("respect", "search"):
+        raise ValueError(
+            f"remat={remat!r}: on several meshes stages may 'respect' what the step saves, or "
+            "'search' for what they save; stacks on the host are for one mesh"
+        )
     started = time.monotonic() if started is None else started
     pricer = Pricer(memory_limit, seconds=max(time_limit / 20, 1.0))
     request = request_of(name, steps, cluster, pricer)
@@ -101,6 +119,7 @@ def search_meshes(
         gap,
         progress or (lambda news: None),
         started,
+        remat,
     ).run(None if stages is None else tuple(stages), tuple(modes), compare=compare)
 
 
@@ -113,8 +132,10 @@ class _Search:
     gap: float
     say: Callable[[str], None]
     started: float
+    remat: Remat = "respect"
     rows: list[Choice] = field(default_factory=list)
     tried: set[Group] = field(default_factory=set)
+    notes: tuple[str, ...] = ()
     known: Bounding | None = None
     best: Candidate | None = None
     one_mesh: OneMesh | None = None
@@ -124,8 +145,10 @@ class _Search:
     def run(
         self, stages: Sequence[int] | None, modes: Sequence[Mode], *, compare: bool
     ) -> PipelinePlan:
-        request = self.request
         try:
+            if self.remat == "search":
+                self._choose_what_is_saved(modes[0])
+            request = self.request
             self.say("bounding the work of all choices")
             ranking = Ranking.of(request, self.prices.pricer, stages, modes)
             seconds = BOUND_SHARE * self.time_limit
@@ -146,14 +169,15 @@ class _Search:
             raise self._failure()
         return pipeline_plan(
             self.best,
-            request.cluster,
-            name=request.name,
-            limits=request.limits,
+            self.request.cluster,
+            name=self.request.name,
+            limits=self.request.limits,
             ideal=self.bound,
             choices=self.rows,
             one_mesh=self.one_mesh,
             limit_hit=self._limit_hit(),
             seconds=self._spent(),
+            notes=self.notes,
         )
 
     def _limit_hit(self) -> LimitHit | None:
@@ -171,6 +195,13 @@ class _Search:
         """Return the seconds that are reserved for the end."""
         return max(FINISH_SHARE * self.time_limit, FINISH_PRICES * self.prices.pricer.slowest)
 
+    def _choose_what_is_saved(self, mode: Mode) -> None:
+        """Find the choices of what stages save that are worth a search."""
+        seconds = PROMISING_SHARE * self.time_limit
+        titles = promising(self.request, self.prices.pricer, mode, seconds, self.say)
+        self.notes = (TRIED + "; ".join(titles) if titles else NOTHING,)
+        self.request = self.request.choosing(titles)
+
     def _plan_one_mesh(self) -> None:
         self.say("planning all chips as one mesh")
         request = self.request
@@ -183,6 +214,7 @@ class _Search:
             request.name,
             self.prices.pricer.memory_limit,
             min(ONE_MESH_SHARE * self.time_limit, self._left()),
+            self.remat,
         )
 
     def _try(self, known: Bounding, *, once: bool = False) -> None:

@@ -19,6 +19,7 @@ from autoshard.search.meshes.stage_program import StageProgram
 
 LEVELS = (1.0, 0.7, 0.4)
 """Fractions of the memory beside state that plans of stages may use; microbatches get the rest."""
+NO_TIME = "no time for its prices"
 LEAST_SECONDS = 2.0
 """The minimum seconds per stage, even after the time is over, so that every trial has prices."""
 
@@ -47,34 +48,63 @@ class StagePrices:
         partition: Partition,
         programs: Sequence[StageProgram],
         placement: Placement,
-        bricks: Bricks,
+        bricks: Sequence[Bricks],
         stop: float,
         level: int,
         *,
         rough: bool = True,
     ) -> tuple[StagePrice, ...] | str:
-        """Return the prices of all stages, or why one of them has none.
+        """Return the prices of all stages, or why one of them has none; arguments as for `each`."""
+        found = self.each(
+            partition, programs, placement, bricks, stop, level, rough=rough, needed=True
+        )
+        for stage, one in found.items():
+            if isinstance(one, str):
+                machine = self.request.cluster.meshes[placement.mesh_of[stage]]
+                return one if one == NO_TIME else f"stage {stage} on {machine.name}: {one}"
+        return tuple(one for _, one in sorted(found.items()) if not isinstance(one, str))
+
+    def each(
+        self,
+        partition: Partition,
+        programs: Sequence[StageProgram],
+        placement: Placement,
+        bricks: Sequence[Bricks],
+        stop: float,
+        level: int,
+        *,
+        rough: bool = True,
+        needed: bool = False,
+    ) -> dict[int, StagePrice | str]:
+        """Return the price of every stage, or why it has none.
 
         Args:
           programs: the programs of the stages.
-          bricks: the bounds of their blocks.
+          bricks: the bounds of the blocks of every stage.
           stop: when to stop, in seconds of `time.monotonic`.
           level: how tight memory is, as an index into `LEVELS`.
           rough: whether the prices only serve to compare choices.
+          needed: whether the prices are of no use if one is missing: then they end with it.
         """
         traced = [program.traced() for program in programs]
         names = partition.cut.stages.names
         machines = [self.request.cluster.meshes[mesh] for mesh in placement.mesh_of]
         sizes = [_bytes(program, 3) for program in programs]
-        found: dict[int, StagePrice] = {}
+        found: dict[int, StagePrice | str] = {}
         order = sorted(range(len(programs)), key=lambda s: -sizes[s])
         for stage in (*order, *order):  # twice: a plan found for one stage may suit others better
             machine, key = machines[stage], (machines[stage].name, partition.microbatches)
             shape = self.shapes.get(key)
             shapes = self.pricer.candidates(machine) if shape is None else [shape]
-            least = {one: bricks.stage_seconds(names[stage], machine.name, one) for one in shapes}
+            bound = bricks[stage].stage_seconds
+            least = {one: bound(names[stage], machine.name, one) for one in shapes}
+            if isinstance(found.get(stage), str):
+                continue
             if stage not in found and time.monotonic() + self.pricer.slowest > self.deadline:
-                return "no time for its prices"
+                found[stage] = NO_TIME
+                if needed:
+                    return found
+                continue
             limit = self._limit(programs, machine, placement, stage, level)
             waiting = {traced[s].fingerprint for s in order if s not in found} or {""}
             left = stop - time.monotonic()
@@ -90,11 +120,12 @@ class StagePrices:
             )
             if isinstance(price, str) and stage in found:
                 continue
-            if isinstance(price, str):
-                return f"stage {stage} on {machine.name}: {price}"
-            self.shapes.setdefault(key, price.mesh)
             found[stage] = price
-        return tuple(found[stage] for stage in range(len(programs)))
+            if not isinstance(price, str):
+                self.shapes.setdefault(key, price.mesh)
+            elif needed:
+                return found
+        return found
 
     def _limit(
         self,

@@ -5,6 +5,7 @@ shares of the joint bound. There the first meshes get more blocks, because they 
 pipeline fills and drains, if memory holds the microbatches that then wait. If the prices differ
 from what the cut expected, the trial cuts once more. If memory is too small, or has no room for as
 many microbatches as there are meshes, the stages are priced again with a tighter memory limit.
+Where what stages save is chosen, it is for every cut (`autoshard.search.meshes.keep.chosen`).
 
 Prices are rough at first, to compare choices; `Trial.finish` finds better ones for a candidate.
 """
@@ -15,14 +16,16 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
+from autoshard.lower.mpmd.partition import Partition
 from autoshard.search.meshes.bounds.ranking import Ranked
 from autoshard.search.meshes.bounds.relaxation import Floats
 from autoshard.search.meshes.candidate import Candidate
 from autoshard.search.meshes.cuts import even, tapered
+from autoshard.search.meshes.keep.chosen import Chosen, Cutter, choose_saved
 from autoshard.search.meshes.plan import Choice
 from autoshard.search.meshes.problem import (
     TICK,
@@ -33,7 +36,7 @@ from autoshard.search.meshes.problem import (
 )
 from autoshard.search.meshes.request import Request
 from autoshard.search.meshes.stage_prices import LEVELS, StagePrices
-from autoshard.search.meshes.stage_program import Mode, stage_programs
+from autoshard.search.meshes.stage_program import Mode, StageProgram, stage_programs
 from autoshard.solve import Status
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.schedule.faults import ScheduleError
@@ -95,53 +98,84 @@ class Trial:
     def finish(self, candidate: Candidate, seconds: float) -> None:
         """Find final prices for the stages of a candidate of this choice, and order its tasks."""
         counts = tuple(map(len, candidate.partition.cut.stages.names))
-        self._order(counts, time.monotonic() + seconds, rough=False)
+        stop = time.monotonic() + seconds
+        self._order(counts, stop, rough=False, titles=candidate.titles)
+
+    def _cutter(self, counts: tuple[int, ...]) -> Cutter:
+        """Return what cuts the step into stages with these counts of blocks, each way once."""
+
+        @cache
+        def cut(titles: tuple[str, ...]) -> tuple[Partition, tuple[StageProgram, ...]]:
+            partition = self.request.cut(self.choice.microbatches, counts, titles)
+            return partition, stage_programs(partition, self.choice.mode)
+
+        return cut
+
+    def _chosen(
+        self, cut: Cutter, stop: float, level: int, titles: tuple[str, ...]
+    ) -> Chosen | str:
+        """Return what the stages save, or why there is no choice."""
+        if titles or not self.request.titles:
+            return Chosen(titles)
+        return choose_saved(self.request, self.prices, self.choice, cut, stop, level)
 
     def _order(
-        self, counts: tuple[int, ...], stop: float, *, rough: bool = True
+        self,
+        counts: tuple[int, ...],
+        stop: float,
+        *,
+        rough: bool = True,
+        titles: tuple[str, ...] = (),
     ) -> Sequence[float] | None:
-        """Return the seconds of every stage, or None without prices; also order the tasks."""
+        """Return the seconds of every stage, or None without prices; also order the tasks.
+
+        Args:
+          titles: what the stages save, if that is decided.
+        """
         choice, request = self.choice, self.request
         mode, placement = choice.mode, choice.placement
-        partition = request.cut(choice.microbatches, counts)
-        programs = stage_programs(partition, mode)
+        cut = self._cutter(counts)
         spent, note = None, ""
         for level in range(len(LEVELS)):
             left = max(stop - time.monotonic(), 0.0)
             until = time.monotonic() + left / 2
+            chosen = self._chosen(cut, until, level, titles)
+            if isinstance(chosen, str):
+                note = note or chosen
+                continue
+            partition, programs = cut(chosen.titles)
+            bricks = choice.bricks_of(chosen.titles)
             prices = self.prices.of(
-                partition, programs, placement, choice.bricks, until, level, rough=rough
+                partition, programs, placement, bricks, until, level, rough=rough
             )
             if isinstance(prices, str):
                 note = note or prices
                 break
             spent = [one.busy_seconds(choice.microbatches) for one in prices]
+            mesh_of, cluster, limits = placement.mesh_of, request.cluster, request.limits
             try:
                 instance = schedule_problem(
-                    partition,
-                    prices,
-                    placement.mesh_of,
-                    request.cluster,
-                    request.limits,
-                    mode,
-                    name=request.name,
+                    partition, prices, mesh_of, cluster, limits, mode, name=request.name
                 )
             except MemoryShortageError as error:
                 note = str(error)
                 continue
-            outer = outer_seconds(partition, prices, placement.mesh_of, request.cluster)
+            outer = outer_seconds(partition, prices, mesh_of, cluster)
             outcome = solve(instance, time_limit=max(left * ORDER_SHARE, 0.2), gap=ORDER_GAP)
             if outcome.order is None:
                 self.late = True
                 note = "no order was found in time"
                 break
-            dispatch = tuple(mesh.dispatch_seconds for mesh in request.cluster.meshes)
+            dispatch = tuple(mesh.dispatch_seconds for mesh in cluster.meshes)
             outcome = dispatched(outcome, mode, dispatch)
-            one = Candidate(choice, partition, programs, prices, instance, outer, dispatch, outcome)
-            self._row(one.step_seconds, one.bound)
+            one = Candidate(
+                choice, partition, programs, prices, instance, outer, dispatch, outcome,
+                chosen.titles,
+            )  # fmt: skip
+            self._row(one.step_seconds, min(one.bound, chosen.bound))
             self.found.append(one)
             self.interrupted = outcome.limit_hit is LimitHit.INTERRUPTED
-            if self.interrupted or _roomy(instance) or time.monotonic() >= stop:
+            if self.interrupted or _roomy(chosen.lean or instance) or time.monotonic() >= stop:
                 return spent
             note = ""
         if note:

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec
 
 from autoshard.files import Count, NotNegative
 from autoshard.plan.written import AxisSize, Entry
+from autoshard.search.meshes.keep.saved import StageSaves
 from autoshard.search.meshes.stage_program import SHARED, Argument, Mode
 from autoshard.solve.limit_hit import LimitHit
 from autoshard.solve.schedule.task import WrittenOrder
@@ -99,6 +100,8 @@ class WrittenPipeline:
     one_mesh: OneMesh | None
     limit_hit: LimitHit | None
     seconds: NotNegative
+    saves: tuple[StageSaves, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def faults(self) -> Iterator[str]:
         """What contradicts itself among fields that are each of the right form."""
@@ -124,5 +127,7 @@ class WrittenPipeline:
                     f"{name} has {counted(len(getattr(self, name)), 'entry')} for "
                     f"{counted(stages, 'stage')}"
                 )
+        if len(self.saves) not in (0, stages):
+            yield f"saves has {counted(len(self.saves), 'entry')} for {counted(stages, 'stage')}"
         if any(mesh >= meshes for mesh in self.mesh_of):
             yield f"mesh_of is {list(self.mesh_of)}; the meshes are 0 to {meshes - 1}"

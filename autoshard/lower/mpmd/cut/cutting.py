@@ -2,7 +2,8 @@
 
 The steps, each from one immutable graph to the next:
 
-    1  nodes get the stage of their scope; loops over layers are cut into one per stage
+    1  nodes get the stage of their scope; loops over layers are cut into one per stage, which saves
+       what is chosen (`autoshard.lower.mpmd.cut.saving`)
     2  a gradient that is a sum over several uses of a weight becomes an output for each use
     3  all other ops get their stages by inference
     4  what every microbatch computes alike, and several fragments read, is moved out
@@ -11,14 +12,15 @@ The steps, each from one immutable graph to the next:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from autoshard.lower.mpmd.cut.deal import Deal
 from autoshard.lower.mpmd.cut.fragments import Cut, Output
 from autoshard.lower.mpmd.cut.graph import Graph, Node, needed
 from autoshard.lower.mpmd.cut.inference import FLOPS_PER_BYTE, Question, forbid, free_nodes, infer
-from autoshard.lower.mpmd.cut.pieces import in_pieces
+from autoshard.lower.mpmd.cut.pieces import Rewritten, in_pieces
+from autoshard.lower.mpmd.cut.saving import Choice, Saves, Staged
 from autoshard.lower.mpmd.cut.stages import Stages, counted_stages, even_stages, named_stages
 from autoshard.program.vocabulary import ADDITIONS
 
@@ -32,6 +34,7 @@ def cut_microbatch(
     speeds: Sequence[float] | None = None,
     infer_transfers: bool = True,
     flops_per_byte: float = FLOPS_PER_BYTE,
+    saved: Callable[[Staged], Choice] | None = None,
 ) -> Cut:
     """Cut the graph of one microbatch into the fragments of its stages.
 
@@ -51,11 +54,7 @@ def cut_microbatch(
       PlacementError: stages against the order of data, or a transfer that is forbidden.
     """
     found = _stages_of(micro, stages, speeds)
-    labelled = replace(
-        micro,
-        nodes=tuple(replace(n, stage=found.labels.get(k)) for k, n in enumerate(micro.nodes)),
-    )
-    rewritten = in_pieces(labelled, scans=found.scans)
+    rewritten, saves = _rewritten(micro, found, saved)
     outputs = [
         [
             _terms(rewritten.graph, part) if add else [part]
@@ -97,7 +96,20 @@ def cut_microbatch(
     ends = [source for one in results for part in one.parts for source in part]
     fragments = hand.fragments(ends)
     whole = hand.builder.graph(graph.inputs, [source.value for source in ends])
-    return Cut(whole, found, fragments, rewritten.inputs, results, invariant)
+    return Cut(whole, found, fragments, rewritten.inputs, results, invariant, saves)
+
+
+def _rewritten(
+    micro: Graph, stages: Stages, saved: Callable[[Staged], Choice] | None
+) -> tuple[Rewritten, Saves | None]:
+    """The graph with the stages of its nodes, a loop for each stage, and what these save."""
+    nodes = (replace(one, stage=stages.labels.get(k)) for k, one in enumerate(micro.nodes))
+    rewritten = in_pieces(replace(micro, nodes=tuple(nodes)), scans=stages.scans)
+    if saved is None:
+        return rewritten, None
+    staged = Staged.of(rewritten.graph, len(stages))
+    chosen = saved(staged)
+    return rewritten.over(staged.saving(chosen)), Saves(staged, chosen)
 
 
 def _stages_of(

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from autoshard.lower.mpmd.cut.graph import Graph, Node
 from autoshard.lower.mpmd.cut.pieces import Bounds, Pieces
+from autoshard.lower.mpmd.cut.saving import Saves
 from autoshard.lower.mpmd.cut.stages import Stages
 from autoshard.solve.schedule.task import Kind
 
@@ -82,6 +83,7 @@ class Cut:
       outputs: for every output what adds up to it.
       invariant: nodes that are the same for every microbatch and that several fragments read: they
         are computed once a step, from inputs that all microbatches share.
+      saves: what the stages save for their backward passes, where that was chosen.
     """
 
     graph: Graph
@@ -90,6 +92,7 @@ class Cut:
     inputs: tuple[int | Pieces, ...]
     outputs: tuple[Output, ...]
     invariant: tuple[Node, ...]
+    saves: Saves | None = None
 
     def kept(self, stage: int) -> tuple[int, ...]:
         """Values that a microbatch keeps on a stage's mesh from F to the backward pass.

@@ -46,6 +46,24 @@ class Rewritten:
     inputs: tuple[int | Pieces, ...]
     outputs: tuple[int | Pieces, ...]
 
+    def over(self, graph: Graph) -> Rewritten:
+        """The same over another graph with as many inputs and outputs, in the same order."""
+
+        def renumbered(
+            entries: Iterable[int | Pieces], values: Sequence[int]
+        ) -> tuple[int | Pieces, ...]:
+            left = iter(values)
+            return tuple(
+                next(left)
+                if isinstance(one, int)
+                else replace(one, values=tuple(next(left) for _ in one.values))
+                for one in entries
+            )
+
+        return Rewritten(
+            graph, renumbered(self.inputs, graph.inputs), renumbered(self.outputs, graph.outputs)
+        )
+
 
 def in_pieces(
     graph: Graph,

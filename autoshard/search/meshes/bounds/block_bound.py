@@ -82,6 +82,19 @@ class BlockBound:
         known = max(self.by_shape.get(shape, self.work_seconds), seconds)
         return replace(self, by_shape={**self.by_shape, shape: known})
 
+    def least(self, other: BlockBound) -> BlockBound:
+        """Return the smaller of each number of two bounds on the same shapes."""
+        shapes = {
+            shape: min(seconds, other.by_shape[shape]) for shape, seconds in self.by_shape.items()
+        }
+        return BlockBound(
+            shapes,
+            min(self.work_seconds, other.work_seconds),
+            min(self.forward_seconds, other.forward_seconds),
+            min(self.loop_seconds, other.loop_seconds),
+            min(self.state_bytes, other.state_bytes),
+        )
+
     def finer(self, times: int, *, solved: bool = False) -> BlockBound:
         """Return the bound for `times` as many microbatches: of the work only, or `solved`."""
         return replace(

@@ -55,9 +55,11 @@ class Bounding:
         say: Callable[[str], None],
     ) -> Bounding:
         """Return the bounds before any solver query."""
-        fn, args, options = next(iter(request.steps.values()))
-        program = trace(fn, *args, name=request.name, **options)
-        work = ideal_seconds(program, request.cluster)
+        work = 0.0
+        if not request.titles:  # otherwise the work is that of no program in particular
+            fn, args, options = next(iter(request.steps.values()))
+            program = trace(fn, *args, name=request.name, **options)
+            work = ideal_seconds(program, request.cluster)
         return cls(ranking, work, seconds, deadline, say, choices=ranking.choices())
 
     @property

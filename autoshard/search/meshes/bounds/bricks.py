@@ -15,6 +15,7 @@ import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from autoshard.lower.mpmd.cut.fragments import Cut
 from autoshard.lower.mpmd.partition import Partition
@@ -76,6 +77,25 @@ class Bricks:
         )
         sent = self.sent_bytes / times
         return replace(self, microbatches=microbatches, bounds=bounds, sent_bytes=sent)
+
+    def least(self, other: Bricks) -> Bricks:
+        """Return the smaller bounds of two of the same blocks.
+
+        Blocks are of one class if they are in both.
+        """
+        pairs = list(zip(self.classes, other.classes, strict=True))
+        numbers = {pair: k for k, pair in enumerate(dict.fromkeys(pairs))}
+        bounds = tuple(
+            {name: one.least(other.bounds[b][name]) for name, one in self.bounds[a].items()}
+            for a, b in numbers
+        )
+        return replace(
+            self,
+            classes=tuple(numbers[pair] for pair in pairs),
+            examples=tuple(pairs.index(pair) for pair in numbers),
+            bounds=bounds,
+            sent_bytes=min(self.sent_bytes, other.sent_bytes),
+        )
 
     def raised(self, number: int, machine: str, shape: MeshShape, seconds: float) -> Bricks:
         """Return the bricks with a new bound of a class on a mesh shape of a machine."""
@@ -150,6 +170,48 @@ class Quarry:
             return Block.of(stage, first=False, count=size, scanned=True)
         (stage,) = stage_programs(self.cut((1,) * count), self.mode, [example])
         return Block.of(stage, first=example == 0)
+
+
+@dataclass(slots=True)
+class Quarries:
+    """The blocks of a step in which each stage may save one of several sets of values.
+
+    The bound of a block is the least of all choices of what is saved. Only a query about the choice
+    with the least bound can raise it.
+
+    Attributes:
+      parts: by the title of a choice.
+    """
+
+    parts: Mapping[str, Quarry]
+    _known: tuple[tuple[Bricks, ...], Bricks] | None = None
+
+    @property
+    def bricks(self) -> Bricks:
+        """Return the bounds so far."""
+        every = tuple(one.bricks for one in self.parts.values())
+        known = self._known
+        if known is None or any(a is not b for a, b in zip(known[0], every, strict=True)):
+            known = self._known = every, reduce(Bricks.least, every)
+        return known[1]
+
+    @property
+    def open(self) -> bool:
+        """Return whether a query can raise the bounds."""
+        return bool(self._lowest().open)
+
+    def ask(self, time_limit: float) -> None:
+        """Run the next solver query, for about this many seconds."""
+        self._lowest().ask(time_limit)
+
+    def _lowest(self) -> Quarry:
+        """Return the choice whose most common block has the least bound."""
+
+        def seconds(quarry: Quarry) -> float:
+            found = quarry.bricks
+            return sum(one.seconds for one in found.bounds[found.commonest].values())
+
+        return min(self.parts.values(), key=seconds)
 
 
 def bricks(

@@ -16,11 +16,11 @@ of time to work as for those with one. That is only an estimate, not a bound.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from autoshard.search.meshes.bounds.bricks import Bricks, Machines, Quarry, bricks
+from autoshard.search.meshes.bounds.bricks import Bricks, Machines, Quarries, Quarry, bricks
 from autoshard.search.meshes.bounds.joint_bound import JointBound, joint_bound
 from autoshard.search.meshes.bounds.relaxation import Relaxation, relaxation
 from autoshard.search.meshes.choices import Placement, ranked_choices
@@ -41,6 +41,8 @@ class Ranked:
 
     Attributes:
       bricks: the bricks of the step with its microbatches and mode.
+      by_title: the bricks for each choice of what stages save, if that is chosen; `bricks` are the
+        least of them.
       relaxed, bound: the inequalities of its stages, and the lower bound of all its plans.
       promise: an estimate of the seconds of its best plan.
       asked: whether no solver query about the blocks is open.
@@ -54,11 +56,17 @@ class Ranked:
     bound: JointBound
     promise: float
     asked: bool
+    by_title: Mapping[str, Bricks] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
         """Return the name of the choice in reports."""
         return f"{self.placement.name}, backward {self.mode}"
+
+    def bricks_of(self, titles: Sequence[str]) -> list[Bricks]:
+        """Return the bricks of every stage, if stages save what these titles say."""
+        each = [self.by_title[title] for title in titles]
+        return each or [self.bricks] * self.placement.stages
 
     @property
     def group(self) -> Group:
@@ -80,7 +88,7 @@ class Ranking:
     request: Request
     groups: Sequence[Group]
     modes: Sequence[Mode]
-    quarries: dict[tuple[int, Mode], Quarry]
+    quarries: dict[tuple[int, Mode], Quarries]
     known: dict[Group, Ranked] = field(default_factory=dict)
 
     @classmethod
@@ -100,15 +108,20 @@ class Ranking:
         cluster, counts = request.cluster, tuple(request.steps)
         groups = ranked_choices(cluster, request.name, request.blocks, counts, stages, modes)
         machines: Machines = {one.name: (one, pricer.candidates(one)) for one in cluster.meshes}
-        quarries: dict[tuple[int, Mode], Quarry] = {}
+        quarries: dict[tuple[int, Mode], Quarries] = {}
         for m in counts:
             divisors = [k for k, _ in quarries if m % k == 0]
-            if divisors:
-                base = quarries[max(divisors), modes[0]].bricks.finer(m)
-            else:
-                base = bricks(partial(request.cut, m), request.blocks, machines, modes[0])
-            for mode in modes:
-                quarries[m, mode] = Quarry.of(partial(request.cut, m), machines, mode, base)
+            parts: dict[Mode, dict[str, Quarry]] = {mode: {} for mode in modes}
+            for title in request.titles or ("",):
+                cut = partial(request.cut, m, titles=(title,) if title else ())
+                if divisors:
+                    known = quarries[max(divisors), modes[0]].parts[title]
+                    base = known.bricks.finer(m)
+                else:
+                    base = bricks(cut, request.blocks, machines, modes[0])
+                for mode in modes:
+                    parts[mode][title] = Quarry.of(cut, machines, mode, base)
+            quarries.update({(m, mode): Quarries(part) for mode, part in parts.items()})
         return cls(request, groups, modes, quarries)
 
     def choices(self) -> list[Ranked]:
@@ -123,6 +136,7 @@ class Ranking:
     def _choice(self, m: int, placement: Placement, mode: Mode, dearer: float) -> Ranked:
         quarry = self.quarries[m, mode]
         found = max(self._known(m, mode), key=_over_work)
+        by_title = {title: one.bricks for title, one in quarry.parts.items() if title}
         known = self.known.get((m, placement, mode))
         if known is not None and known.bricks is found:
             relaxed, bound = known.relaxed, known.bound
@@ -132,7 +146,8 @@ class Ranking:
         promise = _promise(bound, placement, mode, m)
         if quarry.open:
             promise *= max(dearer / _over_work(found), 1.0)
-        choice = Ranked(m, placement, mode, found, relaxed, bound, promise, not quarry.open)
+        asked = not quarry.open
+        choice = Ranked(m, placement, mode, found, relaxed, bound, promise, asked, by_title)
         self.known[m, placement, mode] = choice
         return choice
 
