@@ -40,7 +40,7 @@ from autoshard.lower.spmd import lower
 from autoshard.machine.machine import Machine
 from autoshard.models.find import find, offered_program
 from autoshard.models.maxtext.express import Expression, Trial, slices_of
-from autoshard.models.maxtext.own_file import flag_settings
+from autoshard.models.maxtext.own_file import flag_settings, has_room
 from autoshard.models.maxtext.step import mesh_sizes, traced_step, train_step
 from autoshard.models.providers import Target
 from autoshard.plan.plan import MeshShape, Plan
@@ -89,6 +89,12 @@ def own_stage(config: Any, devices: Target, fn: Any, args: tuple[Any, ...]) -> A
     return step.trace(*jax.tree.leaves(args)).lower(lowering_platforms=devices.platforms[:1])
 
 
+def own_flags(search: Expression, plan: Plan) -> dict[str, str]:
+    """What a file of ours says of flags."""
+    room = has_room(plan, search.machine, search.asked)
+    return flag_settings(search.target, search.settings, room=room)
+
+
 def compile_own(search: Expression, trial: Trial, *, ours: bool) -> Compiled:
     """MaxText's own step as a trial has it, compiled for the machine; `ours`: with a file's flags.
 
@@ -103,7 +109,7 @@ def compile_own(search: Expression, trial: Trial, *, ours: bool) -> Compiled:
     names, sizes = zip(*trial.choice.split, strict=True)
     mesh, said = MeshShape(names, sizes), config.compile_xla_flags
     if ours:
-        said = flag_settings(search.target, search.settings).get("compile_xla_flags", said)
+        said = own_flags(search, plan).get("compile_xla_flags", said)
     words = (said or "").split()
     flags = dict(word.removeprefix("--").split("=", 1) for word in words)
     target = target_of(machine, mesh, kind_of(machine))
@@ -189,13 +195,15 @@ def rows(model: str, options: argparse.Namespace, machine: Machine) -> Iterator[
     search = searched(model, options, machine, "")
     default = search.price(search.default())
     files = [(search, default, "default")] if "default" in options.only else []
-    if options.recipe:
-        other = searched(model, options, machine, options.recipe)
-        files.append((other, other.price(other.default()), f"default, {options.recipe}"))
+    for recipe in options.recipe:
+        other = searched(model, options, machine, recipe)
+        files.append((other, other.price(other.default()), f"default, {recipe}"))
     if "ours" in options.only:
         best = search.run()
         assert best.seconds <= default.seconds, f"{best} is worse than the default, {default}"
-        files += [(search, best, "ours")] if best is not default else []
+        assert best.plan is not None
+        another = best is not default or own_flags(search, best.plan)
+        files += [(search, best, "ours")] if another else []
     for one, trial, who in files:
         if trial.plan is None:
             yield f"| {model} | {machine.name} | {who}: {trial} | | | | | |"
@@ -217,7 +225,9 @@ def main() -> None:
     )
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds of the free search")
     parser.add_argument("--accumulate", type=int, nargs="+", default=[1], help="microbatches")
-    parser.add_argument("--recipe", default="", help="more keys of it, for one more row")
+    parser.add_argument(
+        "--recipe", action="append", default=[], help="more keys of it, for one more row"
+    )
     parser.add_argument("--seconds", type=float, default=math.inf, help="of the search for a file")
     options = parser.parse_args()
     machine = load_machine(options.machine)

@@ -186,7 +186,7 @@ from autoshard.compat.user_code import (
     arrays_of_user_code,
     in_checkpoint,
 )
-from autoshard.compat.versions import known_flags, warn_if_untested
+from autoshard.compat.versions import known_flags, pipelined_collectives, warn_if_untested
 
 __all__ = [
     "ARGUMENT",
@@ -292,6 +292,7 @@ __all__ = [
     "partition_mpmd",
     "partitionable_random_bits",
     "passed_through",
+    "pipelined_collectives",
     "plain_constant",
     "plain_context",
     "propagated",

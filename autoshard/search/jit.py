@@ -235,7 +235,7 @@ def jit(
       keep: keep plans in the user's cache folder, and use those that are there.
       time_limit: seconds for the search of one plan.
       **options: other fields of `autoshard.search.SearchOptions`, as `memory_limit`, `mesh` or
-        `requirements`.
+        `requirements`. Well-known schemes are not priced, unless `baselines=True`.
 
     Raises:
       TypeError: an option that a search does not have.
@@ -253,7 +253,7 @@ def jit(
         static_argnums=static_argnums,
         static_argnames=static_argnames,
         keep=keep,
-        asked=SearchOptions(time_limit=time_limit, **options),
+        asked=SearchOptions(time_limit=time_limit, **{"baselines": False, **options}),
     )
 
 
