@@ -263,3 +263,14 @@ def test_numbers_that_are_none(read, text, why):
     with pytest.raises(argparse.ArgumentTypeError) as caught:
         read(text)
     assert str(caught.value) == f"{text!r} {why}"
+
+
+def test_what_several_meshes_do_not_have(capsys):
+    words = "search mlp:tiny --meshes h100-1+h100-1 "
+    assert refused(capsys, words + "--remat offload") == (
+        "--remat offload goes with --machine, and not with --meshes: stacks wait on the host on "
+        "one mesh alone; use --remat search"
+    )
+    assert refused(capsys, words + "--accumulate 1,2") == (
+        "--accumulate goes with --machine, and not with --meshes: use --microbatches"
+    )

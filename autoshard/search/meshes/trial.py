@@ -5,7 +5,8 @@ shares of the joint bound. There the first meshes get more blocks, because they 
 pipeline fills and drains, if memory holds the microbatches that then wait. If the prices differ
 from what the cut expected, the trial cuts once more. If memory is too small, or has no room for as
 many microbatches as there are meshes, the stages are priced again with a tighter memory limit.
-Where what stages save is chosen, it is for every cut (`autoshard.search.meshes.keep.chosen`).
+Where what stages save is chosen, it is for every cut (`autoshard.search.meshes.keep.chosen`): that
+makes the room for microbatches, and only stages without a plan get a tighter limit.
 
 Prices are rough at first, to compare choices; `Trial.finish` finds better ones for a candidate.
 """
@@ -175,7 +176,8 @@ class Trial:
             self._row(one.step_seconds, min(one.bound, chosen.bound))
             self.found.append(one)
             self.interrupted = outcome.limit_hit is LimitHit.INTERRUPTED
-            if self.interrupted or _roomy(chosen.lean or instance) or time.monotonic() >= stop:
+            roomy = bool(chosen.titles) or _roomy(instance)  # a choice makes its own room
+            if self.interrupted or roomy or time.monotonic() >= stop:
                 return spent
             note = ""
         if note:

@@ -46,12 +46,10 @@ class Chosen:
       titles: for every stage; none where the stages save what the program says.
       bound: a lower bound in seconds for all choices and orders, at the prices of the stages;
         infinite where nothing was chosen.
-      lean: the schedule problem in which every stage keeps the least for each microbatch, if any.
     """
 
     titles: tuple[str, ...]
     bound: float = math.inf
-    lean: Instance | None = None
 
 
 def choose_saved(
@@ -85,13 +83,13 @@ def choose_saved(
     variants = [list(table.values()) for table in ways]
     left = max(stop - time.monotonic(), 1.0)
     outcome = choose(empty, variants, limits, once=once, gap=CHOICE_GAP, time_limit=left)
-    leanest = [min(row, key=lambda one: one.after_forward) for row in variants]
-    lean, lacking = applied(empty, leanest, limits)
     if outcome.chosen is None:
+        leanest = [min(row, key=lambda one: one.after_forward) for row in variants]
+        _, lacking = applied(empty, leanest, limits)
         worst = format_bytes(max(lacking))
         return f"too little memory: where stages save least, {worst} of a device are missing"
     titles = tuple(list(table)[way] for table, way in zip(ways, outcome.chosen, strict=True))
-    return Chosen(titles, float(outcome.bound) * TICK, lean)
+    return Chosen(titles, float(outcome.bound) * TICK)
 
 
 def _tables(
