@@ -14,6 +14,7 @@ from autoshard.plan.decisions import Decisions
 from autoshard.plan.evaluate import compute_seconds
 from autoshard.program.graph import Op
 
+COPIES = "copies that the compiler makes"
 LARGE = 0.1
 """From this share of a step on, copies are told."""
 
@@ -72,7 +73,7 @@ def copies_note(prices: StepPrices, decisions: Decisions, step_seconds: float) -
         repair = "arrays that lie as products read them, batch first, need no other order"
         parts.append(_part(prices, found.orders, step_seconds, what, repair))
     share = _percent(total, step_seconds)
-    return f"copies that the compiler makes take {share} of the step: {'; '.join(parts)}"
+    return f"{COPIES} take {share} of the step: {'; '.join(parts)}"
 
 
 def _part(

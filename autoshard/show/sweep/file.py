@@ -23,7 +23,7 @@ SAVED = "saved_by_"
 KNOWN = tuple(one.name for one in fields(Row))
 NEEDED = ("chip", "chips", "machine", "limit_bytes", "status", "step_seconds")
 WHOLE = ("chips", "peak_bytes", "tokens")
-TEXT = ("chip", "machine", "status", "why", "mesh", "layouts", "binds", "key")
+TEXT = ("chip", "machine", "status", "why", "mesh", "layouts", "binds", "copies", "key")
 
 
 class SweepFileError(FileError):

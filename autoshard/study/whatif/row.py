@@ -40,6 +40,8 @@ class Row:
       binds: the resource of which a tenth more saves most; see `autoshard.study.whatif.gains`.
       saved_seconds: seconds a step that a tenth more of each resource saves.
       seconds_per_gib: seconds a step that one more GiB per device saves at most, to first order.
+      copies: where copies that the compiler makes take more than a tenth of the step, what they are
+        and what to do about them.
       solver_seconds: wall-clock seconds that the row took.
       key: of the question; equal questions have equal keys.
     """
@@ -68,6 +70,7 @@ class Row:
     binds: str | None = None
     saved_seconds: Mapping[str, float] = field(default_factory=dict)
     seconds_per_gib: float | None = None
+    copies: str | None = None
     solver_seconds: NotNegative = 0.0
     key: str = ""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from autoshard.files import Count, NotNegative
 from autoshard.study.whatif.row import SCHEMA_VERSION, Row, Size
+from autoshard.study.whatif.show import copies
 from autoshard.study.whatif.table import WhatIf
 from autoshard.terminal import paragraph, shorten, table
 from autoshard.units import counted, format_bytes, format_seconds
@@ -131,7 +132,8 @@ class Serving:
         write_whole(path, (json.dumps(self.to_json(), indent=1) + "\n").encode())
 
     def __str__(self) -> str:
-        sections = [_verdict(self), _rows(self), _limits(self), _unfit(self)]
+        told = copies(one.row for one in self.rows)
+        sections = [_verdict(self), _rows(self), told, _limits(self), _unfit(self)]
         return "\n\n".join(section for section in sections if section) + "\n"
 
 

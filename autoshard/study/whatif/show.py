@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autoshard.study.whatif.answers import break_even, efficient, largest_sizes, smallest_clusters
+from autoshard.study.whatif.row import Row
 from autoshard.study.whatif.table import WhatIf
 from autoshard.terminal import paragraph, table
 from autoshard.units import counted, format_bytes, format_gap, format_seconds
@@ -17,6 +18,7 @@ def format_sweep(sweep: WhatIf) -> str:
         paragraph(_verdict(sweep), hanging=2),
         _rows(sweep),
         paragraph(_slow(sweep)),
+        copies(sweep.rows),
         _unfit(sweep),
         _clusters(sweep),
         _sizes(sweep),
@@ -90,6 +92,23 @@ def _slow(sweep: WhatIf) -> str:
     step = format_seconds(quickest.step_seconds or 0.0)
     text = f"slower than {format_seconds(sweep.latency)} a step: {counted(len(slow), 'row')}"
     return f"{text}, the quickest of them {quickest} with {step}"
+
+
+def copies(rows: Iterable[Row]) -> str:
+    """What rows say of copies that the compiler makes: a line for each that says another thing."""
+    said: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.copies:
+            said.setdefault(row.copies, []).append(row)
+    lines = [
+        paragraph(f"{alike[0]}{_and_more(len(alike) - 1)}: {text}", indent=2, hanging=4)
+        for text, alike in said.items()
+    ]
+    return "\n".join(["copies:", *lines]) if lines else ""
+
+
+def _and_more(count: int) -> str:
+    return f" and {counted(count, 'more row')}" if count else ""
 
 
 def _unfit(sweep: WhatIf) -> str:

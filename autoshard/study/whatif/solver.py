@@ -34,6 +34,7 @@ from autoshard.machine.machine import Machine
 from autoshard.models.find import call, find, target_of
 from autoshard.models.providers import Target
 from autoshard.plan.fits import fits
+from autoshard.plan.made_copies import COPIES
 from autoshard.plan.plan import MeshShape, Plan
 from autoshard.plan.text.layouts import layouts_in_short
 from autoshard.problem.memo import Shared
@@ -303,6 +304,7 @@ class Solver:
             binds=gains.binding(saved, price_of_byte * MORE * row.limit_bytes),
             saved_seconds=saved,
             seconds_per_gib=price_of_byte * GIB,
+            copies=next((note for note in plan.notes if note.startswith(COPIES)), None),
         )
 
     def _tokens(self, case: Case, traced: Traced) -> int | None:

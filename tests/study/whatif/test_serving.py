@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from autoshard.cli.main import main
 from autoshard.machine.load import load
 from autoshard.program.trace import trace
 from autoshard.search.search import InfeasibleError, search
+from autoshard.show.sweep.serving_file import read_serving
 from autoshard.study.whatif.served import Serving
 from autoshard.study.whatif.serving import serving
 from autoshard.study.whatif.words import SweepError
+from tests.kept import FOLDER
 
 WIDTH = 64
 PRICES = {"v5e": {"chip_hour": 1.2}, "v6e": {"chip_hour": 3.0}}
@@ -185,3 +188,21 @@ def test_the_command_and_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*words, "--prompt", "16"]) == 2
     assert "--prefill PROGRAM" in capsys.readouterr().err
     assert callable(autoshard.serving)
+
+
+def test_rows_whose_copies_take_long_say_so(tmp_path: Path):
+    kept = read_serving((FOLDER / "serving.json").read_text())
+    note = "copies that the compiler makes take 31 % of the step: lists need no slices"
+    rows = tuple(
+        replace(one, row=replace(one.row, copies=note if k < 2 else None))
+        for k, one in enumerate(kept.rows)
+    )
+    decode = replace(kept.decode, rows=tuple(one.row for one in rows))
+    told = replace(kept, rows=rows, decode=decode)
+    text = str(told)
+    said = f"copies: {rows[0].row} and 1 more row: {note}"
+    assert said.split() == text[text.index("copies:") :].split()[: len(said.split())]
+    assert "copies:" not in str(kept)
+    told.save(str(tmp_path / "serving.json"))
+    again = read_serving((tmp_path / "serving.json").read_text())
+    assert [one.row.copies for one in again.rows][:3] == [note, note, None]
