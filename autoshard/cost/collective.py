@@ -19,7 +19,9 @@ group, ``s`` the bytes of one shard and ``V = n s`` the bytes of the gathered re
   that reduce (`Switch.reduces`) it is one collective, of the bytes of both and the latency of one.
   Over all chips of a torus of several dimensions XLA:TPU has no reduce-scatter that uses all links:
   it makes an all-reduce and a slice (4x4, 8x8, and all of three dimensions), or goes round one ring
-  (2x4, 4x8), which takes as long. Without a compiler it is a reduce-scatter there, too.
+  (2x4, 4x8), which takes as long. Without a compiler it is a reduce-scatter there, too. Over chips
+  of several slices it is an all-reduce, whose last step gathers within the slices; and where these
+  are tori of three rings, a gather over all of one is an all-reduce of shards among zeros.
 * **all-to-all** of ``V`` local bytes: half of everything crosses the middle of a torus dimension,
   ``V floor(n^2/4)/n`` bytes per line, over one link (line) or two (ring); a switch passes
   ``V (n-1)/n`` at the chip's bandwidth. Dimensions and levels work at the same time.
@@ -49,6 +51,7 @@ from typing import Literal, overload
 
 import numpy as np
 
+from autoshard.cost import several_slices
 from autoshard.cost.placement import Piece, place, runs
 from autoshard.machine.file import MachineError
 from autoshard.machine.machine import Machine
@@ -192,18 +195,31 @@ class MeshTopology:
             return Rate(chip.launch_seconds, 2 / chip.memory_rate)
         if kind == "reduce_scatter" and self._is_summed_whole(group):
             return self.rate("all_reduce", group)
+        if kind == "all_gather" and several_slices.is_padded(self, group):
+            return self._padded(group)
         if kind in ("all_gather", "reduce_scatter"):
-            shard = self._bounded("gather", group)
-            return Rate(
-                chip.launch_seconds + shard.latency_seconds,
-                shard.seconds_per_byte / self.group_size(group),
-            )
+            return self._each_way(group)
         if kind == "all_reduce":
-            half = self.rate("all_gather", group)
+            crosses = several_slices.crosses(self, group)
+            half = self.rate("all_gather", group) if crosses else self._each_way(group)
             kernels = 1 if self._reduces(group) else 2
             return Rate(kernels * half.latency_seconds, 2 * half.seconds_per_byte)
         pattern = self._bounded(kind, group)
         return Rate(chip.launch_seconds + pattern.latency_seconds, pattern.seconds_per_byte)
+
+    def _each_way(self, group: tuple[int, ...]) -> Rate:
+        """A gather of shards to so many bytes, or a scatter of them."""
+        shard = self._bounded("gather", group)
+        return Rate(
+            self.machine.chip.launch_seconds + shard.latency_seconds,
+            shard.seconds_per_byte / self.group_size(group),
+        )
+
+    def _padded(self, group: tuple[int, ...]) -> Rate:
+        """A gather that is an all-reduce within slices, of shards among zeros that are written."""
+        chip, rate = self.machine.chip, _gather(self, group, twice=True)
+        latency = 2 * chip.launch_seconds + self._start(group) + rate.latency_seconds
+        return Rate(latency, rate.seconds_per_byte / self.group_size(group) + 1 / chip.memory_rate)
 
     def _bounded(self, pattern: str, group: tuple[int, ...]) -> Rate:
         """Return the pattern's rate, held between those of the parts of the group.
@@ -237,12 +253,17 @@ class MeshTopology:
 
     def leaves_whole(self, axes: Iterable[int]) -> bool:
         """Whether a reduce-scatter over these axes is an all-reduce, cut by what reads the sum."""
-        habit = self._scatter_habit(tuple(axes))
+        axes = tuple(axes)
+        if several_slices.is_scattered_whole(self, axes):
+            return True
+        habit = self._scatter_habit(axes)
         return habit != AROUND_ONE_RING and self.machine.chip.compiler.has(habit)
 
     def _is_summed_whole(self, group: tuple[int, ...]) -> bool:
         """Whether a reduce-scatter over the group takes as long as an all-reduce."""
         own = self.machine.chip.compiler
+        if several_slices.is_scattered_whole(self, group):
+            return True
         return own.denies("gpu.sums-are-scattered") or own.has(self._scatter_habit(group))
 
     def _scatter_habit(self, group: tuple[int, ...]) -> str:
@@ -281,7 +302,8 @@ class MeshTopology:
         return levels
 
 
-def _gather(topology: MeshTopology, group: tuple[int, ...]) -> Rate:
+def _gather(topology: MeshTopology, group: tuple[int, ...], *, twice: bool = False) -> Rate:
+    """The rate of a gather, by bytes of a shard; if `twice`, with all-reduces within slices."""
     latency, pipelined, gathered = 0.0, 1.0, 1
     times: list[float] = []
     levels = list(zip(topology.machine.network, topology._pieces_by_level(group), strict=True))
@@ -297,7 +319,8 @@ def _gather(topology: MeshTopology, group: tuple[int, ...]) -> Rate:
             for spans in runs(pieces, level).values():
                 bandwidth += min(span.links for span in spans) * _link(level)
                 latency += sum(span.hops for span in spans) * level.hop_seconds
-        times.append(gathered * (size - 1) / bandwidth)
+        again = 2 if twice and isinstance(level, Torus) else 1
+        times.append(again * gathered * (size - 1) / bandwidth)
         gathered *= size
         if isinstance(level, Switch):
             pipelined = min(pipelined, level.pipelined)

@@ -28,7 +28,7 @@ GPU_BYTES = 30 * 2**20
 """What the results of collectives that are run as one take at most; the default of
 `xla_gpu_all_gather_combine_threshold_bytes` and of its sisters."""
 
-Settlement = tuple[Kind, tuple[int, ...], NDArray[np.int64]]
+Settlement = tuple[Kind, tuple[int, ...], NDArray[np.int64], tuple[int, ...]]
 Combining = tuple[tuple[str, ...], float]
 COMBINING: dict[str, tuple[Combining, ...]] = {
     "all_gather": ((("gpu.gathers-combined", "gpu.gathers-combined-to-30-mib"), GPU_BYTES),),
@@ -110,14 +110,27 @@ def settled_seconds(
 
 
 def settlements(strategies: Strategies) -> Iterator[Settlement]:
-    """(kind, axes, rows) of every group of strategies that is settled alike."""
-    count = strategies.reduced.shape[1]
-    patterns = strategies.reduced @ (1 << np.arange(count))
+    """(kind, axes, rows, before) of every group of strategies that is settled alike.
+
+    Of a sum that is settled in steps `before` are the axes over which it was scattered before the
+    all-reduce, which sends one of the parts.
+    """
     # Of what is stored unreduced nothing is settled.
-    groups = np.where(strategies.pending, 0, 2 * patterns + strategies.scattered)
-    for group in np.flatnonzero(np.bincount(groups)).tolist():
-        pattern, scattered = divmod(group, 2)
-        if pattern:
-            axes = tuple(axis for axis in range(count) if pattern >> axis & 1)
-            rows = np.flatnonzero(groups == group)
-            yield "reduce_scatter" if scattered else "all_reduce", axes, rows
+    due = strategies.reduced & ~strategies.pending[:, None]
+    onto = strategies.onto & due
+    for pattern, rows in _alike(onto):
+        yield "reduce_scatter", pattern, rows, ()
+    count = onto.shape[1]
+    for both, rows in _alike(np.concatenate([due & ~onto, onto], axis=1)):
+        axes = tuple(axis for axis in both if axis < count)
+        before = tuple(axis - count for axis in both if axis >= count)
+        if axes:
+            yield "all_reduce", axes, rows, before
+
+
+def _alike(marks: NDArray[np.bool_]) -> Iterator[tuple[tuple[int, ...], NDArray[np.int64]]]:
+    """The rows with any marks, by the columns that are marked."""
+    patterns = marks @ (1 << np.arange(marks.shape[1]))
+    for pattern in np.unique(patterns[patterns > 0]).tolist():
+        columns = tuple(k for k in range(marks.shape[1]) if pattern >> k & 1)
+        yield columns, np.flatnonzero(patterns == pattern)

@@ -223,9 +223,10 @@ class StepPrices:
     def settle_seconds(self, op: Op, strategies: Strategies) -> Floats:
         """Seconds of the collectives that settle partial results; `[len(strategies)]`."""
         result = np.zeros(len(strategies))
-        for kind, axes, rows in self.settlements(strategies):
+        for kind, axes, rows, before in self.settlements(strategies):
             for number, output in enumerate(op.outputs):
                 size = self._bytes(output, strategies, "written", number)[rows]
+                size = size / self.topology.group_size(before)
                 stored = strategies.stored[number][rows]
                 result[rows] += self.settled_seconds(op, kind, axes, size, stored)
         return result
@@ -259,7 +260,7 @@ class StepPrices:
         return settled_seconds(self.topology, kind, axes, size, stored, together, shares)
 
     def settlements(self, strategies: Strategies) -> tuple[Settlement, ...]:
-        """(kind, axes, rows) of every group of strategies that is settled alike."""
+        """(kind, axes, rows, before) of every group of strategies that is settled alike."""
         if "settlements" not in strategies.found:
             strategies.found["settlements"] = tuple(settlements(strategies))
         return strategies.found["settlements"]

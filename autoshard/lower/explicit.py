@@ -109,12 +109,16 @@ class ExplicitInterpreter(Interpreter):
         if UNREDUCED in stored:
             return array  # the sum that it is a term of is settled
         axes = [axis for axis, _ in types.partial]
-        if stored != written:
+        scattered = [axis for axis in axes if stored[axis] != written[axis]]
+        if scattered:
             onto = {
-                d: tuple(axis for axis in axes if stored[axis] == d)
-                for d in sorted({stored[axis] for axis in axes})
+                d: tuple(axis for axis in scattered if stored[axis] == d)
+                for d in sorted({stored[axis] for axis in scattered})
             }
-            return reduce_scatter(array, onto, self.devices)
+            array = reduce_scatter(array, onto, self.devices)
+            axes = [axis for axis in axes if axis not in scattered]
+            if not axes:
+                return array
         operators = sorted({operator for _, operator in types.partial})
         if len(operators) == 1:
             try:

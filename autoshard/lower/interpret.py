@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 
 from autoshard import compat
 from autoshard.lower.calls import Calls
@@ -33,7 +34,7 @@ from autoshard.lower.regions import Regions
 from autoshard.lower.terms import terms_of_product
 from autoshard.program.dim_order import ProductOrder, operand_groups
 from autoshard.program.flatten import makes_nothing, name_of_op
-from autoshard.program.layout import UNREDUCED, local_shape
+from autoshard.program.layout import local_shape
 from autoshard.program.trace import Op
 from autoshard.program.vocabulary import (
     BARRIER,
@@ -101,14 +102,13 @@ class Interpreter(Calls, Regions):
 
     def _bind(self, equation: Any, op: Op, arrays: Sequence[Any]) -> list[Any]:
         """The results of an equation that holds no other ones."""
-        stored = self.decisions.stored[op.outputs[0]] if op.outputs else None
-        if equation.primitive.name == "dot_general" and stored and UNREDUCED in stored:
+        left = self._left_partial(op) if equation.primitive.name == "dot_general" else []
+        if left:
             assigned = self.decisions.assignment[op.index]
             assert assigned is not None
-            axes = [axis for axis, d in enumerate(stored) if d == UNREDUCED]
             sizes = tuple(self.mesh.shape[name] for name in self.names)
             return [
-                terms_of_product(equation, arrays, op.rule, assigned, axes, sizes, self._lay_out)
+                terms_of_product(equation, arrays, op.rule, assigned, left, sizes, self._lay_out)
             ]
         if runs_in_parts(equation):
             cut = self._cut(op)
@@ -127,6 +127,15 @@ class Interpreter(Calls, Regions):
                 return [settled_gather(equation, arrays, settle)]
         found = bind_looked_up(equation, arrays, cut)
         return bind_equation(equation, arrays) if found is None else found
+
+    def _left_partial(self, op: Op) -> list[int]:
+        """The axes over which a product has to keep its terms: it stays unreduced over them, or is
+        settled over them in a second step."""
+        if self.decisions.assignment[op.index] is None:
+            return []
+        strategy = self.chosen(op)
+        due = strategy.reduced & (strategy.in_steps[0] or strategy.pending[0])
+        return np.flatnonzero((due & ~strategy.onto)[0]).tolist()
 
     def _is_cut(self, value: int) -> bool:
         """Whether a value, or what cheap ops make of it, is stored or copied in parts."""

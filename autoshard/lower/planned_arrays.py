@@ -36,6 +36,7 @@ from autoshard.plan.strategies_of import ChosenStrategies
 from autoshard.program.flatten import makes_nothing
 from autoshard.program.layout import UNREDUCED, Layout, to_partition_spec
 from autoshard.program.readers import Phase, Reader, readers_in_program_order
+from autoshard.program.strategies import Strategies
 from autoshard.program.trace import Op, Program
 from autoshard.program.vocabulary import SCATTERS
 
@@ -175,6 +176,8 @@ class PlannedArrays:
                 terms = array.ndim - len(self.program.values[value].shape)
                 if UNREDUCED in stored:
                     written = stored
+                elif terms and strategy.in_steps[0]:
+                    array, written = self._settled_in_steps(strategy, array), stored
                 elif terms:
                     array = add_up(array, terms)
                 if value not in self.settled:
@@ -184,6 +187,16 @@ class PlannedArrays:
             self.arrays[value] = array
             constrained.append(array)
         return constrained
+
+    def _settled_in_steps(self, strategy: Strategies, terms: Any) -> Any:
+        """The terms of a product, scattered over some axes and then added up over the others."""
+        onto, reduced = strategy.onto[0].tolist(), strategy.reduced[0].tolist()
+        left = [axis for axis, partial in enumerate(reduced) if partial and not onto[axis]]
+        for side in (strategy.written, strategy.stored):
+            layout = side[0][0].tolist()
+            there = tuple(UNREDUCED if axis in left else d for axis, d in enumerate(layout))
+            terms = self._constrain(terms, there)
+        return add_up(terms, len(left))
 
     def _settling(self, op: Op) -> Callable[..., Any] | None:
         """How partial sums of an op are scattered, where that is done by its first constraints.

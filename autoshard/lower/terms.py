@@ -6,7 +6,9 @@ without a partial layout, the contracted dimension is written as two, and the ou
     x[i, k] w[k, j]   ->   x[i, (n k')] w[(n k'), j]   ->   terms[n, i, j]     with n @ axis
 
 Each device then has exactly its own term. Terms are added up as they are, and the sum over the
-leading dimensions, which is sharded, is the one all-reduce or reduce-scatter that was planned.
+leading dimensions, which is sharded, is the one all-reduce or reduce-scatter that was planned. In
+a sum that is settled in steps, terms are left of the axes of the all-reduce alone; those of the
+reduce-scatter before it are summed by the product.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def terms_of_product(
       arrays: its operands, whole.
       rule: its sharding rule.
       assignment: the factor of every mesh axis.
-      axes: the mesh axes over which the result is partial, in mesh order.
+      axes: the mesh axes over which the result stays partial, in mesh order.
       sizes: of all mesh axes.
       constrain: lays an array out, by the axes of each of its dimensions.
     """
@@ -59,10 +61,11 @@ def terms_of_product(
             place.append(len(shape))
             shape.append(size)
             state.append(() if dimension in contracted else tuple(on))
+        settled = sorted(outer.keys() - set(axes))  # are summed with the rest of the dimension
         new.append(
             (
                 constrain(lax.reshape(array, shape), state),
-                tuple(place[d] for d in contracted),
+                (*(outer[axis] for axis in settled), *(place[d] for d in contracted)),
                 (*(outer[axis] for axis in axes), *(place[d] for d in batched)),
             )
         )

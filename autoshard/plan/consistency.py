@@ -120,6 +120,8 @@ class _Ops:
                 yield f"{op}: result {number} is unreduced, but is no term of a sum"
             if waits.any() and (waits != may_change).any():
                 yield f"{op}: result {number} is settled over some of its axes only"
+            if strategy.in_steps[0] and op.index not in self.sums.in_steps:
+                yield f"{op}: result {number} is settled in steps, but is no matrix product"
             if ((before != after) & ~may_change).any():
                 yield (
                     f"{op}: result {number} is written in {tuple(before.tolist())} but stored in "

@@ -23,7 +23,8 @@ from autoshard.program.trace import Op
 class Settlement(NamedTuple):
     """A collective that settles partial results; `seconds` are of one execution, `bytes` its own.
 
-    `axes` are numbers of mesh axes, and `number` is that of the op's result.
+    `axes` are numbers of mesh axes, and `number` is that of the op's result, which goes from one
+    layout to another; `left` are the axes over which it is partial afterwards.
     """
 
     kind: Kind
@@ -31,6 +32,8 @@ class Settlement(NamedTuple):
     number: int
     bytes: float
     seconds: float
+    layouts: tuple[Layout, Layout]
+    left: tuple[int, ...]
 
 
 def settlements(
@@ -42,13 +45,17 @@ def settlements(
     """
     if not strategy.reduced[0].any():
         return
-    for kind, axes, _ in prices.settlements(strategy):
+    steps = prices.settlements(strategy)
+    for step, (kind, axes, _, before) in enumerate(steps):
+        left = () if step == len(steps) - 1 else steps[-1][1]
         for number, output in enumerate(op.outputs):
             local = prices.local_bytes(output, strategy.written[number])
+            local = local / prices.topology.group_size(before)
             stored = strategy.stored[number]
             found = prices.settled_seconds(op, kind, axes, local, stored, alone=alone)
-            seconds = float(found[0])
-            yield Settlement(kind, axes, number, float(local[0]), seconds)
+            written, after = (tuple(one[0].tolist()) for one in (strategy.written[number], stored))
+            layouts = (after if before else written), after
+            yield Settlement(kind, axes, number, float(local[0]), float(found[0]), layouts, left)
 
 
 def settlement_moves(
@@ -58,23 +65,27 @@ def settlement_moves(
     flow, program = prices.dataflow, prices.program
     hidden = not any(flow.awaited[o] for o in op.outputs)
     moves = []
-    for kind, axes, number, size, once in settlements(prices, op, strategy):
-        seconds = once * (op.trips * op.weight)
-        value = program.values[op.outputs[number]]
-        before, after = (
-            tuple(side[number][0].tolist()) for side in (strategy.written, strategy.stored)
-        )
+    for one in settlements(prices, op, strategy):
+        seconds = one.seconds * (op.trips * op.weight)
+        value = program.values[op.outputs[one.number]]
         moves.append(
             Move(
-                kind=kind,
-                axes=tuple(names[a] for a in axes),
-                bytes=int(size),
+                kind=one.kind,
+                axes=tuple(names[a] for a in one.axes),
+                bytes=int(one.bytes),
                 count=op.trips,
                 seconds=seconds,
                 exposed_seconds=seconds * prices.exposed(hidden),
                 scope=op.scope,
                 line=op.line,
-                value=_arrow(value.dtype, value.shape, before, after, names, partial=axes),
+                value=_arrow(
+                    value.dtype,
+                    value.shape,
+                    *one.layouts,
+                    names,
+                    partial=tuple(sorted((*one.axes, *one.left))),
+                    left=one.left,
+                ),
             )
         )
     return moves
@@ -149,11 +160,13 @@ def _arrow(
     after: Layout,
     names: tuple[str, ...],
     partial: tuple[int, ...] = (),
+    left: tuple[int, ...] = (),
 ) -> str:
-    left = format_type(dtype, shape, before, names)
-    if partial:
-        left += f"{{unreduced={','.join(names[a] for a in partial)}}}"
-    return f"{left} -> {format_type(dtype, shape, after, names)}"
+    sides = []
+    for layout, axes in ((before, partial), (after, left)):
+        terms = f"{{unreduced={','.join(names[a] for a in axes)}}}" if axes else ""
+        sides.append(format_type(dtype, shape, layout, names) + terms)
+    return " -> ".join(sides)
 
 
 def copy_place(prices: StepPrices, value: int, mode: int) -> Op | None:

@@ -9,6 +9,11 @@ terms may be added as they are, and one all-reduce or reduce-scatter settles the
 reassociation). A value is **pending** where it may stay unreduced: it is made by a matrix product,
 or by an addition of pending values, and read by such an addition alone. An addition of two pending
 values is a **join**; it may read both unreduced, and settle what it writes or leave it pending.
+
+A product that is partial over several axes may be settled **in steps**: it is scattered over some
+of them, and its parts are added up over the others. The gradient of a weight that is sharded within
+hosts and replicated over them (hybrid sharding) is settled so by reduce-scatters within hosts and
+all-reduces between them. Constraints make one all-reduce over all, and a slice of it.
 """
 
 from __future__ import annotations
@@ -26,13 +31,15 @@ from autoshard.program.vocabulary import ADDITIONS
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Indices of the values that may stay unreduced, and of the ops that may read them so."""
+    """Indices of the values that may stay unreduced, of the ops that may read them so, and of the
+    ops whose partial results may be settled in steps."""
 
     pending: frozenset[int]
     joins: frozenset[int]
+    in_steps: frozenset[int]
 
 
-NO_SUMS = Sums(frozenset(), frozenset())
+NO_SUMS = Sums(frozenset(), frozenset(), frozenset())
 
 
 def find_sums(
@@ -60,7 +67,8 @@ def find_sums(
         kept = _whole_classes(kept, alike_ops)
         if kept == joins:
             # A term is pending only where its one reader is a join.
-            return Sums(frozenset(pending), frozenset(joins))
+            products = frozenset(op.index for op in ops if op.primitive == "dot_general")
+            return Sums(frozenset(pending), frozenset(joins), products)
         joins = kept
 
 

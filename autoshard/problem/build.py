@@ -62,6 +62,7 @@ from autoshard.cost.ragged import masked_bytes
 from autoshard.cost.reordering import stack_bytes, transposing
 from autoshard.cost.rings import ring_bytes
 from autoshard.cost.row_exchange import window_bytes
+from autoshard.cost.several_slices import axes_between
 from autoshard.cost.step_prices import StepPrices
 from autoshard.cost.tiling import padding
 from autoshard.cost.transfers import exposed_share, is_transfer, transfer_seconds
@@ -125,7 +126,8 @@ def build(
       prices: cost laws of the program on the machine and mesh.
       classes: which ops and values share decisions.
       limit: bytes per device, or None.
-      join_sums: whether terms of sums may stay unreduced (`autoshard.plan.unreduced_sums`).
+      join_sums: whether terms of sums may stay unreduced, and be settled in steps
+        (`autoshard.plan.unreduced_sums`).
       shared: what earlier builds for such a mesh made; what this one makes is added.
       folded: `autoshard.problem.folded_terms.fold(prices, classes, join_sums=join_sums)` where that
       is known.
@@ -141,13 +143,17 @@ def build(
 def _subject(prices: StepPrices, classes: Classes, folded: Folded, shared: Shared) -> Subject:
     """The strategies of every op class and the layouts of every value class."""
     program, mesh, sums = prices.program, prices.mesh_shape, folded.sums
+    across = axes_between(prices.topology)
     strategies: dict[int, Strategies] = {}
     for number, members in enumerate(classes.op_members):
         op = program.ops[members[0]]
         shapes = tuple(program.values[v].shape for v in op.outputs)
         joins = op.index in sums.joins
         pending = not sums.pending.isdisjoint(op.outputs)
-        strategies[number] = shared.strategies(op.rule, mesh, shapes, joins=joins, pending=pending)
+        last = across if op.index in sums.in_steps else ()
+        strategies[number] = shared.strategies(
+            op.rule, mesh, shapes, joins=joins, pending=pending, last=last
+        )
     tables: dict[int, LayoutTable] = {}
     for number, members in enumerate(classes.value_members):
         value = program.values[members[0]]

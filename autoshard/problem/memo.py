@@ -94,16 +94,17 @@ class Shared:
         *,
         joins: bool,
         pending: bool,
+        last: tuple[int, ...] = (),
     ) -> Strategies:
         """See `autoshard.program.strategies.enumerate_strategies`."""
-        key = rule, shapes, joins, pending
+        key = rule, shapes, joins, pending, last
         if key not in self._strategies:
             alike = _standing_for_rule(rule, mesh)
             sizes = tuple(tuple(_standing_for(size, mesh) for size in shape) for shape in shapes)
-            general = alike, sizes, joins, pending
+            general = alike, sizes, joins, pending, last
             if general not in self._strategies:
                 self._strategies[general] = enumerate_strategies(
-                    alike, mesh, sizes, joins=joins, pending=pending
+                    alike, mesh, sizes, joins=joins, pending=pending, last=last
                 )
             self._strategies[key] = self._strategies[general]
         return self._strategies[key]

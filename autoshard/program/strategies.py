@@ -8,9 +8,11 @@ that the op reads and the layout that it writes. For `([i, k], [k, j])->([i, j])
 An axis on a reduction factor leaves a partial result, which the strategy settles at once: by an
 all-reduce (the result is replicated over the axis) or by a reduce-scatter onto a dimension. When
 several axes are reduced, all of them are scattered or none is: this is what the partitioner emits.
-Where sums are added up (`autoshard.plan.unreduced_sums`), a result may also be stored unreduced,
-and an addition may have an axis on its terms (`UNREDUCED` in its assignment): it reads them
-unreduced, and writes a partial result in turn.
+A matrix product may also be settled **in steps** (`autoshard.plan.unreduced_sums`): some axes are
+scattered first, and an all-reduce over the others adds up the parts, as where weights are sharded
+within a host and replicated over hosts. Where sums are added up, a result may also be stored
+unreduced, and an addition may have an axis on its terms (`UNREDUCED` in its assignment): it reads
+them unreduced, and writes a partial result in turn.
 
 Absent, because forbidden: shards that do not divide a factor; axes on a minor factor of a merged
 dimension (`[ij]`) whose major factors are not used up; layouts whose axes would not stand in mesh
@@ -23,7 +25,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +50,8 @@ class Strategies:
       written: per result, the same, before partial sums are settled.
       stored: per result, the same, after they are settled; -2 where they are not.
       reduced: `[count, axes]`, whether the axis leaves a partial result.
-      scattered: `[count]`, whether the partial result is settled by a reduce-scatter.
+      scattered: `[count]`, whether the partial result is settled by a reduce-scatter, over all
+        axes that leave it or in steps.
       shards: `[count]`, into how many equal parts the op's work is cut.
       found: what was derived from these arrays, so that it is derived once.
     """
@@ -73,6 +76,19 @@ class Strategies:
             found |= (layouts == UNREDUCED).any(axis=1)
         return found
 
+    @property
+    def onto(self) -> NDArray[np.bool_]:
+        """`[count, axes]`, whether the axis is scattered onto a dimension of the result."""
+        found = np.zeros(self.reduced.shape, dtype=np.bool_)
+        for before, after in zip(self.written, self.stored, strict=True):
+            found |= self.reduced & (before != after) & (after != UNREDUCED)
+        return found
+
+    @property
+    def in_steps(self) -> NDArray[np.bool_]:
+        """`[count]`, whether partial results are scattered over some axes, then all-reduced."""
+        return self.scattered & (self.onto != self.reduced).any(axis=1)
+
 
 def is_layout_determined(rule: Rule) -> bool:
     """Whether the layout of the only result determines the strategy (elementwise and its like)."""
@@ -93,6 +109,7 @@ def enumerate_strategies(
     *,
     joins: bool = False,
     pending: bool = False,
+    last: Collection[int] = (),
 ) -> Strategies:
     """All strategies of an op with `rule` on a mesh; the first one replicates everything.
 
@@ -102,6 +119,7 @@ def enumerate_strategies(
       result_shapes: global shapes of the results.
       joins: whether the op adds up terms that may be unreduced.
       pending: whether its result may be stored unreduced.
+      last: axes over which partial results may be added up once they are scattered over the others.
     """
     axes = len(mesh_shape)
     usable = [
@@ -116,7 +134,7 @@ def enumerate_strategies(
     written = tuple(_project(rule, first + k, assignment) for k in range(len(rule.results)))
     base = project_assignment(rule, assignment, written, mesh_shape)
     parts = [base]
-    scatters = _scatters(rule, base, mesh_shape, result_shapes, joins=joins)
+    scatters = _scatters(rule, base, mesh_shape, result_shapes, joins=joins, last=last)
     if scatters is not None:
         parts.append(scatters)
     if pending:
@@ -210,8 +228,9 @@ def _scatters(
     result_shapes: Sequence[Sequence[int]],
     *,
     joins: bool,
+    last: Collection[int],
 ) -> Strategies | None:
-    """The strategies that settle every partial sum by reduce-scatter onto result dimensions."""
+    """The strategies that settle partial sums by reduce-scatter onto result dimensions."""
     if len(rule.results) != 1:
         return None
     operators = {f.operator for f in rule.factors if f.kind is FactorKind.REDUCE and f.size > 1}
@@ -224,30 +243,44 @@ def _scatters(
     parts: list[Strategies] = []
     for pattern in sorted({tuple(row) for row in base.reduced.tolist()}):
         reduced_axes = [axis for axis in range(axes) if pattern[axis]]
-        if not reduced_axes:
-            continue
         rows = np.flatnonzero((base.reduced == np.array(pattern)).all(axis=1))
-        written = base.written[0][rows]
-        cut = np.stack(
-            [np.where(written == d, sizes, 1).prod(axis=1) for d in range(len(shape))], axis=1
-        )
-        # `[ways, rows, ...]`: in each way every reduced axis has a dimension of its own to go to.
-        every = itertools.product(range(len(shape)), repeat=len(reduced_axes))
-        ways = np.array(list(every), dtype=np.int64)
-        numbers = np.arange(len(ways))
-        stored, total = (np.tile(one, (len(ways), 1, 1)) for one in (written, cut))
-        keep = np.ones((len(ways), len(rows)), dtype=bool)
-        for axis, target in zip(reduced_axes, ways.T, strict=True):
-            stored[:, :, axis] = target[:, None]
-            total[numbers, :, target] *= mesh_shape[axis]
-            # A scattered axis is appended as the minor one: it must come last in mesh order.
-            keep &= ~(written[:, axis + 1 :] == target[:, None, None]).any(axis=2)
-        keep &= (np.asarray(shape) % total == 0).all(axis=2)
-        if keep.any():
-            parts.append(_take(base, rows[np.nonzero(keep)[1]], stored[keep]))
+        first = [axis for axis in reduced_axes if axis not in last]
+        for onto in [reduced_axes] if first == reduced_axes else [reduced_axes, first]:
+            found = _scattered(base, rows, onto, sizes, shape)
+            if found is not None:
+                parts.append(found)
     if not parts:
         return None
     return _concatenate(parts, axes)
+
+
+def _scattered(
+    base: Strategies,
+    rows: NDArray[np.int64],
+    onto: Sequence[int],
+    sizes: NDArray[np.int64],
+    shape: Sequence[int],
+) -> Strategies | None:
+    """Rows of `base` with some reduced axes scattered, onto all dimensions that they can go to."""
+    if not onto:
+        return None
+    written = base.written[0][rows]
+    cut = np.stack(
+        [np.where(written == d, sizes, 1).prod(axis=1) for d in range(len(shape))], axis=1
+    )
+    # `[ways, rows, ...]`: in each way every scattered axis has a dimension of its own to go to.
+    every = itertools.product(range(len(shape)), repeat=len(onto))
+    ways = np.array(list(every), dtype=np.int64)
+    numbers = np.arange(len(ways))
+    stored, total = (np.tile(one, (len(ways), 1, 1)) for one in (written, cut))
+    keep = np.ones((len(ways), len(rows)), dtype=bool)
+    for axis, target in zip(onto, ways.T, strict=True):
+        stored[:, :, axis] = target[:, None]
+        total[numbers, :, target] *= sizes[axis]
+        # A scattered axis is appended as the minor one: it must come last in mesh order.
+        keep &= ~(written[:, axis + 1 :] == target[:, None, None]).any(axis=2)
+    keep &= (np.asarray(shape) % total == 0).all(axis=2)
+    return _take(base, rows[np.nonzero(keep)[1]], stored[keep]) if keep.any() else None
 
 
 def _take(

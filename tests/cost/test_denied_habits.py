@@ -17,6 +17,7 @@ from autoshard.cost.collective import Kind, MeshTopology
 from autoshard.cost.combined import latency_share, settled_seconds
 from autoshard.cost.reordering import transposing
 from autoshard.cost.reshard import ReshardCache
+from autoshard.cost.several_slices import axes_between
 from autoshard.cost.tiling import padding
 from autoshard.machine.compiler import LAWS
 from autoshard.machine.load import load
@@ -111,6 +112,11 @@ def exposed(machine: Machine) -> Any:
     return given.built.prices.exposed(True)
 
 
+def in_steps(machine: Machine) -> Any:
+    """The axes over which sums are added up last."""
+    return axes_between(MeshTopology(machine, (2, machine.chips // 2)))
+
+
 def attention(q: Any, k: Any, v: Any) -> Any:
     shares = jax.nn.softmax(jnp.einsum("bqkgh,bskh->bkgqs", q, k))
     return jnp.einsum("bkgqs,bskh->bqkgh", shares, v)
@@ -179,6 +185,11 @@ PRICES: dict[str, dict[str, Price]] = {
     "v5p-64": {
         "tpu.no-scatter-over-whole-cube": rate("reduce_scatter", 8, 8),
         "tpu.no-scatter-onto-two-dimensions": settled((4, 4, 4), (0, 1, -1), 0, 1, together=1),
+    },
+    "2xv5p-64": {
+        "tpu.no-scatter-across-slices": rate("reduce_scatter", 2, 64),
+        "tpu.gathers-over-cubes-of-several-are-sums": rate("all_gather", 2, 64),
+        "tpu.sums-across-slices-in-steps": in_steps,
     },
     "v5p-8": {
         "tpu.ragged-gradients-once-per-group": RAGGED,

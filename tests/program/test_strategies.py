@@ -127,10 +127,14 @@ def test_strategies_are_those_of_brute_force(name: str, mesh: tuple[int, ...]) -
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("name", ["matmul", "matmul, odd", "batched", "sum"])
-def test_partial_sums_are_scattered_wherever_they_fit(name: str, mesh: tuple[int, ...]) -> None:
-    """All reduced axes together, each onto a dimension where it is the minor-most in mesh order."""
+@pytest.mark.parametrize("last", [(), (0,), (1,), (0, 1)], ids=str)
+def test_partial_sums_are_scattered_wherever_they_fit(
+    name: str, mesh: tuple[int, ...], last: tuple[int, ...]
+) -> None:
+    """All reduced axes together, each onto a dimension where it is the minor-most in mesh order;
+    or all but the last ones."""
     rule, shape = rule_of(name)
-    strategies = enumerate_strategies(rule, mesh, [shape])
+    strategies = enumerate_strategies(rule, mesh, [shape], last=last)
     found = {
         (tuple(strategies.assignment[row].tolist()), tuple(strategies.stored[0][row].tolist()))
         for row in range(len(strategies))
@@ -145,19 +149,25 @@ def test_partial_sums_are_scattered_wherever_they_fit(name: str, mesh: tuple[int
             for axis, factor in enumerate(assignment)
             if factor >= 0 and rule.factors[factor].kind is FactorKind.REDUCE
         ]
-        for targets in itertools.product(range(len(shape)), repeat=len(reduced)):
+        first = [axis for axis in reduced if axis not in last]
+        ways = [
+            (axes, targets)
+            for axes in (reduced, first)
+            for targets in itertools.product(range(len(shape)), repeat=len(axes))
+        ]
+        for onto, targets in ways:
             stored = list(written)  # type: ignore[call-overload]
-            for axis, target in zip(reduced, targets, strict=True):
+            for axis, target in zip(onto, targets, strict=True):
                 stored[axis] = target
             fits = all(
                 size % math.prod(mesh[a] for a, d in enumerate(stored) if d == k) == 0
                 for k, size in enumerate(shape)
             )
-            last = all(
+            minor = all(
                 not any(written[later] == target for later in range(axis + 1, len(mesh)))  # type: ignore[index]
-                for axis, target in zip(reduced, targets, strict=True)
+                for axis, target in zip(onto, targets, strict=True)
             )
-            if reduced and fits and last:
+            if onto and fits and minor:
                 expected.add((assignment, tuple(stored)))
     assert found == expected
 
@@ -167,6 +177,16 @@ def test_a_maximum_is_never_scattered() -> None:
     strategies = enumerate_strategies(rule, (2, 2), [shape])
     assert strategies.reduced.any()
     assert not strategies.scattered.any()
+
+
+def test_what_is_settled_in_steps_is_scattered_over_some_axes() -> None:
+    rule, shape = rule_of("matmul")
+    plain, stepped = (enumerate_strategies(rule, (2, 2), [shape], last=last) for last in ((), (0,)))
+    assert not plain.in_steps.any()
+    both = stepped.reduced.all(axis=1)
+    onto = {tuple(row) for row in stepped.onto[both & stepped.in_steps].tolist()}
+    assert onto == {(False, True)}
+    assert len(stepped) == len(plain) + stepped.in_steps.sum()
 
 
 def test_which_ops_the_layout_decides() -> None:

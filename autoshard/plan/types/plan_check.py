@@ -4,9 +4,9 @@ A plan says where values are stored, how ops are cut and what is resharded. Here
 anew, from the sharding rules alone, and held together:
 
 1. an op reads operands in the types that its cut needs (`autoshard.plan.types.op_types`): each is
-there,
-   as stored or as its copy;
-2. what it leaves partial is settled by one all_reduce or one reduce_scatter, and nothing else comes
+   there, as stored or as its copy;
+2. what it leaves partial is settled by one all_reduce or one reduce_scatter, or of a matrix product
+   by a reduce_scatter over some axes and an all_reduce over the others, and nothing else comes
    between what it writes and what is stored;
 3. a copy is made by a chain of single collectives (`autoshard.plan.types.hops`), each of even
 parts; 4. state goes out as it came in, and so do carries; 5. the collectives of all this, and of
@@ -286,7 +286,7 @@ class _Check:
                 f"{result}, {change}; missing {self._proposals(value, before, after)}"
             )
             return
-        if changed and len(changed) < len(partial):
+        if changed and len(changed) < len(partial) and op.index not in self.sums.in_steps:
             self.faults.append(
                 f"{result}, {change}: one collective must settle it over all of "
                 f"{', '.join(self._axes(partial))}, an all_reduce or a reduce_scatter"
@@ -307,14 +307,19 @@ class _Check:
                     f"{', '.join(self._axes(behind))}, which is not the order of the mesh"
                 )
                 return
-        if partial:
-            kind = "reduce_scatter" if changed else "all_reduce"
-            size = local_bytes(record.bytes, before.state, mesh.sizes)
-            left = format_state(record.dtype, record.shape, before.state, mesh.names)
-            left += f"{{unreduced={','.join(self._axes(partial))}}}"
-            right = format_state(record.dtype, record.shape, after.state, mesh.names)
-            axes = tuple(self._axes(partial))
-            self.moves.append(TypedMove(kind, axes, size, op.trips, f"{left} -> {right}"))
+        rest, here = [axis for axis in partial if axis not in changed], before.state
+        for kind, axes, left in (("reduce_scatter", changed, rest), ("all_reduce", rest, [])):
+            if not axes:
+                continue
+            size, sides = local_bytes(record.bytes, here, mesh.sizes), []
+            for state, terms in ((here, sorted((*axes, *left))), (after.state, left)):
+                text = format_state(record.dtype, record.shape, state, mesh.names)
+                sides.append(
+                    text + (f"{{unreduced={','.join(self._axes(terms))}}}" if terms else "")
+                )
+            named = tuple(self._axes(axes))
+            self.moves.append(TypedMove(kind, named, size, op.trips, " -> ".join(sides)))
+            here = after.state
 
     # -- copies --------------------------------------------------------------------------
 

@@ -87,9 +87,10 @@ class _Counter:
         members = self.built.classes.op_members[number]
         op = program.ops[members[0]]
         amounts = np.zeros(len(strategies))
-        for kind, axes, rows in prices.settlements(strategies):
+        for kind, axes, rows, before in prices.settlements(strategies):
             for k, output in enumerate(op.outputs):
                 sizes = prices.local_bytes(output, strategies.written[k][rows])
+                sizes = sizes / prices.topology.group_size(before)
                 amounts[rows] += [self._counted(kind, axes, int(size)) for size in sizes.tolist()]
         for sent in sent_within(prices, op, strategies):
             each = [self._counted(sent.kind, sent.axes, size) for size in sent.bytes]

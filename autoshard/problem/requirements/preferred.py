@@ -58,6 +58,9 @@ def laid_out(built: Built, layouts: Preferred, mesh: MeshShape, *, seconds: floa
       seconds: for finding out which cannot, or `LEAST` where they are fewer: without an answer the
         plan would be of another question. What is found in that time stands.
     """
+    # Of constraints alone the compiler makes an all-reduce, and a slice of it.
+    settled = {n: ~built.op_strategies[number].in_steps for number, n in built.op_node.items()}
+    built = narrowed(built, settled)
     wanted: dict[int, NDArray[np.bool_]] = {}
     weight: dict[int, float] = {}
 

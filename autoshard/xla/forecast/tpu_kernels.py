@@ -263,10 +263,10 @@ def whole_sums(
         if decided.decisions.assignment[op.index] is None:
             continue
         strategy = decided.chosen(op)
-        axes = np.flatnonzero(strategy.reduced[0]).tolist()
+        scattered = bool(strategy.scattered[0])
+        axes = np.flatnonzero((strategy.onto if scattered else strategy.reduced)[0]).tolist()
         if not axes or strategy.pending[0]:
             continue
-        scattered = bool(strategy.scattered[0])
         if scattered and not prices.topology.leaves_whole(axes):
             continue
         at = prices.dataflow.when[op.index]

@@ -58,6 +58,8 @@ _COLLECTIVES = {
     "ones, and its scatter for missing",
     "tpu.products-gather-around-rings": "permutes around a product would be taken for unplanned "
     "ones, and its gather for missing",
+    "tpu.no-scatter-across-slices": "a reduce-scatter would be planned that is an all-reduce",
+    "tpu.sums-across-slices-in-steps": "parts of a sum would be planned that all chips gather",
     "tpu.no-scatter-onto-two-dimensions": "a reduce-scatter would be planned that is an all-reduce",
     "tpu.scatters-around-oblongs": "an all-reduce would be planned that is a reduce-scatter",
     "tpu.reshaped-weights-gathered-narrow": "weights would be gathered with twice the bytes",

@@ -127,7 +127,31 @@ def _gathered_again(built: Built) -> bool:
     return read and first.name in between.operands and once.reads == again.reads
 
 
+def _doubled(w: Any) -> Any:
+    return pinned(w) * 2
+
+
+def _among_zeros(built: Built) -> bool:
+    """An all-reduce of the whole, among zeros that were written before."""
+    (total,) = built.collectives("all-reduce")
+    filled = [one.writes for one in built.kernels() if one.opcode == "broadcast"]
+    return filled == [total.writes] == [("bf16[4096,2048]",)]
+
+
 HABITS: tuple[Habit, ...] = (
+    habit(
+        "gathers-over-cubes-of-several-are-sums",
+        "In a program of several slices a gather over all of a torus of three rings is an "
+        "all-reduce of shards among zeros.",
+        _doubled,
+        (bf16(4096, 2048),),
+        (X,),
+        (WHOLE,),
+        _among_zeros,
+        machine="2xv5p-64",
+        mesh=(("slice", 2), ("x", 64)),
+        chips=("TPU v4", "TPU v5p"),
+    ),
     habit(
         "lookups-gather-narrow-tables",
         "A table that is gathered, looked up and converted is converted before it is gathered.",

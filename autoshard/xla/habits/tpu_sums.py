@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -22,6 +23,8 @@ from autoshard.xla.habits.tpu_probes import (
 
 _TERMS = bf16(64, 4096, 1024)
 _GRID = (("x", 4), ("y", 4))
+_SLICES = (("slice", 2), ("x", 8))
+_ALL = (("slice", "x"),)
 
 
 def _sum(x: Any) -> Any:
@@ -95,7 +98,44 @@ def _ring_of_gathers(built: Built) -> bool:
     return _ring_of_products(built) and not built.collectives("all-gather")
 
 
+def _gathered_whole(built: Built) -> bool:
+    """The whole sum is gathered; what is written last is a part of it."""
+    (whole,) = built.collectives("all-gather")
+    last = built.kernels()[-1]
+    return whole.writes == ("bf16[4096,1024]",) and last.writes == ("bf16[256,1024]",)
+
+
+def _parts_sent(built: Built) -> bool:
+    """What goes from slice to slice is one of eight parts, and nothing is gathered."""
+    sent = built.kernels("send")
+    elements = [math.prod(map(int, one.writes[0][5:-1].split(","))) for one in sent]
+    return elements == [4096 * 1024 // 8] and not built.collectives("all-gather")
+
+
 HABITS: tuple[Habit, ...] = (
+    habit(
+        "no-scatter-across-slices",
+        "A reduce-scatter over chips of several slices gathers the whole sum within each slice.",
+        _sum,
+        (_TERMS,),
+        (_ALL,),
+        (_ALL,),
+        _gathered_whole,
+        machine="2xv5e-8",
+        mesh=_SLICES,
+    ),
+    habit(
+        "sums-across-slices-in-steps",
+        "Of a sum over chips of several slices that is wanted in parts within each, parts alone go "
+        "from slice to slice.",
+        _sum,
+        (_TERMS,),
+        (_ALL,),
+        (X,),
+        _parts_sent,
+        machine="2xv5e-8",
+        mesh=_SLICES,
+    ),
     habit(
         "no-scatter-over-whole-square",
         "A reduce-scatter over all of a square torus is an all-reduce and a slice.",
