@@ -26,8 +26,8 @@ from autoshard.units import parse_size
 from tests.helpers import Case, case, hiding, random_plan
 from tests.random_programs import random_program
 
-PLANS, LIMITS = 25, 10
-"""Of each of four programs: a thousand pairs in all."""
+LIMITS = 10
+"""Of each plan."""
 
 
 def of(peak: int, scheduled: int | None) -> Estimate:
@@ -114,11 +114,13 @@ def drawn() -> Iterator[tuple[Case, Machine]]:
         yield case(step, *args, mesh={"x": 2, "y": 2}, machine=machine), machine
 
 
-def test_everyone_says_the_same_of_a_thousand_plans_and_limits():
+@pytest.mark.parametrize("plans", [6, pytest.param(25, marks=pytest.mark.long)])
+def test_everyone_says_the_same_of_plans_and_limits(plans: int) -> None:
+    """Of four programs and `plans` plans of each."""
     dice = np.random.default_rng(0)
     seen = {True: 0, False: 0}
     for given, machine in drawn():
-        for seed in range(PLANS):
+        for seed in range(plans):
             plan = random_plan(given, seed)
             plan = replace(plan, decisions=tidy(given.built.prices, plan.decisions))
             size = needed_bytes(plan.estimate)
@@ -129,5 +131,5 @@ def test_everyone_says_the_same_of_a_thousand_plans_and_limits():
                 said = answers(given, machine, plan, max(limit, 1.0))
                 assert set(said.values()) == {wanted}, (machine.name, seed, limit, said)
                 seen[wanted] += 1
-    assert sum(seen.values()) == 4 * PLANS * LIMITS
-    assert min(seen.values()) > 300
+    assert sum(seen.values()) == 4 * plans * LIMITS
+    assert min(seen.values()) > 0.3 * 4 * plans * LIMITS

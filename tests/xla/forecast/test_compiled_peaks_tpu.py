@@ -30,7 +30,7 @@ def test_a_sum_over_all_chips_of_a_torus_is_made_whole(tmp_path: Path) -> None:
     assert predicted == pytest.approx(compiled, rel=0.1)
 
 
-@pytest.mark.parametrize("batch", [16, 8])
+@pytest.mark.parametrize("batch", [pytest.param(16, marks=pytest.mark.long), 8])
 def test_a_softmax_of_five_dimensions_writes_its_exponentials(batch: int, tmp_path: Path) -> None:
     """In float32; of one sequence a chip it writes the scores, in bfloat16."""
 
@@ -87,6 +87,7 @@ def test_what_a_product_is_scattered_into_lies_beside_it(tmp_path: Path) -> None
     assert predicted == pytest.approx(compiled, rel=0.05)
 
 
+@pytest.mark.long
 def test_shares_that_several_products_read_are_written_where_their_order_is_another(
     tmp_path: Path,
 ) -> None:
