@@ -115,7 +115,10 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd):
         assert [row["part"] for row in csv.DictReader(file)] == ["iopddl", "schedules"]
     Path("b.csv").write_text("a,b\n1,2\n")
     assert main([*words, "--compare", "b.csv"]) == 2
-    assert "'b.csv' is not what `autoshard bench all --csv` writes" in capfd.readouterr().err
+    assert (
+        "'b.csv' holds a table, which `autoshard bench --csv` writes, and no table of figures"
+        in (capfd.readouterr().err)
+    )
 
 
 def test_a_part_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd):

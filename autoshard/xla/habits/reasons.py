@@ -88,6 +88,7 @@ _MEMORY = {
     "scores, and would be said to take no memory",
 }
 _PROMISES = {
+    "tpu.gathers-over-cubes-of-several-are-sums": "a gather takes more than twice as long as one",
     "gpu.transposes-element-by-element": "it takes more than ten times as long as its bytes",
     "gpu.tiles-of-sixteen-elements": "gpu.transposes-element-by-element begins below that",
     "gpu.ragged-once-per-group": "a ragged product takes as often as long as there are groups",
