@@ -253,21 +253,18 @@ class MeshTopology:
 
     def leaves_whole(self, axes: Iterable[int]) -> bool:
         """Whether a reduce-scatter over these axes is an all-reduce, cut by what reads the sum."""
-        axes = tuple(axes)
-        if several_slices.is_scattered_whole(self, axes):
-            return True
-        habit = self._scatter_habit(axes)
+        habit = self._scatter_habit(tuple(axes))
         return habit != AROUND_ONE_RING and self.machine.chip.compiler.has(habit)
 
     def _is_summed_whole(self, group: tuple[int, ...]) -> bool:
         """Whether a reduce-scatter over the group takes as long as an all-reduce."""
         own = self.machine.chip.compiler
-        if several_slices.is_scattered_whole(self, group):
-            return True
         return own.denies("gpu.sums-are-scattered") or own.has(self._scatter_habit(group))
 
     def _scatter_habit(self, group: tuple[int, ...]) -> str:
         """What XLA:TPU does instead of a reduce-scatter over the group; empty if nothing."""
+        if several_slices.crosses(self, group):
+            return several_slices.NO_SCATTER
         lengths = self._whole_torus(group)
         if len(lengths) > 2:
             return "tpu.no-scatter-over-whole-cube"

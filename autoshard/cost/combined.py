@@ -117,7 +117,7 @@ def settlements(strategies: Strategies) -> Iterator[Settlement]:
     """
     # Of what is stored unreduced nothing is settled.
     due = strategies.reduced & ~strategies.pending[:, None]
-    onto = strategies.onto & due
+    onto = strategies.onto
     for pattern, rows in _alike(onto):
         yield "reduce_scatter", pattern, rows, ()
     count = onto.shape[1]

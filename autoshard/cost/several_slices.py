@@ -41,11 +41,6 @@ def axes_between(topology: MeshTopology) -> tuple[int, ...]:
     return tuple(axis for axis, parts in pieces if any(_between(topology, one) for one in parts))
 
 
-def is_scattered_whole(topology: MeshTopology, axes: Iterable[int]) -> bool:
-    """Whether a reduce-scatter over these axes is an all-reduce, and each chip takes its part."""
-    return topology.machine.chip.compiler.has(NO_SCATTER) and crosses(topology, axes)
-
-
 def crosses(topology: MeshTopology, axes: Iterable[int]) -> bool:
     """Whether a group over these axes has several chips of several slices."""
     pieces = [piece for axis in axes for piece in topology.pieces[axis] if piece.length > 1]

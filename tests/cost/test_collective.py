@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from autoshard.cost.collective import KINDS, MeshTopology
-from autoshard.cost.several_slices import is_padded, is_scattered_whole
+from autoshard.cost.several_slices import crosses, is_padded
 from autoshard.machine.load import load
 from autoshard.machine.network import Switch, Torus
 from tests.cost.meshes import BYTES, groups
@@ -40,7 +40,7 @@ def test_all_reduce_is_reduce_scatter_and_all_gather(group, size):
         topology.collective_seconds(kind, axes, size) for kind in ("reduce_scatter", "all_gather")
     ]
     assume(not is_padded(topology, axes))  # see test_several_slices.py
-    if is_whole_torus(topology, axes) or is_scattered_whole(topology, axes):
+    if is_whole_torus(topology, axes) or crosses(topology, axes):
         parts = [parts[1], parts[1]]  # the reduce-scatter takes as long as both
     together = topology.collective_seconds("all_reduce", axes, size)
     if all(isinstance(level, Switch) and level.reduces for level in topology.machine.network):
