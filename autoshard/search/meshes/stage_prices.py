@@ -93,13 +93,13 @@ class StagePrices:
         found: dict[int, StagePrice | str] = {}
         order = sorted(range(len(programs)), key=lambda s: -sizes[s])
         for stage in (*order, *order):  # twice: a plan found for one stage may suit others better
+            if isinstance(found.get(stage), str):
+                continue
             machine, key = machines[stage], (machines[stage].name, partition.microbatches)
             shape = self.shapes.get(key)
             shapes = self.pricer.candidates(machine) if shape is None else [shape]
             bound = bricks[stage].stage_seconds
             least = {one: bound(names[stage], machine.name, one) for one in shapes}
-            if isinstance(found.get(stage), str):
-                continue
             if stage not in found and time.monotonic() + self.pricer.slowest > self.deadline:
                 found[stage] = NO_TIME
                 if needed:
